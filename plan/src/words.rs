@@ -25,8 +25,13 @@ pub fn cut(text: &str, bytes: usize) -> Cow<'_, str> {
 
 /// The names, or the first of them and the number of the others: `a, b and 3 more`.
 pub fn names(names: &[impl Borrow<str>]) -> String {
+    names_of(names, names.len())
+}
+
+/// The same of so many names, of which these are the first.
+pub fn names_of(names: &[impl Borrow<str>], count: usize) -> String {
     let listed = first(names, LISTED, NAME_BYTES).join(", ");
-    match names.len().saturating_sub(LISTED) {
+    match count.saturating_sub(LISTED.min(names.len())) {
         0 => listed,
         more => format!("{listed} and {more} more"),
     }
@@ -113,6 +118,11 @@ mod tests {
     fn a_list_of_any_length_is_small() {
         assert_eq!(names(&["a", "b"]), "a, b");
         assert_eq!(names(&numbers(12)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+        assert_eq!(names_of(&numbers(2), 5), "0, 1 and 3 more");
+        assert_eq!(
+            names_of(&numbers(11), 12),
+            "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
+        );
         assert_eq!(lines(&["a", "b"]), "a; b");
         assert_eq!(lines(&numbers(7)), "0; 1; 2; 3; 4; and 2 more");
         let made = std::cell::Cell::new(0);

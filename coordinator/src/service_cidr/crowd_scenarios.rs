@@ -10,10 +10,12 @@ use api::{MigrationStatus, names};
 use plan::decision::Direction;
 use plan::service_cidr::decide::LIGHT_AT_ONCE;
 use plan::service_cidr::facts::ApiServer;
+use plan::service_cidr::host::ServicePort;
 use plan::service_cidr::objects::{BEFORE_ANNOTATION, is_helper};
 use plan::service_cidr::settings::Settings;
 use plan::service_cidr::step::Stage;
 use plan::service_cidr::swap::{ROLE_LABEL, Role};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::book;
@@ -193,6 +195,17 @@ impl World {
         question.map(plan::service_cidr::host::Question::digest)
     }
 
+    /// The ports that agents look for now.
+    pub(super) fn asked_about(&self) -> Vec<ServicePort> {
+        let asked = self.memory.service_cidr.expected.ports();
+        asked.known.iter().chain(&asked.balanced).cloned().collect()
+    }
+
+    /// Every node that has lacked a rule has lacked it for so much longer.
+    pub(super) fn lagging_for(&mut self, long: Duration) {
+        self.memory.service_cidr.lagging.age(long);
+    }
+
     /// This node has not told for so long.
     pub(super) fn silent_for(&mut self, node: &str, long: Duration) {
         let silent = &mut self.memory.service_cidr.silent;
@@ -307,6 +320,57 @@ async fn endpoints_of_a_service_that_has_arrived_are_read_only_where_its_helper_
         .api
         .below("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices");
     assert_eq!(slices.len(), 3, "the helper has a copy: {slices:?}");
+}
+
+/// A tenant writes more endpoints for one Service than are copied for helpers, before the exchange and while a helper answers.
+#[rstest]
+#[case::before(0)]
+#[case::in_mid_exchange(2)]
+#[tokio::test]
+async fn a_service_with_too_many_endpoints_is_named_and_holds_no_other(#[case] passes: usize) {
+    let mut world = World::new();
+    world.by_hand("tenant/huge", "10.96.0.9");
+    world.by_hand("shop/web", "10.96.0.5");
+    for _ in 0..passes {
+        world.pass().await;
+    }
+    let endpoint = |host: usize| {
+        json!({
+            "addresses": [format!("10.244.{}.{}", host / 250, host % 250 + 1)], "conditions": { "ready": true },
+            "nodeName": "n".repeat(250), "zone": "z".repeat(60),
+        })
+    };
+    for part in 0..4 {
+        let endpoints: Vec<Value> = (0..1000).map(|host| endpoint(part * 1000 + host)).collect();
+        world.api.put(
+            &format!("/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices/huge-by-hand-{part}"),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {
+                    "namespace": "tenant", "name": format!("huge-by-hand-{part}"), "labels": { "kubernetes.io/service-name": "huge" },
+                },
+                "addressType": "IPv4", "endpoints": endpoints, "ports": [{ "port": 80, "protocol": "TCP", "name": "" }],
+            }),
+        );
+    }
+    world.api.take_reads();
+    for _ in 0..20 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("shop", true), 1, "{}", world.status().message);
+    let reads = world.api.take_reads();
+    let of_it = reads.iter().filter(|read| read.contains("huge-by-hand"));
+    assert_eq!(of_it.count(), 0, "none of them is read whole");
+    let warnings = world.status().warnings.unwrap().first;
+    let words = "Service tenant/huge: found 1";
+    assert!(warnings.iter().any(|line| line.contains(words)), "{warnings:?}");
+    world
+        .api
+        .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    for _ in 0..30 {
+        world.pass().await;
+    }
+    assert_eq!(world.count("shop", true), 0, "{}", world.status().message);
 }
 
 #[tokio::test]

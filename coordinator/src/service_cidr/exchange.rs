@@ -50,10 +50,10 @@ pub struct Seen {
     pub service: Value,
     /// Its helpers.
     pub helpers: BTreeMap<Role, Value>,
-    /// Its slices.
+    /// Its slices, where it has no selector.
     pub slices: Vec<Value>,
-    /// Those of its helpers.
-    pub of_helpers: BTreeMap<Role, Vec<Value>>,
+    /// Those of its helpers, likewise.
+    pub copies: BTreeMap<Role, Vec<Value>>,
     /// What is decided by.
     pub view: View,
 }
@@ -192,7 +192,7 @@ impl Exchange<'_> {
         let Some(helper) = seen.helpers.get(&role) else {
             return Ok(());
         };
-        let copies = seen.of_helpers.get(&role).map_or(&[][..], Vec::as_slice);
+        let copies = seen.copies.get(&role).map_or(&[][..], Vec::as_slice);
         for change in endpoints::copies(&seen.slices, helper, copies) {
             match change {
                 Copy::Write(slice) => write_slice(self.client, &slice).await?,

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Client;
 use kube::runtime::watcher::Event;
-use plan::service_cidr::endpoints::{OF_SERVICE_LABEL, serve};
+use plan::service_cidr::endpoints::{Digest, OF_SERVICE_LABEL, serves};
 use plan::service_cidr::entry::{Entry, NodePort};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
@@ -38,7 +38,11 @@ pub struct Slice {
     /// Its version, as the API server counts them.
     pub version: String,
     /// Whether one of its endpoints answers.
-    serves: bool,
+    pub serves: bool,
+    /// Its endpoints.
+    pub endpoints: Digest,
+    /// Its bytes as JSON.
+    pub size: usize,
     /// The Service that it is of.
     service: Arc<Name>,
 }
@@ -262,10 +266,13 @@ fn slice_of(slice: &EndpointSlice) -> Option<(Name, Slice)> {
     let namespace = metadata.namespace.clone().unwrap_or_default();
     let service = metadata.labels.as_ref()?.get(OF_SERVICE_LABEL)?.clone();
     let name = (namespace.clone(), metadata.name.clone().unwrap_or_default());
-    let serves = serde_json::to_value(slice).is_ok_and(|slice| serve(std::slice::from_ref(&slice)));
+    // Objects of the API server always serialize.
+    let whole = serde_json::to_value(slice).unwrap_or_default();
     let slice = Slice {
         version: metadata.resource_version.clone().unwrap_or_default(),
-        serves,
+        serves: serves(&whole),
+        endpoints: Digest::of(&whole),
+        size: whole.to_string().len(),
         service: Arc::new((namespace, service)),
     };
     Some((name, slice))

@@ -2,29 +2,47 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use plan::decision::{Wait, WaitReason};
 use plan::found::Found;
 use plan::pod_cidr::host::Listed;
 use plan::service_cidr::class::addresses;
-use plan::service_cidr::host::{Carriers, Connection, ExpectedPorts, HostFacts, ServicePort};
+use plan::service_cidr::host::{Carriers, Connection, ExpectedPorts, HostFacts, Question, ServicePort};
 use plan::service_cidr::subjects::key;
 use serde_json::Value;
 
 use super::expected;
+use super::lagging::Lagging;
 use crate::since::Since;
 
-/// Most ports that agents are asked about at the same time: what is behind them is asked about next.
+/// Most ports that agents are asked about in one round: the others are asked about in the next rounds.
 const MOST_PORTS: usize = 1500;
+/// Most ports of one Service in a round while other Services have questions. A tenant decides how many ports its Service has.
+const MOST_PORTS_OF_ONE: usize = 100;
 /// Services with one of these labels are none of kube-proxy's.
 const NOT_KUBE_PROXYS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
 ];
 
-/// Services of which every node was known to know at some look: their UIDs.
-pub type Confirmed = BTreeSet<String>;
+/// What earlier rounds found, by the UID of the Service.
+pub type Confirmed = BTreeMap<String, Progress>;
+
+/// How much of a Service every node is known to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All of its ports.
+    Whole,
+    /// Some of them.
+    Partial {
+        /// Ports that every node knows.
+        known: BTreeSet<ServicePort>,
+        /// When the last round was asked that every node has answered, and that had any of its ports; `None` before the first one.
+        answered: Option<Timestamp>,
+    },
+}
 
 /// By which rules a Service is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,10 +97,21 @@ pub struct Knowledge<'pass> {
     cannot_tell: Option<(&'pass str, String)>,
     /// What agents look for, by the kind of rules.
     asked: HashSet<(By, &'pass ServicePort)>,
+    /// When that was asked; `None` before every node has answered.
+    answered: Option<Timestamp>,
     /// The first node that has no rule for a port.
     lacking: HashMap<&'pass ServicePort, &'pass str>,
     confirmed: RefCell<Confirmed>,
-    needed: RefCell<BTreeSet<(By, ServicePort)>>,
+    needed: RefCell<Vec<Needed>>,
+}
+
+/// What agents have to be asked about one Service.
+struct Needed {
+    by: By,
+    /// When the last round was asked that had any of its ports and is answered. One that was in none is the first.
+    answered: Option<Timestamp>,
+    /// Ports that not every node is known to know.
+    ports: Vec<ServicePort>,
 }
 
 /// What is known after a pass.
@@ -103,8 +132,12 @@ pub struct Asking {
 }
 
 impl<'pass> Knowledge<'pass> {
-    /// Nothing has been asked yet in this pass. `before` is what earlier passes found, `expected` what agents look for.
-    pub fn new(answers: &Answers<'pass>, before: &'pass Confirmed, expected: &'pass ExpectedPorts) -> Self {
+    /// Nothing has been asked yet in this pass. `before` is what earlier passes found, `question` what agents look for.
+    pub fn new(
+        answers: &Answers<'pass>,
+        before: &'pass Confirmed,
+        question: Option<&'pass Question>,
+    ) -> Self {
         let mut lacking = HashMap::new();
         let mut cannot_tell = None;
         for (node, answer) in answers {
@@ -117,13 +150,19 @@ impl<'pass> Knowledge<'pass> {
                 Err(why) => _ = cannot_tell.get_or_insert((*node, why)),
             }
         }
-        let known = expected.known.iter().map(|port| (By::Address, port));
-        let balanced = expected.balanced.iter().map(|port| (By::Balancer, port));
+        let asked = question.map(|question| &question.ports).into_iter();
+        let asked = asked.flat_map(|ports| {
+            let known = ports.known.iter().map(|port| (By::Address, port));
+            known.chain(ports.balanced.iter().map(|port| (By::Balancer, port)))
+        });
         Self {
             before,
             has_nodes: !answers.is_empty(),
+            answered: question
+                .filter(|_| cannot_tell.is_none())
+                .map(|question| question.asked_at),
             cannot_tell,
-            asked: known.chain(balanced).collect(),
+            asked: asked.collect(),
             lacking,
             confirmed: RefCell::default(),
             needed: RefCell::default(),
@@ -135,19 +174,43 @@ impl<'pass> Knowledge<'pass> {
         let uid = service["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let labels = &service["metadata"]["labels"];
         let is_another_proxys = NOT_KUBE_PROXYS.iter().any(|label| !labels[*label].is_null());
-        if self.before.contains(&uid) || is_another_proxys {
-            self.confirmed.borrow_mut().insert(uid);
+        let before = self.before.get(&uid);
+        if before == Some(&Progress::Whole) || is_another_proxys {
+            self.confirmed.borrow_mut().insert(uid, Progress::Whole);
             return None;
         }
-        let ports = ports(service);
-        self.needed
-            .borrow_mut()
-            .extend(ports.iter().map(|port| (by, port.clone())));
-        let missing = ports.iter().find_map(|port| self.missing(by, port));
-        if missing.is_none() {
-            self.confirmed.borrow_mut().insert(uid);
+        let (mut known, mut answered) = match before {
+            Some(Progress::Partial { known, answered }) => (known.clone(), *answered),
+            Some(Progress::Whole) | None => (BTreeSet::new(), None),
+        };
+        let (mut first, mut unknown) = (None, Vec::new());
+        for port in ports(service) {
+            if self.asked.contains(&(by, &port)) {
+                answered = answered.max(self.answered);
+            }
+            if known.contains(&port) {
+                continue;
+            }
+            match self.missing(by, &port) {
+                None => _ = known.insert(port),
+                Some(missing) => {
+                    first.get_or_insert(missing);
+                    unknown.push(port);
+                }
+            }
         }
-        missing.map(|what| Wait {
+        let Some(what) = first else {
+            self.confirmed.borrow_mut().insert(uid, Progress::Whole);
+            return None;
+        };
+        let progress = Progress::Partial { known, answered };
+        self.confirmed.borrow_mut().insert(uid, progress);
+        self.needed.borrow_mut().push(Needed {
+            by,
+            answered,
+            ports: unknown,
+        });
+        Some(Wait {
             reason: WaitReason::ProxyRules,
             message: format!("{what}, an address of Service {}", key(service)),
             until: None,
@@ -173,13 +236,7 @@ impl<'pass> Knowledge<'pass> {
 
     /// What is known now, and what agents have to be asked about.
     pub fn finish(self) -> Known {
-        let mut needed = ExpectedPorts::default();
-        for (by, port) in self.needed.into_inner().into_iter().take(MOST_PORTS) {
-            match by {
-                By::Address => needed.known.push(port),
-                By::Balancer => needed.balanced.push(port),
-            }
-        }
+        let needed = round(self.needed.into_inner());
         Known {
             confirmed: self.confirmed.into_inner(),
             asking: Asking {
@@ -190,23 +247,61 @@ impl<'pass> Knowledge<'pass> {
     }
 }
 
+/// The ports of the next round. Each Service has a few, those first whose last answer is the oldest; then the rest of each, as far as there
+/// is room. So no Service waits for the ports of another one, however many these are.
+fn round(mut needed: Vec<Needed>) -> ExpectedPorts {
+    needed.sort_by_key(|needed| needed.answered);
+    let few = |needed: &Needed| needed.ports.len().min(MOST_PORTS_OF_ONE);
+    let first = needed
+        .iter()
+        .flat_map(|needed| needed.ports[..few(needed)].iter().map(|port| (needed.by, port)));
+    let rest = needed
+        .iter()
+        .flat_map(|needed| needed.ports[few(needed)..].iter().map(|port| (needed.by, port)));
+    let mut ports = ExpectedPorts::default();
+    for (by, port) in first.chain(rest).take(MOST_PORTS) {
+        match by {
+            By::Address => ports.known.push(port.clone()),
+            By::Balancer => ports.balanced.push(port.clone()),
+        }
+    }
+    // The same ports are the same question.
+    ports.known.sort();
+    ports.balanced.sort();
+    ports
+}
+
 /// For so long, and for as long as a round of questions may take, a node that does not tell is waited for on the way back.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Nodes that have not told what agents look for, for too long, each with what it does instead. `silent` are those that have not told.
-pub fn unheard<'pass>(answers: &Answers<'pass>, silent: &mut Since<String>) -> Vec<(&'pass str, String)> {
+/// Nodes that the way back does not wait for any more, each with what it does: those that have not told what agents look for, and those whose
+/// kube-proxies have no rule for a port, for too long. `silent` are those that have not told, `lagging` those that lack a port.
+pub fn unheard<'pass>(
+    answers: &Answers<'pass>,
+    asked: &ExpectedPorts,
+    silent: &mut Since<String>,
+    lagging: &mut Lagging,
+) -> Vec<(&'pass str, String)> {
     let patience = PATIENCE + expected::patience(answers.len());
+    let lagging = lagging.look(answers, asked, patience, Instant::now());
+    let lagging = lagging.into_iter().map(|(node, port)| {
+        (
+            node,
+            format!("has had no rule of kube-proxy's for {port} for long, and does not say"),
+        )
+    });
     let answers = answers.iter();
     let mut found: Vec<(&str, String)> = answers
         .filter_map(|(node, answer)| Some((*node, unknown(answer.as_ref()).err()?)))
         .collect();
     silent.keep(found.iter().map(|(node, _)| (*node).to_owned()));
     found.retain(|(node, _)| silent.is_as_long_as(&(*node).to_owned(), patience));
+    found.extend(lagging);
     found
 }
 
 /// The ports that a node has no rule for, of those that agents look for now; an error is what the node does instead of telling.
-fn unknown<'pass>(answer: Option<&Answer<'pass>>) -> Result<&'pass [ServicePort], String> {
+pub(super) fn unknown<'pass>(answer: Option<&Answer<'pass>>) -> Result<&'pass [ServicePort], String> {
     let Some(Answer { is_newest, said, .. }) = answer else {
         return Err("has not said".to_owned());
     };
@@ -251,11 +346,25 @@ mod tests {
         }
     }
 
+    fn question(ports: &ExpectedPorts, second: i64) -> Question {
+        Question {
+            asked_at: Timestamp::from_second(second).unwrap(),
+            ports: ports.clone(),
+        }
+    }
+
     fn facts(unknown: Found<Vec<ServicePort>>) -> HostFacts {
         HostFacts {
             unknown,
             ..HostFacts::default()
         }
+    }
+
+    fn is_whole(known: &Known) -> bool {
+        known
+            .confirmed
+            .values()
+            .all(|progress| *progress == Progress::Whole)
     }
 
     /// What is said of a Service, and what is known then.
@@ -266,7 +375,8 @@ mod tests {
         before: &Confirmed,
         expected: &ExpectedPorts,
     ) -> (Option<String>, Known) {
-        let knowledge = Knowledge::new(answers, before, expected);
+        let question = question(expected, 1);
+        let knowledge = Knowledge::new(answers, before, Some(&question));
         let wait = knowledge.unknown(service, by);
         (wait.map(|wait| wait.message), knowledge.finish())
     }
@@ -312,7 +422,7 @@ mod tests {
         let all_know = Answers::from([("a", answer(&knows))]);
         let (wait, known) = ask(&all_know, &nobody, &asked_for(vec![all[0].clone()]));
         assert!(wait.unwrap().starts_with("every node is asked next whether"));
-        assert!(known.asking.is_answered && known.confirmed.is_empty());
+        assert!(known.asking.is_answered && !is_whole(&known));
         let (wait, known) = ask(&Answers::from([("a", Some(older))]), &nobody, &expected);
         assert!(wait.unwrap().starts_with("node a is asked whether"));
         assert!(!known.asking.is_answered);
@@ -326,10 +436,10 @@ mod tests {
             wait.unwrap(),
             "node b has no rule of kube-proxy's yet for 172.30.0.5:53/UDP, an address of Service shop/web"
         );
-        assert!(known.asking.is_answered && known.confirmed.is_empty());
+        assert!(known.asking.is_answered && !is_whole(&known));
 
         let (wait, known) = ask(&all_know, &nobody, &expected);
-        assert_eq!((wait, known.confirmed.len()), (None, 1));
+        assert_eq!((wait, is_whole(&known)), (None, true));
         let (wait, known) = ask(&Answers::from([("a", None)]), &known.confirmed, &expected);
         assert_eq!((wait, known.asking.needed), (None, ExpectedPorts::default()));
 
@@ -361,5 +471,107 @@ mod tests {
         assert_eq!(known.asking.needed.balanced, ports(&service));
         expected.balanced = known.asking.needed.balanced;
         assert_eq!(said(&expected).0, None);
+    }
+    /// A Service of which kube-proxy knows each port on every node, once agents are asked about it.
+    fn service(name: &str, address: &str, ports: u16) -> Value {
+        let ports: Vec<Value> = (1..=ports).map(|port| json!({ "port": port })).collect();
+        json!({
+            "metadata": { "namespace": "shop", "name": name, "uid": name },
+            "spec": { "clusterIPs": [address], "ports": ports },
+        })
+    }
+
+    /// In which round each of these Services, of which the later ones are balanced, is known.
+    fn rounds(services: &[(Value, By)], most: usize) -> BTreeMap<String, usize> {
+        let knows = facts(Found::Present(Vec::new()));
+        let (mut confirmed, mut asked) = (Confirmed::new(), None);
+        let mut done = BTreeMap::new();
+        for number in 0..most {
+            let answer = Answer {
+                is_newest: true,
+                reports_users: false,
+                said: &knows,
+            };
+            let answers = Answers::from([("a", Some(answer))]);
+            let knowledge = Knowledge::new(&answers, &confirmed, asked.as_ref());
+            for (service, by) in services {
+                if knowledge.unknown(service, *by).is_none() {
+                    done.entry(key(service)).or_insert(number);
+                }
+            }
+            let known = knowledge.finish();
+            let ports = known.asking.needed;
+            assert!(ports.known.len() + ports.balanced.len() <= MOST_PORTS);
+            asked = Some(question(&ports, i64::try_from(number).unwrap()));
+            confirmed = known.confirmed;
+        }
+        done
+    }
+
+    #[test]
+    fn a_service_with_many_ports_keeps_no_other_from_being_asked_about() {
+        let mut services = vec![(service("flood", "172.30.0.9", 20_000), By::Address)];
+        for name in ["a", "b", "c"] {
+            services.push((service(name, "172.30.0.5", 2), By::Balancer));
+        }
+        let done = rounds(&services, 20);
+        for name in ["shop/a", "shop/b", "shop/c"] {
+            assert_eq!(done[name], 1, "{name}");
+        }
+        // All of the room that the others leave.
+        assert_eq!(done["shop/flood"], 14);
+    }
+
+    #[test]
+    fn many_services_with_many_ports_take_turns_with_all_others() {
+        let large = |number: u8| {
+            (
+                service(&format!("flood-{number}"), &format!("172.30.1.{number}"), 1000),
+                By::Address,
+            )
+        };
+        let small = |number: u8| {
+            (
+                service(&format!("web-{number}"), &format!("172.30.0.{number}"), 1),
+                By::Balancer,
+            )
+        };
+        let services: Vec<(Value, By)> = (1..=60).map(large).chain((1..=20).map(small)).collect();
+        let done = rounds(&services, 60);
+        assert_eq!(done.len(), 80, "each ends");
+        let last = (1..=20).map(|number| done[&format!("shop/web-{number}")]).max();
+        assert!(last.is_some_and(|round| round <= 5), "{last:?}");
+    }
+
+    /// What a node does not learn is asked again when the others had their turn.
+    #[test]
+    fn ports_that_a_node_does_not_learn_take_no_room_of_others() {
+        let stuck: Vec<Value> = (1..=20)
+            .map(|number| service(&format!("stuck-{number}"), &format!("172.30.1.{number}"), 100))
+            .collect();
+        let web = service("web", "172.30.0.5", 1);
+        let all_stuck: Vec<ServicePort> = stuck.iter().flat_map(ports).collect();
+        let lacks = facts(Found::Present(all_stuck));
+        let (mut confirmed, mut asked) = (Confirmed::new(), None);
+        let mut known_in = None;
+        for number in 0..4 {
+            let answer = Answer {
+                is_newest: true,
+                reports_users: false,
+                said: &lacks,
+            };
+            let answers = Answers::from([("a", Some(answer))]);
+            let knowledge = Knowledge::new(&answers, &confirmed, asked.as_ref());
+            for service in &stuck {
+                assert!(knowledge.unknown(service, By::Address).is_some());
+            }
+            if knowledge.unknown(&web, By::Address).is_none() {
+                known_in.get_or_insert(number);
+            }
+            let known = knowledge.finish();
+            asked = Some(question(&known.asking.needed, number));
+            confirmed = known.confirmed;
+        }
+        assert_eq!(known_in, Some(2));
     }
 }

@@ -13,6 +13,7 @@ use plan::service_cidr::swap::{Bridge, Endpoints, Helper, Own, Parts, Role, Take
 use serde_json::Value;
 
 use super::exchange::{Seen, Subject};
+use super::index::Slice;
 use super::observed::Observed;
 
 /// What is known besides the Service and its helpers.
@@ -29,26 +30,26 @@ pub struct Around<'pass> {
 pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
     let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
     let service = observed.service(namespace, name)?.clone();
-    let slices = observed.slices(namespace, name);
+    let is_selected = service["spec"]["selector"]
+        .as_object()
+        .is_some_and(|selector| !selector.is_empty());
     // Another Service that has the name of a helper is left alone: the API server says so when the helper is to be made.
     let found = |role: Role| {
         let found = observed.service(namespace, &helper_name(name, role))?;
         objects::is_helper_of(&service, found, role).then(|| (role, found.clone()))
     };
     let helpers: BTreeMap<Role, Value> = Role::ALL.into_iter().filter_map(found).collect();
-    let of_helpers: BTreeMap<Role, Vec<Value>> = Role::ALL
-        .into_iter()
-        .map(|role| (role, observed.slices(namespace, &helper_name(name, role))))
-        .collect();
-    let of_helper = |role: Role| of_helpers.get(&role).map_or(&[][..], Vec::as_slice);
-    let is_selected = service["spec"]["selector"]
-        .as_object()
-        .is_some_and(|selector| !selector.is_empty());
+    let of_helper = |role: Role| observed.slices(namespace, &helper_name(name, role));
+    let (slices, copies) = if is_selected {
+        Default::default()
+    } else {
+        to_copy(observed, namespace, name)
+    };
     let own = objects::own(&service, &subject.addresses);
     let wanted = match own {
         // Nobody keeps the endpoints of a name: those of the helper that has an address are what they would be.
         Own::Away(_) => of_helper(Role::Address(subject.goal.other())),
-        Own::At(_) | Own::Elsewhere(_) => &slices,
+        Own::At(_) | Own::Elsewhere(_) => observed.slices(namespace, name),
     };
     let objects = Objects {
         domain: around.domain,
@@ -58,7 +59,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         ground: around.ground,
     };
     // Nobody can see rules of a bridge without endpoints: it answers nobody, nor does its Service.
-    let is_answered = endpoints::serve(wanted);
+    let is_answered = serve(&wanted);
     // A helper that follows every edit of a restless owner would never be ready, and the others would never go. The one that stays is told
     // once it is the only one.
     let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
@@ -66,17 +67,23 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
     let endpoints = |role: Role, helper: &Value| {
         let families = objects.families(role);
         let families: Vec<&str> = families.iter().map(String::as_str).collect();
-        if !is_followed && (endpoints::serve(of_helper(role)) || !is_answered) {
+        if !is_followed && (serve(&of_helper(role)) || !is_answered) {
             // It answers by what its Service said a moment ago.
             Endpoints::Same
         } else if is_followed && objects.refresh(role, helper).is_some() {
             Endpoints::Edited
         } else if is_selected {
-            endpoints::difference(wanted, of_helper(role), &families)
-                .map_or(Endpoints::Same, |(missing, other)| {
-                    Endpoints::Missing(not_yet(namespace, name, role, missing, other))
-                })
-        } else if endpoints::copies(&slices, helper, of_helper(role)).is_empty() {
+            let helpers = of_helper(role);
+            endpoints::difference(
+                wanted.iter().map(|slice| &slice.endpoints),
+                helpers.iter().map(|slice| &slice.endpoints),
+                &families,
+            )
+            .map_or(Endpoints::Same, |(missing, other)| {
+                Endpoints::Missing(not_yet(namespace, name, role, missing, other))
+            })
+        } else if endpoints::copies(&slices, helper, copies.get(&role).map_or(&[], Vec::as_slice)).is_empty()
+        {
             Endpoints::Same
         } else {
             Endpoints::ToCopy
@@ -125,7 +132,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         service,
         helpers,
         slices,
-        of_helpers,
+        copies,
         view,
     })
 }
@@ -159,6 +166,18 @@ fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own)
         Some(format!("Service {holder} has node port {}/{}", port.1, port.0))
     });
     Taken { addresses, node_port }
+}
+
+/// Whole slices of a Service without a selector, and those of its helpers: the copies. Where there is a selector kube-controller-manager makes
+/// them.
+fn to_copy(observed: &Observed<'_>, namespace: &str, name: &str) -> (Vec<Value>, BTreeMap<Role, Vec<Value>>) {
+    let of_helper = |role: Role| observed.whole_slices(namespace, &helper_name(name, role));
+    let copies = Role::ALL.into_iter().map(|role| (role, of_helper(role)));
+    (observed.whole_slices(namespace, name), copies.collect())
+}
+
+fn serve(slices: &[&Slice]) -> bool {
+    slices.iter().any(|slice| slice.serves)
 }
 
 fn not_yet(namespace: &str, name: &str, role: Role, missing: usize, other: usize) -> Wait {

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Decision, WaitReason};
 use plan::service_cidr::facts::{ApiServer, Mention};
@@ -13,6 +15,7 @@ use super::decided::Decided;
 use super::expected::Expected;
 use super::index::{Index, name_of};
 use super::knowledge::Confirmed;
+use super::lagging::Lagging;
 use super::trial::Trials;
 use super::whole::Whole;
 use super::{api_servers, mentions};
@@ -26,13 +29,15 @@ use crate::write::WriteError;
 #[derive(Default)]
 pub struct Looks {
     api_servers: Option<Look<BTreeMap<IpAddr, ApiServer>>>,
-    mentions: Option<Look<Vec<Mention>>>,
+    mentions: Option<Look<Arc<[Mention]>>>,
     /// Helpers that every node is known to know.
     pub confirmed: Confirmed,
     /// Which writes the API server would take.
     pub trials: Trials,
     /// Nodes that do not tell what their kube-proxy knows.
     pub silent: Since<String>,
+    /// Nodes whose kube-proxies have no rule for a port.
+    pub lagging: Lagging,
     /// Services that are on their way.
     pub waits: Waits,
     /// When the last Service that came late was seen on its way, by namespace.
@@ -77,8 +82,16 @@ impl Way {
     }
 }
 
+/// Whether a Service waits until a person changes something.
+fn is_for_a_person(reason: WaitReason) -> bool {
+    matches!(
+        reason,
+        WaitReason::RequestRefused | WaitReason::ConfigurationFollowUp
+    )
+}
+
 impl Waits {
-    /// Whether this Service is on its way for so long that another one may take its place. One whose writes are refused is.
+    /// Whether this Service is on its way for so long that another one may take its place. One that a person has to see to is.
     pub fn is_slow<Step>(
         &mut self,
         service: &str,
@@ -89,9 +102,7 @@ impl Waits {
             Some(Decision::Wait(wait)) => {
                 let way = self.0.entry(service.to_owned()).or_default();
                 let since = *way.waits_since.get_or_insert(now);
-                way.is_restless(now)
-                    || wait.reason == WaitReason::RequestRefused
-                    || now.duration_since(since) >= PATIENCE
+                way.is_restless(now) || is_for_a_person(wait.reason) || now.duration_since(since) >= PATIENCE
             }
             // One that goes on after a long wait still has no place.
             Some(Decision::Run(_)) => self.0.get(service).is_some_and(|way| {
@@ -174,9 +185,14 @@ impl Looks {
         self.api_servers = Look::of(reading).await.ok();
     }
 
-    /// Who else says addresses of Services.
-    pub async fn mentions(&mut self, context: &Context, pace: Pace) -> Result<Vec<Mention>, WriteError> {
-        let reading = mentions::read(context);
+    /// Who else says addresses of these ranges.
+    pub async fn mentions(
+        &mut self,
+        context: &Context,
+        pace: Pace,
+        ranges: &[IpNet],
+    ) -> Result<Arc<[Mention]>, WriteError> {
+        let reading = async { mentions::read(context, ranges).await.map(Arc::from) };
         look(&mut self.mentions, pace, reading).await.cloned()
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use plan::owner::{KUBE_SYSTEM, Owner};
 use plan::service_cidr::facts::Mention;
-use plan::service_cidr::mentions::addresses_in;
+use plan::service_cidr::mentions::{addresses_in, few};
 
 use crate::context::Context;
 use crate::read;
@@ -35,24 +35,24 @@ const CONFIG_MAPS: [(&str, &str); 4] = [
     ),
 ];
 
-/// Reads every place that is known to say such addresses.
-pub async fn read(context: &Context) -> Result<Vec<Mention>, WriteError> {
+/// Reads every place that is known to say addresses of these ranges.
+pub async fn read(context: &Context, ranges: &[IpNet]) -> Result<Vec<Mention>, WriteError> {
     let named = CONFIG_MAPS
         .iter()
         .map(|(name, _)| (KUBE_SYSTEM.to_owned(), (*name).to_owned()));
     let own = context.namespace.as_str();
     let of_deployment = |object: Deployment| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("Deployment", &object, spec, own)
+        workload("Deployment", &object, spec, own, ranges)
     };
     let of_stateful_set = |object: StatefulSet| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("StatefulSet", &object, spec, own)
+        workload("StatefulSet", &object, spec, own, ranges)
     };
-    let of_policy = |object: NetworkPolicy| network_policy(&object, own);
+    let of_policy = |object: NetworkPolicy| network_policy(&object, own, ranges);
     let of_daemon_set = |object: DaemonSet| {
         let spec = object.spec.as_ref()?.template.spec.as_ref()?;
-        workload("DaemonSet", &object, spec, own)
+        workload("DaemonSet", &object, spec, own, ranges)
     };
     let (maps, of_policies, of_deployments, of_stateful_sets, of_daemon_sets) = tokio::try_join!(
         read::config_maps(context, named.collect()),
@@ -61,7 +61,7 @@ pub async fn read(context: &Context) -> Result<Vec<Mention>, WriteError> {
         read::each(context, "StatefulSets", of_stateful_set),
         read::each(context, "DaemonSets", of_daemon_set),
     )?;
-    let mut mentions: Vec<Mention> = maps.iter().filter_map(config_map).collect();
+    let mut mentions: Vec<Mention> = maps.iter().filter_map(|map| config_map(map, ranges)).collect();
     mentions.extend(of_policies);
     mentions.extend(
         of_deployments
@@ -72,7 +72,7 @@ pub async fn read(context: &Context) -> Result<Vec<Mention>, WriteError> {
     Ok(mentions)
 }
 
-fn config_map(map: &ConfigMap) -> Option<Mention> {
+fn config_map(map: &ConfigMap, ranges: &[IpNet]) -> Option<Mention> {
     let name = map.name_any();
     let (_, fix) = CONFIG_MAPS.iter().find(|(known, _)| *known == name)?;
     let texts = map.data.iter().flatten().map(|(_, text)| text.as_str());
@@ -81,11 +81,12 @@ fn config_map(map: &ConfigMap) -> Option<Mention> {
         Owner::Cluster,
         texts,
         fix,
+        ranges,
     )
 }
 
 /// `own` is the namespace of replumb.
-fn network_policy(policy: &NetworkPolicy, own: &str) -> Option<Mention> {
+fn network_policy(policy: &NetworkPolicy, own: &str, ranges: &[IpNet]) -> Option<Mention> {
     // All of it that may hold a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
     let namespace = policy.namespace().unwrap_or_default();
@@ -94,11 +95,18 @@ fn network_policy(policy: &NetworkPolicy, own: &str) -> Option<Mention> {
         Owner::of(Some(&namespace), &[own]),
         [text.as_str()].into_iter(),
         "write the address or range of {new} in its place",
+        ranges,
     )
 }
 
 /// A pod template that says addresses itself: in variables, arguments, or as name servers.
-fn workload(kind: &str, object: &impl ResourceExt, spec: &PodSpec, own: &str) -> Option<Mention> {
+fn workload(
+    kind: &str,
+    object: &impl ResourceExt,
+    spec: &PodSpec,
+    own: &str,
+    ranges: &[IpNet],
+) -> Option<Mention> {
     let containers = spec
         .containers
         .iter()
@@ -121,6 +129,7 @@ fn workload(kind: &str, object: &impl ResourceExt, spec: &PodSpec, own: &str) ->
         Owner::of(Some(&namespace), &[own]),
         texts.into_iter(),
         "write the name of the Service in its place, or the address of {new}; its pods start again with it",
+        ranges,
     )
 }
 
@@ -129,14 +138,14 @@ fn mention<'text>(
     owner: Owner,
     texts: impl Iterator<Item = &'text str>,
     fix: &str,
+    ranges: &[IpNet],
 ) -> Option<Mention> {
-    let mut says: Vec<IpNet> = texts.flat_map(addresses_in).collect();
-    says.sort();
-    says.dedup();
+    let (says, more) = few(texts.flat_map(addresses_in), ranges);
     (!says.is_empty()).then(|| Mention {
         object,
         owner,
         says,
+        more,
         fix: fix.to_owned(),
     })
 }
@@ -147,6 +156,10 @@ mod tests {
 
     use super::*;
     use crate::fake_api::FakeApi;
+
+    fn ranges() -> [IpNet; 1] {
+        ["10.96.0.0/12".parse().unwrap()]
+    }
 
     #[test]
     fn a_pod_template_is_read_where_it_may_say_addresses() {
@@ -160,7 +173,7 @@ mod tests {
         .unwrap();
         let web: Deployment =
             serde_json::from_value(json!({ "metadata": { "namespace": "shop", "name": "web" } })).unwrap();
-        let found = workload("Deployment", &web, &spec, "replumb-system").unwrap();
+        let found = workload("Deployment", &web, &spec, "replumb-system", &ranges()).unwrap();
         let says: Vec<String> = found.says.iter().map(ToString::to_string).collect();
         assert_eq!(says, ["10.96.0.0/12", "10.96.0.10/32"]);
         assert_eq!(found.object, "Deployment shop/web: its pod template");
@@ -175,8 +188,11 @@ mod tests {
             )
             .unwrap()
         };
-        assert_eq!(config_map(&map("kubelet-config")).unwrap().says.len(), 1);
-        assert_eq!(config_map(&map("shop")), None);
+        assert_eq!(
+            config_map(&map("kubelet-config"), &ranges()).unwrap().says.len(),
+            1
+        );
+        assert_eq!(config_map(&map("shop"), &ranges()), None);
     }
 
     /// The store keeps no template of this size: what a `DaemonSet` says is read where it is.
@@ -191,7 +207,7 @@ mod tests {
                     { "name": "log", "args": ["x".repeat(1 << 20), "--to=10.96.0.10"] }] } } },
             }),
         );
-        let found = read(&api.context()).await.unwrap();
+        let found = read(&api.context(), &ranges()).await.unwrap();
         let [mention] = found.as_slice() else {
             panic!("{found:?}")
         };

@@ -14,6 +14,7 @@ pub mod exchange;
 mod expected;
 pub mod index;
 mod knowledge;
+mod lagging;
 pub mod look;
 mod looks;
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use plan::service_cidr::entry::NodePort;
 use serde_json::Value;
 
-use super::index::{Index, Name};
+use super::index::{Index, Name, Slice};
 use super::whole::Whole;
 
 /// What was read.
@@ -24,7 +24,14 @@ impl Observed<'_> {
     }
 
     /// The slices of a Service.
-    pub fn slices(&self, namespace: &str, service: &str) -> Vec<Value> {
+    pub fn slices(&self, namespace: &str, service: &str) -> Vec<&Slice> {
+        let service = named(namespace, service);
+        let slices = self.index.slices(&service);
+        slices.map(|(_, slice)| slice).collect()
+    }
+
+    /// The whole slices of a Service without a selector.
+    pub fn whole_slices(&self, namespace: &str, service: &str) -> Vec<Value> {
         self.whole.slices(self.index, &named(namespace, service))
     }
 

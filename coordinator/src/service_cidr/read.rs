@@ -82,6 +82,8 @@ pub async fn cluster(
     };
     let reports = read::reports(context, cache, node_migrations);
     malformed.sort();
+    let of_ranges = ranges.iter().flat_map(|range| &range.ranges);
+    let said: Vec<IpNet> = of_ranges.chain(to).copied().collect();
     Ok(ClusterFacts {
         api_version,
         pod_ranges: pod_ranges(context, &nodes).await?,
@@ -104,7 +106,11 @@ pub async fn cluster(
             .collect(),
         webhooks: webhooks.behind(&pods),
         name_servers,
-        mentions: memory.service_cidr.mentions(context, Pace::Seldom).await?,
+        mentions: memory
+            .service_cidr
+            .mentions(context, Pace::Seldom, &said)
+            .await?
+            .to_vec(),
         quotas,
         refused: tried.refused,
         untried: tried.untried,

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use api::migration::ServiceCidrStatus;
 use ipnet::IpNet;
 use kube::ResourceExt;
-use plan::decision::Decision;
+use plan::decision::{Decision, Wait, WaitReason};
 use plan::service_cidr::class::Class;
 use plan::service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
 use plan::service_cidr::entry::Entry;
@@ -26,12 +26,15 @@ use super::look::{Around, look};
 use super::looks::{Looks, Waits};
 use super::observed::Observed;
 use super::services_at_once;
+use super::whole::names;
 use crate::memory::Memory;
 use crate::obstacles::refusal;
 use crate::write::WriteError;
 
 /// So many Services are looked at in one pass at most.
 const MOST_LOOKS: usize = 512;
+/// So many bytes of slices of one Service are copied at most: some 3 000 endpoints. Their owner decides how many there are.
+const MOST_COPIED: usize = 1 << 20;
 /// With so many Services of one namespace that came after the start, a person is told why the migration takes longer.
 const CROWD: usize = 100;
 
@@ -98,7 +101,7 @@ impl Pass<'_> {
             (place.turn, place.name.clone())
         });
         let (mut line, mut listed): (Vec<Place>, Vec<Listed<'_>>) = listed.into_iter().unzip();
-        let knowledge = Knowledge::new(answers, &looks.confirmed, looks.expected.ports());
+        let knowledge = Knowledge::new(answers, &looks.confirmed, looks.expected.question());
         let mut spares = Spares::default();
         let mut seen = BTreeMap::new();
         let mut at_once = services_at_once(self.kind);
@@ -238,17 +241,17 @@ impl Pass<'_> {
             let refused = self.context.obstacles.holds(&format!("Service {key}"), self.now);
             let is_elsewhere = is_elsewhere(entry, addresses.of(goal), changed.of(goal.other()));
             let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
-            let is_refused = refused.is_some();
-            let decision = match refused {
-                Some(message) => Some(Decision::Wait(refusal(message))),
-                // Nothing of ours is left of it, and nothing is missed.
-                None if is_arrived && !is_begun => Some(Decision::Settled),
-                None => looks.decided.of(key, fingerprint),
-            };
-            let stands = if is_refused {
-                Some(Standing::Stuck)
+            // Nothing of ours is left of it, and nothing is missed.
+            let is_done = is_arrived && !is_begun;
+            let too_large = || self.too_large(entry, &name).filter(|_| !is_done);
+            let (decision, stands) = if let Some(wait) = refused.map(refusal).or_else(too_large) {
+                (Some(Decision::Wait(wait)), Some(Standing::Stuck))
+            } else if is_done {
+                (Some(Decision::Settled), Some(Standing::Settled))
             } else {
-                decision.as_ref().and_then(Standing::of)
+                let decision = looks.decided.of(key, fingerprint);
+                let stands = decision.as_ref().and_then(Standing::of);
+                (decision, stands)
             };
             let place = Place {
                 name: key.clone(),
@@ -274,6 +277,29 @@ impl Pass<'_> {
             Some((place, listed))
         })
         .collect()
+    }
+
+    /// Why the endpoints of this Service cannot be copied for helpers, if they cannot: its owner writes them, as many as the owner likes.
+    fn too_large(&self, entry: &Entry, name: &Name) -> Option<Wait> {
+        if entry.is_selected {
+            return None;
+        }
+        let sizes = names(&name.0, &name.1).flat_map(|name| {
+            let slices = self.index.slices(&name).map(|(_, slice)| slice.size);
+            slices.collect::<Vec<_>>()
+        });
+        let size: usize = sizes.sum();
+        (size > MOST_COPIED).then(|| Wait {
+            reason: WaitReason::ConfigurationFollowUp,
+            message: format!(
+                "Service {}: found {} KiB of EndpointSlices and no selector, needed at most {} KiB, since they are copied for the helpers of an \
+                 exchange. Fix: give the Service a selector, or delete EndpointSlices of it",
+                entry.key(),
+                size / 1024,
+                MOST_COPIED / 1024
+            ),
+            until: None,
+        })
     }
 
     /// Namespaces with a Service that came when the exchange had begun, and has not the address yet that it is to have.

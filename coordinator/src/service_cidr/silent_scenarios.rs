@@ -264,6 +264,14 @@ fn has_begun(world: &World) {
     world.api.edit(MIGRATION, &status);
 }
 
+/// The exchange began after every Service that a scenario makes.
+fn begins_after_all(world: &World) {
+    let mut known = world.status().service_cidr.unwrap();
+    known.exchange_began = Some("2027-03-01T10:30:00Z".parse().unwrap());
+    let status = json!({ "status": { "serviceCidr": serde_json::to_value(&known).unwrap() } });
+    world.api.edit(MIGRATION, &status);
+}
+
 pub(super) async fn answered_passes(world: &mut World) {
     for _ in 0..8 {
         world.pass().await;
@@ -295,21 +303,52 @@ async fn a_load_balancer_that_came_late_holds_up_no_pod_of_others() {
     }
     assert!(world.api.get(MANY).is_some(), "{}", status.message);
     assert!(status.message.contains("crowd/many-1"), "{}", status.message);
-    // One that was there before is the user's to change first.
-    let mut known = status.service_cidr.clone().unwrap();
-    known.exchange_began = Some("2027-03-01T10:30:00Z".parse().unwrap());
-    let status = json!({ "status": { "serviceCidr": serde_json::to_value(&known).unwrap() } });
-    world.api.edit(MIGRATION, &status);
+}
+
+/// A tenant makes a load balancer of a Service that was there before the exchange: at any time, and back again.
+#[tokio::test]
+async fn a_load_balancer_that_a_tenant_makes_of_its_service_holds_up_no_pod_of_others() {
+    let mut world = world();
+    has_begun(&world);
+    let nothing_is_kept =
+        json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false, "soakSeconds": 0 } } });
+    world.api.edit(MIGRATION, &nothing_is_kept);
+    balancer(&mut world, "crowd/many", "10.97.0.1");
+    begins_after_all(&world);
+    answered_passes(&mut world).await;
+    let status = world.status();
+    for node in NODES {
+        assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
+    }
+    let warnings = status.warnings.unwrap().first;
+    let words = "Service crowd/many of type LoadBalancer has 10.97.0.1";
+    assert!(warnings.iter().any(|line| line.contains(words)), "{warnings:?}");
+    assert!(
+        status.message.contains(words),
+        "it ends the soak: {}",
+        status.message
+    );
+}
+
+/// One of kube-system is the user's to change before a pod starts again.
+#[tokio::test]
+async fn a_load_balancer_of_the_cluster_is_changed_first() {
+    let mut world = world();
+    let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
+    world.api.edit(MIGRATION, &nothing_is_kept);
+    balancer(&mut world, "kube-system/edge", "10.97.0.1");
+    begins_after_all(&world);
     answered_passes(&mut world).await;
     let status = world.status();
     assert!(
         status
             .message
-            .contains("Service crowd/many of type LoadBalancer has 10.97.0.1"),
+            .contains("Service kube-system/edge of type LoadBalancer has 10.97.0.1"),
         "{}",
         status.message
     );
     assert_eq!(status.service_cidr.unwrap().stage.unwrap().name, Stage::FollowUp);
+    assert!(world.api.get(&web("a")).is_some());
 }
 
 /// A tenant makes more of them than agents can be told of: pods of others start again.
@@ -414,15 +453,14 @@ async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_oth
     );
 }
 
-/// A Service with endpoints is not exchanged before every node's kube-proxy knows it. On the way back a node that has not told for two minutes is
-/// named, and not waited for any more.
+/// A Service with endpoints is not exchanged before every node's kube-proxy knows it. On the way back a node that has not told for two minutes, or
+/// has lacked a rule for so long, is named, and not waited for any more.
 #[rstest]
-#[case::silent(None)]
-#[case::malformed(Some(Found::Malformed("list the rules: Permission denied".to_owned())))]
+#[case::silent(OfB::IsSilent)]
+#[case::malformed(OfB::CannotTell)]
+#[case::lacks_every_rule(OfB::LacksAll)]
 #[tokio::test]
-async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(
-    #[case] of_b: Option<Found<Vec<ServicePort>>>,
-) {
+async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(#[case] of_b: OfB) {
     const WEB: &str = "/api/v1/namespaces/shop/services/web";
     let mut world = World::new();
     for node in NODES {
@@ -433,17 +471,20 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(
         let address = world.api.get(WEB).unwrap()["spec"]["clusterIP"].clone();
         address.as_str().unwrap_or_default().to_owned()
     };
-    let all = Some(Found::Present(Vec::new()));
-    knowing_passes(&mut world, all.as_ref()).await;
+    knowing_passes(&mut world, OfB::KnowsAll).await;
     assert!(address(&world).starts_with("172."), "{}", world.status().message);
     world
         .api
         .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
-    knowing_passes(&mut world, of_b.as_ref()).await;
+    knowing_passes(&mut world, of_b).await;
     assert!(address(&world).starts_with("172."), "a moment is waited for it");
     for _ in 0..3 {
-        world.silent_for("b", Duration::from_mins(3));
-        knowing_passes(&mut world, of_b.as_ref()).await;
+        match of_b {
+            OfB::IsSilent | OfB::CannotTell => world.silent_for("b", Duration::from_mins(3)),
+            OfB::LacksAll => world.lagging_for(Duration::from_mins(3)),
+            OfB::KnowsAll => {}
+        }
+        knowing_passes(&mut world, of_b).await;
     }
     let status = world.status();
     assert_eq!(address(&world), "10.96.0.7", "{}", status.message);
@@ -457,18 +498,38 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(
     );
 }
 
+/// What the agent of node b says of the rules of its kube-proxy.
+#[derive(Clone, Copy, Debug)]
+enum OfB {
+    KnowsAll,
+    IsSilent,
+    CannotTell,
+    LacksAll,
+}
+
+impl OfB {
+    fn unknown(self, world: &World) -> Option<Found<Vec<ServicePort>>> {
+        match self {
+            Self::KnowsAll => Some(Found::Present(Vec::new())),
+            Self::IsSilent => None,
+            Self::CannotTell => Some(Found::Malformed("list the rules: Permission denied".to_owned())),
+            Self::LacksAll => Some(Found::Present(world.asked_about())),
+        }
+    }
+}
+
 /// Agents say which ports their kube-proxies do not know: none on node a, and this on node b.
-async fn knowing_passes(world: &mut World, of_b: Option<&Found<Vec<ServicePort>>>) {
-    let none = Found::Present(Vec::new());
+async fn knowing_passes(world: &mut World, of_b: OfB) {
     for _ in 0..16 {
         world.pass().await;
-        for (node, unknown) in [("a", Some(&none)), ("b", of_b)] {
+        let answers = [("a", OfB::KnowsAll.unknown(world)), ("b", of_b.unknown(world))];
+        for (node, unknown) in answers {
             let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
             let (Some(object), Some(unknown)) = (world.api.get(&path), unknown) else {
                 continue;
             };
             let facts = HostFacts {
-                unknown: unknown.clone(),
+                unknown,
                 expected_digest: world.asked(),
                 api_server: "192.0.2.1".to_owned(),
                 ..HostFacts::default()

@@ -36,6 +36,7 @@ use super::adopt;
 use super::drive::{Pass, direction};
 use super::expected::Expected;
 use super::knowledge::{self, Answer, Answers, Asking};
+use super::looks::Looks;
 use super::services::{Services, is_late};
 use super::watched::Held;
 use super::{services_at_once, soak_seconds};
@@ -227,8 +228,10 @@ impl Pass<'_> {
         status: &MigrationStatus,
         pace: Pace,
     ) -> Result<LeftBehind, WriteError> {
-        let mentions = memory.service_cidr.mentions(self.context, pace).await?;
-        let mut said = Said::of(&mentions, &known.settings.changed(), self.goal);
+        let changed = known.settings.changed();
+        let ranges = [changed.old.as_slice(), changed.new.as_slice()].concat();
+        let mentions = memory.service_cidr.mentions(self.context, pace, &ranges).await?;
+        let mut said = Said::of(&mentions, &changed, self.goal);
         if self.gives_nothing(known) && self.is_released(known) {
             // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
             return Ok(LeftBehind {
@@ -265,12 +268,15 @@ impl Pass<'_> {
         let nobody_was_told = is_closed && follow_up.is_none() && !may_be_in_use;
         let soak = self.soak(answers, known, nobody_was_told);
         // What tenants have is waited for at the end alone.
-        let late = self.late_load_balancers(known);
+        let awaited = self.awaited_load_balancers(known);
+        for balancer in &awaited {
+            said.warn(&balancer.service.namespace, &balancer.line(), self.goal);
+        }
         let release = match self.migration.spec.gates.soak {
             SoakGate::Unused => said.release,
             SoakGate::Elapsed => Vec::new(),
         };
-        let of_tenants = late.iter().map(LoadBalancer::line).chain(release);
+        let of_tenants = awaited.iter().map(LoadBalancer::line).chain(release);
         Ok(LeftBehind {
             follow_up,
             carriers,
@@ -313,15 +319,21 @@ impl Pass<'_> {
     }
 
     /// Nodes that Services do not wait for, each with the words for its warning: on the way back those whose agents have been silent, or not
-    /// understood, for long. Their kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
+    /// understood, for long, or whose kube-proxies have not learned of an address. Their kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
     fn unheard<'pass>(&self, memory: &mut Memory, answers: &Answers<'pass>) -> BTreeMap<&'pass str, String> {
-        let unheard = knowledge::unheard(answers, &mut memory.service_cidr.silent);
+        let Looks {
+            expected,
+            silent,
+            lagging,
+            ..
+        } = &mut memory.service_cidr;
+        let unheard = knowledge::unheard(answers, expected.ports(), silent, lagging);
         if self.goal == Side::New {
             return BTreeMap::new();
         }
         let words = |why: String| {
             format!(
-                "{why} which Services its kube-proxy knows: Services go back without that. Fix: see the log of its agent"
+                "{why} which Services its kube-proxy knows: Services go back without that. Fix: see the logs of its agent and of kube-proxy"
             )
         };
         unheard
@@ -416,20 +428,27 @@ impl Pass<'_> {
         found
     }
 
-    /// Those that came when the exchange had begun, and that the user does not want to keep their addresses.
-    fn late_load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
+    /// Those that the user does not want to keep their addresses, and that no pod of others waits for.
+    fn awaited_load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
         if self.keeps_load_balancers() {
             return Vec::new();
         }
         let mut found = self.load_balancers(known);
-        found.retain(|found| is_late(found.service, known));
+        found.retain(|found| self.ends_the_soak(found.service, known));
         found
+    }
+
+    /// Whether a load balancer is waited for at the end alone: it came when the exchange had begun, or a tenant has it. A tenant may make a
+    /// load balancer of any Service at any time.
+    fn ends_the_soak(&self, balancer: &Entry, known: &ServiceCidrStatus) -> bool {
+        let owner = Owner::of(Some(&balancer.namespace), &[&self.context.namespace]);
+        is_late(balancer, known) || owner.tenant().is_some()
     }
 
     /// Namespaces whose pods are told an address that is left whenever they start, for now.
     fn not_yet(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let mut namespaces = self.namespaces_of_latecomers(known);
-        let (keepers, late) = (self.keepers(known), self.late_load_balancers(known));
+        let (keepers, late) = (self.keepers(known), self.awaited_load_balancers(known));
         let (_, untold) = told_of(&keepers);
         namespaces.extend(
             untold
@@ -510,10 +529,9 @@ impl Pass<'_> {
             }
         }
         if !self.keeps_load_balancers() {
-            // Those that came late are waited for at the end: a tenant that makes one holds up no pod of others.
             let found = self.load_balancers(known).into_iter();
-            let early = found.filter(|found| !is_late(found.service, known));
-            lines.extend(early.map(|found| found.line()));
+            let of_the_cluster = found.filter(|found| !self.ends_the_soak(found.service, known));
+            lines.extend(of_the_cluster.map(|found| found.line()));
         }
         lines
     }

@@ -36,7 +36,7 @@ fn version(object: &Value) -> &str {
 }
 
 impl Whole {
-    /// Reads these Services, their helpers and the slices of all of them, but for those that are known as the index has them.
+    /// Reads these Services and their helpers, and the slices of those without a selector, but for what is known as the index has it.
     pub async fn read(
         &mut self,
         client: &Client,
@@ -52,14 +52,17 @@ impl Whole {
         let mut changed = Vec::new();
         let mut changed_slices = Vec::new();
         for name in &names {
-            match index.service(name) {
+            let entry = index.service(name);
+            match entry {
                 Some(entry) if is_new(self.services.get(name), &entry.version) => changed.push(name.clone()),
                 Some(_) => {}
                 None => {
                     self.services.remove(name);
                 }
             }
-            for (name, slice) in index.slices(name) {
+            // Of all others the index knows what decides.
+            let copied = entry.filter(|entry| !entry.is_selected);
+            for (name, slice) in copied.into_iter().flat_map(|_| index.slices(name)) {
                 if is_new(self.slices.get(&name), &slice.version) {
                     changed_slices.push(name);
                 }

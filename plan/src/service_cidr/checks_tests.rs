@@ -116,6 +116,7 @@ type Change = fn(&mut ClusterFacts);
         object: "ConfigMap kube-system/place: clusterDNS".to_owned(),
         owner: Owner::Cluster,
         says: vec!["10.96.0.10/32".parse().unwrap()],
+        more: 0,
         fix: "write {new}.".to_owned(),
     });
 })]
@@ -124,6 +125,7 @@ type Change = fn(&mut ClusterFacts);
         object: "Deployment shop/web: its pod template".to_owned(),
         owner: Owner::Tenant("shop".to_owned()),
         says: vec!["10.96.0.1/32".parse().unwrap()],
+        more: 0,
         fix: "write {new}.".to_owned(),
     });
 })]

@@ -96,6 +96,7 @@ fn what_people_change_is_told_with_the_range() {
                 object: "ConfigMap kube-system/kubeadm-config: networking.serviceSubnet".to_owned(),
                 owner: Owner::Cluster,
                 says: vec![fixture::FROM.parse().unwrap()],
+                more: 0,
                 fix: "write {new}.".to_owned(),
             });
         },
@@ -123,6 +124,7 @@ fn what_a_tenant_changes_is_named_and_not_hashed() {
                 object: "Deployment shop/web: its pod template".to_owned(),
                 owner: Owner::Tenant("shop".to_owned()),
                 says: vec!["10.96.0.1/32".parse().unwrap()],
+                more: 0,
                 fix: "write {new}.".to_owned(),
             });
         },

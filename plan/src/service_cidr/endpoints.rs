@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::objects::SERVICE_LABEL;
 
@@ -13,29 +14,65 @@ const WRITER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`WRITER_LABEL`] on copies.
 const WRITER: &str = "replumb.dev";
 
-/// One endpoint at one port: what kube-proxy makes a rule of.
-type Endpoint = (String, String, String);
+/// What the endpoints of a slice are to kube-proxy: two slices with the same digest make the same rules. 16 bytes an endpoint, however many
+/// ports and however long names its owner has written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Digest {
+    /// `IPv4` or `IPv6`.
+    family: String,
+    /// Of each address: all ports, and how it is reached. Sorted, each once.
+    endpoints: Vec<[u8; 16]>,
+}
 
-/// Every endpoint of these slices, of these families (`IPv4`, `IPv6`).
-fn endpoints(slices: &[Value], families: &[&str]) -> BTreeSet<Endpoint> {
-    let mut found = BTreeSet::new();
-    for slice in slices {
-        let family = slice["addressType"].as_str().unwrap_or_default();
-        if !families.contains(&family) {
-            continue;
-        }
+impl Digest {
+    /// The digest of this slice. Every slice of a Service that kube-controller-manager keeps has all ports of its endpoints.
+    pub fn of(slice: &Value) -> Self {
+        let family = slice["addressType"].as_str().unwrap_or_default().to_owned();
         // A slice without ports is of a Service without any.
-        let ports = slice["ports"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut ports: Vec<String> = slice["ports"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(said)
+            .collect();
+        if ports.is_empty() {
+            return Self {
+                family,
+                endpoints: Vec::new(),
+            };
+        }
+        ports.sort();
+        ports.dedup();
+        let ports = Sha256::digest(ports.join("\n"));
+        let mut endpoints = Vec::new();
         for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
             let how = ["conditions", "hints", "nodeName", "zone"].map(|field| endpoint[field].to_string());
+            let how = how.join(" ");
             for address in endpoint["addresses"].as_array().into_iter().flatten() {
-                for port in ports {
-                    found.insert((address.to_string(), said(port), how.join(" ")));
-                }
+                let mut hasher = Sha256::new();
+                hasher.update(ports);
+                hasher.update(format!("{address} {how}"));
+                let mut digest = [0; 16];
+                digest.copy_from_slice(&hasher.finalize()[..16]);
+                endpoints.push(digest);
             }
         }
+        endpoints.sort_unstable();
+        endpoints.dedup();
+        Self { family, endpoints }
     }
-    found
+}
+
+/// Every endpoint of these slices, of these families (`IPv4`, `IPv6`).
+fn endpoints<'slices>(
+    slices: impl IntoIterator<Item = &'slices Digest>,
+    families: &[&str],
+) -> BTreeSet<&'slices [u8; 16]> {
+    let slices = slices.into_iter();
+    slices
+        .filter(|slice| families.contains(&slice.family.as_str()))
+        .flat_map(|slice| &slice.endpoints)
+        .collect()
 }
 
 /// A port with its fields in one order; what is not said is what Kubernetes takes it for.
@@ -56,18 +93,20 @@ fn said(port: &Value) -> String {
 
 /// How many endpoints of the Service the helper has not, and how many it has that the Service has not; `None` when they have the
 /// same.
-pub fn difference(service: &[Value], helper: &[Value], families: &[&str]) -> Option<(usize, usize)> {
+pub fn difference<'slices>(
+    service: impl IntoIterator<Item = &'slices Digest>,
+    helper: impl IntoIterator<Item = &'slices Digest>,
+    families: &[&str],
+) -> Option<(usize, usize)> {
     let (service, helper) = (endpoints(service, families), endpoints(helper, families));
     let missing = service.difference(&helper).count();
     let other = helper.difference(&service).count();
     (missing + other > 0).then_some((missing, other))
 }
 
-/// Whether kube-proxy leads anybody to one of them.
-pub fn serve(slices: &[Value]) -> bool {
-    let mut endpoints = slices
-        .iter()
-        .flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
+/// Whether kube-proxy leads connections to an endpoint of this slice.
+pub fn serves(slice: &Value) -> bool {
+    let mut endpoints = slice["endpoints"].as_array().into_iter().flatten();
     endpoints.any(|endpoint| {
         let is = |condition: &str| endpoint["conditions"][condition].as_bool();
         // What is not said is taken for yes. One that is being stopped serves where no other does.
@@ -168,6 +207,12 @@ mod tests {
         })
     }
 
+    /// [`super::difference`] of whole slices.
+    fn difference(service: &[Value], helper: &[Value], families: &[&str]) -> Option<(usize, usize)> {
+        let digests = |slices: &[Value]| -> Vec<Digest> { slices.iter().map(Digest::of).collect() };
+        super::difference(&digests(service), &digests(helper), families)
+    }
+
     #[test]
     fn slices_may_be_cut_otherwise_and_say_the_same() {
         let one = [slice("a", "IPv4", &["10.0.0.1", "10.0.0.2"])];
@@ -191,6 +236,41 @@ mod tests {
         let mut port = ready.clone();
         port[0]["ports"][0]["port"] = json!(443);
         assert_eq!(difference(&ready, &port, &["IPv4"]), Some((1, 1)));
+        // In two slices for a moment, while kube-controller-manager fills them otherwise; and in another order of its ports.
+        let twice = [ready[0].clone(), slice("b", "IPv4", &["10.0.0.1"])];
+        assert_eq!(difference(&ready, &twice, &["IPv4"]), None);
+        let two_ports = |ports: [u16; 2]| {
+            let mut slice = ready[0].clone();
+            slice["ports"] = ports
+                .map(|port| json!({"name": port.to_string(), "port": port}))
+                .into();
+            [slice]
+        };
+        assert_eq!(
+            difference(&two_ports([80, 443]), &two_ports([443, 80]), &["IPv4"]),
+            None
+        );
+    }
+
+    /// A tenant may write 1 000 endpoints and thousands of ports into one slice.
+    #[test]
+    fn what_is_kept_of_a_slice_does_not_grow_with_its_ports() {
+        let mut large = slice("a", "IPv4", &[]);
+        let ports: Vec<Value> = (1..=20_000)
+            .map(|port| json!({"name": format!("p{port}"), "port": port}))
+            .collect();
+        let endpoints: Vec<Value> = (0..1000)
+            .map(|host| json!({"addresses": [format!("10.0.{}.{}", host / 250, host % 250)]}))
+            .collect();
+        large["ports"] = ports.into();
+        large["endpoints"] = endpoints.into();
+        let digest = Digest::of(&large);
+        assert_eq!(digest.endpoints.len(), 1000);
+        large["ports"][19_999]["port"] = json!(1);
+        assert_eq!(
+            super::difference([&digest], [&Digest::of(&large)], &["IPv4"]),
+            Some((1000, 1000))
+        );
     }
 
     #[test]
@@ -198,14 +278,14 @@ mod tests {
         let with = |conditions: Value| {
             let mut slices = [slice("a", "IPv4", &["10.0.0.1"])];
             slices[0]["endpoints"][0]["conditions"] = conditions;
-            serve(&slices)
+            serves(&slices[0])
         };
         assert!(with(json!({})) && with(json!({"ready": true})));
         assert!(with(
             json!({"ready": false, "serving": true, "terminating": true})
         ));
         assert!(!with(json!({"ready": false, "serving": false})));
-        assert!(!serve(&[]) && !serve(&[slice("a", "IPv4", &[])]));
+        assert!(!serves(&slice("a", "IPv4", &[])));
     }
 
     #[test]

@@ -101,8 +101,10 @@ pub struct Mention {
     pub object: String,
     /// Whose it is.
     pub owner: Owner,
-    /// Addresses and ranges that it says.
+    /// Addresses and ranges that it says, of those that Services leave or come to: the first few of each.
     pub says: Vec<IpNet>,
+    /// How many more of them it says.
+    pub more: usize,
     /// What a person does about it; `{new}` stands for what has to be written.
     pub fix: String,
 }

@@ -1,13 +1,15 @@
 //! Who else says addresses of Services: the kubelets' `clusterDNS`, kubeadm's configuration, policies, pins in manifests. The tool
 //! changes none of them; it says what to write, and looks whether it was.
 
+use std::collections::BTreeSet;
+
 use ipnet::IpNet;
 
 use super::facts::Mention;
 use super::ranges::listed;
 use super::side::{Side, Sides};
-use crate::check::names;
 use crate::owner::Owner;
+use crate::words::{LISTED, names_of};
 
 /// What a person writes in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub fn follow_up(mentions: &[Mention], left: &[IpNet], target: &[IpNet]) -> Vec<
             Change {
                 object: mention.object.clone(),
                 owner: mention.owner.clone(),
-                found: names(&said),
+                found: names_of(&said, said.len() + mention.more),
                 fix: mention.fix.replace("{new}", &needed),
                 needed: format!("none of {}", listed(left)),
             }
@@ -80,16 +82,35 @@ impl Said {
 
     /// Takes in what a tenant has to change.
     pub fn by_a_tenant(&mut self, namespace: &str, line: String, goal: Side) {
+        self.warn(namespace, &line, goal);
+        if goal == Side::New {
+            self.release.push(line);
+        }
+    }
+
+    /// Takes in what a tenant is told to change, with what it costs.
+    pub fn warn(&mut self, namespace: &str, line: &str, goal: Side) {
         let cost = match goal {
             Side::New => "no pod of others waits for that; old addresses are given up once it is done",
             Side::Old => "nothing waits for that; at the end such an address does not answer any more",
         };
         self.warnings
             .push((namespace.to_owned(), format!("{line}; {cost}")));
-        if goal == Side::New {
-            self.release.push(line);
-        }
     }
+}
+
+/// Of these addresses the first few in each of these ranges, sorted, and how many more there are: nothing else decides. A tenant may write
+/// a hundred thousand of them into one object.
+pub fn few(said: impl IntoIterator<Item = IpNet>, ranges: &[IpNet]) -> (Vec<IpNet>, usize) {
+    let within = |said: &IpNet| ranges.iter().any(|range| range.contains(said));
+    let said: BTreeSet<IpNet> = said.into_iter().filter(within).collect();
+    let first: BTreeSet<IpNet> = ranges
+        .iter()
+        .flat_map(|range| said.iter().filter(|said| range.contains(*said)).take(LISTED))
+        .copied()
+        .collect();
+    let more = said.len() - first.len();
+    (first.into_iter().collect(), more)
 }
 
 /// Every range and every address that stands in a text, whatever is around it.
@@ -152,12 +173,45 @@ mod tests {
     }
 
     #[test]
+    fn of_a_hundred_thousand_addresses_a_few_of_each_range_are_kept() {
+        let range = |text: &str| -> IpNet { text.parse().unwrap() };
+        let (old, new) = (range("10.96.0.0/12"), range("172.30.0.0/16"));
+        let many = (0..100_000_u32).map(|number| {
+            let host = std::net::Ipv4Addr::from(0x0a60_0000 + number);
+            IpNet::from(std::net::IpAddr::from(host))
+        });
+        let others = [
+            range("172.30.0.9/32"),
+            range("192.0.2.0/24"),
+            range("0.0.0.0/0"),
+            range("172.30.0.9/32"),
+        ];
+        let (kept, more) = few(many.chain(others), &[old, new]);
+        assert_eq!((kept.len(), more), (LISTED + 1, 100_000 - LISTED));
+        assert_eq!(kept.last(), Some(&range("172.30.0.9/32")));
+        let mention = Mention {
+            object: "Deployment shop/web: its pod template".to_owned(),
+            owner: Owner::Tenant("shop".to_owned()),
+            says: kept,
+            more,
+            fix: String::new(),
+        };
+        for (left, target) in [(old, new), (new, old)] {
+            let [change] =
+                <[Change; 1]>::try_from(follow_up(std::slice::from_ref(&mention), &[left], &[target]))
+                    .unwrap();
+            assert!(change.found.ends_with("and 99991 more"), "{}", change.found);
+        }
+    }
+
+    #[test]
     fn who_says_the_old_range_is_told_what_to_write() {
         let range = |text: &str| -> IpNet { text.parse().unwrap() };
         let mention = |says: &str| Mention {
             object: "ConfigMap kube-system/kubelet-config: clusterDNS".to_owned(),
             owner: Owner::Cluster,
             says: vec![range(says)],
+            more: 0,
             fix: "write an address of {new}".to_owned(),
         };
         let mentions = [
@@ -188,6 +242,7 @@ mod tests {
             object: "Deployment shop/web: its pod template".to_owned(),
             owner,
             says: range(says),
+            more: 0,
             fix: "write an address of {new}".to_owned(),
         };
         for (goal, left) in [(Side::New, "10.96.0.1/32"), (Side::Old, "172.30.0.1/32")] {

@@ -157,6 +157,7 @@ impl World {
             object: "a place".to_owned(),
             owner,
             says: ranges(range),
+            more: 0,
             fix: String::new(),
         };
         let of_the_cluster = mention(Owner::Cluster, RANGES.of(self.said));

@@ -92,7 +92,7 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
                         texts.join(","),
                         "an address of the new range",
                         "its load balancer would be deleted with an exchange: make a second Service, lead clients to it, delete this one. \
-                         With keepLoadBalancers: false the migration waits for that in stage FollowUp",
+                         With keepLoadBalancers: false the old addresses are given up once that is done",
                     ),
                 );
             }
