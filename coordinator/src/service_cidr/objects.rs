@@ -10,6 +10,7 @@ use kube::{Api, Client, ResourceExt};
 use plan::cluster::Malformed;
 use plan::field_patch::FieldPatch;
 use plan::service_cidr::objects::basis;
+use plan::service_cidr::outline::outline;
 use plan::service_cidr::ranges::ServiceCidr;
 use serde_json::{Value, json};
 
@@ -58,9 +59,14 @@ fn parsed(object: &Value, attempt: &str, what: &str) -> Result<DynamicObject, Wr
         .map_err(|source| WriteError::of(attempt, what, kube::Error::SerdeError(source)))
 }
 
-/// Every Service.
+/// The outline of every Service. One page of whole Services is in memory at a time.
 pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
-    all(client, &service_kind(), "Services").await
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &service_kind());
+    let list = answers::pages(&api, ListParams::default(), |object| {
+        Some(outline(&stored(&object)))
+    })
+    .await;
+    list.map_err(|source| WriteError::of("listing", "Services", source))
 }
 
 /// A Service by its name; `None` where there is none.
@@ -111,8 +117,13 @@ pub async fn all_ranges(
     client: &Client,
     version: &str,
 ) -> Result<Result<Vec<ServiceCidr>, Malformed>, WriteError> {
-    let objects = all(client, &range_kind(version), "ServiceCIDRs").await?;
-    Ok(objects.iter().map(range).collect())
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
+    let ranges = answers::pages(&api, ListParams::default(), |object| {
+        Some(range(&stored(&object)))
+    })
+    .await;
+    let ranges = ranges.map_err(|source| WriteError::of("listing", "ServiceCIDRs", source))?;
+    Ok(ranges.into_iter().collect())
 }
 
 fn range(object: &Value) -> Result<ServiceCidr, Malformed> {
@@ -162,12 +173,6 @@ pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", format!("ServiceCIDR {name}"), source)),
     }
-}
-
-async fn all(client: &Client, kind: &ApiResource, what: &str) -> Result<Vec<Value>, WriteError> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), kind);
-    let list = answers::pages(&api, ListParams::default(), |object| Some(stored(&object))).await;
-    list.map_err(|source| WriteError::of("listing", what, source))
 }
 
 /// Creates a Service; returns it as it is stored.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use api::migration::ServiceCidrStatus;
 use ipnet::IpNet;
+use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::decision::{Decision, Wait, WaitReason};
 use plan::service_cidr::class::Class;
@@ -35,6 +36,10 @@ use crate::write::WriteError;
 const MOST_LOOKS: usize = 512;
 /// So many bytes of slices of one Service are copied at most: some 3 000 endpoints. Their owner decides how many there are.
 const MOST_COPIED: usize = 1 << 20;
+/// A Service is large that has so many bytes, with its helpers.
+const LARGE: usize = 32 << 10;
+/// So many bytes of large Services are read in one pass. The largest that the API takes, with five helpers, has some 10 MiB.
+const MOST_READ: usize = 16 << 20;
 /// With so many Services of one namespace that came after the start, a person is told why the migration takes longer.
 const CROWD: usize = 100;
 
@@ -68,6 +73,8 @@ struct Listed<'pass> {
     is_late: bool,
     /// A hash of all that the decision about it depends on.
     fingerprint: u64,
+    /// Bytes of it and its helpers.
+    size: usize,
     decision: Option<Decision<swap::Step>>,
     /// Whether it is gone.
     is_gone: bool,
@@ -106,8 +113,15 @@ impl Pass<'_> {
         let mut seen = BTreeMap::new();
         let mut at_once = services_at_once(self.kind);
         let mut left = MOST_LOOKS;
+        let sizes = line.iter().zip(&listed).map(|(place, listed)| {
+            let size = if place.is_away { 0 } else { listed.size };
+            (place.name.as_str(), size)
+        });
+        let waiting = out_of_turn(sizes, self.now.as_second());
         loop {
-            let is_seen = |index: usize| listed[index].decision.is_some() || listed[index].is_gone;
+            let is_seen = |index: usize| {
+                listed[index].decision.is_some() || listed[index].is_gone || waiting.contains(&index)
+            };
             let mut window = to_look(&line, is_seen, at_once);
             window.truncate(left);
             left -= window.len();
@@ -168,23 +182,7 @@ impl Pass<'_> {
         let Known { confirmed, asking } = knowledge.finish();
         looks.confirmed = confirmed;
         looks.keep_only(self.index, &self.booked.book, seen.keys());
-        let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
-        let views: Vec<ServiceView> = there
-            .map(|(place, listed)| ServiceView {
-                uncovered: listed.uncovered(),
-                is_late: listed.is_late,
-                turn: place.turn,
-                is_slow: looks
-                    .waits
-                    .is_slow(&place.name, listed.decision.as_ref(), self.now),
-                is_there: place.is_there,
-                is_held_back: place.is_held_back,
-                is_away: place.is_away,
-                is_served: place.is_served,
-                decision: listed.decision,
-                name: place.name,
-            })
-            .collect();
+        let views = views(line, listed, &mut looks.waits, self.now);
         let told = self.told(known, &views, &looks.waits);
         memory.warnings.of_kind(&self.migration.name_any(), told);
         Ok(Services { views, seen, asking })
@@ -232,9 +230,10 @@ impl Pass<'_> {
                 }
             };
             of(entry);
-            let mut is_begun = entry.is_marked;
+            let (mut is_begun, mut size) = (entry.is_marked, entry.size);
             for helper in self.index.helpers(&name) {
                 is_begun = true;
+                size += helper.size;
                 of(helper);
             }
             let fingerprint = versions.finish();
@@ -271,6 +270,7 @@ impl Pass<'_> {
                 left_is_given,
                 is_late,
                 fingerprint,
+                size,
                 decision,
                 is_gone: false,
             };
@@ -390,6 +390,46 @@ impl Pass<'_> {
     }
 }
 
+/// The Services that are there, as they are decided about together.
+fn views(line: Vec<Place>, listed: Vec<Listed<'_>>, waits: &mut Waits, now: Timestamp) -> Vec<ServiceView> {
+    let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
+    there
+        .map(|(place, listed)| ServiceView {
+            uncovered: listed.uncovered(),
+            is_late: listed.is_late,
+            turn: place.turn,
+            is_slow: waits.is_slow(&place.name, listed.decision.as_ref(), now),
+            is_there: place.is_there,
+            is_held_back: place.is_held_back,
+            is_away: place.is_away,
+            is_served: place.is_served,
+            decision: listed.decision,
+            name: place.name,
+        })
+        .collect()
+}
+
+/// Indexes of the large Services that are not read in this pass; `sizes` are names and bytes. Large ones take turns, in another order at each
+/// `moment`: tenants decide how large Services are, and how many.
+fn out_of_turn<'name>(sizes: impl Iterator<Item = (&'name str, usize)>, moment: i64) -> BTreeSet<usize> {
+    let mut large: Vec<(u64, usize, usize)> = sizes
+        .enumerate()
+        .filter(|(_, (_, size))| *size > LARGE)
+        .map(|(index, (name, size))| (hash(&(name, moment)), index, size))
+        .collect();
+    large.sort_unstable();
+    let mut room = MOST_READ;
+    large
+        .into_iter()
+        .filter(|(_, _, size)| {
+            let has_room = *size <= room;
+            room = room.saturating_sub(*size);
+            !has_room
+        })
+        .map(|(_, index, _)| index)
+        .collect()
+}
+
 fn hash(what: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
@@ -436,4 +476,31 @@ pub(super) fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
     entry
         .created
         .is_some_and(|at| began.is_some_and(|began| at > began))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_services_take_turns_and_small_ones_always_go() {
+        let names: Vec<String> = (0..1000).map(|number| format!("tenant/large-{number}")).collect();
+        let sizes = || {
+            let large = names.iter().map(|name| (name.as_str(), 200 << 10));
+            large.chain([("shop/web", 2000), ("shop/media", 100 << 10)])
+        };
+        let (web, media) = (1000, 1001);
+        let (mut read, mut media_read) = (BTreeSet::new(), 0);
+        for moment in 0..400 {
+            let waiting = out_of_turn(sizes(), moment);
+            let now: Vec<usize> = (0..1002).filter(|index| !waiting.contains(index)).collect();
+            let bytes: usize = now.iter().map(|index| sizes().nth(*index).unwrap().1).sum();
+            assert!(bytes <= MOST_READ + 2000 && now.contains(&web), "{bytes}");
+            media_read += usize::from(now.contains(&media));
+            read.extend(now);
+        }
+        assert_eq!(read.len(), 1002, "each had its turn");
+        assert!(media_read > 10, "{media_read}");
+        assert!(out_of_turn([("one", MOST_READ)].into_iter(), 0).is_empty());
+    }
 }

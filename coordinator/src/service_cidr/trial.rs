@@ -16,7 +16,7 @@ use plan::service_cidr::swap::{Part, Write};
 use serde_json::Value;
 
 use super::addresses_of;
-use super::objects::{try_create_service, try_patch_service};
+use super::objects::{get_service, try_create_service, try_patch_service};
 use crate::context::Context;
 use crate::write::WriteError;
 
@@ -65,7 +65,7 @@ pub struct Tried {
 }
 
 impl Trials {
-    /// Asks for each of these Services that has changed since, or was asked about too long ago, and begins no more of them after `limit`;
+    /// Asks for each of these Services, known by their outlines, that has changed since, or was asked about too long ago, and begins no more of them after `limit`;
     /// returns what is known then. The first look of another Migration asks for all of them.
     ///
     /// # Errors
@@ -154,8 +154,13 @@ fn text<'service>(service: &'service Value, field: &str) -> &'service str {
     service["metadata"][field].as_str().unwrap_or_default()
 }
 
-/// Why the API server would not take what is written of this Service; `None` when it would.
-async fn refusal(context: &Context, domain: &str, service: &Value) -> Result<Option<String>, WriteError> {
+/// Why the API server would not take what is written of the Service with this outline; `None` when it would, or the Service is gone.
+async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Option<String>, WriteError> {
+    let (namespace, name) = (text(outline, "namespace"), text(outline, "name"));
+    let Some(service) = get_service(&context.client, namespace, name).await? else {
+        return Ok(None);
+    };
+    let service = &service;
     let of_itself = addresses_of(service);
     let addresses = Sides::each(|_| of_itself.clone());
     let objects = Objects {

@@ -48,6 +48,8 @@ pub struct Entry {
     pub name: String,
     /// Its version, as the API server counts them.
     pub version: String,
+    /// Its bytes as JSON.
+    pub size: usize,
     /// When it was created.
     pub created: Option<Timestamp>,
     /// How it is reached.
@@ -78,6 +80,7 @@ impl Entry {
             namespace: text(&metadata["namespace"]),
             name: text(&metadata["name"]),
             version: text(&metadata["resourceVersion"]),
+            size: service.to_string().len(),
             created: metadata["creationTimestamp"]
                 .as_str()
                 .and_then(|time| time.parse().ok()),

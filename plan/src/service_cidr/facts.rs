@@ -23,7 +23,7 @@ pub struct ClusterFacts {
     pub api_version: Option<String>,
     /// Every `ServiceCIDR`.
     pub ranges: Vec<ServiceCidr>,
-    /// Every Service, as it is stored.
+    /// The outline of every Service ([`super::outline`]).
     pub services: Vec<Value>,
     /// Every Node, by name.
     pub nodes: BTreeMap<String, Node>,

@@ -14,6 +14,7 @@ pub mod host;
 pub mod line;
 pub mod mentions;
 pub mod objects;
+pub mod outline;
 pub mod ranges;
 pub mod settings;
 pub mod side;
