@@ -95,7 +95,79 @@ fn a_namespace_of_which_nothing_moves_is_waited_for_for_some_minutes() {
     world.pods[0].0.ready = true;
     assert_eq!(world.look(302), NONE);
     world.pods[0].0.ready = false;
-    assert_eq!(world.look(303), NONE, "the time begins again");
+    assert_eq!(
+        world.look(303),
+        ["Deployment tenant/worse"],
+        "a moment is no rest"
+    );
+    world.pods[0].0.ready = true;
+    assert_eq!(world.look(304), NONE);
+    assert_eq!(world.look(604), NONE);
+    world.pods[0].0.ready = false;
+    assert_eq!(world.look(605), NONE, "the time begins again");
+    assert_eq!(world.look(904), NONE);
+    assert_eq!(world.look(905), ["Deployment tenant/worse"]);
+}
+
+/// A container that ends and is started again every five minutes is Ready for a moment each time; so is one whose owner means it.
+#[test]
+fn a_namespace_that_is_ready_for_a_moment_now_and_then_is_given_up() {
+    let mut world = World::of(&["tenant"]);
+    let mut given_up = None;
+    for second in 0..1200 {
+        world.pods[0].0.ready = second % 290 == 289;
+        if !world.look(second).is_empty() {
+            given_up = given_up.or(Some(second));
+        }
+    }
+    assert_eq!(given_up, Some(301), "300 s of them not Ready");
+}
+
+/// Its owner deletes its pods one by one, or makes more of them: neither is a move.
+#[test]
+fn pods_that_are_deleted_or_made_give_no_time_back() {
+    let mut world = World::of(&["tenant"]);
+    let bare = |number: usize, address: &str| {
+        let (mut pod, workload) = World::of(&["tenant"]).pods.remove(1);
+        pod.name = format!("bare-{number}");
+        pod.addresses = vec![address.parse().unwrap()];
+        (pod, workload)
+    };
+    world
+        .pods
+        .extend((0..10).map(|number| bare(number, "10.244.0.9")));
+    assert_eq!(world.look(0), NONE);
+    for round in 1..10 {
+        world.pods.pop();
+        let found = world.look(round * 60);
+        assert_eq!(!found.is_empty(), round >= 5, "{round}");
+    }
+    let mut world = World::of(&["tenant"]);
+    assert_eq!(world.look(0), NONE);
+    for round in 1..10 {
+        world
+            .pods
+            .push(bare(usize::try_from(round).unwrap(), "10.200.0.9"));
+        let found = world.look(round * 60);
+        assert_eq!(!found.is_empty(), round >= 5, "{round}");
+    }
+}
+
+/// One pod each minute moves, and another is not Ready all the time.
+#[test]
+fn a_namespace_whose_pods_move_one_after_the_other_is_waited_for() {
+    let mut world = World::of(&["tenant"]);
+    let (next, workload) = world.pods[1].clone();
+    world.pods.extend((0..60).map(|number| {
+        let mut pod = next.clone();
+        pod.name = format!("next-{number}");
+        (pod, workload.clone())
+    }));
+    for minute in 0..60 {
+        assert_eq!(world.look(minute * 60), NONE, "minute {minute}");
+        let number = usize::try_from(minute).unwrap();
+        world.pods[number + 2].0.addresses = vec!["10.200.0.8".parse().unwrap()];
+    }
 }
 
 #[test]
