@@ -298,6 +298,7 @@ impl Pass<'_> {
                 self.context,
                 self.cache,
                 self.store,
+                self.kind,
                 settings.calico_daemon_set(),
                 Pace::Soon,
             )

@@ -1,5 +1,7 @@
 //! Everything that a decision depends on, of one pass; and the decision.
 
+use std::sync::Arc;
+
 use api::MigrationStatus;
 use api::migration::PodCidrStatus;
 use ipnet::IpNet;
@@ -140,11 +142,11 @@ impl Pass<'_> {
         known: &PodCidrStatus,
         ranges: (&IpNet, &IpNet),
         pace: Pace,
-    ) -> Result<Vec<Mention>, WriteError> {
+    ) -> Result<Arc<[Mention]>, WriteError> {
         let calico = known.settings.calico_daemon_set();
         let looks = &mut memory.pod_cidr;
         let found = looks
-            .mentions(self.context, self.cache, self.store, calico, pace)
+            .mentions(self.context, self.cache, self.store, self.kind, calico, pace)
             .await?;
         let of_tenants = mentions::of_tenants(&found, ranges.0, ranges.1).into_iter();
         let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));

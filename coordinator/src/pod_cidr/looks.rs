@@ -31,7 +31,7 @@ const CONNECTION: Duration = Duration::from_mins(5);
 pub struct Looks {
     connected: Option<(Instant, Datastore, Store)>,
     moved: Option<Look<Option<String>>>,
-    mentions: Option<Look<Vec<Mention>>>,
+    mentions: Option<Look<Arc<[Mention]>>>,
     ipam: Option<Look<IpamLook>>,
     /// Blocks that were released since.
     released: BTreeSet<IpNet>,
@@ -84,10 +84,14 @@ impl Looks {
         context: &Context,
         cache: &Cache,
         store: &Store,
+        kind: &PodCidr,
         begun_with: (&str, &str),
         pace: Pace,
-    ) -> Result<Vec<Mention>, WriteError> {
-        let reading = read::mentions(context, cache, store, Some(begun_with));
+    ) -> Result<Arc<[Mention]>, WriteError> {
+        let reading = async {
+            let found = read::mentions(context, cache, store, kind, Some(begun_with)).await?;
+            Ok(Arc::from(found))
+        };
         look(&mut self.mentions, pace, reading).await.cloned()
     }
 

@@ -1,5 +1,6 @@
 //! Places that say the pods' range besides Calico's pool, as the API shows them. Pure: objects come in, mentions go out.
 
+use api::migration::PodCidr;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
@@ -8,7 +9,7 @@ use plan::calico::{ConfigMaps, calico_node, variable};
 use plan::cluster::DaemonSet;
 use plan::owner::Owner;
 use plan::pod_cidr::facts::ControllerManager;
-use plan::pod_cidr::mentions::{Mention, Needs, ranges_in, value_of};
+use plan::pod_cidr::mentions::{Mention, Needs, few, ranges_in, value_of};
 
 /// What calico-node makes its first pool of.
 const POOL_VARIABLES: [&str; 2] = ["CALICO_IPV4POOL_CIDR", "CALICO_IPV6POOL_CIDR"];
@@ -26,6 +27,7 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
                 object: format!("DaemonSet {}: {name}", set.key()),
                 owner: Owner::of(Some(&set.namespace), system),
                 ranges: ranges_in(value),
+                more: 0,
                 needs: Needs::New,
                 fix: format!(
                     // Without a container's name it would say it in those that initialize the pod, too.
@@ -47,6 +49,7 @@ pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
         object: "ConfigMap kube-system/kubeadm-config: networking.podSubnet".to_owned(),
         owner: Owner::Cluster,
         ranges,
+        more: 0,
         needs: Needs::New,
         fix: "`kubectl edit configmap kubeadm-config -n kube-system`: podSubnet {ranges}; and in controllerManager.extraArgs \
               allocate-node-cidrs \"false\" before cluster-cidr"
@@ -63,6 +66,7 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
         object: "ConfigMap kube-system/kube-proxy: clusterCIDR".to_owned(),
         owner: Owner::Cluster,
         ranges,
+        more: 0,
         needs: Needs::BothThenNew,
         fix: "`kubectl edit configmap kube-proxy -n kube-system`: clusterCIDR one range around both while pods of both live, or \
               detectLocalMode InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout restart \
@@ -72,26 +76,39 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
 }
 
 /// A policy of Kubernetes' own.
-pub fn network_policy(policy: &NetworkPolicy, system: &[&str]) -> Option<Mention> {
+pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<Mention> {
     // All of it that may hold a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
-    policy_of("NetworkPolicy", policy, &text, system)
+    policy_of("NetworkPolicy", policy, &text, system, kind)
 }
 
 /// A policy or a set of addresses of Calico's.
-pub fn calicos_policy(kind: &str, object: &DynamicObject, system: &[&str]) -> Option<Mention> {
-    policy_of(kind, object, &object.data["spec"].to_string(), system)
+pub fn calicos_policy(
+    what: &str,
+    object: &DynamicObject,
+    system: &[&str],
+    kind: &PodCidr,
+) -> Option<Mention> {
+    policy_of(what, object, &object.data["spec"].to_string(), system, kind)
 }
 
-fn policy_of(kind: &str, policy: &impl ResourceExt, text: &str, system: &[&str]) -> Option<Mention> {
-    let (ranges, namespace, name) = (ranges_in(text), policy.namespace(), policy.name_any());
+fn policy_of(
+    what: &str,
+    policy: &impl ResourceExt,
+    text: &str,
+    system: &[&str],
+    kind: &PodCidr,
+) -> Option<Mention> {
+    let (ranges, more) = few(ranges_in(text), &kind.from, &kind.to);
+    let (namespace, name) = (policy.namespace(), policy.name_any());
     (!ranges.is_empty()).then(|| Mention {
         object: match &namespace {
-            Some(namespace) => format!("{kind} {namespace}/{name}"),
-            None => format!("{kind} {name}"),
+            Some(namespace) => format!("{what} {namespace}/{name}"),
+            None => format!("{what} {name}"),
         },
         owner: Owner::of(namespace.as_deref(), system),
         ranges,
+        more,
         needs: Needs::Both,
         fix: "add the range that it lacks (it needs {ranges}); the one that pods leave can go once the migration is over".to_owned(),
     })
@@ -104,6 +121,7 @@ pub fn controller_manager(manager: &ControllerManager) -> Option<Mention> {
         object: format!("Pod {}: --cluster-cidr", manager.pod),
         owner: Owner::Cluster,
         ranges,
+        more: 0,
         needs: Needs::New,
         fix: "in its manifest: --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one control plane node \
               at a time. The other way round it ends at each start, since every Node keeps its podCIDR"
@@ -117,6 +135,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn kind() -> PodCidr {
+        serde_json::from_value(json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16" })).unwrap()
+    }
 
     fn map(key: &str, text: &str) -> ConfigMap {
         serde_json::from_value(json!({ "metadata": { "name": "x" }, "data": { key: text } })).unwrap()
@@ -153,7 +175,7 @@ mod tests {
             "spec": { "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.244.0.0/16", "except": ["10.244.9.0/24"] } }] }] },
         }))
         .unwrap();
-        let found = network_policy(&policy, &[]);
+        let found = network_policy(&policy, &[], &kind());
         assert_eq!(found.as_ref().unwrap().object, "NetworkPolicy shop/web");
         assert_eq!(found.as_ref().unwrap().owner, Owner::Tenant("shop".to_owned()));
         assert_eq!(said(found), ["10.244.0.0/16", "10.244.9.0/24"]);
@@ -162,7 +184,7 @@ mod tests {
             "spec": { "nets": ["10.244.0.0/16"] },
         }))
         .unwrap();
-        let found = calicos_policy("GlobalNetworkSet", &set, &[]);
+        let found = calicos_policy("GlobalNetworkSet", &set, &[], &kind());
         assert_eq!(found.as_ref().unwrap().object, "GlobalNetworkSet pods");
         assert_eq!(found.as_ref().unwrap().owner, Owner::Cluster);
         assert_eq!(found.unwrap().needs, Needs::Both);

@@ -176,7 +176,7 @@ async fn in_calico(
             store.ipam_config(),
             calico_nodes::read(&store, cache),
         )?;
-        let mentions = mentions(context, cache, &store, None).await?;
+        let mentions = mentions(context, cache, &store, kind, None).await?;
         Ok(InCalico {
             pools,
             blocks,
@@ -224,6 +224,7 @@ pub async fn mentions(
     context: &Context,
     cache: &Cache,
     store: &Store,
+    kind: &PodCidr,
     begun_with: Option<(&str, &str)>,
 ) -> Result<Vec<Mention>, WriteError> {
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
@@ -235,7 +236,7 @@ pub async fn mentions(
         .flatten()
         .collect();
     let named = ["kubeadm-config", "kube-proxy"].map(|name| (KUBE_SYSTEM.to_owned(), name.to_owned()));
-    let of_policy = |object: NetworkPolicy| places::network_policy(&object, &system);
+    let of_policy = |object: NetworkPolicy| places::network_policy(&object, &system, kind);
     let (maps, of_policies) = tokio::try_join!(
         read::config_maps(context, named.into()),
         read::each(context, "NetworkPolicies", of_policy),
@@ -251,9 +252,9 @@ pub async fn mentions(
         });
     }
     mentions.extend(of_policies);
-    for kind in POLICIES {
-        let of_policy = |object: DynamicObject| places::calicos_policy(kind.0, &object, &system);
-        mentions.extend(store.each(kind, of_policy).await?);
+    for policies in POLICIES {
+        let of_policy = |object: DynamicObject| places::calicos_policy(policies.0, &object, &system, kind);
+        mentions.extend(store.each(policies, of_policy).await?);
     }
     let managers = objects::controller_managers(&cache.pods.index());
     mentions.extend(managers.iter().filter_map(places::controller_manager));

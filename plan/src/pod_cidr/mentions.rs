@@ -1,11 +1,13 @@
 //! Who else says the pods' range: each place as an object with what it says, and whether that is enough while pods of both
 //! ranges live, and at the end. The tool changes none of them; it says what to write, and looks whether it was.
 
+use std::collections::BTreeSet;
+
 use ipnet::IpNet;
 
 use crate::owner::Owner;
 use crate::ranges::overlap;
-use crate::words::names;
+use crate::words::{LISTED, names_of};
 
 /// When a place has to know which range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +27,10 @@ pub struct Mention {
     pub object: String,
     /// Whose it is.
     pub owner: Owner,
-    /// Every range that it says.
+    /// Ranges that it says: of an object of a tenant's the few that decide ([`few`]).
     pub ranges: Vec<IpNet>,
+    /// How many more of them it says.
+    pub more: usize,
     /// When it has to know which.
     pub needs: Needs,
     /// What a person does about it; `{ranges}` stands for what has to be written.
@@ -78,7 +82,7 @@ impl Mention {
         Change {
             object: self.object.clone(),
             owner: self.owner.clone(),
-            found: names(&said),
+            found: names_of(&said, said.len() + self.more),
             needed: needed.to_owned(),
             fix: self.fix.replace("{ranges}", needed),
         }
@@ -164,6 +168,27 @@ pub fn ranges_in(text: &str) -> Vec<IpNet> {
     ranges
 }
 
+/// Of these ranges those by which it is decided whether they know `from` and `to`, sorted, and how many others know either. A tenant may write
+/// a hundred thousand of them into one object.
+pub fn few(said: impl IntoIterator<Item = IpNet>, from: &IpNet, to: &IpNet) -> (Vec<IpNet>, usize) {
+    let knows = |said: &IpNet| overlap(said, from) || overlap(said, to);
+    let said: BTreeSet<IpNet> = said.into_iter().filter(knows).collect();
+    // There is one of each length of a prefix at most.
+    let around = said
+        .iter()
+        .filter(|said| said.contains(from) || said.contains(to));
+    let within = |one: &IpNet, other: &IpNet| -> Vec<&IpNet> {
+        let within = said
+            .iter()
+            .filter(|said| one.contains(*said) && !said.contains(other));
+        within.take(LISTED).collect()
+    };
+    let within = [within(from, to), within(to, from)].concat();
+    let kept: BTreeSet<IpNet> = around.chain(within).copied().collect();
+    let more = said.len() - kept.len();
+    (kept.into_iter().collect(), more)
+}
+
 /// The value of a key of a text in YAML that is written once, on a line of its own: `clusterCIDR: "10.244.0.0/16"`.
 pub fn value_of<'text>(text: &'text str, key: &str) -> Option<&'text str> {
     text.lines().find_map(|line| {
@@ -176,6 +201,7 @@ pub fn value_of<'text>(text: &'text str, key: &str) -> Option<&'text str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
@@ -189,9 +215,67 @@ mod tests {
             object: "NetworkPolicy shop/web".to_owned(),
             owner: Owner::Cluster,
             ranges: said.iter().map(|text| range(text)).collect(),
+            more: 0,
             needs,
             fix: "write {ranges}".to_owned(),
         }
+    }
+
+    proptest! {
+        /// Of a thousand ranges around, within and beside both, the few decide as all do, there and back.
+        #[test]
+        fn the_few_decide_as_all_do(
+            said in prop::collection::vec((0_u32..16, 8_u8..=32, 0_u32..=0xffff), 0..200),
+            pair in prop::sample::select(vec![
+                ("10.1.0.0/16", "10.2.0.0/16"), ("10.0.0.0/12", "10.1.0.0/16"), ("10.1.0.0/16", "10.0.0.0/12"), ("10.0.0.0/15", "10.0.0.0/14"),
+            ]),
+        ) {
+            let (from, to) = (range(pair.0), range(pair.1));
+            let all: Vec<IpNet> = said
+                .iter()
+                .map(|(second, length, rest)| {
+                    let address = std::net::Ipv4Addr::from(0x0a00_0000 | second << 16 | rest);
+                    IpNet::new(address.into(), *length).unwrap().trunc()
+                })
+                .collect();
+            let (kept, more) = few(all.iter().copied(), &from, &to);
+            prop_assert!(kept.len() <= 2 * (LISTED + 33), "{}", kept.len());
+            prop_assert!(kept.len() + more <= all.len());
+            let of = |ranges: Vec<IpNet>| Mention { ranges, ..mention(Needs::Both, &[]) };
+            let (all, kept) = (of(all), of(kept));
+            for (left, target) in [(&from, &to), (&to, &from)] {
+                prop_assert_eq!(all.is_too_narrow(left, target), kept.is_too_narrow(left, target));
+                prop_assert_eq!(all.clings_to(left), kept.clings_to(left));
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_hundred_thousand_ranges_a_few_are_kept() {
+        let many = (0..100_000_u32).map(|number| {
+            IpNet::from(std::net::IpAddr::from(std::net::Ipv4Addr::from(
+                0x0af4_0000 + number,
+            )))
+        });
+        let (kept, more) = few(
+            many.chain([range("10.200.7.0/24"), range("192.0.2.0/24")]),
+            &range("10.244.0.0/15"),
+            &range("10.200.0.0/16"),
+        );
+        assert_eq!((kept.len(), more), (LISTED + 1, 100_000 - LISTED));
+        assert!(kept.contains(&range("10.200.7.0/24")));
+        let mention = Mention {
+            ranges: kept,
+            more,
+            ..mention(Needs::New, &[])
+        };
+        let [change] = <[Change; 1]>::try_from(after(
+            &[mention],
+            &range("10.244.0.0/15"),
+            &range("10.200.0.0/16"),
+        ))
+        .unwrap();
+        assert!(change.found.ends_with("and 99991 more"), "{}", change.found);
     }
 
     #[rstest]

@@ -310,6 +310,7 @@ impl World {
             object: "a place".to_owned(),
             owner,
             ranges: ranges.to_vec(),
+            more: 0,
             needs,
             fix: String::new(),
         };

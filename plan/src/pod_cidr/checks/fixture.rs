@@ -303,6 +303,7 @@ fn mention(object: &str, owner: Owner, said: &[&str], needs: Needs, fix: &str) -
         object: object.to_owned(),
         owner,
         ranges: said.iter().map(|text| text.parse().unwrap()).collect(),
+        more: 0,
         needs,
         fix: fix.to_owned(),
     }
