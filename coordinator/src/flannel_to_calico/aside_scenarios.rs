@@ -85,7 +85,7 @@ fn set_agent(api: &FakeApi, node: &str, ready: &str) {
 }
 
 /// Puts a pod that an eviction moves: without one nothing is cordoned on the way back.
-fn put_web(api: &FakeApi, node: &str, address: &str) {
+pub(super) fn put_web(api: &FakeApi, node: &str, address: &str) {
     let name = format!("web-{node}");
     api.put(
         &format!("/api/v1/namespaces/default/pods/{name}"),

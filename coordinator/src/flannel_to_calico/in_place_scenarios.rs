@@ -7,6 +7,8 @@ use plan::cni::CniDirectory;
 use plan::flannel_to_calico::facts::{Bridge, CalicoTraces, Found, HostFacts, LegacyPod, ReversePathFilter};
 use serde_json::{Value, json};
 
+use super::aside_scenarios::put_web;
+use super::back_scenarios::ask;
 use super::scenarios::{
     CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, crash_after, has_calicos_pod, number_of,
     run_to_the_end, run_until, steady, story, world_moves,
@@ -23,6 +25,28 @@ pub(super) fn mark(node: &str) -> String {
 /// Whether a pod of flannel's lives on this node. Nobody marks one when a node is drained.
 pub(super) fn lives(api: &FakeApi, node: &str) -> bool {
     api.get(&mark(node)).is_some()
+}
+
+/// Where the test remembers that a record of a pod of flannel's is left on a node, whose address is given to another pod by now.
+fn left(node: &str) -> String {
+    format!("/test/left/{node}")
+}
+
+fn left_address(node: &str) -> String {
+    format!("10.244.{}.30", number_of(node))
+}
+
+/// That record as the agent sees it.
+fn left_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
+    api.get(&left(node)).map(|_| LegacyPod {
+        namespace: "default".to_owned(),
+        name: format!("gone-{node}"),
+        sandbox: format!("Gone-{node}"),
+        link: String::new(),
+        addresses: vec![left_address(node).parse().unwrap()],
+        attached: false,
+        routed: false,
+    })
 }
 
 /// What the agent reports of the host; `None` where the test is not about it.
@@ -57,6 +81,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         legacy_pods: living
             .into_iter()
             .chain(super::traffic_scenarios::legacy_pod(api, node))
+            .chain(left_pod(api, node))
             .collect(),
         legacy_problems: Vec::new(),
         calico: CalicoTraces {
@@ -200,6 +225,89 @@ async fn a_pod_whose_eviction_is_refused_keeps_no_pod_of_other_nodes() {
     let _ = pass(&api.context(), &api.cache(), &mut memory).await;
     let message = api.get(MIGRATION).unwrap()["status"]["message"].to_string();
     assert!(message.contains("log-a"), "{message}");
+}
+
+/// What is left of a pod of flannel's names an address that Calico has given to another pod since: that one stays, and pods of other nodes wait for
+/// nothing.
+#[tokio::test]
+async fn a_pod_with_the_address_of_one_that_is_gone_is_not_restarted() {
+    let api = in_place();
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "flannelToCalico": { "legacyPods": "Restart" } } }),
+    );
+    api.put(&left("a"), json!({}));
+    put_web(&api, "a", &left_address("a"));
+    let mut memory = Memory::default();
+    for number in 0..200 {
+        if number == 150 {
+            api.remove(&left("a"));
+        }
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        for node in ["a", "b"] {
+            if api
+                .get(&format!("/api/v1/namespaces/default/pods/log-{node}"))
+                .is_none()
+            {
+                api.remove(&mark(node));
+            }
+        }
+        world_moves(&api);
+        if number == 149 {
+            let status = api.get(MIGRATION).unwrap()["status"].clone();
+            assert_eq!(status["phase"], "Mixed", "{status}");
+            assert!(!lives(&api, "a") && !lives(&api, "b"), "{status}");
+        }
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(status["phase"], "Completed", "{status}");
+    let story = story(&api.take_changes());
+    assert_in_order(&story, &["evict log-a", "evict log-b"]);
+    assert!(!story.contains(&"evict web-a".to_owned()), "{story:#?}");
+}
+
+/// The same on the way back: it is Calico's, and leaves.
+#[tokio::test]
+async fn a_pod_with_the_address_of_one_that_is_gone_leaves_on_the_way_back() {
+    let api = in_place();
+    until_mixed(&api).await.unwrap();
+    api.put(&left("a"), json!({}));
+    put_web(&api, "a", &left_address("a"));
+    world_moves(&api);
+    api.take_changes();
+    ask(&api, &json!({ "desired": "Rollback" }));
+    run_until(&api, "RolledBack").await.unwrap();
+    let story = story(&api.take_changes());
+    assert_in_order(&story, &["evict web-a", "label a none"]);
+    assert!(!story.contains(&"evict log-a".to_owned()), "{story:#?}");
+}
+
+/// A pod that terminates with a grace period without an end keeps no pod of other nodes from starting again.
+#[tokio::test]
+async fn a_pod_that_does_not_end_keeps_no_pod_of_other_nodes() {
+    let api = in_place();
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "flannelToCalico": { "legacyPods": "Restart" } } }),
+    );
+    let [of_a, of_b] = ["a", "b"].map(|node| format!("/api/v1/namespaces/default/pods/log-{node}"));
+    let grace = jiff::SignedDuration::from_secs(i64::from(i32::MAX));
+    let asked = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(1);
+    api.edit(
+        &of_a,
+        &json!({ "metadata": { "deletionTimestamp": asked + grace, "deletionGracePeriodSeconds": grace.as_secs() } }),
+    );
+    let mut memory = Memory::default();
+    for _ in 0..200 {
+        let _ = pass(&api.context(), &api.cache(), &mut memory).await;
+        if api.get(&of_b).is_none() {
+            break;
+        }
+        world_moves(&api);
+    }
+    let status = api.get(MIGRATION).unwrap()["status"].clone();
+    assert_eq!(api.get(&of_b), None, "{status}");
+    assert!(api.get(&of_a).is_some(), "{status}");
 }
 
 /// Handles in one block, by place in it.

@@ -88,11 +88,7 @@ pub fn view<'snapshot>(
             .as_ref()
             .map(|wanted| import::outdated(wanted, &object.spec.imported))
             .unwrap_or_default(),
-        legacy_pods: host
-            .into_iter()
-            .flat_map(|host| &host.legacy_pods)
-            .flat_map(|pod| pod.addresses.iter().copied())
-            .collect(),
+        legacy_pods: host.map(|host| host.legacy_pods.clone()).unwrap_or_default(),
         probe_pod: snapshot.probe_pods.get(name).map(|pod| probe_pod(pod)),
         probers,
         stage: object

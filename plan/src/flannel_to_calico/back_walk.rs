@@ -2,11 +2,11 @@
 //! the world in any order, a crash after each step. No living pod may lose its network, no host may get flannel before it
 //! is as it was, and every state leads to the end.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::facts::LegacyPod;
 use super::node::{AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, upkeep};
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
@@ -96,6 +96,19 @@ fn pod(name: &str, owner: &str, life: Life, address: &str) -> Option<Pod> {
         deleted_at: (life == Life::Terminates).then(now),
         ..Pod::default()
     })
+}
+
+/// What the agent says of a pod of flannel's.
+fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod {
+    LegacyPod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        sandbox: "s1".to_owned(),
+        link: "veth1".to_owned(),
+        addresses: vec![address.parse().unwrap()],
+        attached,
+        routed: true,
+    }
 }
 
 impl World {
@@ -214,7 +227,6 @@ impl World {
     }
 
     fn view<'pods>(self, pods: &'pods Pods, refusals: &'pods BTreeMap<String, Refusal>) -> NodeView<'pods> {
-        let legacy: IpAddr = LEGACY.parse().unwrap();
         NodeView {
             name: "a",
             direction: Direction::Back,
@@ -252,7 +264,7 @@ impl World {
                 .collect(),
             to_import: Vec::new(),
             to_release: Vec::new(),
-            legacy_pods: BTreeSet::from([legacy]),
+            legacy_pods: vec![legacy_pod("legacy", LEGACY, true)],
             probe_pod: (self.probe > 0).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: Some("10.244.1.9".parse().unwrap()),
@@ -550,6 +562,64 @@ fn each_budget_that_holds_a_pod_is_named() {
         "the second budget",
     ] {
         assert!(wait.message.contains(words), "{}", wait.message);
+    }
+}
+
+/// What is left of a pod of flannel's names an address that Calico has given to another pod since: that one leaves.
+#[test]
+fn a_pod_with_the_address_of_one_that_is_gone_leaves() {
+    let world = World::starts()
+        .into_iter()
+        .find(|world| world.workload == Life::Runs && world.phase == Phase::Mixed)
+        .unwrap();
+    let world = World {
+        cordon: Cordon::Us,
+        ..world
+    };
+    let (pods, refusals) = (world.pods(), BTreeMap::new());
+    let mut view = world.view(&pods, &refusals);
+    view.legacy_pods.push(legacy_pod("gone", "10.244.1.20", false));
+    let evicted = |view: &NodeView<'_>| match decide(view, &POLICY, now()).decision {
+        Decision::Run(NodeStep::Evict(pods)) => pods.into_iter().map(|pod| pod.name).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(evicted(&view), ["workload"]);
+    // Later, once new pods wait, so does that of a DaemonSet.
+    let world = World {
+        label: "none",
+        goal: 1,
+        phase: Phase::Swapped,
+        reported: true,
+        calico: false,
+        workload: Life::Gone,
+        ..world
+    };
+    let pods = world.pods();
+    let mut view = world.view(&pods, &refusals);
+    view.legacy_pods.push(legacy_pod("gone", "10.244.1.21", false));
+    assert_eq!(evicted(&view), ["daemon"]);
+}
+
+/// A pod of flannel's that terminates is none of Calico's, though its cable is gone already: nothing waits for it.
+#[test]
+fn a_pod_of_flannels_that_terminates_is_not_waited_for() {
+    let world = World::starts()
+        .into_iter()
+        .find(|world| world.phase == Phase::Mixed && world.calicos_pods_are_gone())
+        .unwrap();
+    let (mut pods, refusals) = (world.pods(), BTreeMap::new());
+    for pod in pods.iter_mut() {
+        pod.deleted_at = Some(now());
+    }
+    for attached in [true, false] {
+        let mut view = world.view(&pods, &refusals);
+        view.legacy_pods = vec![legacy_pod("legacy", LEGACY, attached)];
+        let next = decide(&view, &POLICY, now());
+        assert_eq!(
+            next.decision,
+            Decision::Run(NodeStep::Label("none")),
+            "{attached}"
+        );
     }
 }
 

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cni::CniDirectory;
+use crate::drain::Pod;
 use crate::flannel::SubnetEnvironment;
 pub use crate::found::Found;
 
@@ -94,6 +95,19 @@ pub struct LegacyPod {
     pub attached: bool,
     /// Whether each address has a route of its own to `cni0`.
     pub routed: bool,
+}
+
+impl LegacyPod {
+    /// Whether this is that pod. Its address alone does not say so: once its cable is gone Calico may give the address to another pod, and what
+    /// is left of this one may lie there for longer.
+    pub fn is(&self, pod: &Pod) -> bool {
+        let is_named = (&self.namespace, &self.name) == (&pod.namespace, &pod.name);
+        (is_named || self.name.is_empty())
+            && self
+                .addresses
+                .iter()
+                .any(|address| pod.addresses.contains(address))
+    }
 }
 
 /// A route to another node's pods that does not go through a tunnel (flannel's `DirectRouting`, host-gw).

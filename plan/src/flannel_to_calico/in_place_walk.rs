@@ -7,6 +7,7 @@ use std::net::Ipv4Addr;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::facts::LegacyPod;
 use super::import::{ImportedAddress, imported_as};
 use super::node::{
     AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, restart, upkeep,
@@ -75,6 +76,19 @@ fn allocation() -> Allocation {
     }
 }
 
+/// What the agent says of a pod of flannel's with that address.
+fn legacy_pod(name: &str, attached: bool) -> LegacyPod {
+    LegacyPod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        sandbox: "s1".to_owned(),
+        link: "veth1".to_owned(),
+        addresses: vec![allocation().address],
+        attached,
+        routed: true,
+    }
+}
+
 impl World {
     const START: Self = Self {
         label: "flannel",
@@ -133,7 +147,7 @@ impl World {
                 .collect(),
             to_import: (lives && !self.imported).then(allocation).into_iter().collect(),
             to_release: if lives { Vec::new() } else { told },
-            legacy_pods: lives.then(|| allocation().address).into_iter().collect(),
+            legacy_pods: lives.then(|| legacy_pod("old", true)).into_iter().collect(),
             probe_pod: (self.probe > 0).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: Some("10.244.1.9".parse().unwrap()),
@@ -398,4 +412,40 @@ fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
     assert!(wait.message.contains("shop/old"), "{}", wait.message);
     view.legacy_pods.clear();
     assert_eq!(restart(&view, &POLICY, now()), None);
+}
+
+/// What is left of a pod names an address that Calico has given to another pod since.
+#[test]
+fn a_pod_with_the_address_of_one_that_is_gone_is_not_from_before() {
+    let pod = |name: &str| crate::drain::Pod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        node: "a".to_owned(),
+        controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+        addresses: vec![allocation().address],
+        ..crate::drain::Pod::default()
+    };
+    let mut world = World::START;
+    (world.phase, world.pod) = (Phase::Mixed, Pod::Gone);
+    let none = NONE;
+    let mut view = world.view(&none);
+    let is_evicted = |view: &NodeView<'_>| restart(view, &POLICY, now()).is_some();
+    let pods: crate::pods::Pods = [pod("new")].into();
+    view.residents = crate::drain::residents(&pods, "a");
+    for attached in [true, false] {
+        view.legacy_pods = vec![legacy_pod("old", attached)];
+        assert!(!is_evicted(&view), "{attached}");
+        assert_eq!(upkeep(&view), None, "something of it is left");
+        view.legacy_pods = vec![legacy_pod("new", attached)];
+        assert!(is_evicted(&view), "{attached}");
+        // The runtime did not say whose it is.
+        view.legacy_pods = vec![legacy_pod("", attached)];
+        assert!(is_evicted(&view), "{attached}");
+        view.legacy_pods = vec![LegacyPod {
+            namespace: "bank".to_owned(),
+            ..legacy_pod("new", attached)
+        }];
+        assert!(!is_evicted(&view), "{attached}");
+    }
 }

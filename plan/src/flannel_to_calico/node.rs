@@ -8,8 +8,7 @@ mod evict;
 mod in_place;
 mod label;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 
 pub use aside::{given_back, is_unchanged};
 pub use decide::{at_deadline, decide};
@@ -17,12 +16,13 @@ pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
 pub use label::{LabelDrift, drift};
 
+use super::facts::LegacyPod;
 use super::import::ImportedAddress;
 use super::objects::Allocation;
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
 use crate::decision::Decision;
-use crate::drain::{self, Budget, Residents};
+use crate::drain::{self, Budget, Pod, Residents};
 use crate::evict::{OnBlocked, PodName, Refusal};
 use crate::probe::{ProbePod, Prober};
 
@@ -154,14 +154,21 @@ pub struct NodeView<'facts> {
     pub to_import: Vec<Allocation>,
     /// In place: addresses that it was told of, and that nobody of flannel's has any more.
     pub to_release: Vec<ImportedAddress>,
-    /// In place: addresses of flannel's pods that live on the node, or have left something.
-    pub legacy_pods: BTreeSet<IpAddr>,
+    /// In place: flannel's pods that live on the node, or have left something.
+    pub legacy_pods: Vec<LegacyPod>,
     /// The probe pod, if there is one.
     pub probe_pod: Option<ProbePod>,
     /// Who was asked to reach it.
     pub probers: Vec<Prober>,
     /// The stage that was recorded last, and since when.
     pub stage: Option<(Stage, Timestamp)>,
+}
+
+impl NodeView<'_> {
+    /// Whether this is a pod of flannel's.
+    fn is_legacy(&self, pod: &Pod) -> bool {
+        self.legacy_pods.iter().any(|legacy| legacy.is(pod))
+    }
 }
 
 /// Limits and permissions.

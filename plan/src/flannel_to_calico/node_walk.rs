@@ -3,7 +3,7 @@
 //!
 //! At every state the step that is chosen must be safe, and from every state the node must come to its end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -217,7 +217,7 @@ impl World {
                 .collect(),
             to_import: Vec::new(),
             to_release: Vec::new(),
-            legacy_pods: BTreeSet::new(),
+            legacy_pods: Vec::new(),
             probe_pod: (self.probe != Probe::None).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: (self.probe != Probe::Starting).then(|| "10.244.1.9".parse().unwrap()),
@@ -595,7 +595,7 @@ fn past_the_deadline_each_policy_does_as_it_says() {
         calico_pods: Vec::new(),
         to_import: Vec::new(),
         to_release: Vec::new(),
-        legacy_pods: BTreeSet::new(),
+        legacy_pods: Vec::new(),
         probe_pod: None,
         probers: Vec::new(),
         stage: Some((Stage::Drain, at(0))),

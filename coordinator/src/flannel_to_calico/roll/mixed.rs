@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, MigrationStatus};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::decision::{Decision, Wait, WaitReason};
-use plan::flannel_to_calico::node::{NodeStep, restart};
+use plan::drain::Pod;
+use plan::flannel_to_calico::node::{NodeStep, NodeView, Policy, restart};
 use plan::flannel_to_calico::phase::Phase;
 
 use super::super::view::view;
@@ -64,8 +66,7 @@ pub(super) async fn restart_pods(
             until: None,
         };
         let decision = restart(&view, policy, now);
-        // Where every pod that is left is refused none is out of work: one budget keeps no pod of other nodes.
-        out_of_work += usize::from(!is_refused(decision.as_ref()) || !view.residents.terminating.is_empty());
+        out_of_work += usize::from(is_out_of_work(&view, decision.as_ref(), policy, now));
         match decision {
             Some(Decision::Run(step)) => {
                 let mut spec = object.spec.clone();
@@ -96,15 +97,26 @@ pub(super) async fn restart_pods(
     Ok((!held.is_empty()).then(|| held.swap_remove(first)))
 }
 
-/// Whether the pods of a node wait for nothing but evictions that are refused.
-fn is_refused(decision: Option<&Decision<NodeStep>>) -> bool {
-    match decision {
-        Some(Decision::Wait(wait)) => matches!(
-            wait.reason,
-            WaitReason::DisruptionBudget | WaitReason::EvictionRefused
-        ),
-        Some(Decision::Run(_) | Decision::Halt(_) | Decision::Settled) | None => false,
-    }
+/// Whether pods from before leave this node now. Where each that is left is refused, or has had the time of a drain, none does: one budget, or one
+/// grace period without an end, keeps no pod of other nodes.
+fn is_out_of_work(
+    view: &NodeView<'_>,
+    decision: Option<&Decision<NodeStep>>,
+    policy: &Policy,
+    now: Timestamp,
+) -> bool {
+    let terminating = &view.residents.terminating;
+    let is_leaving = |pod: &&Pod| {
+        let since = pod.deleted_at;
+        since.is_some_and(|since| now.duration_since(since) < policy.drain_timeout)
+    };
+    let is_in_work = match decision {
+        Some(Decision::Run(_)) => true,
+        Some(Decision::Wait(_) | Decision::Halt(_) | Decision::Settled) => false,
+        // The API has forgotten them, and the agent still sees one.
+        None => terminating.is_empty() && view.legacy_pods.iter().any(|pod| pod.attached),
+    };
+    is_in_work || terminating.iter().any(is_leaving)
 }
 
 /// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and

@@ -171,17 +171,11 @@ fn gives_addresses(view: &NodeView<'_>) -> bool {
     matches!(view.agent.phase, Some(Phase::Mixed | Phase::Calico))
 }
 
-/// Those of these pods that have an address, and none that is a pod's of flannel's.
+/// Those of these pods that have an address, and are none of flannel's.
 fn of_calico<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     pods.iter()
         .copied()
-        .filter(|pod| {
-            !pod.addresses.is_empty()
-                && !pod
-                    .addresses
-                    .iter()
-                    .any(|address| view.legacy_pods.contains(address))
-        })
+        .filter(|pod| !pod.addresses.is_empty() && !view.is_legacy(pod))
         .collect()
 }
 

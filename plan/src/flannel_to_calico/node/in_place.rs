@@ -75,11 +75,7 @@ pub fn restart(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Option<D
         .iter()
         .chain(&view.residents.daemon_set)
         .copied()
-        .filter(|pod| {
-            pod.addresses
-                .iter()
-                .any(|address| view.legacy_pods.contains(address))
-        })
+        .filter(|pod| view.is_legacy(pod))
         .collect();
     if old.is_empty() {
         return None;
