@@ -45,6 +45,8 @@ pub struct Pod {
     pub deleted_at: Option<Timestamp>,
     /// `deletionGracePeriodSeconds` of a terminating pod.
     pub deletion_grace_seconds: Option<i64>,
+    /// `terminationGracePeriodSeconds`: how long it may take to end.
+    pub grace_seconds: u32,
     /// Its addresses.
     pub addresses: Vec<std::net::IpAddr>,
     /// Names of emptyDir volumes.

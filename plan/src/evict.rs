@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
@@ -179,6 +179,28 @@ pub fn grace_period(wanted: u32) -> i64 {
     i64::from(wanted.max(1))
 }
 
+/// How long pods may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time {
+    /// All pods of one place together.
+    pub limit: SignedDuration,
+    /// Grace period that overrides the pods' own, in seconds.
+    pub grace_period_seconds: Option<u32>,
+}
+
+impl Time {
+    /// The grace period of this pod in seconds, where it is longer than all pods have. A pod that terminates was given one already, and an
+    /// eviction can only shorten that.
+    pub fn exceeded_by(&self, pod: &Pod) -> Option<i64> {
+        let allowed = self.grace_period_seconds.map(grace_period);
+        let seconds = match pod.deletion_grace_seconds {
+            Some(given) => allowed.map_or(given, |allowed| given.min(allowed)),
+            None => allowed.unwrap_or(i64::from(pod.grace_seconds)),
+        };
+        (seconds > self.limit.as_secs()).then_some(seconds)
+    }
+}
+
 /// Whether this pod, which terminates, was given more time than the user lets pods have: one that began by itself, or before that was said.
 /// A second eviction shortens it, and no budget is asked: `canIgnorePDB` in the API server's `registry/core/pod/storage/eviction.go`.
 fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
@@ -186,17 +208,55 @@ fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
     allowed.is_some_and(|allowed| pod.deletion_grace_seconds.is_some_and(|given| given > allowed))
 }
 
-/// What would keep these pods of one place, which are asked to go later and not yet; `None` when nothing is known that would. They go beside each
-/// other, and none comes back before all have gone.
-pub fn would_stay(place: &str, pods: &[&Pod], budgets: &[Budget], permissions: Permissions) -> Option<Wait> {
-    let mut stuck: Vec<(&Pod, drain::Obstacle)> = Vec::new();
+/// What would keep these pods of one place, which leave later and not yet; `None` when nothing is known that would. They go beside each
+/// other, and none comes back before all have gone. Of those that terminate already only the time counts.
+pub fn would_stay(
+    place: &str,
+    pods: &[&Pod],
+    budgets: &[Budget],
+    permissions: Permissions,
+    time: &Time,
+) -> Option<Wait> {
+    let (mut stuck, mut may_go) = (Vec::new(), Vec::new());
+    for pod in pods.iter().copied().filter(|pod| pod.deleted_at.is_none()) {
+        match drain::obstacle(pod, permissions) {
+            Some(obstacle) => stuck.push((pod, obstacle)),
+            None => may_go.push(pod),
+        }
+    }
+    let slow: Vec<String> = pods
+        .iter()
+        .filter_map(|pod| Some(describe_slow(pod, time.exceeded_by(pod)?, place, time)))
+        .collect();
+    let held = held_by_budgets(place, &may_go, budgets);
+    let reason = if stuck.is_empty() && slow.is_empty() {
+        WaitReason::DisruptionBudget
+    } else {
+        WaitReason::EvictionRefused
+    };
+    let mut words = Vec::new();
+    if !stuck.is_empty() {
+        words.push(describe_obstacles(place, &stuck));
+    }
+    let found = [slow, held];
+    words.extend(
+        found
+            .iter()
+            .filter(|found| !found.is_empty())
+            .map(|found| lines(found)),
+    );
+    (!words.is_empty()).then(|| Wait {
+        reason,
+        message: words.join("; "),
+        until: None,
+    })
+}
+
+/// Those of these pods that their budgets would not let go, a line each.
+fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String> {
     let mut held: Vec<String> = Vec::new();
     let mut going: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for pod in pods.iter().copied() {
-        if let Some(obstacle) = drain::obstacle(pod, permissions) {
-            stuck.push((pod, obstacle));
-            continue;
-        }
         match drain::budgets_of(pod, budgets).as_slice() {
             [] => {}
             [budget] if !pod.ready && budget.lets_go_unready() => {}
@@ -223,23 +283,16 @@ pub fn would_stay(place: &str, pods: &[&Pod], budgets: &[Budget], permissions: P
             }
         }
     }
-    let reason = if stuck.is_empty() {
-        WaitReason::DisruptionBudget
-    } else {
-        WaitReason::EvictionRefused
-    };
-    let mut words = Vec::new();
-    if !stuck.is_empty() {
-        words.push(describe_obstacles(place, &stuck));
-    }
-    if !held.is_empty() {
-        words.push(lines(&held));
-    }
-    (!words.is_empty()).then(|| Wait {
-        reason,
-        message: words.join("; "),
-        until: None,
-    })
+    held
+}
+
+fn describe_slow(pod: &Pod, seconds: i64, place: &str, time: &Time) -> String {
+    format!(
+        "pod {} has to leave {place} later, and its grace period of {seconds} s is longer than drain.timeoutSeconds ({}): set \
+         drain.gracePeriodSeconds",
+        pod.key(),
+        time.limit.as_secs()
+    )
 }
 
 /// Each that cannot go: what holds the first does not hide what holds another.

@@ -38,6 +38,9 @@ const NAMED: usize = 8;
 /// nothing for it, and the pod gets a node (seen with v1.36.3 and `cpu: 20P`). The API server writes the same number for each larger one.
 const COUNTABLE: u64 = i64::MAX as u64;
 
+/// The grace period of a pod that does not say one, in seconds.
+const GRACE_SECONDS: i64 = 30;
+
 /// Annotation on the API's copy of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
@@ -106,6 +109,7 @@ pub fn pod(pod: &Pod) -> drain::Pod {
         made_at: metadata.creation_timestamp.as_ref().map(|time| time.0),
         deleted_at: deleted_at(metadata),
         deletion_grace_seconds: metadata.deletion_grace_period_seconds,
+        grace_seconds: grace_seconds(spec),
         addresses,
         empty_dirs: volumes
             .filter(|volume| volume.empty_dir.is_some())
@@ -119,6 +123,12 @@ pub fn pod(pod: &Pod) -> drain::Pod {
             .unwrap_or_default(),
         not_understood,
     }
+}
+
+/// How long the pod may take to end. The API server takes any number of 64 bits.
+fn grace_seconds(spec: Option<&PodSpec>) -> u32 {
+    let said = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    u32::try_from(said.unwrap_or(GRACE_SECONDS).max(0)).unwrap_or(u32::MAX)
 }
 
 /// The same of a pod that may not be read in full.
@@ -592,6 +602,20 @@ mod tests {
             "containers": [container("a"), container("b"), container("c")], "initContainers": [container("i")], "overhead": {"cpu": "9P"},
         }})));
         assert_eq!((found.cpu_millis, found.memory_bytes), (u64::MAX, u64::MAX));
+    }
+
+    #[rstest]
+    #[case::not_said(None, 30)]
+    #[case::said(Some(0), 0)]
+    #[case::negative(Some(-1), 0)]
+    #[case::without_an_end(Some(i64::from(i32::MAX)), 2_147_483_647)]
+    #[case::the_largest(Some(i64::MAX), u32::MAX)]
+    fn a_grace_period_saturates(#[case] said: Option<i64>, #[case] seconds: u32) {
+        let spec = PodSpec {
+            termination_grace_period_seconds: said,
+            ..PodSpec::default()
+        };
+        assert_eq!(grace_seconds(Some(&spec)), seconds);
     }
 
     #[test]

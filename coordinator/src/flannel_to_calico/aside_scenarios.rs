@@ -198,6 +198,8 @@ enum Stays {
     Refused,
     /// A `DaemonSet`'s, which leaves once the node's network has begun to change, and whose budget allows none.
     OfDaemonSet,
+    /// The same with a grace period without an end.
+    Endless,
 }
 
 const SHOP: &str = "/api/v1/namespaces/shop/pods";
@@ -212,8 +214,9 @@ impl Stays {
         let owners = match self {
             Self::Bare => json!([]),
             Self::Refused => owned_by("ReplicaSet"),
-            Self::OfDaemonSet => owned_by("DaemonSet"),
+            Self::OfDaemonSet | Self::Endless => owned_by("DaemonSet"),
         };
+        let grace = if self == Self::Endless { i32::MAX } else { 30 };
         api.put(
             &format!("{SHOP}/{name}"),
             json!({
@@ -222,14 +225,14 @@ impl Stays {
                     "name": name, "namespace": "shop", "creationTimestamp": "2026-01-01T00:00:00Z", "ownerReferences": owners,
                     "labels": { "app": "stays" },
                 },
-                "spec": { "nodeName": node, "containers": [] },
+                "spec": { "nodeName": node, "containers": [], "terminationGracePeriodSeconds": grace },
                 "status": {
                     "phase": "Running", "podIP": format!("{address}.31"), "conditions": [{ "type": "Ready", "status": "True" }],
                 },
             }),
         );
         match self {
-            Self::Bare => {}
+            Self::Bare | Self::Endless => {}
             Self::Refused => api.deny(&format!("{SHOP}/{name}/eviction"), "the budget allows none"),
             Self::OfDaemonSet => api.put(
                 BUDGET,
@@ -245,11 +248,19 @@ impl Stays {
 
     fn mend(self, api: &FakeApi, node: &str) {
         match self {
-            Self::Bare => {}
+            Self::Bare | Self::Endless => {}
             Self::Refused => api.refuse(None),
             Self::OfDaemonSet => api.remove(BUDGET),
         }
         api.remove(&format!("{SHOP}/stays-{node}"));
+    }
+
+    /// Whether it leaves once the node's network has begun to change: then no other pod is moved for nothing before.
+    fn leaves_later(self) -> bool {
+        match self {
+            Self::Bare | Self::Refused => false,
+            Self::OfDaemonSet | Self::Endless => true,
+        }
     }
 }
 
@@ -283,6 +294,8 @@ fn names_the_pod(api: &FakeApi, node: &str) -> bool {
 #[case(Stays::Refused, "Skip")]
 #[case(Stays::OfDaemonSet, "Pause")]
 #[case(Stays::OfDaemonSet, "Skip")]
+#[case(Stays::Endless, "Pause")]
+#[case(Stays::Endless, "Skip")]
 #[tokio::test]
 async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
     #[case] stays: Stays,
@@ -293,11 +306,11 @@ async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
     ask(&api, &json!({ "drain": { "onBlocked": on_blocked } }));
     run_until(&api, "Rolling").await.unwrap();
     stays.begin(&api, "a", "10.244.1");
-    if stays != Stays::OfDaemonSet {
+    if !stays.leaves_later() {
         passes_of_one(&api, 30, || goes(&api, "a")).await;
     }
     passes_of_one(&api, 30, || names_the_pod(&api, "a")).await;
-    assert_eq!(goes(&api, "a"), stays != Stays::OfDaemonSet, "for nothing");
+    assert_eq!(goes(&api, "a"), !stays.leaves_later(), "for nothing");
     assert!(api.get(&format!("{SHOP}/stays-a")).is_some());
     let is_done = |node: &str| !spec(&api, node)["finishedAt"].is_null();
     if on_blocked == "Skip" {
@@ -316,13 +329,28 @@ async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
         .await;
         let is_halted = spec(&api, "a")["step"]["halted"] == true;
         assert_eq!(is_halted, on_blocked == "Pause", "{}", status(&api));
-        assert_eq!(is_cordoned(&api, "a"), stays != Stays::OfDaemonSet);
+        assert_eq!(is_cordoned(&api, "a"), !stays.leaves_later());
         assert_eq!(status(&api)["progress"]["working"], json!(["a"]));
     }
     assert!(!is_done("a"));
     passes_of_one(&api, 10, || names_the_pod(&api, "a")).await;
     stays.mend(&api, "a");
     run_to_the_end(&api).await.unwrap();
+}
+
+/// The way out that the wait names: the pod is evicted with that grace period, once new ones wait.
+#[tokio::test]
+async fn a_pod_that_does_not_end_gets_the_grace_period_of_the_drain() {
+    let api = drained();
+    run_until(&api, "Rolling").await.unwrap();
+    Stays::Endless.begin(&api, "a", "10.244.1");
+    passes_of_one(&api, 30, || names_the_pod(&api, "a")).await;
+    assert!(!is_cordoned(&api, "a"));
+    ask(&api, &json!({ "drain": { "gracePeriodSeconds": 30 } }));
+    run_to_the_end(&api).await.unwrap();
+    let path = format!("{SHOP}/stays-a");
+    assert_eq!(api.get(&path), None);
+    assert_eq!(api.grace_period(&path), Some(30));
 }
 
 /// Two nodes are blocked: the one that is not any more does not wait for the other.
@@ -361,6 +389,8 @@ async fn nodes_that_were_set_aside_take_turns() {
 #[case(Stays::Refused, "Skip")]
 #[case(Stays::OfDaemonSet, "Pause")]
 #[case(Stays::OfDaemonSet, "Wait")]
+#[case(Stays::Endless, "Pause")]
+#[case(Stays::Endless, "Wait")]
 #[tokio::test]
 async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
     #[case] stays: Stays,
@@ -399,7 +429,7 @@ async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
     // The other pod went first, and the node is done in between, as it was.
     passes_of_one(&api, 60, || {
         drain_is_overdue(&api, "b");
-        let is_moved = goes(&api, "b") || stays == Stays::OfDaemonSet;
+        let is_moved = goes(&api, "b") || stays.leaves_later();
         is_moved && spec(&api, "b")["finishedAt"] == finished
     })
     .await;

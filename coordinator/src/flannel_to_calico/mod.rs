@@ -51,6 +51,7 @@ use api::{Migration, MigrationStatus, NodeMigration, names};
 use plan::check::Check;
 use plan::decision::WaitReason;
 use plan::document::Document;
+use plan::evict::Time;
 use plan::flannel_to_calico::checks::{self, CheckPolicy};
 use plan::flannel_to_calico::cluster::ClusterFacts;
 use plan::flannel_to_calico::detect::detect;
@@ -104,6 +105,10 @@ impl Kind for FlannelToCalico {
             allow_single_node: self.allow_single_node,
             permissions: limits::permissions(migration),
             on_blocked: limits::on_blocked(migration),
+            time: Time {
+                limit: limits::drain_timeout(migration),
+                grace_period_seconds: migration.spec.drain.grace_period_seconds,
+            },
             max_unavailable: limits::max_unavailable(migration),
         };
         let found = checks::check(&settings, facts, &policy);

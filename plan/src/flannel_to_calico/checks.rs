@@ -25,7 +25,7 @@ use super::cluster::ClusterFacts;
 use super::settings::{LegacyPods, Settings, Strategy};
 use crate::check::{Check, Permission, Verdict};
 use crate::drain;
-use crate::evict::OnBlocked;
+use crate::evict::{OnBlocked, Time};
 use crate::rollout::{MaxUnavailable, MaxUnavailableError};
 
 /// What the user allows, as far as a check depends on it.
@@ -41,6 +41,8 @@ pub struct CheckPolicy {
     pub permissions: drain::Permissions,
     /// What happens when pods do not go.
     pub on_blocked: OnBlocked,
+    /// How long the pods of one node may take to leave.
+    pub time: Time,
     /// How many nodes are in work at the same time, as the spec says.
     pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,
 }
@@ -80,6 +82,8 @@ pub enum CheckName {
     FlannelSubnetManager,
     /// flannel is v0.9.1 or later.
     FlannelVersion,
+    /// Every pod that has to leave ends before its node stops waiting for it.
+    GracePeriods,
     /// The agents find nothing on their hosts that would stop them, beyond what the other checks judge.
     HostChecks,
     /// Existing address blocks belong to the nodes that need them.
@@ -126,7 +130,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::AdmissionPolicies,
         Self::AddonManager,
         Self::AgentMissing,
@@ -143,6 +147,7 @@ impl CheckName {
         Self::FlannelDaemonSet,
         Self::FlannelSubnetManager,
         Self::FlannelVersion,
+        Self::GracePeriods,
         Self::HostChecks,
         Self::IpamBlocks,
         Self::IpPool,
@@ -185,6 +190,7 @@ impl CheckName {
             Self::FlannelDaemonSet => "FlannelDaemonSet",
             Self::FlannelSubnetManager => "FlannelSubnetManager",
             Self::FlannelVersion => "FlannelVersion",
+            Self::GracePeriods => "GracePeriods",
             Self::HostChecks => "HostChecks",
             Self::IpamBlocks => "IpamBlocks",
             Self::IpPool => "IpPool",
@@ -274,6 +280,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
     match (policy.strategy, policy.legacy_pods) {
         (Strategy::Drain, _) => {
             checks.extend(pods::check(facts, policy));
+            checks.extend(pods::grace_periods(facts, policy));
             checks.extend(nodes::schedulable(facts, policy));
             checks.extend(capacity::check(facts, policy));
             checks.extend(webhooks::check(facts));

@@ -85,6 +85,7 @@ fn in_place_the_checks_of_a_drain_are_not_made() {
             &"Capacity",
             &"DisruptionBudgets",
             &"EmptyDir",
+            &"GracePeriods",
             &"SchedulableNodes",
             &"StaticPods",
             &"Webhooks"

@@ -841,6 +841,94 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
     assert_eq!(wait.reason, WaitReason::EvictionRefused);
 }
 
+/// A pod that leaves later, and may take longer than its node waits for it, keeps the node on its old network, too.
+#[test]
+fn a_grace_period_without_an_end_is_seen_before_the_network_changes() {
+    let mut world = World::start(Cordon::Us, Label::Flannel);
+    world.stage = Some(Stage::Drain);
+    let refusals = BTreeMap::new();
+    let of_daemon_set = |grace_seconds| {
+        let mut pods = world.pods();
+        pods.retain(Pod::of_daemon_set);
+        for pod in pods.iter_mut() {
+            pod.grace_seconds = grace_seconds;
+        }
+        pods
+    };
+    // One that is bound to the node, came although it is cordoned, and was deleted with this grace period.
+    let late = |deletion_grace_seconds| {
+        let mut pods = world.pods();
+        pods.retain(|pod| !pod.of_daemon_set());
+        for pod in pods.iter_mut() {
+            pod.made_at = Some(at(40));
+            pod.deleted_at = Some(at(45));
+            pod.deletion_grace_seconds = Some(deletion_grace_seconds);
+        }
+        pods
+    };
+    let step = |pods: &Pods, grace_period_seconds| {
+        let policy = Policy {
+            grace_period_seconds,
+            ..POLICY
+        };
+        decide(&world.view(pods, &refusals), &policy, at(50))
+    };
+    let endless = i64::from(i32::MAX);
+    for (pods, grace_period_seconds, is_held) in [
+        (of_daemon_set(30), None, false),
+        (of_daemon_set(900), None, false),
+        (of_daemon_set(901), None, true),
+        (of_daemon_set(u32::MAX), None, true),
+        (of_daemon_set(u32::MAX), Some(30), false),
+        (of_daemon_set(30), Some(901), true),
+        (late(30), None, false),
+        (late(endless), None, true),
+        // A second eviction shortens it.
+        (late(endless), Some(30), false),
+        (late(30), Some(901), false),
+    ] {
+        let next = step(&pods, grace_period_seconds);
+        let name = pods.iter().next().unwrap().key();
+        match next.decision {
+            Decision::Wait(wait) => {
+                assert!(is_held, "{wait:?}");
+                assert_eq!(
+                    (next.stage, wait.reason),
+                    (Stage::Drain, WaitReason::EvictionRefused)
+                );
+                for words in [
+                    name.as_str(),
+                    "drain.timeoutSeconds (900)",
+                    "drain.gracePeriodSeconds",
+                ] {
+                    assert!(wait.message.contains(words), "{}", wait.message);
+                }
+            }
+            decision => {
+                assert_eq!(decision, Decision::Run(NodeStep::Label("none")));
+                assert!(!is_held, "{pods:?}");
+            }
+        }
+    }
+    // Nothing is cordoned for nothing, and the node can be given back.
+    let pods = of_daemon_set(u32::MAX);
+    let view = NodeView {
+        unschedulable: false,
+        cordoned_by_us: false,
+        ..world.view(&pods, &refusals)
+    };
+    assert!(matches!(
+        decide(&view, &POLICY, at(50)).decision,
+        Decision::Wait(_)
+    ));
+    let skip = Policy {
+        on_blocked: OnBlocked::Skip,
+        ..POLICY
+    };
+    let overdue = decide(&view, &skip, at(900)).decision;
+    assert!(given_back(&view, &skip, &overdue).is_some(), "{overdue:?}");
+}
+
 /// A pod that tolerates the cordon comes again after each eviction: the drain goes on without it, and it leaves once new pods wait.
 #[test]
 fn a_pod_that_comes_to_a_cordoned_node_does_not_hold_its_drain() {

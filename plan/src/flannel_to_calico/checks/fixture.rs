@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::SignedDuration;
+
 use super::{CheckPolicy, PERMISSIONS};
 use crate::check::{Check, Verdict};
 use crate::cluster::{Container, DaemonSet, Node};
 use crate::cni::CniDirectory;
 use crate::drain::{Permissions, Pod};
-use crate::evict::OnBlocked;
+use crate::evict::{OnBlocked, Time};
 use crate::flannel::{Ipv6Subnet, SubnetEnvironment};
 use crate::flannel_to_calico::cluster::ClusterFacts;
 use crate::flannel_to_calico::facts::{Bridge, Found, HostFacts, ReversePathFilter, VxlanDevice};
@@ -31,6 +33,10 @@ pub(crate) fn policy() -> CheckPolicy {
         allow_single_node: false,
         permissions: Permissions::default(),
         on_blocked: OnBlocked::Pause,
+        time: Time {
+            limit: SignedDuration::from_secs(900),
+            grace_period_seconds: None,
+        },
         max_unavailable: Ok(MaxUnavailable::Nodes(1)),
     }
 }

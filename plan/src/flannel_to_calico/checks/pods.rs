@@ -84,6 +84,30 @@ fn bare(leaving: &[&Pod], policy: &CheckPolicy) -> Vec<Check> {
     report.finish("every pod that has to leave", "has a controller")
 }
 
+/// Pods that may take longer than their node waits for them: as long as they are there its network does not change.
+pub(super) fn grace_periods(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    let mut report = Report::new(CheckName::GracePeriods);
+    let time = &policy.time;
+    for pod in leaving(facts) {
+        if let Some(seconds) = time.exceeded_by(pod) {
+            report.warn(
+                "Pod",
+                pod.key(),
+                Finding::new(
+                    "",
+                    format!("a grace period of {seconds} s"),
+                    format!("{} s at most, which is spec.drain.timeoutSeconds", time.limit.as_secs()),
+                    "if its process takes that long, its node stays on flannel: ask its owner, or set spec.drain.gracePeriodSeconds",
+                ),
+            );
+        }
+    }
+    report.finish(
+        "every pod that has to leave",
+        "ends within spec.drain.timeoutSeconds",
+    )
+}
+
 #[cfg(test)]
 #[path = "pods_tests.rs"]
 mod tests;

@@ -183,6 +183,38 @@ fn pods_that_do_not_go_refuse_as_on_blocked_says(
 }
 
 #[rstest]
+#[case::usual(30, None, Pass)]
+#[case::as_long_as_a_drain(900, None, Pass)]
+#[case::endless(u32::MAX, None, Warn)]
+#[case::overridden(u32::MAX, Some(30), Pass)]
+#[case::made_longer(30, Some(901), Warn)]
+fn grace_periods_that_outlast_a_drain(
+    #[case] grace_seconds: u32,
+    #[case] overridden: Option<u32>,
+    #[case] expected: Verdict,
+) {
+    let facts = ClusterFacts {
+        pods: vec![Pod {
+            grace_seconds,
+            ..fixture::pod("slow", "a")
+        }]
+        .into(),
+        ..fixture::cluster()
+    };
+    let mut policy = fixture::policy();
+    policy.time.grace_period_seconds = overridden;
+    let found = grace_periods(&facts, &policy);
+    assert_eq!(verdicts(&found), [("GracePeriods", expected)]);
+    if expected == Warn {
+        assert_eq!(found[0].object, "Pod shop/slow");
+        assert!(
+            found[0].fix.contains("spec.drain.gracePeriodSeconds"),
+            "{found:?}"
+        );
+    }
+}
+
+#[rstest]
 #[case::refused(false, Fail)]
 #[case::allowed(true, Warn)]
 fn bare_pods(#[case] force: bool, #[case] expected: Verdict) {

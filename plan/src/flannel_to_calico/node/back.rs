@@ -5,7 +5,7 @@
 use jiff::Timestamp;
 
 use super::decide::{foreign_label, names, next, unproved, wait};
-use super::evict::{came_late, cordon, evict, evict_in_turn, would_stay};
+use super::evict::{came_late, cordon, evict, evict_in_turn, late_ones, would_stay};
 use super::{NetworkLabel, Next, NodeStep, NodeView, Policy, Stage};
 use crate::decision::{Decision, WaitReason};
 use crate::drain::Pod;
@@ -48,7 +48,8 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     let (late, movable): (Vec<&Pod>, Vec<&Pod>) = of_calico(view, &view.residents.movable)
         .into_iter()
         .partition(|pod| came_late(view, pod));
-    let later = [of_calico(view, &view.residents.daemon_set), late].concat();
+    let ending = late_ones(view, &of_calico(view, &view.residents.terminating));
+    let later = [of_calico(view, &view.residents.daemon_set), late, ending].concat();
     let stays = || would_stay(view, &later, policy);
     if !movable.is_empty() && !view.unschedulable {
         return cordon(stays());

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::aside::{is_unchanged, on_blocked};
-use super::evict::{came_late, cordon, evict, evict_in_turn, would_stay};
+use super::evict::{came_late, cordon, evict, evict_in_turn, late_ones, would_stay};
 use super::in_place;
 use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
 use crate::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -198,7 +198,8 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         .iter()
         .copied()
         .partition(|pod| came_late(view, pod));
-    let later = with_addresses(&[view.residents.daemon_set.as_slice(), &late].concat());
+    let ending = late_ones(view, &view.residents.terminating);
+    let later = with_addresses(&[view.residents.daemon_set.as_slice(), &late, &ending].concat());
     let stays = || would_stay(view, &later, policy);
     if !view.unschedulable {
         return cordon(stays());

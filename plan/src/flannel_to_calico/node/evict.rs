@@ -6,7 +6,7 @@ use super::aside::on_blocked;
 use super::{NodeStep, NodeView, Policy, Stage};
 use crate::decision::Decision;
 use crate::drain::{Pod, budgets_of, obstacle};
-use crate::evict::{self, Leaving, Next, OnBlocked, next};
+use crate::evict::{self, Leaving, Next, OnBlocked, Time, next};
 
 /// Evicts these pods; `None` once none is left and none is terminating.
 pub(super) fn evict(
@@ -57,11 +57,15 @@ pub(super) fn evict_in_turn(
     evict(view, &in_turn, policy, now)
 }
 
-/// Waits while pods that leave once the node's network has begun to change (those of `DaemonSet`s, and those that came late) could not go:
-/// until then the node can be given back. `None` once nothing is known that would keep one.
+/// Waits while pods that leave once the node's network has begun to change (those of `DaemonSet`s, and those that came late) could not go, or
+/// may take longer than the node waits for them: until then the node can be given back. `None` once nothing is known that would keep one.
 pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) -> Option<Decision<NodeStep>> {
     let place = format!("node {}", view.name);
-    evict::would_stay(&place, pods, view.budgets, policy.permissions).map(Decision::Wait)
+    let time = Time {
+        limit: policy.drain_timeout,
+        grace_period_seconds: policy.grace_period_seconds,
+    };
+    evict::would_stay(&place, pods, view.budgets, policy.permissions, &time).map(Decision::Wait)
 }
 
 /// Cordons the node so that its pods leave, unless one of it could not go in the end: then no other one is moved for nothing.
@@ -79,6 +83,11 @@ const CAME_LATE: SignedDuration = SignedDuration::from_secs(30);
 /// the node by name, and each eviction would bring the next one: it leaves as the pods of DaemonSets do, once new pods wait.
 fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     pods.iter().copied().filter(|pod| !came_late(view, pod)).collect()
+}
+
+/// Those of these pods that came although the node was cordoned.
+pub(super) fn late_ones<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
+    pods.iter().copied().filter(|pod| came_late(view, pod)).collect()
 }
 
 /// Whether it came although the node was cordoned.
