@@ -7,6 +7,7 @@ use datastore::error::StoreError;
 use datastore::stores::Stores;
 use plan::calico_datastore::cluster::etcd::Etcd;
 use plan::calico_datastore::cluster::facts::{StoreFacts, StoreProblem};
+use plan::calico_datastore::sources::Awaited;
 
 use super::stores::{self, Patience};
 use super::worker::Worker;
@@ -25,6 +26,8 @@ const TIMES: u32 = 10;
 pub struct Looks {
     connected: Option<Connected>,
     facts: Option<Look>,
+    /// What v3 is not opened without.
+    pub awaited: Awaited,
     /// Who works on the stores.
     pub worker: Worker,
 }

@@ -12,15 +12,16 @@ use plan::calico_datastore::cluster::detect::detect;
 use plan::calico_datastore::cluster::etcd::ConfigMaps;
 use plan::calico_datastore::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
 use plan::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, NODE_CONTAINER, Name};
+use plan::calico_datastore::left::Left;
+use plan::calico_datastore::sources::Source;
 use plan::cluster::{self, Malformed};
 use plan::owner::Owner;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::left::Sources;
 use super::looks::{Asked, Looks};
 use super::objects::{current, get, patch, spec_change};
-use super::{found, saved, wishes};
+use super::{found, left, saved, wishes};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -99,16 +100,15 @@ pub async fn cluster(
     Ok(cluster)
 }
 
-/// What the controllers of v3 have to write in this cluster, and which of it they cannot.
+/// What the controllers of v3 make of the objects of this cluster, and of which they cannot write anything.
 async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
     if converted.left.is_empty() {
         return Ok(());
     }
-    let sources = Sources::read(context).await?;
-    converted.left = sources.left(converted.left.clone());
-    if !converted.left.profiles.is_empty() {
-        converted.too_long = sources.too_long;
-    }
+    let sources = left::sources(context, &converted.left).await?;
+    converted.left = Left::made_of(&sources);
+    let flawed = |source: Source| Some((source.origin, source.flaw?));
+    converted.flawed = sources.into_iter().filter_map(flawed).collect();
     Ok(())
 }
 

@@ -9,14 +9,18 @@ use std::fmt;
 
 use super::escape::unescaped;
 use super::names;
+use super::sources::{Origin, Source};
 use super::v2::Tree;
-use super::validate::text::is_qualified_name;
+use super::validate::text::LONGEST_NAME;
 use super::{policy, profile};
 use crate::calico::etcd::Layout;
 use crate::check::names as first;
 
 /// What profiles of Kubernetes' namespaces begin with in v3.
 const OF_NAMESPACE: &str = "kns.";
+
+/// The longest name of a policy of Kubernetes that v3 takes.
+pub(super) const LONGEST_POLICY: usize = LONGEST_NAME - policy::OF_KUBERNETES.len();
 
 /// Directories of v2 in which it stands.
 pub const DIRECTORIES: [&str; 2] = [profile::DIRECTORY, policy::DIRECTORY];
@@ -28,6 +32,29 @@ pub struct PolicyName {
     pub namespace: String,
     /// Its name in Kubernetes.
     pub name: String,
+}
+
+impl PolicyName {
+    /// Of the name that it has in v2: `knp.default.`, its namespace, a dot, and its name.
+    pub(super) fn of_v2(name: &str) -> Option<Self> {
+        // No namespace has a dot in its name.
+        let (namespace, name) = name.strip_prefix(policy::OF_KUBERNETES)?.split_once('.')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Whether v3 cannot have it: it puts `knp.default.` before the name, and refuses what is longer than a name of Kubernetes (libcalico-go,
+    /// `validateObjectMeta`).
+    pub fn is_too_long(&self) -> bool {
+        self.name.len() > LONGEST_POLICY
+    }
+
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 /// What is left to the controllers.
@@ -52,15 +79,7 @@ impl Left {
         let policies = tree
             .matching(&format!("{}/*", policy::DIRECTORY))
             .into_iter()
-            .filter_map(|entry| {
-                let name = unescaped(entry.parts[0]);
-                // No namespace has a dot in its name.
-                let (namespace, name) = name.strip_prefix(policy::OF_KUBERNETES)?.split_once('.')?;
-                Some(PolicyName {
-                    namespace: namespace.to_owned(),
-                    name: name.to_owned(),
-                })
-            })
+            .filter_map(|entry| PolicyName::of_v2(&unescaped(entry.parts[0])))
             .collect();
         Self { profiles, policies }
     }
@@ -85,22 +104,32 @@ impl Left {
         self
     }
 
-    /// What the controllers make in a cluster with these namespaces and policies, of each kind of which v2 has any: what somebody has
-    /// deleted since those of v2 wrote they do not make again, and what has come since they make, too.
-    #[must_use]
-    pub fn in_cluster(self, namespaces: &BTreeSet<String>, policies: &BTreeSet<PolicyName>) -> Self {
-        let of_namespace = |namespace: &String| format!("{OF_NAMESPACE}{namespace}");
-        Self {
-            profiles: if self.profiles.is_empty() {
-                BTreeSet::new()
-            } else {
-                namespaces.iter().map(of_namespace).collect()
-            },
-            policies: if self.policies.is_empty() {
-                BTreeSet::new()
-            } else {
-                policies.clone()
-            },
+    /// What the controllers make of these objects of the cluster, which are of kinds that v2 has: what somebody has deleted since those of v2
+    /// wrote they do not make again, and what has come since they make, too.
+    pub fn made_of<'sources>(sources: impl IntoIterator<Item = &'sources Source>) -> Self {
+        let mut made = Self::default();
+        for source in sources {
+            match &source.origin {
+                Origin::Namespace(namespace) => made.profiles.insert(profile_of(namespace)),
+                Origin::Policy(policy) => made.policies.insert(policy.clone()),
+            };
+        }
+        made
+    }
+
+    /// Whether there is anything of the kind that the controllers make of this.
+    pub fn has_kind(&self, origin: &Origin) -> bool {
+        match origin {
+            Origin::Namespace(_) => !self.profiles.is_empty(),
+            Origin::Policy(_) => !self.policies.is_empty(),
+        }
+    }
+
+    /// Whether what the controllers make of this is among it.
+    pub fn has(&self, origin: &Origin) -> bool {
+        match origin {
+            Origin::Namespace(namespace) => self.profiles.contains(&profile_of(namespace)),
+            Origin::Policy(policy) => self.policies.contains(policy),
         }
     }
 
@@ -115,10 +144,9 @@ impl Left {
     }
 }
 
-/// Whether a label with this key keeps the controllers of v3 from writing the profile of its Namespace: they put `pcns.` before the key
-/// (libcalico-go, `NamespaceToProfile`), and a key of v3 is as long as one of Kubernetes. v2 had each label in a key of etcd's.
-pub fn is_too_long(label: &str) -> bool {
-    !is_qualified_name(&format!("pcns.{label}"))
+/// The name of a namespace's profile in v3.
+fn profile_of(namespace: &str) -> String {
+    format!("{OF_NAMESPACE}{namespace}")
 }
 
 /// What the controllers have made.
@@ -146,11 +174,7 @@ impl<'key> Made<'key> {
 impl fmt::Display for Left {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let profiles: Vec<String> = self.profiles.iter().cloned().collect();
-        let policies: Vec<String> = self
-            .policies
-            .iter()
-            .map(|policy| format!("{}/{}", policy.namespace, policy.name))
-            .collect();
+        let policies: Vec<String> = self.policies.iter().map(PolicyName::key).collect();
         let words = |one: &str, many: &str, names: &[String]| {
             let kind = if names.len() == 1 { one } else { many };
             format!("{} {kind} ({})", names.len(), first(names))
@@ -234,27 +258,31 @@ mod tests {
     }
 
     #[test]
-    fn a_label_that_is_too_long_for_a_profile() {
-        let name = |letters: usize| "a".repeat(letters);
-        assert!(!is_too_long(&name(58)));
-        assert!(is_too_long(&name(59)));
-        assert!(!is_too_long(&format!("example.com/{}", name(63))));
-        assert!(!is_too_long(&format!("{}/a", name(248))));
-        assert!(is_too_long(&format!("{}/a", name(249))));
-    }
-
-    #[test]
-    fn what_the_cluster_has_counts_where_v2_had_any() {
-        let namespaces = BTreeSet::from(["default".to_owned(), "new".to_owned()]);
-        let policies = BTreeSet::from([PolicyName {
+    fn what_the_cluster_has_is_made_anew() {
+        let policy = PolicyName {
             namespace: "default".to_owned(),
             name: "deny".to_owned(),
-        }]);
+        };
+        let origins = [
+            Origin::Namespace("default".to_owned()),
+            Origin::Namespace("new".to_owned()),
+            Origin::Policy(policy),
+        ];
+        let sources = origins.clone().map(|origin| Source {
+            uid: origin.name(),
+            origin,
+            flaw: None,
+        });
+        let made = Left::made_of(&sources);
         assert_eq!(
-            left().in_cluster(&namespaces, &policies).to_string(),
+            made.to_string(),
             "2 profiles (kns.default, kns.new), 1 policy of Kubernetes (default/deny)"
         );
-        assert!(Left::default().in_cluster(&namespaces, &policies).is_empty());
+        for origin in &origins {
+            assert!(made.has(origin) && left().has_kind(origin), "{origin:?}");
+            assert!(!Left::default().has_kind(origin), "{origin:?}");
+        }
+        assert!(left().has(&origins[0]) && !left().has(&origins[1]));
     }
 
     #[test]

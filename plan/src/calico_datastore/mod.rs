@@ -41,6 +41,7 @@ mod resource;
 mod rule;
 pub mod run;
 mod selector;
+pub mod sources;
 pub mod v2;
 mod validate;
 pub mod verify;

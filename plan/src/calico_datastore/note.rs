@@ -152,6 +152,11 @@ pub enum Note {
         /// How many there are.
         count: usize,
     },
+    /// A policy of Kubernetes that v3 cannot have, since its name is too long there.
+    LongPolicyName {
+        /// The policy.
+        key: V2Key,
+    },
     /// The settings of the address management are copied.
     IpamConfig {
         /// Whether a node's block is that node's alone.
@@ -195,6 +200,7 @@ impl Note {
             | Self::Selector { .. }
             | Self::LogPrefix { .. }
             | Self::LeftToControllers { .. }
+            | Self::LongPolicyName { .. }
             | Self::Overwritten { .. }
             | Self::Ipam(_) => None,
         }
@@ -283,6 +289,11 @@ impl fmt::Display for Note {
             Self::LeftToControllers { what, count } => write!(
                 formatter,
                 "{count} {what} are not copied: those who made them make them anew in v3"
+            ),
+            Self::LongPolicyName { key } => write!(
+                formatter,
+                "{key}: its name is too long for v3, which cannot have this policy: create the NetworkPolicy again with a shorter name, or it \
+                 holds nothing back once v3 is open"
             ),
             Self::IpamConfig { strict_affinity } => write!(
                 formatter,

@@ -10,6 +10,7 @@ use super::escape::unescaped;
 use super::go_values::lower;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
+use super::left::PolicyName;
 use super::names;
 use super::note::Note;
 use super::report::Cause;
@@ -111,6 +112,10 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         let name = unescaped(entry.parts[1]);
         if name.starts_with(OF_KUBERNETES) {
             left += 1;
+            if PolicyName::of_v2(&name).is_some_and(|policy| policy.is_too_long()) {
+                let key = V2Key::Policy(name);
+                batch.conversion.notes.push(Note::LongPolicyName { key });
+            }
             continue;
         }
         let key = V2Key::Policy(name.clone());

@@ -160,6 +160,27 @@ fn kubernetes_and_other_tiers_are_left_and_said() {
     );
 }
 
+/// v3 puts 12 letters before the name of a policy of Kubernetes, and its namespace no more.
+#[test]
+fn a_policy_of_kubernetes_that_v3_cannot_have_is_said() {
+    let said = |letters: usize| {
+        let path = format!(
+            "/calico/v1/policy/tier/default/policy/knp.default.shop.{}",
+            "a".repeat(letters)
+        );
+        let conversion = converted(&[(&path, "{}")]);
+        assert!(conversion.is_clean());
+        conversion.said()
+    };
+    assert_eq!(said(241).len(), 1);
+    let long = said(242);
+    assert_eq!(long.len(), 2, "{long:?}");
+    assert!(
+        long.iter().any(|line| line.contains("too long for v3")),
+        "{long:?}"
+    );
+}
+
 #[test]
 fn what_is_selected_otherwise_is_noted() {
     let conversion = policy(&json!({

@@ -10,6 +10,7 @@ use super::manifest::Manifest;
 use crate::calico_datastore::left::Left;
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
+use crate::calico_datastore::sources::{Flaw, Origin};
 use crate::check::policies::PolicyState;
 use crate::cluster::{DaemonSet, Malformed, Node, Webhook};
 use crate::owner::Owner;
@@ -133,8 +134,8 @@ pub struct Converted {
     pub hosts: Vec<String>,
     /// What calico-kube-controllers of v3 has to write, of what the cluster has.
     pub left: Left,
-    /// Labels of Namespaces that keep it from writing their profiles: name of the Namespace, key of the label.
-    pub too_long: Vec<(String, String)>,
+    /// Objects of the cluster of which it cannot write anything, and why.
+    pub flawed: Vec<(Origin, Flaw)>,
 }
 
 /// Why v2 cannot be converted.

@@ -6,7 +6,7 @@ use super::CheckName;
 use crate::calico_datastore::cluster::facts::ClusterFacts;
 use crate::calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
 use crate::calico_datastore::cluster::settings::Settings;
-use crate::check::{Check, Finding, Report};
+use crate::check::{Check, Finding, Report, Verdict};
 use crate::owner::Owner;
 
 /// Known, of v3, stopped while the stores change, and able to write while Calico is paused.
@@ -108,17 +108,13 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
         return;
     };
     let left = &converted.left;
-    for (namespace, label) in &converted.too_long {
-        report.fail(
-            "Namespace",
-            namespace.clone(),
-            Finding::new(
-                "metadata.labels",
-                label.clone(),
-                "58 letters at most in the name of a label without a prefix, 248 in a prefix",
-                "give it a shorter one: v3 puts `pcns.` before it, refuses the profile of this namespace then, and etcd v3 is not opened without",
-            ),
-        );
+    for (origin, flaw) in &converted.flawed {
+        let verdict = if flaw.is_certain() {
+            Verdict::Fail
+        } else {
+            Verdict::Warn
+        };
+        report.add(verdict, origin.kind(), origin.name(), flaw.finding());
     }
     let needed = "those of v3 write them anew before etcd v3 is opened: pods without their profile lose what they begin";
     let Some(controllers) = &manifest.controllers else {

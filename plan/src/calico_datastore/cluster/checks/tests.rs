@@ -12,6 +12,7 @@ use crate::calico_datastore::cluster::manifest;
 use crate::calico_datastore::left::{Left, PolicyName};
 use crate::calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use crate::calico_datastore::run::record::Phase;
+use crate::calico_datastore::sources::{Flaw, Origin};
 use crate::owner::Owner;
 
 /// Changes something of the facts.
@@ -176,25 +177,63 @@ fn what_the_conversion_leaves_somebody_writes() {
     }
 }
 
-/// Nobody would write its profile, and everything would go back at the end of the pause.
-#[test]
-fn a_label_that_v3_refuses_is_shortened_before() {
+/// The cluster, with these objects of which v3 cannot have anything.
+fn with_flawed(flawed: Vec<(Origin, Flaw)>) -> Vec<Check> {
     let mut facts = facts();
     let Ok(converted) = &mut stores(&mut facts).conversion else {
         panic!()
     };
     converted.left.profiles = ["kns.shop".to_owned()].into();
-    converted.too_long = vec![("shop".to_owned(), "a".repeat(59))];
-    let lines: Vec<String> = judged(&facts)
-        .iter()
-        .filter(|check| !check.verdict.allows())
-        .map(Check::line)
-        .collect();
+    converted.flawed = flawed;
+    let checks = judged(&facts).into_iter();
+    checks.filter(|check| check.verdict > Verdict::Pass).collect()
+}
+
+/// Nobody would write its profile.
+#[test]
+fn a_label_that_v3_refuses_is_shortened_before() {
+    let flaw = Flaw::Labels("a".repeat(59));
+    let checks = with_flawed(vec![(Origin::Namespace("shop".to_owned()), flaw)]);
+    let lines: Vec<String> = checks.iter().map(Check::line).collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(checks[0].verdict, Verdict::Fail);
     assert!(
         lines[0].starts_with("KubeControllers: Namespace shop") && lines[0].contains("58 letters at most"),
         "{lines:?}"
     );
+}
+
+/// Nobody would write that policy, and it would hold nothing back. Where that is not known, an operator knows it before.
+#[test]
+fn a_policy_that_v3_cannot_have_is_named_before() {
+    let policy = || {
+        Origin::Policy(PolicyName {
+            namespace: "shop".to_owned(),
+            name: "long".to_owned(),
+        })
+    };
+    for (flaw, verdict, words) in [
+        (
+            Flaw::Name(242),
+            Verdict::Fail,
+            "metadata.name: found 242 letters, needed 241 letters at most",
+        ),
+        (
+            Flaw::Selector("a == 'b'c'".to_owned()),
+            Verdict::Fail,
+            "no quotation mark",
+        ),
+        (Flaw::Size(2_000_000), Verdict::Warn, "up to 2000000 bytes in v3"),
+    ] {
+        let checks = with_flawed(vec![(policy(), flaw)]);
+        let lines: Vec<String> = checks.iter().map(Check::line).collect();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(checks[0].verdict, verdict);
+        assert!(
+            lines[0].starts_with("KubeControllers: NetworkPolicy shop/long") && lines[0].contains(words),
+            "{lines:?}"
+        );
+    }
 }
 
 #[test]
