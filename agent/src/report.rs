@@ -186,19 +186,30 @@ const FACTS_WAIT: Duration = Duration::from_secs(10);
 /// time: with 5 000 nodes a write for each is more than all writes of a migration.
 const PODS_WAIT: Duration = Duration::from_mins(10);
 
-/// How long after the last write a change may wait for its own (R: no write to the API that nobody waits for).
-pub fn may_wait(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
-    if is_urgent(old, new) {
+/// How long after the last write a change may wait for its own (R: no write to the API that nobody waits for). `asked` is the goal of the
+/// spec.
+pub fn may_wait(asked: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
+    let goal = goal(asked, new);
+    if is_urgent(goal, old, new) {
         Duration::ZERO
-    } else if without_pods(old) == without_pods(new) {
+    } else if without_pods(goal, old) == without_pods(goal, new) {
         PODS_WAIT
     } else {
         FACTS_WAIT
     }
 }
 
+/// Where the host is led. An agent whose journal cannot be written works towards no goal and reports [`Goal::Hold`], wherever its host is:
+/// the goal of the spec counts then.
+fn goal(asked: Goal, new: &NodeMigrationStatus) -> Goal {
+    match new.goal {
+        None | Some(Goal::Hold) => asked,
+        Some(worked_towards) => worked_towards,
+    }
+}
+
 /// Whether a change is worth a write at once.
-fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+fn is_urgent(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
         facts: None,
         pod_cidr: None,
@@ -230,23 +241,23 @@ fn is_urgent(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
         || unread(old) != unread(new)
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
-        || (pods_decide(new) && pods(old) != pods(new))
-        || has_come_late(old, new)
+        || (pods_decide(goal, new) && pods(old) != pods(new))
+        || has_come_late(goal, old, new)
 }
 
 /// Whether a pod has come to the old network of a host that leaves it: Calico must not give its address to another one.
-fn has_come_late(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+fn has_come_late(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let pods = |status: &NodeMigrationStatus| {
         let facts = status.facts.iter();
         let pods = facts.flat_map(|facts| &facts.legacy_pods);
         pods.map(|pod| pod.sandbox.clone()).collect::<BTreeSet<_>>()
     };
-    new.goal.is_some_and(Goal::is_forward) && !pods(new).is_subset(&pods(old))
+    goal.is_forward() && !pods(new).is_subset(&pods(old))
 }
 
 /// Whether who lives on the host decides what the coordinator does next: while something is asked of the host and is not so yet; and once
 /// it is so, when the last pods of the old network go.
-fn pods_decide(status: &NodeMigrationStatus) -> bool {
+fn pods_decide(goal: Goal, status: &NodeMigrationStatus) -> bool {
     /// Each of so few counts: the last ones may be our own traffic pods, which go when no other one is left.
     const FEW: usize = 3;
     let few = || {
@@ -255,15 +266,8 @@ fn pods_decide(status: &NodeMigrationStatus) -> bool {
             .as_ref()
             .is_none_or(|facts| facts.legacy_pods.len() <= FEW)
     };
-    match status.goal {
-        None | Some(Goal::Hold) => false,
-        Some(Goal::Flannel) => true,
-        Some(goal) => {
-            let wanted = goal.phase();
-            let is_so = wanted.is_none_or(|wanted| status.phase.is_some_and(|phase| phase.reaches(wanted)));
-            !is_so || few()
-        }
-    }
+    let is_there = |wanted| status.phase.is_some_and(|phase| phase.reaches(wanted));
+    goal == Goal::Flannel || goal.phase().is_some_and(|wanted| !is_there(wanted) || few())
 }
 
 /// Checks without what was found by those that hold: it counts pods.
@@ -280,7 +284,7 @@ fn verdicts(checks: &[Check]) -> Vec<Check> {
 
 /// A status without what changes with each pod. Pods of the old network only go once something is asked of the host, each once: they stay
 /// in it then, and on the way back so do Calico's. Pods on the bridge that no record names stay always: preflight tells them.
-fn without_pods(status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
+fn without_pods(goal: Goal, status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
     let unknown = status.facts.as_ref().map(unknown_ports).unwrap_or_default();
     let mut rest = NodeMigrationStatus {
         checks: verdicts(&status.checks),
@@ -288,14 +292,14 @@ fn without_pods(status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<Strin
         ..status.clone()
     };
     if let Some(facts) = &mut rest.facts {
-        if matches!(status.goal, None | Some(Goal::Hold)) {
+        if goal == Goal::Hold {
             facts.legacy_pods.clear();
             if let Found::Present(bridge) = &mut facts.bridge {
                 bridge.ports.clear();
             }
             (facts.leases, facts.delegates) = (0, 0);
         }
-        if status.goal != Some(Goal::Flannel) {
+        if goal != Goal::Flannel {
             // Whether there is any is a question of its own.
             facts.calico.pods.truncate(1);
             facts.calico.pods.iter_mut().for_each(String::clear);

@@ -5,9 +5,14 @@ use runtime::error::chain;
 
 use super::*;
 
+/// How long a change may wait where the spec asks for what the agent works towards.
+fn waits(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
+    may_wait(new.goal.unwrap_or_default(), old, new)
+}
+
 /// Whether a change is written at once.
 fn at_once(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
-    may_wait(old, new).is_zero()
+    waits(old, new).is_zero()
 }
 
 fn at(second: i64) -> Timestamp {
@@ -122,7 +127,7 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
     use Goal::{Calico, Flannel, Hold, Mixed, Swapped};
     let told = |report: &Report| status(report, 3, &NodeMigrationStatus::default(), at(100));
     let changes = |goal, phase, from: u32, to: u32| {
-        may_wait(
+        waits(
             &told(&with_pods(from, goal, phase, 0)),
             &told(&with_pods(to, goal, phase, 0)),
         )
@@ -151,8 +156,8 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
     };
     let (one, two) = (&["cali1"][..], &["cali1", "cali2"][..]);
     for (goal, wait) in [(Mixed, PODS_WAIT), (Flannel, FACTS_WAIT)] {
-        assert_eq!(may_wait(&of_calico(goal, one), &of_calico(goal, two)), wait);
-        assert_eq!(may_wait(&of_calico(goal, &[]), &of_calico(goal, one)), FACTS_WAIT);
+        assert_eq!(waits(&of_calico(goal, one), &of_calico(goal, two)), wait);
+        assert_eq!(waits(&of_calico(goal, &[]), &of_calico(goal, one)), FACTS_WAIT);
     }
     for left in [2, 1, 0] {
         assert_eq!(changes(Some(Mixed), Phase::Mixed, left + 1, left), Duration::ZERO);
@@ -160,15 +165,65 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
     // A pod that no record names is a finding of preflight, and so is that there is none any more.
     let known = told(&with_pods(30, None, Phase::Flannel, 0));
     let unknown = told(&with_pods(30, None, Phase::Flannel, 1));
-    assert_eq!(may_wait(&known, &unknown), FACTS_WAIT);
-    assert_eq!(may_wait(&unknown, &known), FACTS_WAIT);
+    assert_eq!(waits(&known, &unknown), FACTS_WAIT);
+    assert_eq!(waits(&unknown, &known), FACTS_WAIT);
     // Anything else of the host.
     let mut other = known.clone();
     other.facts.as_mut().unwrap().uplink = Some("eth0".to_owned());
-    assert_eq!(may_wait(&known, &other), FACTS_WAIT);
+    assert_eq!(waits(&known, &other), FACTS_WAIT);
     let mut failing = known.clone();
     failing.checks[0].verdict = Verdict::Fail;
-    assert_eq!(may_wait(&known, &failing), Duration::ZERO);
+    assert_eq!(waits(&known, &failing), Duration::ZERO);
+}
+
+/// An agent whose journal cannot be written reports the goal Hold, wherever its host is.
+#[test]
+fn an_agent_that_cannot_remember_its_goal_tells_pods_as_soon_as_one_that_can() {
+    use Goal::{Calico, Flannel, Hold, Mixed, Swapped};
+    let told = |pods: u32, phase, goal| {
+        let failing = Report {
+            failure: Some(Failure {
+                category: "JournalFile".to_owned(),
+                message: "the goal cannot be remembered: No space left on device".to_owned(),
+                retriable: true,
+            }),
+            ..with_pods(pods, Some(goal), phase, 0)
+        };
+        status(&failing, 3, &NodeMigrationStatus::default(), at(100))
+    };
+    for (asked, phase, from, to) in [
+        // A pod that came late, one that went on the way there and back, and the last one.
+        (Swapped, Phase::Swapped, 30, 31),
+        (Mixed, Phase::Mixed, 30, 31),
+        (Mixed, Phase::Swapped, 30, 29),
+        (Calico, Phase::Mixed, 30, 29),
+        (Mixed, Phase::Mixed, 1, 0),
+        (Flannel, Phase::Swapped, 30, 29),
+        // One of many that go, of a node that is there.
+        (Mixed, Phase::Mixed, 30, 29),
+    ] {
+        let wait = |goal| may_wait(asked, &told(from, phase, goal), &told(to, phase, goal));
+        assert_eq!(
+            wait(Hold),
+            wait(asked),
+            "{asked:?}, {phase:?}: {from} to {to} pods"
+        );
+        assert!(wait(Hold) < PODS_WAIT);
+    }
+    // It has gone back by itself, and the coordinator has not asked for that yet.
+    let wait = may_wait(
+        Mixed,
+        &told(30, Phase::Held, Flannel),
+        &told(29, Phase::Held, Flannel),
+    );
+    assert_eq!(wait, Duration::ZERO);
+    // Nothing is asked of it.
+    let wait = may_wait(
+        Hold,
+        &told(30, Phase::Flannel, Hold),
+        &told(31, Phase::Flannel, Hold),
+    );
+    assert_eq!(wait, PODS_WAIT);
 }
 
 #[test]
@@ -254,7 +309,7 @@ fn mere_facts_can_wait_and_everything_else_cannot() {
         leftovers: vec!["2 host-local leases".to_owned()],
         ..report()
     };
-    assert!(!may_wait(&first, &status(&more, 3, &first, at(200))).is_zero());
+    assert!(!waits(&first, &status(&more, 3, &first, at(200))).is_zero());
     let held = Report {
         phase: Some(Phase::Held),
         ..report()
@@ -311,7 +366,7 @@ fn an_old_range_that_is_empty_is_told_at_once() {
     assert!(at_once(&before, &two), "the first report");
     let one = told(look(&["10.244.1.1/32"]), &two);
     assert_ne!(one, two);
-    assert!(!may_wait(&two, &one).is_zero());
+    assert!(!waits(&two, &one).is_zero());
     let none = told(look(&[]), &one);
     assert!(at_once(&one, &none));
     assert!(at_once(&none, &told(None, &none)), "nobody can look any more");
@@ -364,7 +419,7 @@ fn of_services_only_connections_can_wait() {
     };
     let two = told(Some(two), &before);
     assert_ne!(two, before);
-    assert!(!may_wait(&before, &two).is_zero());
+    assert!(!waits(&before, &two).is_zero());
     let known = HostFacts {
         unknown: Found::Present(Vec::new()),
         ..one
@@ -436,7 +491,7 @@ fn traffic_is_told_when_it_says_something_new() {
     assert_eq!(told(traffic(20, 0, false), &first), first);
     let lost = told(traffic(30, 1, false), &first);
     assert_eq!(lost.traffic, Some(traffic(30, 1, false)));
-    assert!(!may_wait(&first, &lost).is_zero());
+    assert!(!waits(&first, &lost).is_zero());
     let breach = told(traffic(40, 9, true), &lost);
     assert!(at_once(&lost, &breach));
     assert!(at_once(&breach, &told(traffic(50, 9, false), &breach)));

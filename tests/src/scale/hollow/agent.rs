@@ -98,7 +98,8 @@ impl Agent {
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && let left = report::may_wait(&old, &wanted).saturating_sub(wrote_at.elapsed())
+            && let may_wait = report::may_wait(object.spec.goal, &old, &wanted)
+            && let left = may_wait.saturating_sub(wrote_at.elapsed())
             && !left.is_zero()
         {
             return Turn::Later(left);
