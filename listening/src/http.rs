@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::io;
 use std::time::Duration;
 
-use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -27,7 +28,8 @@ const LIFE: Duration = Duration::from_secs(15);
 /// Bytes of a request's head, and of what is read of its body at a time.
 const BUFFER: usize = 16 << 10;
 
-/// Serves until the process ends. A connection past the limits ends the oldest one of the client that has the most.
+/// Serves until the process ends. A connection past the limits ends the oldest one of the client that has the most. Each request says by a
+/// `ConnectInfo<SocketAddr>` from where it comes.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     serve_by(listener, router, answer).await
 }
@@ -52,7 +54,8 @@ where
     let seats = Seats::new(LIMITS);
     loop {
         let (stream, peer, seat) = crate::accept(&listener, &seats).await;
-        let answered = answer(stream, router.clone());
+        let router = router.clone().layer(Extension(ConnectInfo(peer)));
+        let answered = answer(stream, router);
         tokio::spawn(async move {
             let served = tokio::time::timeout(LIFE, answered);
             match seat.hold(served).await {
@@ -92,7 +95,10 @@ mod tests {
     async fn start() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
+        let from = async |ConnectInfo(peer): ConnectInfo<SocketAddr>| format!("{peer}\n");
+        let router = Router::new()
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/from", get(from));
         tokio::spawn(serve(listener, router));
         address
     }
@@ -118,6 +124,21 @@ mod tests {
             "{answer}"
         );
         assert!(answer.contains("connection: close"), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn a_request_says_from_where_it_comes() {
+        let address = start().await;
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            streams.push(TcpStream::connect(address).await.unwrap());
+        }
+        for mut stream in streams {
+            let own = stream.local_addr().unwrap();
+            stream.write_all(b"GET /from HTTP/1.0\r\n\r\n").await.unwrap();
+            let answer = said(&mut stream, SOON).await.unwrap();
+            assert!(answer.ends_with(&format!("\r\n{own}\n")), "{answer}");
+        }
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
@@ -127,11 +127,16 @@ fn guarded(routes: Router, guard: Guard) -> Router {
     routes.layer(middleware::from_fn_with_state(Arc::new(guard), admit))
 }
 
-async fn admit(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+async fn admit(
+    State(guard): State<Arc<Guard>>,
+    ConnectInfo(client): ConnectInfo<SocketAddr>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Some(token) = token(request.headers()) else {
         return unauthenticated("a token is missing: Authorization: Bearer TOKEN\n");
     };
-    match guard.access.of_token(token).await {
+    match guard.access.of_token(token, client.ip()).await {
         Ok(Verdict::Allowed) => next.run(request).await,
         Ok(Verdict::Unauthenticated) => unauthenticated("the API server knows no user of this token\n"),
         Ok(Verdict::Forbidden(user)) => (
