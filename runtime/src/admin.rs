@@ -81,10 +81,10 @@ where
         None => listening::http::serve(listener, beside.merge(scraped)).await,
         Some(secure) => {
             let beside = beside.merge(secure_metrics::elsewhere(secure.port));
-            if let Err(error) = secure.start(scraped) {
-                tracing::error!(%error, "metrics are not served: no thread of their own");
+            tokio::select! {
+                never = secure.serve(scraped) => never,
+                never = listening::http::serve(listener, beside) => never,
             }
-            listening::http::serve(listener, beside).await
         }
     }
 }

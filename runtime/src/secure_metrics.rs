@@ -15,12 +15,13 @@ use axum::routing::get;
 use kube::Config;
 use listening::certificate;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::client::Observer;
 use crate::error::chain;
 use crate::metrics_access::{Access, Error, Verdict};
 
-/// Between two tries to open what another process may have for the moment.
+/// Before the port is opened again that another process has, or the thread is started again that has ended.
 const NEXT_TRY: Duration = Duration::from_secs(5);
 /// Between two log lines about questions that have no answer.
 const NEXT_LINE: Duration = Duration::from_mins(1);
@@ -50,27 +51,19 @@ enum StartError {
     Certificate(#[from] certificate::Error),
     #[error("building the client that asks who reads metrics")]
     Client(#[from] kube::Error),
-    #[error("starting the thread of metrics")]
-    Thread(#[from] io::Error),
+    #[error("starting the event loop of metrics")]
+    Loop(#[from] io::Error),
 }
 
 impl SecureMetrics {
     /// Serves these routes to users who may read metrics, until the process ends, on a thread of its own: handshakes that a client asks for
     /// keep nothing else waiting, and neither does a port that another process has.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn start(self, routes: Router) -> io::Result<()> {
-        std::thread::Builder::new()
-            .name("metrics".to_owned())
-            .spawn(move || {
-                let Err(error) = self.serve(routes);
-                tracing::error!(error = chain(&error), "metrics are not served");
-            })?;
-        Ok(())
+    pub async fn serve(self, routes: Router) -> Infallible {
+        let port = Arc::new(self);
+        on_a_thread(move || port.serve_here(routes.clone()), NEXT_TRY).await
     }
 
-    fn serve(self, routes: Router) -> Result<Infallible, StartError> {
+    fn serve_here(&self, routes: Router) -> Result<Infallible, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -96,6 +89,34 @@ impl SecureMetrics {
                 }
             }
         }
+    }
+}
+
+/// Serves on a thread of its own. A thread that ends, by an error or a panic, is started again after a pause: a program does not end for its
+/// metrics, and does not go on without them.
+async fn on_a_thread<Error>(
+    serve: impl Fn() -> Result<Infallible, Error> + Clone + Send + 'static,
+    pause: Duration,
+) -> Infallible
+where
+    Error: std::error::Error + 'static,
+{
+    loop {
+        let (ends, ended) = oneshot::channel();
+        let serve = serve.clone();
+        let thread = std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || {
+                let Err(error) = serve();
+                // The program that waits for it may be ending.
+                let _ = ends.send(chain(&error));
+            });
+        let why = match thread {
+            Ok(_) => ended.await.unwrap_or_else(|_| "the thread panicked".to_owned()),
+            Err(error) => format!("starting the thread: {error}"),
+        };
+        tracing::error!(error = why, "metrics are not served; trying again");
+        tokio::time::sleep(pause).await;
     }
 }
 
@@ -172,7 +193,36 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    /// It has ended by an error, by a panic, and stays.
+    #[tokio::test]
+    async fn a_thread_that_ends_is_started_again() {
+        let starts = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&starts);
+        let (serves, served) = std::sync::mpsc::channel();
+        let serve = move || match counted.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(io::Error::other("no certificate")),
+            1 => panic!("a fault of ours"),
+            _ => {
+                serves.send(()).unwrap();
+                loop {
+                    std::thread::park();
+                }
+            }
+        };
+        let never = on_a_thread(serve, Duration::from_millis(1));
+        let waited = tokio::time::timeout(Duration::from_secs(10), async {
+            tokio::select! {
+                never = never => match never {},
+                served = tokio::task::spawn_blocking(move || served.recv()) => served.unwrap().unwrap(),
+            }
+        });
+        waited.await.unwrap();
+        assert_eq!(starts.load(Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn a_token_is_what_stands_after_bearer() {
