@@ -1,5 +1,6 @@
 //! Traffic as the gate: a traffic pod of each network on every node, who sends to whom, and what stops the rollout.
 
+mod ends;
 mod pods;
 mod reports;
 mod services;
@@ -12,12 +13,12 @@ use api::migration::Desired;
 use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use jiff::Timestamp;
-use kube::ResourceExt;
 use plan::decision::{HaltReason, Wait};
 use plan::traffic::mesh::{self, Endpoint};
 use plan::traffic::pods::Fate;
 use plan::traffic::{Flow, Generation, watch};
 
+pub use ends::{end, ending};
 use pods::Staying;
 pub use pods::{create, is_traffic_pod};
 use reports::{Reports, breaches, states, sums};
@@ -26,6 +27,7 @@ use silences::Silences;
 
 use crate::context::Context;
 use crate::drafts::Drafts;
+use crate::since::Since;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
@@ -61,6 +63,8 @@ pub struct Known {
     services: Services,
     /// Which traffic pods do not report, and since when.
     pub silences: Silences,
+    /// Nodes whose agents have not told yet, at the end, what they counted last.
+    untold: Since<String>,
 }
 
 /// What traffic says in this pass.
@@ -70,6 +74,15 @@ pub struct Watched {
     pub unwatched: Option<Wait>,
     /// Paths that lose more than they may, in words.
     pub breaches: Vec<String>,
+}
+
+#[cfg(test)]
+impl Known {
+    /// Agents have been silent for long, at the end too.
+    pub fn hurry(&mut self) {
+        self.silences.hurry();
+        self.untold.age(silences::PATIENCE);
+    }
 }
 
 impl Watched {
@@ -130,7 +143,7 @@ pub async fn watch(
         let creation = pods::create(context, migration, networks, node, *generation);
         context.obstacles.attempt(&object, creation).await?;
     }
-    status.traffic = sums(snapshot);
+    status.traffic = sums(snapshot, &status.traffic);
     let reports = Reports {
         snapshot,
         networks,
@@ -153,33 +166,6 @@ fn targets(snapshot: &Snapshot) -> BTreeSet<&str> {
         .values()
         .flat_map(|object| &object.spec.flows);
     flows.filter_map(|flow| flow.pod_uid.as_deref()).collect()
-}
-
-/// Ends all of it: after the last node, or when everything has been taken back.
-pub async fn end(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
-    let mut asks = Drafts::default();
-    for object in snapshot.node_migrations.values() {
-        ask_one(&mut asks, object, Vec::new(), None, None);
-    }
-    asks.write(context).await?;
-    for pod in &snapshot.traffic_pods {
-        own_pods::delete(context, pod).await?;
-    }
-    Ok(())
-}
-
-/// Which traffic pods have not ended yet, in words. One on a node that is away ends when that is back.
-pub fn ending(snapshot: &Snapshot) -> Option<String> {
-    let mut left = snapshot.traffic_pods.iter().filter_map(|pod| {
-        let node = pod.spec.as_ref()?.node_name.as_deref()?;
-        let is_ready = facts::nodes::is_ready(snapshot.nodes.get(node)?);
-        is_ready.then(|| format!("traffic pod {} on node {node} ends", pod.name_any()))
-    });
-    let first = left.next()?;
-    Some(match left.count() {
-        0 => first,
-        others => format!("{first}, and {others} others"),
-    })
 }
 
 /// Writes down that traffic stops the rollout, once, and says whether it does. Only what goes forward is stopped.

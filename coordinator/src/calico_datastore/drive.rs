@@ -143,7 +143,7 @@ pub async fn go_on(
     pass.enter(&next, direction, &mut known, status);
     progress(status, &observed, direction);
     match next.decision {
-        Decision::Run(Step::Finish) => pass.finish(direction, &mut known, status).await?,
+        Decision::Run(Step::Finish) => pass.finish(direction, memory, &mut known, status).await?,
         Decision::Run(step) => {
             let made = Box::pin(pass.make(&step, &mut known, memory, &observed)).await;
             done(made, status)?;
@@ -254,14 +254,15 @@ impl Pass<'_> {
     async fn finish(
         &self,
         direction: Direction,
+        memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
         use crash_point::Edge;
         crash_point::reach(Step::Finish.name(), Edge::Announced, None).await;
-        traffic::end(self.context, self.snapshot).await?;
-        if let Some(message) = traffic::ending(self.snapshot) {
-            wait(status, WaitReason::PodsTerminating, message);
+        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
+        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
+            wait(status, held.reason, held.message);
             return Ok(());
         }
         status.message = match direction {

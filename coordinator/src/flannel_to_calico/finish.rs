@@ -43,7 +43,7 @@ pub async fn finish(
     for pod in snapshot.probe_pods.values() {
         own_pods::delete(context, pod).await?;
     }
-    traffic::end(context, &snapshot).await?;
+    traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
     if selects_nodes(cache, settings)
         && keep_calicos_objects(context, memory, migration, settings, status).await?
     {
@@ -110,8 +110,8 @@ pub async fn finish(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
-    if let Some(message) = traffic::ending(&snapshot) {
-        wait(status, WaitReason::PodsTerminating, message);
+    if let Some(held) = traffic::ending(&memory.traffic, &snapshot) {
+        wait(status, held.reason, held.message);
         return Ok(());
     }
     release_agents(context, &snapshot).await?;

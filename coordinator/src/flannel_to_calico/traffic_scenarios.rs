@@ -100,7 +100,7 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
     }
     let flows = object["spec"]["flows"].as_array().cloned().unwrap_or_default();
     if flows.is_empty() {
-        return Value::Null;
+        return last_word(api, node, object);
     }
     let lost_to = api
         .get("/test/lost-to")
@@ -128,6 +128,30 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
         "judgedSince": object["spec"]["judgedSince"],
         "flows": flows.len(), "reporting": sources, "breaches": breaches, "at": "2026-01-01T00:00:00Z",
         "classes": [{ "class": "OldToOld", "sent": 100, "lost": 1, "longestGapMilliseconds": 100 }],
+    })
+}
+
+const LAST_WORD: &str = "/test/last-word";
+
+/// What the agent says once nothing is asked of it any more. Where a test says so it takes its time, and more was lost until then.
+fn last_word(api: &FakeApi, node: &str, object: &Value) -> Value {
+    let before = &object["status"]["traffic"];
+    let Some(word) = api.get(LAST_WORD).filter(|_| before.is_object()) else {
+        return Value::Null;
+    };
+    let moves = word["moves"].as_u64().unwrap();
+    if moves > 0 {
+        api.edit(LAST_WORD, &json!({ "moves": moves - 1 }));
+        return before.clone();
+    }
+    let generation = &object["metadata"]["generation"];
+    api.edit(
+        &node_migration(node),
+        &json!({ "status": { "observedGeneration": generation } }),
+    );
+    json!({
+        "flows": 0, "reporting": [], "breaches": [], "at": "2026-01-01T00:00:00Z",
+        "classes": [{ "class": "OldToOld", "sent": 100, "lost": 7, "longestGapMilliseconds": 700 }],
     })
 }
 
@@ -393,6 +417,44 @@ async fn resumed_it_goes_on_once_every_agent_has_looked_anew() {
     }
     run_to_the_end(&api).await.unwrap();
     assert!(status(&api)["breach"]["cleanSince"].is_string());
+}
+
+/// Passes until this is so, and then to the end, where every agent tells late what was lost in the last moment. Returns why it waited.
+async fn told_late(api: &FakeApi, end: &str, has_come: impl Fn(&Value) -> bool) -> Vec<String> {
+    let mut memory = Memory::default();
+    let mut reasons = Vec::new();
+    for _ in 0..200 {
+        let now = status(api);
+        if now["phase"] == end {
+            return reasons;
+        }
+        if api.get(LAST_WORD).is_none() && has_come(&now) {
+            api.put(LAST_WORD, json!({ "metadata": {}, "moves": 12 }));
+        }
+        reasons.push(now["blocked"].as_str().unwrap_or_default().to_owned());
+        passes(api, &mut memory, 1).await;
+    }
+    panic!("not {end} after 200 passes: {}", status(api));
+}
+
+#[tokio::test]
+async fn what_is_lost_just_before_the_end_is_in_the_sum_there_and_back() {
+    let lost = |api: &FakeApi| status(api)["traffic"][0]["lost"].as_u64();
+    for make in [cluster as fn() -> FakeApi, drained] {
+        let api = watched(make());
+        let reasons = told_late(&api, "Completed", |status| status["phase"] == "Finishing").await;
+        assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
+        assert_eq!(lost(&api), Some(14));
+    }
+    let api = watched(in_place());
+    let mut memory = Memory::default();
+    while !is_done(&api, "a") {
+        passes(&api, &mut memory, 1).await;
+    }
+    api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
+    let reasons = told_late(&api, "RolledBack", |status| status["undoneSince"].is_string()).await;
+    assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
+    assert_eq!(lost(&api), Some(14));
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ pub async fn undo(
     for pod in snapshot.probe_pods.values() {
         own_pods::delete(context, pod).await?;
     }
-    traffic::end(context, &snapshot).await?;
+    traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
     let undone = memory.undone.of(context, migration, status).await?;
     let forgotten: Vec<(String, Option<Vec<String>>)> =
         futures::stream::iter(snapshot.nodes.values().cloned())
@@ -153,8 +153,8 @@ pub async fn undo(
         wait(status, WaitReason::DaemonSetRollout, message);
         return Ok(());
     }
-    if let Some(message) = traffic::ending(&snapshot) {
-        wait(status, WaitReason::PodsTerminating, message);
+    if let Some(held) = traffic::ending(&memory.traffic, &snapshot) {
+        wait(status, held.reason, held.message);
         return Ok(());
     }
     release_agents(context, &snapshot).await?;

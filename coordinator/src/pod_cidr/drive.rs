@@ -280,9 +280,9 @@ impl Pass<'_> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         hands.lower(known, RAISED_TO).await?;
         calico_nodes::forget(self.store, self.cache).await?;
-        traffic::end(self.context, self.snapshot).await?;
-        if let Some(message) = traffic::ending(self.snapshot) {
-            wait(status, WaitReason::PodsTerminating, message);
+        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
+        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
+            wait(status, held.reason, held.message);
             return Ok(());
         }
         let settings = &known.settings;

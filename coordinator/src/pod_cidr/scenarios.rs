@@ -6,8 +6,9 @@ use api::names;
 use serde_json::{Value, json};
 
 use super::world::{
-    AFFINITIES, BLOCKS, CALICO, MIGRATION, NODE_NAMES, NODES, PODS, POOLS, RANGES, addresses_of_tunnel,
-    calico_node, cluster, end_of, run_until, turn, turn_remembering, turn_without_world, world_moves,
+    AFFINITIES, BLOCKS, CALICO, LAST_WORD, MIGRATION, NODE_NAMES, NODES, PODS, POOLS, RANGES,
+    addresses_of_tunnel, calico_node, cluster, end_of, run_until, turn, turn_remembering, turn_without_world,
+    world_moves,
 };
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
@@ -373,6 +374,25 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Run" } }));
     run_until(&api, "Completed").await;
     assert_gone(&api, 0);
+}
+
+/// Agents tell late what was lost in the last moment.
+#[tokio::test]
+async fn what_is_lost_just_before_the_end_is_in_the_sum() {
+    let api = cluster("Watch");
+    for _ in 0..200 {
+        if api.get(&format!("{POOLS}/old")).is_none() {
+            break;
+        }
+        turn(&api).await;
+    }
+    api.put(LAST_WORD, json!({ "metadata": {}, "moves": 8 }));
+    run_until(&api, "Completed").await;
+    let told = &api.get(MIGRATION).unwrap()["status"]["traffic"];
+    assert_eq!(
+        (&told[0]["class"], &told[0]["lost"]),
+        (&json!("NewToNew"), &json!(14))
+    );
 }
 
 /// The end of every node's tunnel.

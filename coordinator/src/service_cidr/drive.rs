@@ -170,7 +170,7 @@ pub async fn go_on(
         Box::pin(hands.exchange(&next.beside, &known, memory)).await?;
     }
     match next.decision {
-        Decision::Run(Step::Complete) => pass.complete(&mut known, status).await?,
+        Decision::Run(Step::Complete) => pass.complete(memory, &mut known, status).await?,
         Decision::Run(step) => {
             let said = Box::pin(hands.make(&step, &known, memory)).await?;
             status.blocked = String::new();
@@ -256,13 +256,14 @@ impl Pass<'_> {
     /// Takes away what was made for the time of the migration, and says that it is over.
     async fn complete(
         &self,
+        memory: &mut Memory,
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
-        traffic::end(self.context, self.snapshot).await?;
-        if let Some(message) = traffic::ending(self.snapshot) {
-            wait(status, WaitReason::PodsTerminating, message);
+        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
+        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
+            wait(status, held.reason, held.message);
             return Ok(());
         }
         let changed = known.settings.changed();

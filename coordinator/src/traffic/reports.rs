@@ -135,18 +135,68 @@ pub fn breaches(
     found.into_iter().map(|(_, message)| message).collect()
 }
 
-/// What was sent and lost on all nodes, by kind of path.
-pub fn sums(snapshot: &Snapshot) -> Vec<ClassCount> {
-    let mut sums: BTreeMap<PathClass, Totals> = BTreeMap::new();
+/// What was sent and lost on all nodes, by kind of path. An agent that starts again counts from nothing, and a node may be gone: what was
+/// `told` becomes no less.
+pub fn sums(snapshot: &Snapshot, told: &[ClassCount]) -> Vec<ClassCount> {
     let reports = snapshot
         .node_migrations
         .values()
         .filter_map(|object| object.status.as_ref()?.traffic.as_ref());
-    for count in reports.flat_map(|report| &report.classes) {
+    sum(reports.flat_map(|report| &report.classes), told)
+}
+
+fn sum<'counts>(counts: impl Iterator<Item = &'counts ClassCount>, told: &[ClassCount]) -> Vec<ClassCount> {
+    let mut sums: BTreeMap<PathClass, Totals> = BTreeMap::new();
+    for count in counts {
         let sum = sums.entry(count.class).or_default();
         *sum = sum.and(count.totals);
+    }
+    for ClassCount { class, totals } in told {
+        let sum = sums.entry(*class).or_default();
+        *sum = Totals {
+            sent: sum.sent.max(totals.sent),
+            lost: sum.lost.max(totals.lost),
+            late: sum.late.max(totals.late),
+            longest_gap_milliseconds: sum.longest_gap_milliseconds.max(totals.longest_gap_milliseconds),
+        };
     }
     sums.into_iter()
         .map(|(class, totals)| ClassCount { class, totals })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(class: PathClass, sent: u64, lost: u64) -> ClassCount {
+        let totals = Totals {
+            sent,
+            lost,
+            late: lost / 2,
+            longest_gap_milliseconds: u32::try_from(lost).unwrap() * 100,
+        };
+        ClassCount { class, totals }
+    }
+
+    #[test]
+    fn what_was_told_becomes_no_less() {
+        use PathClass::{NewToNew, OldToOld};
+        let counts = [
+            count(OldToOld, 100, 2),
+            count(OldToOld, 50, 4),
+            count(NewToNew, 9, 0),
+        ];
+        let first = sum(counts.iter(), &[]);
+        assert_eq!((first[0].totals.sent, first[0].totals.lost), (150, 6));
+        assert_eq!(first[0].totals.longest_gap_milliseconds, 400);
+        // The agent that lost most starts again, and one of the others loses more.
+        let counts = [count(OldToOld, 110, 3), count(OldToOld, 1, 0)];
+        let second = sum(counts.iter(), &first);
+        assert_eq!(second, first);
+        let counts = [count(OldToOld, 200, 7)];
+        let third = sum(counts.iter(), &second);
+        assert_eq!((third[0].totals.sent, third[0].totals.lost), (200, 7));
+        assert_eq!(sum([].iter(), &third), third);
+    }
 }

@@ -1,0 +1,221 @@
+//! The end of the traffic: no pod is asked to send any more, each agent tells what it has counted until then, and the traffic pods go.
+
+use api::{MigrationStatus, NodeMigration};
+use kube::ResourceExt;
+use plan::decision::{Wait, WaitReason};
+use plan::words::number;
+
+use super::reports::sums;
+use super::silences::PATIENCE;
+use super::{Known, ask_one};
+use crate::context::Context;
+use crate::drafts::Drafts;
+use crate::snapshot::Snapshot;
+use crate::write::WriteError;
+use crate::{facts, own_pods};
+
+/// Ends all of it: after the last node, or when everything has been taken back. Each pass until the end sums what agents tell meanwhile.
+pub async fn end(
+    context: &Context,
+    known: &mut Known,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    status.traffic = sums(snapshot, &status.traffic);
+    known.untold.keep(untold(snapshot).map(str::to_owned));
+    let mut asks = Drafts::default();
+    for object in snapshot.node_migrations.values() {
+        ask_one(&mut asks, object, Vec::new(), None, None);
+    }
+    asks.write(context).await?;
+    for pod in &snapshot.traffic_pods {
+        own_pods::delete(context, pod).await?;
+    }
+    Ok(())
+}
+
+/// What the end waits for: traffic pods that have not ended yet, then agents that have not told yet what they counted. Of a node that is away
+/// nothing is waited for, and of a silent agent nothing for long.
+pub fn ending(known: &Known, snapshot: &Snapshot) -> Option<Wait> {
+    let pods = snapshot.traffic_pods.iter().filter_map(|pod| {
+        let node = pod.spec.as_ref()?.node_name.as_deref()?;
+        is_there(snapshot, node).then(|| format!("traffic pod {} on node {node} ends", pod.name_any()))
+    });
+    let agents = untold(snapshot)
+        .filter(|node| !known.untold.is_as_long_as(&(*node).to_owned(), PATIENCE))
+        .map(|node| format!("node {node}: its agent has not told yet what was lost until the end"));
+    wait(WaitReason::PodsTerminating, pods).or_else(|| wait(WaitReason::TrafficUnwatched, agents))
+}
+
+fn wait(reason: WaitReason, mut left: impl Iterator<Item = String>) -> Option<Wait> {
+    let first = left.next()?;
+    let message = match left.count() {
+        0 => first,
+        others => format!("{first}, and {}", number(others, "other", "others")),
+    };
+    Some(Wait {
+        reason,
+        message,
+        until: None,
+    })
+}
+
+fn is_there(snapshot: &Snapshot, node: &str) -> bool {
+    snapshot
+        .nodes
+        .get(node)
+        .is_some_and(|node| facts::nodes::is_ready(node))
+}
+
+/// Nodes whose agents are there and have not told yet what they counted last.
+fn untold(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+    snapshot
+        .node_migrations
+        .iter()
+        .filter(|(node, object)| {
+            !has_told(object)
+                && is_there(snapshot, node)
+                && snapshot.agent_ready(node)
+                && !snapshot.unclear.contains_key(*node)
+        })
+        .map(|(node, _)| node.as_str())
+}
+
+/// Whether the agent counts no more and has said so. Its counts come with the generation that asks for nothing any more.
+fn has_told(object: &NodeMigration) -> bool {
+    let counts = object.status.as_ref().filter(|status| status.traffic.is_some());
+    let is_current =
+        counts.is_none_or(|status| Some(status.observed_generation) >= object.metadata.generation);
+    object.spec.flows.is_empty() && is_current
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    fn node_migration(node: &str) -> String {
+        format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
+    }
+
+    fn counts(lost: u64) -> Value {
+        json!({
+            "flows": 1, "reporting": [], "breaches": [], "at": "2026-01-01T00:00:00Z",
+            "classes": [{ "class": "OldToOld", "sent": 100, "lost": lost, "longestGapMilliseconds": 100 }],
+        })
+    }
+
+    /// Three nodes whose agents send, and have told that each lost one probe.
+    fn cluster() -> FakeApi {
+        let api = FakeApi::default();
+        for node in ["a", "b", "c"] {
+            api.put(
+                &format!("/api/v1/nodes/{node}"),
+                json!({
+                    "metadata": { "name": node },
+                    "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
+                }),
+            );
+            api.put(
+                &agent(node),
+                json!({
+                    "metadata": { "name": format!("agent-{node}"), "namespace": "replumb-system", "ownerReferences": [{
+                        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": api::names::AGENT, "uid": "d", "controller": true,
+                    }] },
+                    "spec": { "nodeName": node, "hostNetwork": true, "containers": [] },
+                    "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+                }),
+            );
+            let flow = json!({
+                "class": "OldToOld", "source": "u-1", "to": "node a", "address": "10.244.1.30", "port": 9812,
+            });
+            api.put(
+                &node_migration(node),
+                json!({
+                    "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration",
+                    "metadata": { "name": node, "generation": 1 },
+                    "spec": { "nodeName": node, "migration": "m", "flows": [flow] },
+                    "status": { "observedGeneration": 1, "traffic": counts(1) },
+                }),
+            );
+        }
+        api
+    }
+
+    fn agent(node: &str) -> String {
+        format!("/api/v1/namespaces/replumb-system/pods/agent-{node}")
+    }
+
+    /// The agent has heard that nothing is asked of it any more.
+    fn answers(api: &FakeApi, node: &str, lost: u64) {
+        let generation = api.get(&node_migration(node)).unwrap()["metadata"]["generation"].clone();
+        api.edit(
+            &node_migration(node),
+            &json!({ "status": { "observedGeneration": generation, "traffic": counts(lost) } }),
+        );
+    }
+
+    /// One pass of the end: what was lost, and what is waited for.
+    async fn pass(api: &FakeApi, known: &mut Known, status: &mut MigrationStatus) -> (u64, Option<Wait>) {
+        let snapshot = Snapshot::take(&api.cache(), "m", "replumb-system");
+        end(&api.context(), known, &snapshot, status).await.unwrap();
+        (status.traffic[0].totals.lost, ending(known, &snapshot))
+    }
+
+    fn words(wait: Option<Wait>) -> String {
+        let wait = wait.unwrap();
+        assert_eq!(wait.reason, WaitReason::TrafficUnwatched);
+        wait.message
+    }
+
+    #[tokio::test]
+    async fn what_is_lost_just_before_the_end_is_told_in_the_sum() {
+        let api = cluster();
+        let (mut known, mut status) = (Known::default(), MigrationStatus::default());
+        // In the first pass agents are still asked to send.
+        let (lost, held) = pass(&api, &mut known, &mut status).await;
+        assert_eq!(lost, 3);
+        let message = words(held);
+        assert!(
+            message.starts_with("node a: its agent") && message.ends_with("and 2 others"),
+            "{message}"
+        );
+        answers(&api, "a", 5);
+        let (lost, held) = pass(&api, &mut known, &mut status).await;
+        assert_eq!(lost, 7);
+        assert!(words(held).starts_with("node b: its agent"));
+        answers(&api, "b", 1);
+        answers(&api, "c", 2);
+        let (lost, held) = pass(&api, &mut known, &mut status).await;
+        assert_eq!((lost, held), (8, None));
+        // An agent that starts again now counts from nothing.
+        api.edit(&node_migration("a"), &json!({ "status": { "traffic": null } }));
+        assert_eq!(pass(&api, &mut known, &mut status).await, (8, None));
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_away_or_silent_does_not_hold_the_end() {
+        let api = cluster();
+        let (mut known, mut status) = (Known::default(), MigrationStatus::default());
+        let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
+        pass(&api, &mut known, &mut status).await;
+        api.edit("/api/v1/nodes/a", &not_ready);
+        api.edit(&agent("b"), &not_ready);
+        api.edit(
+            &node_migration("c"),
+            &json!({ "status": { "phase": "nonsense" } }),
+        );
+        assert_eq!(pass(&api, &mut known, &mut status).await.1, None);
+
+        let api = cluster();
+        let mut known = Known::default();
+        pass(&api, &mut known, &mut status).await;
+        answers(&api, "a", 1);
+        answers(&api, "b", 1);
+        assert!(words(pass(&api, &mut known, &mut status).await.1).starts_with("node c: its agent"));
+        known.hurry();
+        assert_eq!(pass(&api, &mut known, &mut status).await.1, None);
+    }
+}
