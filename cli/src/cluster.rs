@@ -9,9 +9,11 @@ use api::migration::MigrationPhase;
 use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration, names};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
+use plan::drain;
 use runtime::client::Limit;
 use serde_json::Value;
 
@@ -23,6 +25,9 @@ const RATE: Limit = Limit {
     requests: 100,
     period: Duration::from_secs(1),
 };
+
+/// Annotation on the API's copy of a static pod.
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Prints warnings of the API server as kubectl does.
 struct Warnings;
@@ -46,6 +51,19 @@ pub struct Cluster {
     pub address: String,
     /// Namespace that replumb is installed in.
     pub namespace: String,
+}
+
+#[cfg(test)]
+impl Cluster {
+    /// A cluster that this client reaches.
+    pub fn of(client: Client) -> Self {
+        Self {
+            watching: client.clone(),
+            client,
+            address: "https://cluster".to_owned(),
+            namespace: names::NAMESPACE.to_owned(),
+        }
+    }
 }
 
 impl Cluster {
@@ -169,6 +187,28 @@ impl Cluster {
         }
     }
 
+    /// Pods of a node but those of our own that prove and watch. The API server tells what it has in memory: it finds them there by an index,
+    /// and would read every pod of the cluster from etcd otherwise.
+    pub async fn pods_on(&self, node: &str) -> Result<Vec<drain::Pod>, CliError> {
+        let api: Api<Pod> = Api::all(self.client.clone());
+        let there = ListParams::default()
+            .fields(&format!("spec.nodeName={node}"))
+            .match_any();
+        let list = api.list(&there).await;
+        let pods = list.map_err(|source| CliError::api("listing", format!("pods of node {node}"), source))?;
+        let own = [names::TRAFFIC_COMPONENT, names::PROBE_COMPONENT];
+        let is_own = |pod: &Pod| {
+            let component = pod.labels().get(names::COMPONENT_LABEL);
+            pod.namespace().as_deref() == Some(self.namespace.as_str())
+                && component.is_some_and(|component| own.contains(&component.as_str()))
+        };
+        Ok(pods
+            .iter()
+            .filter(|pod| !is_own(pod))
+            .map(|pod| resident(pod, node))
+            .collect())
+    }
+
     /// Creates a Migration.
     pub async fn create(
         &self,
@@ -252,6 +292,31 @@ impl Cluster {
                 source,
             )
         })
+    }
+}
+
+/// What says whether the pod has to leave its node.
+fn resident(pod: &Pod, node: &str) -> drain::Pod {
+    let status = pod.status.clone().unwrap_or_default();
+    drain::Pod {
+        namespace: pod.namespace().unwrap_or_default(),
+        name: pod.name_any(),
+        node: node.to_owned(),
+        host_network: pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.host_network)
+            .unwrap_or(false),
+        mirror: pod.annotations().contains_key(MIRROR_ANNOTATION),
+        finished: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+        deleted_at: pod.metadata.deletion_timestamp.as_ref().map(|time| time.0),
+        addresses: status
+            .pod_ips
+            .iter()
+            .flatten()
+            .filter_map(|address| address.ip.parse().ok())
+            .collect(),
+        ..drain::Pod::default()
     }
 }
 

@@ -279,6 +279,16 @@ impl CliError {
         }
     }
 
+    /// Whether the API server does not let this user do it.
+    pub fn is_forbidden(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => {
+                matches!(source.as_ref(), kube::Error::Api(status) if status.is_forbidden())
+            }
+            _ => false,
+        }
+    }
+
     /// What the process says with its exit code.
     pub fn outcome(&self) -> Outcome {
         match self {

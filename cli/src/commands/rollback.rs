@@ -4,8 +4,6 @@ use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationSpec, NodeMigration};
 use jiff::Timestamp;
 use kube::ResourceExt;
-use plan::flannel_to_calico::phase::Phase;
-use serde::Serialize;
 use tokio::time::Instant;
 
 use super::{change, confirm, watch};
@@ -17,37 +15,8 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::patience::patiently;
 use crate::render::status::line;
-use crate::render::table::table;
 use crate::render::view::View;
-use crate::{pod_cidr, say, service_cidr};
-
-/// What happens on a node.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Effect {
-    node: String,
-    phase: Option<Phase>,
-    /// Pods of the old network, which live on; absent without a report of the node's agent.
-    stay: Option<usize>,
-    /// Pods with an address of the new network, which are evicted; absent likewise.
-    move_away: Option<usize>,
-    /// What its agent takes back on the host.
-    changes: Vec<String>,
-}
-
-impl Effect {
-    fn of(object: &NodeMigration) -> Self {
-        let status = object.status.clone().unwrap_or_default();
-        let facts = status.facts.as_ref();
-        Self {
-            node: object.spec.node_name.clone(),
-            phase: status.phase,
-            stay: facts.map(|facts| facts.legacy_pods.iter().filter(|pod| pod.attached).count()),
-            move_away: facts.map(|facts| facts.calico.pods.len()),
-            changes: status.changes,
-        }
-    }
-}
+use crate::{flannel_to_calico, pod_cidr, say, service_cidr};
 
 pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcome, CliError> {
     confirm::possible(rollback.yes)?;
@@ -64,7 +33,13 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
         let of_kind = pod_cidr::rollback::describe(&there)
             .or_else(|| service_cidr::rollback::describe(&there, &rollback.services, &book))
             .or_else(|| datastore::rollback::describe(&there));
-        say::answer(&of_kind.unwrap_or_else(|| describe(&meant, rollback.all)))?;
+        let text = match of_kind {
+            Some(text) => text,
+            None => {
+                flannel_to_calico::rollback::describe(cluster, &meant, rollback.all, Timestamp::now()).await
+            }
+        };
+        say::answer(&text)?;
     }
     if !rollback.yes {
         let what = if rollback.all {
@@ -131,8 +106,12 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
     }
 }
 
-/// What happens on the nodes that were named, or on all.
-fn meant(there: &Migration, nodes: &[NodeMigration], rollback: &Rollback) -> Result<Vec<Effect>, CliError> {
+/// The nodes that were named, or all.
+fn meant<'node>(
+    there: &Migration,
+    nodes: &'node [NodeMigration],
+    rollback: &Rollback,
+) -> Result<Vec<&'node NodeMigration>, CliError> {
     let known = |name: &String| nodes.iter().any(|object| object.spec.node_name == *name);
     if let Some(unknown) = rollback.nodes.iter().find(|name| !known(name)) {
         return Err(CliError::NoSuchNode {
@@ -144,39 +123,7 @@ fn meant(there: &Migration, nodes: &[NodeMigration], rollback: &Rollback) -> Res
     Ok(nodes
         .iter()
         .filter(|object| rollback.all || rollback.nodes.contains(&object.spec.node_name))
-        .map(Effect::of)
         .collect())
-}
-
-fn describe(effects: &[Effect], all: bool) -> String {
-    let count =
-        |number: Option<usize>| number.map_or_else(|| "not known".to_owned(), |number| number.to_string());
-    let rows: Vec<Vec<String>> = effects
-        .iter()
-        .map(|effect| {
-            vec![
-                effect.node.clone(),
-                effect.phase.map_or("-", Phase::as_str).to_owned(),
-                count(effect.stay),
-                count(effect.move_away),
-                effect.changes.len().to_string(),
-            ]
-        })
-        .collect();
-    let mut text = table(
-        &["NODE", "PHASE", "PODS STAY", "PODS EVICTED", "STEPS ON HOST"],
-        &rows,
-    );
-    text.push_str(
-        "\nPods of the old network live on. Those with an address of the new one are evicted under their budgets.\n",
-    );
-    if all {
-        text.push_str(
-            "After the last node, everything that was written for the cluster is taken back, and the old network's DaemonSet \
-             loses its node selector (its pods are rolled).\n",
-        );
-    }
-    text
 }
 
 /// Whether it has come to its other end: somebody asked for the way back too late.
