@@ -10,6 +10,7 @@ use super::calico_etcd;
 use super::control_plane::{DNS_SERVICE, POD_NETWORK, server};
 use super::families::IpFamilies;
 use super::pod_network::PodNetwork;
+use super::state::Machine;
 use super::tunnel::Tunnel;
 
 /// How kube-proxy directs traffic to services. There is no ipvs: the kernels of labs seldom have it.
@@ -81,7 +82,7 @@ const TRAFFIC: &str = include_str!("../../manifests/traffic.yaml");
 
 /// What the manifests leave open.
 #[derive(Clone, Debug)]
-pub struct Values(BTreeMap<&'static str, String>);
+pub struct Values(BTreeMap<String, String>);
 
 impl Values {
     /// For a cluster with its API server at this address.
@@ -136,13 +137,23 @@ impl Values {
         ]);
         let of_tunnel = tunnel.values();
         values.extend(of_tunnel.map(|(name, value)| (name, value.to_owned())));
-        Self(values)
+        let named = values.into_iter().map(|(name, value)| (name.to_owned(), value));
+        Self(named.collect())
+    }
+
+    /// The same with the address of each machine, by its name: a lab beside another one has other addresses.
+    #[must_use]
+    pub fn with_machines(mut self, machines: &BTreeMap<String, Machine>) -> Self {
+        let addresses = machines.iter();
+        self.0
+            .extend(addresses.map(|(name, machine)| (name.clone(), machine.address.to_string())));
+        self
     }
 
     /// The same with another network for pods.
     #[must_use]
     pub fn with_pod_network(mut self, network: &str) -> Self {
-        self.0.insert("pod-network", network.to_owned());
+        self.0.insert("pod-network".to_owned(), network.to_owned());
         self
     }
 
@@ -195,7 +206,9 @@ impl Values {
     /// Each of its flows has a probe every so many milliseconds.
     pub fn traffic(&self, interval_ms: u64) -> Result<String> {
         let mut values = self.clone();
-        values.0.insert("probe-interval-ms", interval_ms.to_string());
+        values
+            .0
+            .insert("probe-interval-ms".to_owned(), interval_ms.to_string());
         values.fill(TRAFFIC)
     }
 
@@ -211,7 +224,7 @@ impl Values {
                 );
             };
             let Some(value) = self.0.get(name) else {
-                let known: Vec<_> = self.0.keys().copied().collect();
+                let known: Vec<_> = self.0.keys().map(String::as_str).collect();
                 bail!("the manifest asks for {name:?}; there is {}", known.join(", "));
             };
             filled.push_str(before);

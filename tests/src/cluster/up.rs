@@ -298,6 +298,7 @@ impl Cluster {
             state.pod_network,
             state.tunnel,
         )
+        .with_machines(&state.machines)
     }
 
     /// Starts the sample workloads and waits until they run.

@@ -15,7 +15,8 @@ use crate::cluster::wait::{Look, until};
 /// Within this time every API server obeys a new policy.
 const OBEYED: Duration = Duration::from_mins(1);
 
-/// One change to the lab, from outside of the tool.
+/// One change to the lab, from outside of the tool. In each text a machine's name in double braces, as in `{{ lab-control }}`, stands for
+/// its address, which differs from lab to lab.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// kubectl with these arguments.
@@ -42,13 +43,13 @@ pub struct Case {
     pub about: &'static str,
     /// The check that has to refuse.
     pub check: &'static str,
-    /// Words that the refusal has to contain: object, value found, value needed.
+    /// Words that the refusal has to contain: object, value found, value needed. Addresses as in [`Change`].
     pub says: &'static [&'static str],
     /// What spoils the cluster.
     pub spoil: &'static [Change],
     /// What mends it.
     pub mend: &'static [Change],
-    /// Merged into the Migration's spec, as JSON.
+    /// Merged into the Migration's spec, as JSON. Addresses as in [`Change`].
     pub spec: &'static str,
 }
 
@@ -72,6 +73,12 @@ pub fn find(cases: &'static [Case], name: &str) -> Result<&'static Case> {
             names.join(", ")
         )
     })
+}
+
+/// What the case says of the Migration's spec.
+pub async fn spec(cluster: &Cluster, case: &Case) -> Result<Value> {
+    let text = cluster.values().await.fill(case.spec)?;
+    serde_json::from_str(&text).with_context(|| format!("parse the spec of case {}", case.name))
 }
 
 /// Spoils the cluster as the case says, asks for the migration, mends the cluster, and returns what the tool answered.
@@ -119,10 +126,9 @@ async fn refused(cluster: &Cluster, operator: &Operator, case: &Case, manifest: 
             output.text
         );
     }
-    let missing: Vec<&str> = std::iter::once(case.check)
-        .chain(case.says.iter().copied())
-        .filter(|word| !output.text.contains(word))
-        .collect();
+    let mut missing = filled(cluster, case.says).await?;
+    missing.insert(0, case.check.to_owned());
+    missing.retain(|word| !output.text.contains(word));
     if !missing.is_empty() {
         bail!(
             "the refusal does not say {}; it said:\n{}",
@@ -141,14 +147,42 @@ async fn refused(cluster: &Cluster, operator: &Operator, case: &Case, manifest: 
 }
 
 async fn apply(cluster: &Cluster, change: &Change) -> Result<()> {
+    let api = cluster.api();
     match change {
-        Change::Kubectl(arguments) => cluster.api().kubectl(arguments).await.map(|_| ()),
-        Change::UntilRefused(arguments, words) => until_refused(cluster, arguments, words).await,
-        Change::Apply(manifest) => cluster.api().apply(manifest).await,
-        Change::Delete(manifest) => delete(cluster, manifest).await,
-        Change::Node(node, script) => cluster.run_in_node(node, &["sh", "-c", script]).await.map(|_| ()),
-        Change::Etcd(method, path, body) => Etcd::of(cluster).await?.tell(method, path, body).await,
+        Change::Kubectl(arguments) => {
+            let arguments = filled(cluster, arguments).await?;
+            api.kubectl(&texts(&arguments)).await.map(|_| ())
+        }
+        Change::UntilRefused(arguments, words) => {
+            let arguments = filled(cluster, arguments).await?;
+            until_refused(cluster, &texts(&arguments), words).await
+        }
+        Change::Apply(manifest) => api.apply(&fill(cluster, manifest).await?).await,
+        Change::Delete(manifest) => delete(cluster, &fill(cluster, manifest).await?).await,
+        Change::Node(node, script) => {
+            let script = fill(cluster, script).await?;
+            let command = ["sh", "-c", &script];
+            cluster.run_in_node(node, &command).await.map(|_| ())
+        }
+        Change::Etcd(method, path, body) => {
+            let body = fill(cluster, body).await?;
+            Etcd::of(cluster).await?.tell(method, path, &body).await
+        }
     }
+}
+
+/// A text with the addresses of this lab.
+async fn fill(cluster: &Cluster, text: &str) -> Result<String> {
+    cluster.values().await.fill(text)
+}
+
+async fn filled(cluster: &Cluster, all: &[&str]) -> Result<Vec<String>> {
+    let values = cluster.values().await;
+    all.iter().map(|text| values.fill(text)).collect()
+}
+
+fn texts(all: &[String]) -> Vec<&str> {
+    all.iter().map(String::as_str).collect()
 }
 
 async fn until_refused(cluster: &Cluster, arguments: &[&str], words: &str) -> Result<()> {
@@ -173,6 +207,34 @@ async fn delete(cluster: &Cluster, manifest: &str) -> Result<()> {
         .map(|_| ())
 }
 
+/// The values of a lab with three machines in this subnet.
+#[cfg(test)]
+fn a_lab(subnet: &str) -> crate::cluster::Values {
+    use crate::cluster::state::{CONTROL_PLANE, Machine};
+    use crate::cluster::{
+        Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Tunnel, Values, node_name,
+    };
+    let machine = |host: u8| Machine {
+        address: format!("{subnet}.{host}").parse().unwrap(),
+        on: true,
+    };
+    let machines = [
+        (CONTROL_PLANE.to_owned(), machine(2)),
+        (node_name(0), machine(11)),
+        (node_name(1), machine(12)),
+    ];
+    Values::new(
+        &Images::default(),
+        machine(2).address,
+        ProxyMode::default(),
+        PacketFilter::default(),
+        IpFamilies::default(),
+        PodNetwork::default(),
+        Tunnel::default(),
+    )
+    .with_machines(&machines.into())
+}
+
 /// Looks whether every case says enough.
 ///
 /// # Panics
@@ -182,6 +244,7 @@ async fn delete(cluster: &Cluster, manifest: &str) -> Result<()> {
 pub fn assert_complete(cases: &'static [Case]) {
     let names: std::collections::BTreeSet<&str> = cases.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases.len());
+    let lab = a_lab("172.30.9");
     for case in cases {
         assert!(
             !case.says.is_empty() && !case.check.is_empty() && !case.about.is_empty(),
@@ -194,7 +257,34 @@ pub fn assert_complete(cases: &'static [Case]) {
             case.name
         );
         serde_json::from_str::<Value>(case.spec).unwrap();
+        // A lab beside another one has another subnet of this range.
+        let said = lab.fill(&format!("{case:?}")).unwrap();
+        let written = format!("{case:?}").replace("172.30.0.0/16", "");
+        assert!(
+            !written.contains("172.30."),
+            "{} says an address of one lab: {written}",
+            case.name
+        );
+        assert!(!said.contains("{{ "), "{said}");
     }
     let error = find(cases, "nothing").unwrap_err().to_string();
     assert!(error.contains(cases[0].name), "{error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_says_the_addresses_of_the_lab_that_it_is_in() {
+        let said = |subnet: &str| {
+            let lab = a_lab(subnet);
+            lab.fill("via {{ lab-worker-1 }} of {{ lab-control }} and {{ control-plane }}")
+                .unwrap()
+        };
+        assert_eq!(said("172.30.0"), "via 172.30.0.12 of 172.30.0.11 and 172.30.0.2");
+        assert_eq!(said("172.30.7"), "via 172.30.7.12 of 172.30.7.11 and 172.30.7.2");
+        let other = a_lab("172.30.0").fill("{{ lab-worker-9 }}");
+        assert!(other.unwrap_err().to_string().contains("lab-worker-9"));
+    }
 }

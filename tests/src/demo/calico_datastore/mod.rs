@@ -88,7 +88,7 @@ pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
         end: End::There,
-        spec: serde_json::from_str(case.spec)?,
+        spec: breaking::spec(cluster, case).await?,
         kills: 0,
     };
     let answer = breaking::spoil(cluster, operator, case, &manifest(cluster, &wanted).await?).await?;

@@ -21,7 +21,7 @@ const MENDED: Duration = Duration::from_mins(3);
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let annotations = flannels_annotations(cluster).await?;
     let wanted = Wanted {
-        spec: serde_json::from_str(case.spec)?,
+        spec: breaking::spec(cluster, case).await?,
         ..Wanted::default()
     };
     let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;

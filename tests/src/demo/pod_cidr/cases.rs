@@ -57,7 +57,7 @@ pub const CASES: &[Case] = &[
         name: "overlap-nodes",
         about: "the new range holds the nodes' own addresses",
         check: "Ranges",
-        says: &["lab-control", "172.30.0.11", "172.30.0.0/16"],
+        says: &["lab-control", "{{ lab-control }}", "172.30.0.0/16"],
         spec: r#"{"podCidr":{"to":"172.30.0.0/16"}}"#,
         ..PLAIN
     },
@@ -85,7 +85,7 @@ pub const CASES: &[Case] = &[
         says: &["lab-worker-1", "10.200.7.0/24"],
         spoil: &[Change::Node(
             "lab-worker-1",
-            "ip route add 10.200.7.0/24 via 172.30.0.12",
+            "ip route add 10.200.7.0/24 via {{ lab-worker-1 }}",
         )],
         mend: &[Change::Node("lab-worker-1", "ip route delete 10.200.7.0/24")],
         ..PLAIN

@@ -74,7 +74,7 @@ pub fn manifest(wanted: &Wanted) -> Value {
 /// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
-        spec: serde_json::from_str(case.spec)?,
+        spec: breaking::spec(cluster, case).await?,
         ..Wanted::new("1")?
     };
     let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;

@@ -55,7 +55,7 @@ pub const CASES: &[Case] = &[
         name: "overlap-nodes",
         about: "the new range holds the nodes' own addresses",
         check: "Ranges",
-        says: &["lab-control", "172.30.0.11", "172.30.0.0/16"],
+        says: &["lab-control", "{{ lab-control }}", "172.30.0.0/16"],
         spec: r#"{"serviceCidr":{"to":["172.30.0.0/16"]}}"#,
         ..PLAIN
     },
@@ -91,7 +91,7 @@ pub const CASES: &[Case] = &[
         says: &["lab-worker-1", "172.31.7.0/24"],
         spoil: &[Change::Node(
             "lab-worker-1",
-            "ip route add 172.31.7.0/24 via 172.30.0.12",
+            "ip route add 172.31.7.0/24 via {{ lab-worker-1 }}",
         )],
         mend: &[Change::Node("lab-worker-1", "ip route delete 172.31.7.0/24")],
         ..PLAIN
@@ -166,7 +166,7 @@ pub const CASES: &[Case] = &[
                 "set",
                 "env",
                 AGENTS,
-                "KUBERNETES_SERVICE_HOST=172.30.0.2",
+                "KUBERNETES_SERVICE_HOST={{ control-plane }}",
                 "KUBERNETES_SERVICE_PORT=6443",
             ]),
             ROLLED_OUT,

@@ -126,7 +126,7 @@ pub fn manifest(wanted: &Wanted) -> Value {
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     own_path(cluster).await?;
     let wanted = Wanted {
-        spec: serde_json::from_str(case.spec)?,
+        spec: breaking::spec(cluster, case).await?,
         ..Wanted::new(End::There, false)?
     };
     let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;
@@ -173,7 +173,8 @@ impl<'cluster> Run<'cluster> {
         let image = api
             .kubectl(&["get", "deployment", "echo", "-n", "traffic", "-o", image])
             .await?;
-        api.apply(&sample::objects(wanted.size, &image).to_string())
+        let server = cluster.control_plane_address().await;
+        api.apply(&sample::objects(wanted.size, &image, server).to_string())
             .await?;
         for workload in sample::workloads(wanted.size) {
             api.rolled_out(&workload, sample::NAMESPACE, LIMIT).await?;

@@ -90,8 +90,8 @@ impl Size {
     }
 }
 
-/// Namespace, pods that answer, and Services.
-pub fn objects(size: Size, image: &str) -> Value {
+/// Namespace, pods that answer, and Services; `api_server` is the endpoint of the one whose endpoints are written by hand.
+pub fn objects(size: Size, image: &str, api_server: Ipv4Addr) -> Value {
     let mut items =
         vec![json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } })];
     items.extend(deployments(size).map(|name| deployment(size, &name, image)));
@@ -106,7 +106,7 @@ pub fn objects(size: Size, image: &str) -> Value {
     items.push(json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": { "name": "by-hand-1", "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "by-hand" } },
-        "addressType": "IPv4", "endpoints": [{ "addresses": ["172.30.0.2"] }],
+        "addressType": "IPv4", "endpoints": [{ "addresses": [api_server] }],
         "ports": [{ "name": "https", "port": 6443, "protocol": "TCP" }],
     }));
     json!({ "apiVersion": "v1", "kind": "List", "items": items })
@@ -438,6 +438,18 @@ pub fn prober(prober: &Prober<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn endpoints_by_hand_are_of_the_lab_that_they_are_in() {
+        let objects = objects(Size::Small, "image", "172.30.7.2".parse().unwrap());
+        let items = objects["items"].as_array().unwrap();
+        let slice = items
+            .iter()
+            .find(|object| object["kind"] == "EndpointSlice")
+            .unwrap();
+        assert_eq!(slice["endpoints"][0]["addresses"], json!(["172.30.7.2"]));
+        assert!(!objects.to_string().contains("172.30.0."));
+    }
 
     #[test]
     fn there_are_more_than_forty_and_each_class_is_there_in_either_size() {
