@@ -1,6 +1,7 @@
 //! `cargo lab test`: everything that is tested, the cheapest first, with one count at the end.
 
 mod advisories;
+mod place;
 mod programs;
 
 use std::process::ExitCode;
@@ -9,10 +10,11 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
 
+use place::Run;
 use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 
 use super::up::ClusterArguments;
-use super::{Ended, Place, interrupted};
+use super::{Ended, interrupted};
 use crate::assets::{self, Build};
 use crate::cluster::{Cluster, PodNetwork, Tunnel};
 use crate::demo::Tools;
@@ -188,13 +190,13 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         arguments.only.clone()
     };
     let progress = Progress::default();
-    sweep(&arguments, &progress).await?;
+    let run = Run::begin(&arguments.cluster.place.directory, &progress).await?;
     let mut tally = Tally::default();
     let mut took = Vec::new();
     for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
         progress.say(format_args!("{part:?}"));
         let began = Instant::now();
-        let work = Box::pin(perform(part, &arguments, &progress));
+        let work = Box::pin(perform(part, &arguments, &run, &progress));
         // What makes a lab takes it away when it is told to end: nobody else may listen, and be the first.
         let result = if part.makes_a_lab() {
             work.await
@@ -225,7 +227,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     })
 }
 
-async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Result<Tally> {
+async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progress) -> Result<Tally> {
     match part {
         Part::Format => Ok(whole(
             "cargo fmt --all --check",
@@ -263,25 +265,25 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
         Part::Api => api_tests(arguments, progress).await,
         Part::Scale => scale_tests(arguments, progress).await,
         Part::Back => {
-            in_cluster(arguments, SMALL, async |cluster, tools| {
+            in_cluster(arguments, run, SMALL, async |cluster, tools| {
                 let mut tally = end_to_end::refusals(cluster, tools).await;
                 tally.add(end_to_end::back(cluster, tools).await);
                 tally
             })
             .await
         }
-        Part::Fair => in_cluster(arguments, SMALL, end_to_end::fair).await,
-        Part::InPlace => in_cluster(arguments, SMALL, end_to_end::in_place).await,
-        Part::Gate => in_cluster(arguments, SMALL, end_to_end::gate).await,
+        Part::Fair => in_cluster(arguments, run, SMALL, end_to_end::fair).await,
+        Part::InPlace => in_cluster(arguments, run, SMALL, end_to_end::in_place).await,
+        Part::Gate => in_cluster(arguments, run, SMALL, end_to_end::gate).await,
         Part::Crash => {
             let mut arguments = arguments.clone();
             arguments.cluster.crash_points = true;
-            in_cluster(&arguments, SMALL, async |cluster, tools| {
+            in_cluster(&arguments, run, SMALL, async |cluster, tools| {
                 end_to_end::crash(cluster, tools).await
             })
             .await
         }
-        Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, SMALL, end_to_end::pod_cidr).await,
+        Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, run, SMALL, end_to_end::pod_cidr).await,
         Part::PodCidrEtcd => {
             let mut arguments = arguments.clone();
             // With a tunnel there is more to do, in etcd and on every node; nothing of the way without one is left out.
@@ -289,36 +291,40 @@ async fn perform(part: Part, arguments: &Arguments, progress: &Progress) -> Resu
             in_cluster_of(
                 PodNetwork::CalicoEtcd,
                 &arguments,
+                run,
                 SMALL,
                 end_to_end::pod_cidr_etcd,
             )
             .await
         }
-        Part::ServiceCidr => in_cluster(arguments, SMALL, end_to_end::service_cidr).await,
-        Part::CalicoV2 => in_cluster_of(PodNetwork::CalicoV2, arguments, SMALL, end_to_end::calico_v2).await,
+        Part::ServiceCidr => in_cluster(arguments, run, SMALL, end_to_end::service_cidr).await,
+        Part::CalicoV2 => {
+            in_cluster_of(PodNetwork::CalicoV2, arguments, run, SMALL, end_to_end::calico_v2).await
+        }
         Part::CalicoDatastore => {
             in_cluster_of(
                 PodNetwork::CalicoV2,
                 arguments,
+                run,
                 SMALL,
                 end_to_end::calico_datastore,
             )
             .await
         }
         Part::Wide => {
-            in_cluster(arguments, MEDIUM, async |cluster, tools| {
+            in_cluster(arguments, run, MEDIUM, async |cluster, tools| {
                 end_to_end::wide(cluster, tools).await
             })
             .await
         }
         Part::Storm => {
-            in_cluster(arguments, LARGE, async |cluster, tools| {
+            in_cluster(arguments, run, LARGE, async |cluster, tools| {
                 end_to_end::storm(cluster, tools).await
             })
             .await
         }
-        Part::Strangers => in_cluster(arguments, SMALL, end_to_end::strangers).await,
-        Part::StrangerServices => in_cluster(arguments, SMALL, end_to_end::stranger_services).await,
+        Part::Strangers => in_cluster(arguments, run, SMALL, end_to_end::strangers).await,
+        Part::StrangerServices => in_cluster(arguments, run, SMALL, end_to_end::stranger_services).await,
     }
 }
 
@@ -381,41 +387,21 @@ const MEDIUM: usize = 5;
 /// Enough for one to die, one to join and one to be deleted.
 const LARGE: usize = 6;
 
-/// Where a lab of the tests lives: beside the one of the other commands.
-fn place(arguments: &Arguments, nodes: usize) -> Place {
-    let directory = &arguments.cluster.place.directory;
-    Place {
-        directory: directory.with_file_name(format!("test-{nodes}")),
-    }
-}
-
-/// Takes away the labs of an earlier run that was killed: they would take the processor from this one.
-async fn sweep(arguments: &Arguments, progress: &Progress) -> Result<()> {
-    for nodes in [SMALL, MEDIUM, LARGE] {
-        let directory = place(arguments, nodes).open()?;
-        if Cluster::remove_abandoned(&directory).await? {
-            progress.say(format_args!(
-                "removed the lab that an earlier run has left in {}",
-                directory.path().display()
-            ));
-        }
-    }
-    Ok(())
-}
-
 /// Makes a cluster of flannel's, runs the cases in it, and takes it away.
 async fn in_cluster(
     arguments: &Arguments,
+    run: &Run,
     nodes: usize,
     cases: impl AsyncFnOnce(&Cluster, &Tools) -> Tally,
 ) -> Result<Tally> {
-    in_cluster_of(PodNetwork::Flannel, arguments, nodes, cases).await
+    in_cluster_of(PodNetwork::Flannel, arguments, run, nodes, cases).await
 }
 
 /// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.
 async fn in_cluster_of(
     network: PodNetwork,
     arguments: &Arguments,
+    run: &Run,
     nodes: usize,
     cases: impl AsyncFnOnce(&Cluster, &Tools) -> Tally,
 ) -> Result<Tally> {
@@ -428,7 +414,7 @@ async fn in_cluster_of(
     } else {
         PROBE_INTERVAL
     });
-    wanted.place = place(arguments, nodes);
+    wanted.place = run.place(nodes);
     let tools = wanted.tools().await?;
     let cluster = wanted.up().await?;
     let directory = cluster.directory().clone();
