@@ -12,6 +12,8 @@ pub mod end_to_end;
 pub mod http;
 pub mod image;
 pub mod machine;
+pub mod ports;
 pub mod progress;
 pub mod scale;
+pub mod started;
 pub mod store;

@@ -13,6 +13,7 @@ use http::{Request, StatusCode};
 use kube::{Client, Config};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
+use lab::ports::Port;
 use runtime::admin::{self, Health};
 use runtime::client::Observer;
 use runtime::secure_metrics::SecureMetrics;
@@ -41,12 +42,11 @@ impl Observer for Unheard {
 }
 
 /// A program's two ports: health, and metrics.
-async fn program(config: Config) -> (u16, u16) {
+async fn program(config: Config) -> (u16, Port) {
     let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    // Free a moment ago.
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let [plain_port, port] = [&plain, &free].map(|listener| listener.local_addr().unwrap().port());
-    drop(free);
+    let plain_port = plain.local_addr().unwrap().port();
+    let claimed = Port::claim().unwrap();
+    let port = claimed.number();
     let secure = SecureMetrics {
         given: plain.local_addr().ok(),
         node: None,
@@ -63,7 +63,7 @@ async fn program(config: Config) -> (u16, u16) {
         Arc::new(Well),
         axum::Router::new(),
     ));
-    (plain_port, port)
+    (plain_port, claimed)
 }
 
 /// The answer to a scrape, of a client that takes any certificate.
@@ -102,10 +102,10 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
         .token(names::NAMESPACE, names::COORDINATOR, None)
         .await
         .unwrap();
-    let (plain, secure) = program(lab.config_with_token(&own).await.unwrap()).await;
+    let (plain, port) = program(lab.config_with_token(&own).await.unwrap()).await;
     let (plain, secure) = (
         format!("http://127.0.0.1:{plain}"),
-        format!("https://127.0.0.1:{secure}"),
+        format!("https://127.0.0.1:{}", port.number()),
     );
 
     // Nothing is served beside health.

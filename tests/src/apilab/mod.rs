@@ -16,7 +16,7 @@ pub use settings::Settings;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde_json::json;
 
 use crate::cluster::authority::Authority;
+use crate::started::{Ended, Process};
 use crate::store::Store;
 use programs::run;
 
@@ -42,7 +43,7 @@ pub struct ApiLab {
     own: server::Server,
     authority: Authority,
     /// What was started for it, the store first.
-    processes: Mutex<Vec<Child>>,
+    processes: Mutex<Vec<Process>>,
 }
 
 impl ApiLab {
@@ -72,7 +73,7 @@ impl ApiLab {
 
     /// The store of the API server.
     pub fn store(&self) -> Store {
-        Store::new(Ipv4Addr::LOCALHOST, self.own.etcd)
+        Store::new(Ipv4Addr::LOCALHOST, self.own.etcd.number())
     }
 
     /// Starts one more program, which ends with the lab and with the thread that calls this.
@@ -83,6 +84,17 @@ impl ApiLab {
             .unwrap_or_else(PoisonError::into_inner)
             .push(child);
         Ok(())
+    }
+
+    /// How the first of its programs has ended that has.
+    fn ended(&self) -> Result<Option<Ended>> {
+        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        for process in processes.iter_mut() {
+            if let Some(ended) = process.ended()? {
+                return Ok(Some(ended));
+            }
+        }
+        Ok(None)
     }
 
     /// A client of the administrator. A client belongs to the runtime that made it: each test makes its own.

@@ -38,10 +38,8 @@ impl Drop for OwnApiLab {
     fn drop(&mut self) {
         let processes = self.0.processes.get_mut().unwrap_or_else(PoisonError::into_inner);
         // The last one first: nothing asks a server that is gone.
-        while let Some(mut process) = processes.pop() {
-            // One that has ended already cannot be killed, and is waited for all the same.
-            process.kill().ok();
-            process.wait().ok();
+        while let Some(process) = processes.pop() {
+            drop(process);
         }
         if let Err(error) = fs::remove_dir_all(&self.0.folder) {
             eprintln!("{} could not be removed: {error}", self.0.folder.display());

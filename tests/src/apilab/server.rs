@@ -1,15 +1,16 @@
 //! The API server's process: its certificate, its arguments, and how it is started anew with another range of Services.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Child;
 use std::sync::PoisonError;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 
 use super::{ApiLab, client, start};
 use crate::cluster::authority::{self, Authority};
 use crate::cluster::control_plane::KUBERNETES_SERVICE;
+use crate::ports::Port;
+use crate::started::{Process, on_free_ports};
 
 /// The place among the processes of a lab: behind the store.
 const PLACE: usize = 1;
@@ -18,20 +19,22 @@ const NAMES: [&str; 2] = ["localhost", "kubernetes.default.svc"];
 const PROGRAM: &str = "kube-apiserver";
 
 /// The part of the arguments that every start of the API server shares.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Server {
     /// The port of the store.
-    pub(super) etcd: u16,
+    pub(super) etcd: Port,
+    /// The port on which the store waits for others like it.
+    pub(super) _peers: Port,
     /// The port on which clients expect it.
-    pub(super) port: u16,
+    pub(super) port: Port,
     /// Arguments that the lab was asked for.
     pub(super) more: String,
 }
 
 impl Server {
     /// The arguments with this range of Services, listening on this port.
-    pub(super) fn arguments(&self, keys: &Path, port: u16, services: &str) -> String {
-        let Self { etcd, port: _, more } = self;
+    pub(super) fn arguments(&self, keys: &Path, port: &Port, services: &str) -> String {
+        let (etcd, port, more) = (self.etcd.number(), port.number(), &self.more);
         let keys = keys.display();
         format!(
             "--etcd-servers=http://127.0.0.1:{etcd} --bind-address=127.0.0.1 --advertise-address=127.0.0.1 \
@@ -64,15 +67,8 @@ pub(super) fn certify(authority: &Authority, services: &[Ipv4Addr]) -> Result<()
 pub struct SecondServer {
     /// The address of the server.
     pub address: SocketAddr,
-    process: Child,
-}
-
-impl Drop for SecondServer {
-    fn drop(&mut self) {
-        // A process that has ended cannot be killed, and is waited for all the same.
-        self.process.kill().ok();
-        self.process.wait().ok();
-    }
+    process: Process,
+    _port: Port,
 }
 
 impl ApiLab {
@@ -85,13 +81,14 @@ impl ApiLab {
     /// Starts one more API server with this range of Services, on a port of its own, and waits until it is ready. The server ends
     /// with the thread that calls this.
     pub async fn second_server(&self, services: &str) -> Result<SecondServer> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .and_then(|listener| listener.local_addr())
-            .context("take a free port")?
-            .port();
-        let arguments = self.own.arguments(self.authority.folder(), port, services);
-        let second = SecondServer {
-            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        on_free_ports(async || self.begin_second_server(services).await).await
+    }
+
+    async fn begin_second_server(&self, services: &str) -> Result<SecondServer> {
+        let port = Port::claim()?;
+        let arguments = self.own.arguments(self.authority.folder(), &port, services);
+        let mut second = SecondServer {
+            address: SocketAddr::from((Ipv4Addr::LOCALHOST, port.number())),
             process: start::spawn_as(
                 &self.programs,
                 &self.folder,
@@ -99,11 +96,13 @@ impl ApiLab {
                 "second-apiserver",
                 &arguments,
             )?,
+            _port: port,
         };
         let identity = self.authority.client("lab-admin", Some("system:masters"))?;
         let url = format!("https://{}", second.address);
         let kubeconfig = self.authority.kubeconfig(&url, "lab-admin", &identity)?;
-        start::ready(&client(&kubeconfig).await?, &self.folder).await?;
+        let client = client(&kubeconfig).await?;
+        start::ready(&client, &self.folder, || second.process.ended()).await?;
         Ok(second)
     }
 
@@ -112,26 +111,27 @@ impl ApiLab {
     pub async fn restart_server(&self, services: &str) -> Result<()> {
         {
             let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
-            let process = processes.get_mut(PLACE).context("the lab has an API server")?;
-            process.kill().context("end the API server")?;
-            process.wait().context("wait for the API server")?;
+            ensure!(processes.len() > PLACE, "the lab has no API server");
+            // The port stays this lab's until the next one listens on it.
+            drop(processes.remove(PLACE));
             let arguments = self
                 .own
-                .arguments(self.authority.folder(), self.own.port, services);
-            *process = start::spawn_as(
+                .arguments(self.authority.folder(), &self.own.port, services);
+            let again = start::spawn_as(
                 &self.programs,
                 &self.folder,
                 PROGRAM,
                 "kube-apiserver-again",
                 &arguments,
             )?;
+            processes.insert(PLACE, again);
         }
-        start::ready(&self.admin().await?, &self.folder).await
+        start::ready(&self.admin().await?, &self.folder, || self.ended()).await
     }
 
     /// The port on which the API server listens.
     pub fn port(&self) -> u16 {
-        self.own.port
+        self.own.port.number()
     }
 
     /// Writes an object of the administrator's into a file of the lab and applies it.

@@ -1,10 +1,9 @@
 //! Starting etcd and the API server, so that they end with the process, whatever ends it.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -18,6 +17,8 @@ use crate::cluster::authority::{self, Authority};
 use crate::cluster::control_plane::{KUBERNETES_SERVICE, SERVICE_NETWORK};
 use crate::cluster::replumb::manifests;
 use crate::cluster::wait::{Look, until};
+use crate::ports::Port;
+use crate::started::{Ended, Process, on_free_ports};
 
 /// Folders of labs begin so; the process that made it follows.
 const FOLDER: &str = "replumb-apilab-";
@@ -52,51 +53,8 @@ async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab>
         None => programs::find().await?,
     };
     let folder = folder()?;
-    let authority = Authority::create(&folder.join("pki"))?;
-    let pki = authority.folder();
-    server::certify(&authority, &[KUBERNETES_SERVICE])?;
-    let [etcd, peers, port] = ports()?;
-    let server = format!("https://127.0.0.1:{port}");
-    let admin = authority.client("lab-admin", Some("system:masters"))?;
-    authority::write(
-        &folder.join("admin.conf"),
-        &authority.kubeconfig(&server, "lab-admin", &admin)?,
-    )?;
-
-    // The data need not survive the machine under the lab: no fsync.
-    let data = folder.join("etcd").display().to_string();
-    let store = spawn(
-        &programs,
-        &folder,
-        "etcd",
-        &format!(
-            "--name=lab --data-dir={data} --unsafe-no-fsync --log-level=warn \
-             --listen-client-urls=http://127.0.0.1:{etcd} --advertise-client-urls=http://127.0.0.1:{etcd} \
-             --listen-peer-urls=http://127.0.0.1:{peers} --initial-advertise-peer-urls=http://127.0.0.1:{peers} \
-             --initial-cluster=lab=http://127.0.0.1:{peers} {}",
-            settings.etcd
-        ),
-    )?;
-    let own = Server {
-        etcd,
-        port,
-        more: settings.server(&folder)?,
-    };
-    let server_process = spawn(
-        &programs,
-        &folder,
-        "kube-apiserver",
-        &own.arguments(pki, port, SERVICE_NETWORK),
-    )?;
-    let lab = ApiLab {
-        folder,
-        programs,
-        server,
-        own,
-        authority,
-        processes: Mutex::new(vec![store, server_process]),
-    };
-    ready(&lab.admin().await?, &lab.folder).await?;
+    server::certify(&Authority::create(&folder.join("pki"))?, &[KUBERNETES_SERVICE])?;
+    let lab = on_free_ports(async || begin(&programs, &folder, settings).await).await?;
     if let Some(controllers) = settings.controllers {
         lab.run(
             "kube-controller-manager",
@@ -110,9 +68,66 @@ async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab>
     Ok(lab)
 }
 
-/// Waits until the API server of this client is ready.
-pub(super) async fn ready(client: &Client, logs: &Path) -> Result<()> {
+/// Starts etcd and the API server, and waits until they answer. Where one of them ends, so does the other.
+async fn begin(programs: &Path, folder: &Path, settings: &Settings) -> Result<ApiLab> {
+    let authority = Authority::open(&folder.join("pki"))?;
+    let [etcd, peers, port] = Port::claim_all()?;
+    let server = format!("https://127.0.0.1:{}", port.number());
+    let admin = authority.client("lab-admin", Some("system:masters"))?;
+    authority::write(
+        &folder.join("admin.conf"),
+        &authority.kubeconfig(&server, "lab-admin", &admin)?,
+    )?;
+
+    // The data need not survive the machine under the lab: no fsync.
+    let data = folder.join("etcd").display().to_string();
+    let (store_port, peers_port) = (etcd.number(), peers.number());
+    let store = spawn(
+        programs,
+        folder,
+        "etcd",
+        &format!(
+            "--name=lab --data-dir={data} --unsafe-no-fsync --log-level=warn \
+             --listen-client-urls=http://127.0.0.1:{store_port} --advertise-client-urls=http://127.0.0.1:{store_port} \
+             --listen-peer-urls=http://127.0.0.1:{peers_port} --initial-advertise-peer-urls=http://127.0.0.1:{peers_port} \
+             --initial-cluster=lab=http://127.0.0.1:{peers_port} {}",
+            settings.etcd
+        ),
+    )?;
+    let own = Server {
+        etcd,
+        _peers: peers,
+        port,
+        more: settings.server(folder)?,
+    };
+    let server_process = spawn(
+        programs,
+        folder,
+        "kube-apiserver",
+        &own.arguments(authority.folder(), &own.port, SERVICE_NETWORK),
+    )?;
+    let lab = ApiLab {
+        folder: folder.to_owned(),
+        programs: programs.to_owned(),
+        server,
+        own,
+        authority,
+        processes: Mutex::new(vec![store, server_process]),
+    };
+    ready(&lab.admin().await?, folder, || lab.ended()).await?;
+    Ok(lab)
+}
+
+/// Waits until the API server of this client is ready, or what it needs has ended.
+pub(super) async fn ready(
+    client: &Client,
+    logs: &Path,
+    mut ended: impl FnMut() -> Result<Option<Ended>>,
+) -> Result<()> {
     until("the API server to be ready", START_LIMIT, logs, async || {
+        if let Some(ended) = ended()? {
+            return Ok(Look::Never(ended.into()));
+        }
         let request = http::Request::get("/readyz?verbose").body(Vec::new())?;
         let text = client.request_text(request).await?;
         Ok(if text.contains("readyz check passed") {
@@ -219,20 +234,8 @@ fn folder() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Three ports that were free a moment ago.
-fn ports() -> Result<[u16; 3]> {
-    let take = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("take a free port");
-    // All three are held until each is known: no number comes twice.
-    let held = [take()?, take()?, take()?];
-    let mut ports = [0; 3];
-    for (port, listener) in ports.iter_mut().zip(&held) {
-        *port = listener.local_addr().context("look at the port")?.port();
-    }
-    Ok(ports)
-}
-
 /// Starts a program that dies with the thread that calls this, whatever ends it.
-pub(super) fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<Child> {
+pub(super) fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<Process> {
     spawn_as(programs, folder, name, name, arguments)
 }
 
@@ -243,19 +246,12 @@ pub(super) fn spawn_as(
     name: &str,
     log: &str,
     arguments: &str,
-) -> Result<Child> {
-    let log = folder.join(format!("{log}.log"));
-    let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-    let errors = out
-        .try_clone()
-        .with_context(|| format!("open {} again", log.display()))?;
-    Command::new("setpriv")
+) -> Result<Process> {
+    let mut command = Command::new("setpriv");
+    command
         .arg("--pdeathsig=KILL")
         .arg(programs.join(name))
-        .args(arguments.split_whitespace())
-        .stdin(Stdio::null())
-        .stdout(out)
-        .stderr(errors)
-        .spawn()
-        .with_context(|| format!("run {name} by setpriv (Debian: apt-get install util-linux)"))
+        .args(arguments.split_whitespace());
+    Process::start(name, folder.join(format!("{log}.log")), &mut command)
+        .context("setpriv is in Debian's package util-linux")
 }

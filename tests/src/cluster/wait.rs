@@ -15,10 +15,12 @@ pub enum Look<T> {
     Done(T),
     /// It does not yet; this is what there is instead.
     NotYet(String),
+    /// It will not, for this reason.
+    Never(anyhow::Error),
 }
 
 /// Looks again and again until the condition holds. An error of a look is a value like any other: the API server may be
-/// away for a while. After the limit: an error with the value seen last and where the logs are.
+/// away for a while. Once it will never hold: an error at once. After the limit: an error with the value seen last and where the logs are.
 pub async fn until<T, L>(what: &str, limit: Duration, logs: &Path, mut look: L) -> Result<T>
 where
     L: AsyncFnMut() -> Result<Look<T>>,
@@ -30,6 +32,7 @@ where
         match tokio::time::timeout(left, look()).await {
             Ok(Ok(Look::Done(value))) => return Ok(value),
             Ok(Ok(Look::NotYet(seen))) => last = seen,
+            Ok(Ok(Look::Never(why))) => return Err(why.context(format!("waited for {what}"))),
             Ok(Err(error)) => last = format!("{error:#}"),
             Err(_) => last = format!("{last} (the last look got no answer)"),
         }

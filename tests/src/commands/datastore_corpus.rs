@@ -63,7 +63,6 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
             }
         }
     }
-    etcd.stop().await?;
     reasons.sort_unstable();
     reasons.dedup();
     if !reasons.is_empty() {

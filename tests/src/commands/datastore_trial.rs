@@ -71,7 +71,6 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
             what()
         ));
     }
-    etcd.stop().await?;
     if let Some(file) = &arguments.report {
         let report = json!({ "undisturbed": undisturbed, "killed": all.len() });
         let text = serde_json::to_string_pretty(&report)?;

@@ -1,10 +1,8 @@
 //! A real etcd of Debian's, 3.4 with its v2 API, on the loopback; and what is in it, read by a client that is none of ours.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -13,10 +11,12 @@ use base64::engine::general_purpose::STANDARD;
 use datastore::etcd2::{encode, url};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use super::wire;
 use crate::cluster::wait::{Look, until};
+use crate::ports::Port;
+use crate::started::{Process, on_free_ports};
 
 const START_LIMIT: Duration = Duration::from_mins(1);
 /// Keys that are written at the same time.
@@ -38,21 +38,25 @@ pub struct Options {
 /// An etcd that runs as long as this lives.
 #[derive(Debug)]
 pub struct Etcd {
-    child: Child,
-    port: u16,
+    process: Process,
+    port: Port,
+    _peers: Port,
     scheme: &'static str,
     has_v2: bool,
-    logs: PathBuf,
 }
 
 impl Etcd {
     /// Starts it with an empty store in a folder of its own.
     pub async fn start(folder: &Path, options: &Options) -> Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-        let [port, peers] = ports()?;
+        on_free_ports(async || Self::begin(folder, options).await).await
+    }
+
+    async fn begin(folder: &Path, options: &Options) -> Result<Self> {
+        let claimed = Port::claim_all::<2>()?;
+        let [port, peers] = claimed.each_ref().map(Port::number);
         let scheme = if options.tls.is_some() { "https" } else { "http" };
-        let log = File::create(folder.join("etcd.log")).context("create the log of etcd")?;
-        let mut command = Command::new(&options.program);
+        let mut command = std::process::Command::new(&options.program);
         command
             .arg("--name=store")
             .arg(format!("--data-dir={}", folder.join("data").display()))
@@ -72,30 +76,27 @@ impl Etcd {
                 .arg(format!("--cert-file={}", certificate.display()))
                 .arg(format!("--key-file={}", key.display()));
         }
-        let child = command
-            .env_remove("ETCDCTL_API")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().context("share the log of etcd")?)
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("start {}", options.program.display()))?;
-        let etcd = Self {
-            child,
+        command.env_remove("ETCDCTL_API");
+        let [port, peers] = claimed;
+        let mut etcd = Self {
+            process: Process::start("etcd", folder.join("etcd.log"), &mut command)?,
             port,
+            _peers: peers,
             scheme,
             has_v2: options.v2 == Some(true),
-            logs: folder.to_owned(),
         };
-        etcd.answers().await?;
+        etcd.answers(folder).await?;
         Ok(etcd)
     }
 
-    async fn answers(&self) -> Result<()> {
-        until("etcd answers", START_LIMIT, &self.logs, async || {
+    async fn answers(&mut self, logs: &Path) -> Result<()> {
+        until("etcd answers", START_LIMIT, logs, async || {
+            if let Some(ended) = self.process.ended()? {
+                return Ok(Look::Never(ended.into()));
+            }
             if self.scheme == "https" {
                 // Whoever has no certificate may connect, and that is all.
-                tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await?;
+                tokio::net::TcpStream::connect(self.at()).await?;
                 return Ok(Look::Done(()));
             }
             let (status, body) = wire::ask(self.at(), "GET", "/health", JSON, "").await?;
@@ -109,12 +110,12 @@ impl Etcd {
     }
 
     fn at(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port)
+        SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port())
     }
 
     /// As clients name it.
     pub fn url(&self) -> String {
-        format!("{}://127.0.0.1:{}", self.scheme, self.port)
+        format!("{}://127.0.0.1:{}", self.scheme, self.port())
     }
 
     /// Whether it has its v2 API.
@@ -124,12 +125,7 @@ impl Etcd {
 
     /// Its port.
     pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Ends it.
-    pub async fn stop(mut self) -> Result<()> {
-        self.child.kill().await.context("end etcd")
+        self.port.number()
     }
 
     /// Writes one key of v2.
@@ -281,19 +277,6 @@ fn range(prefix: &str) -> Result<Value> {
     let mut end = prefix.as_bytes().to_vec();
     *end.last_mut().context("an empty prefix")? += 1;
     Ok(json!({ "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end) }))
-}
-
-/// Two ports that nobody has at this moment.
-fn ports() -> Result<[u16; 2]> {
-    let mut held = Vec::new();
-    for _ in 0..2 {
-        held.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("look for a free port")?);
-    }
-    let mut ports = [0; 2];
-    for (port, listener) in ports.iter_mut().zip(&held) {
-        *port = listener.local_addr().context("look for a free port")?.port();
-    }
-    Ok(ports)
 }
 
 /// The program is of this version, and not of another that lies there by that name.

@@ -331,9 +331,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
         &["start"],
         "the standard input is not a terminal",
     )
-    .await?;
-    without.stop().await?;
-    newest.stop().await
+    .await
 }
 
 /// What controllers of v3 have written in an earlier attempt.
@@ -447,7 +445,7 @@ async fn certificates(bench: &Bench) -> Result<()> {
     // Filled before it asks for certificates.
     let plain = bench.etcd("old-with-tls", Some(true)).await?;
     seed(&plain).await?;
-    plain.stop().await?;
+    drop(plain);
     let with_tls = async |name: &str, program: &Path, v2| {
         let options = Options {
             program: program.to_owned(),
@@ -499,6 +497,5 @@ async fn certificates(bench: &Bench) -> Result<()> {
     if status["keysV3"].as_u64().is_none_or(|keys| keys < 100) {
         bail!("too few keys in v3: {status}");
     }
-    old.stop().await?;
-    new.stop().await
+    Ok(())
 }

@@ -1,8 +1,6 @@
 //! The coordinator as users run it: its own program, its own account, its own limit of memory.
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::process::{Child, Stdio};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +19,8 @@ use crate::cluster::Images;
 use crate::cluster::authority;
 use crate::cluster::wait::{Look, until};
 use crate::http::{self, Answer};
+use crate::ports::Port;
+use crate::started::{Process, on_free_ports};
 
 /// How the audit log names it.
 pub const USER: &str = "system:serviceaccount:replumb-system:replumb-coordinator";
@@ -35,8 +35,8 @@ const HEAPS: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 /// A coordinator that runs. Dropped, it is ended.
 #[derive(Debug)]
 pub struct Coordinator {
-    process: Child,
-    listen: SocketAddr,
+    process: Process,
+    port: Port,
     proxy: Proxy,
     // Removed after the process has ended.
     limit: MemoryLimit,
@@ -45,6 +45,10 @@ pub struct Coordinator {
 impl Coordinator {
     /// Starts it and waits until it has read the cluster.
     pub async fn start(lab: &OwnApiLab, size: &Size) -> Result<Self> {
+        on_free_ports(async || Self::begin(lab, size).await).await
+    }
+
+    async fn begin(lab: &OwnApiLab, size: &Size) -> Result<Self> {
         let server = lab.server().trim_start_matches("https://");
         let server: SocketAddr = server
             .parse()
@@ -56,30 +60,22 @@ impl Coordinator {
             &kubeconfig,
             &lab.kubeconfig_through(&through, &token(lab).await?)?,
         )?;
-        let listen = free_address()?;
-        let log = lab.folder().join("coordinator.log");
-        let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
-        let errors = out
-            .try_clone()
-            .with_context(|| format!("open {} again", log.display()))?;
+        let port = Port::claim()?;
         let limit = MemoryLimit::create(size.memory_limit)?;
-        let process = limit
-            .command(&size.coordinator)
-            .arg(format!("--listen={listen}"))
+        let mut command = limit.command(&size.coordinator);
+        command
+            .arg(format!("--listen={}:{}", Ipv4Addr::LOCALHOST, port.number()))
             .env("KUBECONFIG", &kubeconfig)
             .env("POD_NAME", "replumb-coordinator-0")
             .env("POD_NAMESPACE", names::NAMESPACE)
             .env("NODE_NAME", Place(size.nodes.saturating_sub(1)).name())
             .env("AGENT_IMAGE", Images::default().agent)
-            .env(HEAPS.0, HEAPS.1)
-            .stdin(Stdio::null())
-            .stdout(out)
-            .stderr(errors)
-            .spawn()
-            .context("run the coordinator by setpriv (Debian: apt-get install util-linux)")?;
+            .env(HEAPS.0, HEAPS.1);
+        let log = lab.folder().join("coordinator.log");
         let mut coordinator = Self {
-            process,
-            listen,
+            process: Process::start("the coordinator", log, &mut command)
+                .context("setpriv is in Debian's package util-linux")?,
+            port,
             proxy,
             limit,
         };
@@ -93,6 +89,9 @@ impl Coordinator {
             READY_LIMIT,
             lab.folder(),
             async || {
+                if let Some(ended) = self.process.ended()? {
+                    return Ok(Look::Never(ended.into()));
+                }
                 let answer = self.get("/readyz").await?;
                 Ok(if answer.status == 200 {
                     Look::Done(())
@@ -105,14 +104,9 @@ impl Coordinator {
     }
 
     /// What the kernel says of it now. An error when it has ended.
-    pub fn usage(&mut self, lab: &OwnApiLab) -> Result<Usage> {
-        if let Some(status) = self.process.try_wait().context("look at the coordinator")? {
-            let log = fs::read_to_string(lab.folder().join("coordinator.log")).unwrap_or_default();
-            let last: Vec<&str> = log.lines().rev().take(5).collect();
-            bail!(
-                "the coordinator has ended ({status}); its last lines, the newest first:\n{}",
-                last.join("\n")
-            );
+    pub fn usage(&mut self) -> Result<Usage> {
+        if let Some(ended) = self.process.ended()? {
+            return Err(ended.into());
         }
         process::usage(self.process.id())
     }
@@ -131,7 +125,7 @@ impl Coordinator {
     }
 
     async fn get(&self, path: &str) -> Result<Answer> {
-        http::ask(Ipv4Addr::LOCALHOST, self.listen.port(), "GET", path, "").await
+        http::ask(Ipv4Addr::LOCALHOST, self.port.number(), "GET", path, "").await
     }
 
     /// What limits its memory.
@@ -147,14 +141,6 @@ impl Coordinator {
     /// Bytes between it and the API server.
     pub fn counts(&self) -> &Counts {
         &self.proxy.counts
-    }
-}
-
-impl Drop for Coordinator {
-    fn drop(&mut self) {
-        // One that has ended already cannot be killed, and is waited for all the same.
-        self.process.kill().ok();
-        self.process.wait().ok();
     }
 }
 
@@ -175,11 +161,6 @@ async fn token(lab: &OwnApiLab) -> Result<String> {
         .status
         .context("a TokenRequest is answered with a status")?
         .token)
-}
-
-fn free_address() -> Result<SocketAddr> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("take a free port")?;
-    listener.local_addr().context("look at the port")
 }
 
 #[cfg(test)]

@@ -213,7 +213,7 @@ impl Measured<'_> {
     }
 
     async fn look(&mut self) -> Result<()> {
-        let usage = self.coordinator.usage(self.lab)?;
+        let usage = self.coordinator.usage()?;
         let metrics = self.coordinator.metrics().await?;
         self.looks.add(Look {
             at: self.began.elapsed(),
