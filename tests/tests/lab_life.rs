@@ -219,6 +219,23 @@ fn a_second_start_is_refused_and_harms_nothing() {
         "{said}"
     );
     assert!(first.wait().unwrap().success());
+    // No pod came before flannel had written the subnet of its node.
+    let failed = lab
+        .command("kubectl")
+        .args([
+            "get",
+            "events",
+            "-A",
+            "--field-selector=reason=FailedCreatePodSandBox",
+        ])
+        .args(["-o", "jsonpath={.items[*].message}"])
+        .output()
+        .unwrap();
+    let failed = (
+        failed.status.success(),
+        String::from_utf8_lossy(&failed.stdout).into_owned(),
+    );
+    assert!(failed.0 && !failed.1.contains("subnet.env"), "{failed:?}");
 
     let after = lab.up().output().unwrap();
     assert_eq!(after.status.code(), Some(1));

@@ -9,8 +9,11 @@ use super::Cluster;
 use super::control_plane::POD_NETWORK;
 use super::families::{IpFamilies, POD_NETWORK_IPV6};
 use super::pods::{CALICO_NAMESPACE, FLANNEL_NAMESPACE};
+use super::wait::{Look, until};
 
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
+/// Where flannel's CNI plugin reads the subnet of its node.
+const SUBNET: &str = "/run/flannel/subnet.env";
 
 /// Who connects the pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
@@ -138,17 +141,40 @@ impl Cluster {
         let network = self.pod_network().await;
         let (workload, namespace) = network.daemon_set();
         self.api.rolled_out(workload, namespace, ROLLOUT_LIMIT).await?;
-        if network.has_etcd() {
-            self.api
-                .rolled_out(
-                    "deployment/calico-kube-controllers",
-                    CALICO_NAMESPACE,
-                    ROLLOUT_LIMIT,
-                )
-                .await?;
+        match network {
+            PodNetwork::Flannel => self.subnets_are_written().await?,
+            PodNetwork::Calico => {}
+            PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd => {
+                self.api
+                    .rolled_out(
+                        "deployment/calico-kube-controllers",
+                        CALICO_NAMESPACE,
+                        ROLLOUT_LIMIT,
+                    )
+                    .await?;
+            }
         }
         self.progress
             .say(format_args!("kube-proxy and {} run", network.name()));
+        Ok(())
+    }
+
+    /// Waits until flannel has written each node's subnet. Its pods have no readiness probe and are Ready before; a pod that comes meanwhile
+    /// gets no network, and its kubelet waits more than 10 s for the next try.
+    async fn subnets_are_written(&self) -> Result<()> {
+        for node in self.node_names().await {
+            let what = format!("flannel to write {SUBNET} on node {node}");
+            let logs = self.directory.machine_logs(&node);
+            until(&what, ROLLOUT_LIMIT, &logs, async || {
+                let found = self.exec_in_node(&node, &["test", "-s", SUBNET]).await?;
+                Ok(if found.status.success() {
+                    Look::Done(())
+                } else {
+                    Look::NotYet("no such file".to_owned())
+                })
+            })
+            .await?;
+        }
         Ok(())
     }
 
