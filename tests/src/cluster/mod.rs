@@ -310,11 +310,8 @@ impl Cluster {
         };
         let authority = authority::Authority::open(&self.directory.keys())?;
         control_plane::certify(&self.directory, &authority, address, first)?;
+        self.stop_api_server().await?;
         let control = self.control(CONTROL_PLANE);
-        // As in `stop_api_server`.
-        control
-            .stop(control_plane::CONTROLLER_MANAGER, Duration::from_secs(10))
-            .await?;
         control
             .start(control_plane::api_server(address, services))
             .await?;

@@ -185,7 +185,8 @@ fn texts(all: &[String]) -> Vec<&str> {
     all.iter().map(String::as_str).collect()
 }
 
-async fn until_refused(cluster: &Cluster, arguments: &[&str], words: &str) -> Result<()> {
+/// Runs kubectl until the API server refuses it with these words.
+pub async fn until_refused(cluster: &Cluster, arguments: &[&str], words: &str) -> Result<()> {
     let what = format!("`kubectl {}` is refused", arguments.join(" "));
     until(&what, OBEYED, &cluster.directory().logs(), async || {
         Ok(match cluster.api().kubectl(arguments).await {

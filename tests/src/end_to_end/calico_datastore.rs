@@ -19,7 +19,7 @@ use crate::demo::operator::{Exit, Operator};
 use crate::demo::{End, Tools, breaking};
 
 const STEP: Duration = Duration::from_mins(5);
-/// Whoever starts the controllers is refused.
+/// Whoever starts the controllers is refused. What writes them and starts none is not.
 const NO_CONTROLLERS: &str = "
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -29,7 +29,7 @@ spec:
   matchConstraints:
     resourceRules: [{ apiGroups: [apps], apiVersions: [v1], operations: [UPDATE], resources: [deployments] }]
   validations:
-    - expression: object.metadata.name != 'calico-kube-controllers' || object.spec.replicas == 0
+    - expression: object.metadata.name != 'calico-kube-controllers' || object.spec.replicas <= oldObject.spec.replicas
       message: nobody starts the controllers
 ---
 apiVersion: admissionregistration.k8s.io/v1
@@ -37,6 +37,19 @@ kind: ValidatingAdmissionPolicyBinding
 metadata: { name: no-controllers }
 spec: { policyName: no-controllers, validationActions: [Deny] }
 ";
+/// What it says.
+const NO_CONTROLLERS_SAYS: &str = "nobody starts the controllers";
+/// One more of the controllers than there are.
+const MORE_CONTROLLERS: [&str; 8] = [
+    "patch",
+    "deployment",
+    "calico-kube-controllers",
+    "-n",
+    "kube-system",
+    "--dry-run=server",
+    "-p",
+    r#"{"spec":{"replicas":2}}"#,
+];
 /// What the controllers, of v2 and of v3, may do.
 const RIGHTS: &str = "clusterrole/calico-kube-controllers";
 /// The shortest pause that can be asked for, in seconds.
@@ -97,25 +110,16 @@ async fn back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()>
     as_before(cluster, &look).await
 }
 
-/// Nobody may start the controllers, from the moment on that the stores are converted: every node has changed by then.
+/// Nobody may start the controllers: every node has changed by then.
 async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
-    let wanted = Wanted {
-        end: End::Back,
-        // So that the policy is obeyed when it counts.
-        spec: json!({ "calicoDatastore": { "settleSeconds": 20 } }),
-        kills: 0,
-    };
-    begin(cluster, &operator, &wanted).await?;
-    look.until_migration("stage Convert", STEP, |migration| {
-        stage_of(migration) >= Some(Stage::Convert)
-    })
-    .await?;
     cluster.api().apply(NO_CONTROLLERS).await?;
+    breaking::until_refused(cluster, &MORE_CONTROLLERS, NO_CONTROLLERS_SAYS).await?;
+    begin(cluster, &operator, &Wanted::new(End::Back)).await?;
     look.until_migration("the controllers are refused", STEP, |migration| {
         let status = migration.status.clone().unwrap_or_default();
-        let is_refused = status.message.contains("nobody starts the controllers");
+        let is_refused = status.message.contains(NO_CONTROLLERS_SAYS);
         stage_of(migration) == Some(Stage::Controllers) && status.blocked == "CheckFailing" && is_refused
     })
     .await?;

@@ -12,7 +12,7 @@ use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 use crate::demo::operator::{Exit, Operator};
 use crate::demo::service_cidr::cases::CASES;
-use crate::demo::service_cidr::{Run, Size, Wanted, refuse};
+use crate::demo::service_cidr::{Run, Size, Wanted, own_path, refuse};
 use crate::demo::{End, MIGRATION, Tools};
 
 /// The demo's own probers ask every 10 ms and every 200 ms.
@@ -25,6 +25,13 @@ const STEP: Duration = Duration::from_mins(10);
 pub async fn service_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
     let operator = Operator::new(cluster, &tools.command_line);
     let mut tally = Tally::default();
+    let prepared = own_path(cluster).await;
+    if tally
+        .count("service-cidr: what a person does before", prepared)
+        .is_none()
+    {
+        return tally;
+    }
     for case in CASES {
         let result = refuse(cluster, &operator, case).await;
         tally.count(format!("service-cidr: refused: {}", case.name), result);

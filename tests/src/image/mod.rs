@@ -8,6 +8,7 @@ mod archive;
 mod calico;
 mod calico_etcd;
 mod catalog;
+mod hashes;
 mod libraries;
 mod tar;
 mod tree;

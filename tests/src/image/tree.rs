@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use super::hashes::hash_of;
 use super::libraries::libraries;
 use super::tar::Writer;
 
@@ -205,13 +206,7 @@ impl Tree {
                 Entry::Bytes { mode, contents } => {
                     format!("f {mode:o} {path} {:x}\n", Sha256::digest(contents))
                 }
-                Entry::File { mode, source } => {
-                    let mut file =
-                        File::open(source).with_context(|| format!("open {}", source.display()))?;
-                    let mut hash = Sha256::new();
-                    io::copy(&mut file, &mut hash).with_context(|| format!("read {}", source.display()))?;
-                    format!("f {mode:o} {path} {:x}\n", hash.finalize())
-                }
+                Entry::File { mode, source } => format!("f {mode:o} {path} {}\n", hash_of(source)?),
             };
             all.update(line);
         }

@@ -11,7 +11,7 @@ use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
 use crate::demo::service_cidr::cases::CASES;
-use crate::demo::service_cidr::{Run, Wanted, refuse};
+use crate::demo::service_cidr::{Run, Wanted, own_path, refuse};
 
 /// What only this kind has.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -68,6 +68,7 @@ impl Job {
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
             let operator = Operator::new(cluster, &tools.command_line);
+            own_path(cluster).await?;
             return Ok(refused(case, &refuse(cluster, &operator, case).await?));
         }
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;

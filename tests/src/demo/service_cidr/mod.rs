@@ -121,10 +121,8 @@ pub fn manifest(wanted: &Wanted) -> Value {
     migration(&spec)
 }
 
-/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was, but for the way by which
-/// coordinator and agents reach the API server.
+/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as [`own_path`] leaves it.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
-    own_path(cluster).await?;
     let wanted = Wanted {
         spec: breaking::spec(cluster, case).await?,
         ..Wanted::new(End::There, false)?
@@ -411,7 +409,7 @@ async fn lingers(cluster: &Cluster, size: Size) -> Result<()> {
 }
 
 /// As a person does before: coordinator and agents reach the API server by no address of a Service.
-async fn own_path(cluster: &Cluster) -> Result<()> {
+pub async fn own_path(cluster: &Cluster) -> Result<()> {
     let address: Ipv4Addr = cluster.control_plane_address().await;
     let (host, port) = (
         format!("KUBERNETES_SERVICE_HOST={address}"),
