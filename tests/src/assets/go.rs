@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
+use super::again::{Failure, three_times};
 use super::modules::Module;
 use crate::progress::{Detail, Progress};
 
@@ -26,23 +27,31 @@ pub async fn ensure(module: &Module, cache: &Path, progress: &Progress) -> Resul
     }
     let title = format!("building {} {}", module.title, module.version()?);
     let detail = Detail::default();
-    progress
-        .during(&title, &detail, build(module, cache, &folder, &detail))
-        .await?;
+    let work = three_times(&title, progress, async || {
+        build(module, cache, &folder, &detail).await
+    });
+    progress.during(&title, &detail, work).await?;
     remove_older(module, &folder)?;
     Ok(folder)
 }
 
-async fn build(module: &Module, cache: &Path, folder: &Path, detail: &Detail) -> Result<()> {
+async fn build(module: &Module, cache: &Path, folder: &Path, detail: &Detail) -> Result<(), Failure> {
     // Built elsewhere and renamed as a whole: what bears a stamp is complete. Go's own cache keeps what a build that was
     // cut off had done.
     let temporary = cache.join("building").join(module.folder);
-    if temporary.exists() {
-        fs::remove_dir_all(&temporary)
-            .with_context(|| format!("remove the cut-off {}", temporary.display()))?;
-    }
-    fs::create_dir_all(&temporary).with_context(|| format!("create {}", temporary.display()))?;
+    empty(&temporary).map_err(Failure::Final)?;
     compile(module, &temporary, detail).await?;
+    finish(module, &temporary, folder).map_err(Failure::Final)
+}
+
+fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("remove the cut-off {}", folder.display()))?;
+    }
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))
+}
+
+fn finish(module: &Module, temporary: &Path, folder: &Path) -> Result<()> {
     for (built, known) in module.renamed {
         let (from, to) = (temporary.join(built), temporary.join(known));
         fs::rename(&from, &to).with_context(|| format!("rename {} to {}", from.display(), to.display()))?;
@@ -59,25 +68,52 @@ async fn build(module: &Module, cache: &Path, folder: &Path, detail: &Detail) ->
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     }
-    fs::rename(&temporary, folder)
+    fs::rename(temporary, folder)
         .with_context(|| format!("rename {} to {}", temporary.display(), folder.display()))
 }
 
-async fn compile(module: &Module, target: &Path, detail: &Detail) -> Result<()> {
+/// `go` with these arguments for a module, in an environment that is the same for each of them: what one has compiled the next one finds.
+pub fn command(module: &Module, arguments: &[String]) -> Command {
+    let mut command = Command::new("go");
+    command
+        .args(arguments)
+        .current_dir(module.path())
+        .env("CGO_ENABLED", "0")
+        .env_remove("GOFLAGS")
+        .env("GOWORK", "off");
+    command
+}
+
+async fn compile(module: &Module, target: &Path, detail: &Detail) -> Result<(), Failure> {
+    let (status, said) = run_build(module, target, detail).await.map_err(Failure::Final)?;
+    if status.success() {
+        return Ok(());
+    }
+    let last = said.len().saturating_sub(SHOWN);
+    let error = anyhow::anyhow!(
+        "go build in {} failed ({status}):\n{}",
+        module.path().display(),
+        said[last..].join("\n")
+    );
+    // A module that cannot be fetched is told before anything is compiled; the compiler begins with the package's name.
+    Err(if said.iter().any(|line| line.starts_with("# ")) {
+        Failure::Final(error)
+    } else {
+        Failure::Again(error)
+    })
+}
+
+/// Runs the build, and returns how it ended with what it said besides the names of packages.
+async fn run_build(module: &Module, target: &Path, detail: &Detail) -> Result<(ExitStatus, Vec<String>)> {
     // One program is named by its file, several by their folder.
     let target = match module.renamed {
         [(built, _)] if module.package == "." => target.join(built),
         _ => target.join(""),
     };
-    let mut child = Command::new("go")
-        .args(module.arguments()?)
+    let mut child = command(module, &module.arguments()?)
         .arg("-o")
         .arg(&target)
         .arg(module.package)
-        .current_dir(module.path())
-        .env("CGO_ENABLED", "0")
-        .env_remove("GOFLAGS")
-        .env("GOWORK", "off")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -98,15 +134,7 @@ async fn compile(module: &Module, target: &Path, detail: &Detail) -> Result<()> 
         }
     }
     let status = child.wait().await.context("wait for go")?;
-    if !status.success() {
-        let last = said.len().saturating_sub(SHOWN);
-        bail!(
-            "go build in {} failed ({status}):\n{}",
-            module.path().display(),
-            said[last..].join("\n")
-        );
-    }
-    Ok(())
+    Ok((status, said))
 }
 
 /// `go build -v` prints the path of each package that it compiles.

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
+use super::again::{Failure, three_times};
 use super::{default_cache, packages};
 use crate::progress::{Detail, Progress};
 
@@ -19,9 +20,10 @@ pub async fn old_etcd(progress: &Progress) -> Result<PathBuf> {
     let program = folder.join("usr/bin/etcd");
     if !program.is_file() {
         let title = format!("fetching Debian's package {PACKAGE}");
-        progress
-            .during(&title, &Detail::default(), fetch(&folder))
-            .await?;
+        let work = three_times(&title, progress, async || {
+            fetch(&folder).await.map_err(Failure::Again)
+        });
+        progress.during(&title, &Detail::default(), work).await?;
     }
     let version = crate::datastore::etcd::version(&program).await?;
     if !VERSIONS.iter().any(|start| version.starts_with(start)) {

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
+use super::again::{Failure, three_times};
 use crate::progress::{Detail, Progress};
 
 /// Programs and the Debian packages that have them.
@@ -61,14 +62,9 @@ pub async fn ensure(progress: &Progress) -> Result<()> {
         );
     }
     let what = format!("installing Debian packages: {list}");
-    let work = async {
-        if let Err(first) = install(&missing).await {
-            // A machine that has never asked for it has no list of packages.
-            update().await.with_context(|| format!("after: {first:#}"))?;
-            install(&missing).await?;
-        }
-        Ok(())
-    };
+    let work = three_times(&what, progress, async || {
+        install_with_list(&missing).await.map_err(Failure::Again)
+    });
     progress.during(&what, &Detail::default(), work).await?;
     let still = self::missing();
     if !still.is_empty() {
@@ -106,6 +102,15 @@ fn find(name: &str, folders: &[&str]) -> Option<PathBuf> {
         .iter()
         .map(|folder| Path::new(folder).join(name))
         .find(|path| path.is_file())
+}
+
+async fn install_with_list(packages: &BTreeSet<&str>) -> Result<()> {
+    if let Err(first) = install(packages).await {
+        // A machine that has never asked for it has no list of packages.
+        update().await.with_context(|| format!("after: {first:#}"))?;
+        install(packages).await?;
+    }
+    Ok(())
 }
 
 async fn install(packages: &BTreeSet<&str>) -> Result<()> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
+use super::again::{Failure, three_times};
 use super::rust::{self, Build, Program};
 use super::{default_cache, packages as debian};
 use crate::progress::{Detail, Progress};
@@ -34,9 +35,10 @@ pub async fn cargo_deny(progress: &Progress) -> Result<PathBuf> {
         return Ok(program);
     }
     let title = format!("building cargo-deny {CARGO_DENY}");
-    progress
-        .during(&title, &Detail::default(), install(&folder))
-        .await?;
+    let work = three_times(&title, progress, async || {
+        install(&folder).await.map_err(Failure::Again)
+    });
+    progress.during(&title, &Detail::default(), work).await?;
     Ok(program)
 }
 
