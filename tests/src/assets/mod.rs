@@ -9,6 +9,7 @@
 //!
 //! A build that is cut off leaves nothing under these names; Go's own cache lets the next one go on where it was.
 
+mod again;
 mod go;
 mod lock;
 mod modules;
@@ -18,7 +19,8 @@ mod rust;
 mod set;
 mod tools;
 
-pub use modules::required_version;
+pub use go::command as go_command;
+pub use modules::{MODULES, Module, required_version};
 pub use old_etcd::old_etcd;
 pub use rust::{Build, Program, RustPrograms};
 pub use tools::{cargo_deny, command_line, packages};

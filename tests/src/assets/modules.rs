@@ -28,6 +28,9 @@ pub struct Module {
     pub outputs: &'static [&'static str],
 }
 
+/// Flags that decide how a package is compiled.
+const FLAGS: [&str; 3] = ["-mod=readonly", "-buildvcs=false", "-trimpath"];
+
 /// All of them, the quick ones first: what is wrong with the tool chain shows early.
 pub static MODULES: [Module; 7] = [
     Module {
@@ -148,12 +151,30 @@ impl Module {
                 write!(linker, " -X k8s.io/component-base/version.{name}={value}")?;
             }
         }
-        let mut arguments: Vec<String> = ["build", "-v", "-mod=readonly", "-buildvcs=false", "-trimpath"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut arguments: Vec<String> = ["build", "-v"]
+            .iter()
+            .chain(&FLAGS)
+            .map(|flag| (*flag).to_owned())
+            .collect();
         arguments.push(format!("-ldflags={linker}"));
-        arguments.push(format!("-tags={}", self.tags.join(",")));
+        arguments.push(self.tags());
         Ok(arguments)
+    }
+
+    /// The arguments of `go vet` or `go test` of the whole module. What they need is compiled as the build does it: other flags would
+    /// compile every dependency a second time.
+    pub fn check(&self, what: &str) -> Vec<String> {
+        let mut arguments: Vec<String> = std::iter::once(&what)
+            .chain(&FLAGS)
+            .map(|flag| (*flag).to_owned())
+            .collect();
+        arguments.push(self.tags());
+        arguments.push("./...".to_owned());
+        arguments
+    }
+
+    fn tags(&self) -> String {
+        format!("-tags={}", self.tags.join(","))
     }
 
     /// A hash of everything that decides what comes out: sources, pinned versions, flags, tool chain.
@@ -224,6 +245,27 @@ mod tests {
         assert_eq!(stamps.len(), MODULES.len());
         for module in &MODULES {
             assert!(module.version().unwrap().starts_with('v'), "{}", module.folder);
+        }
+    }
+
+    #[test]
+    fn checks_compile_as_the_build_does() {
+        for module in &MODULES {
+            let build = module.arguments().unwrap();
+            assert_eq!(
+                build[..5],
+                ["build", "-v", "-mod=readonly", "-buildvcs=false", "-trimpath"]
+            );
+            for what in ["vet", "test"] {
+                let check = module.check(what);
+                let (first, last) = (check.first().unwrap(), check.last().unwrap());
+                assert_eq!((first.as_str(), last.as_str()), (what, "./..."));
+                // What the linker is told changes no package.
+                let compiled = |flag: &&String| flag.starts_with('-') && !["-v"].contains(&flag.as_str());
+                let of_build = build.iter().filter(compiled);
+                let of_build: Vec<_> = of_build.filter(|flag| !flag.starts_with("-ldflags=")).collect();
+                assert_eq!(check.iter().filter(compiled).collect::<Vec<_>>(), of_build);
+            }
         }
     }
 

@@ -244,9 +244,8 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
                 &program,
                 &["check", "bans", "licenses", "sources"],
                 crate::cargo::workspace()?,
-                true,
             );
-            let mut tally = whole("cargo deny check bans licenses sources", check.await.map(|_| ()));
+            let mut tally = whole("cargo deny check bans licenses sources", check.await);
             if let Some(checked) = advisories::check(&program).await {
                 tally.count("cargo deny check advisories", checked);
             }

@@ -37,7 +37,7 @@ pub(super) async fn check(cargo_deny: &Path) -> Option<Result<()>> {
     }
     let checked = async {
         let check = ["--offline", "check", "advisories"];
-        run_program(cargo_deny, &check, crate::cargo::workspace()?, true).await
+        run_program(cargo_deny, &check, crate::cargo::workspace()?).await
     };
-    Some(checked.await.map(drop))
+    Some(checked.await)
 }

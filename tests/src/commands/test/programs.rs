@@ -7,17 +7,15 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
+use crate::assets::{MODULES, go_command};
 use crate::end_to_end::Tally;
 
+/// Modules whose sources are ours.
+const OURS: [&str; 2] = ["flannel", "promlint"];
+
 pub(super) async fn cargo(arguments: &[&str]) -> Result<()> {
-    run_program(
-        Path::new(&crate::cargo::program()),
-        arguments,
-        crate::cargo::workspace()?,
-        true,
-    )
-    .await
-    .map(|_| ())
+    let program = crate::cargo::program();
+    run_program(Path::new(&program), arguments, crate::cargo::workspace()?).await
 }
 
 pub(super) async fn cargo_tests(packages: &[&str], harness: &[&str]) -> Result<Tally> {
@@ -74,33 +72,33 @@ fn count_tests(text: &str) -> Tally {
     tally
 }
 
-/// `go vet` and `go test` of the programs that are ours.
+/// `go vet` and `go test` of the programs that are ours, as the build compiles them.
 pub(super) async fn go_tests() -> Result<Tally> {
     let mut tally = Tally::default();
-    for folder in ["flannel", "promlint"] {
-        let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("modules").join(folder);
-        for arguments in [["vet", "./..."], ["test", "./..."]] {
-            let result = run_program(Path::new("go"), &arguments, place.clone(), true).await;
-            tally.count(format_args!("go {} of {folder}", arguments[0]), result);
+    for module in MODULES.iter().filter(|module| OURS.contains(&module.folder)) {
+        for what in ["vet", "test"] {
+            let name = format!("go {what} of {}", module.folder);
+            let checked = needed(go_command(module, &module.check(what)), &name).await;
+            tally.count(name, checked);
         }
     }
     Ok(tally)
 }
 
-pub(super) async fn run_program(
-    program: &Path,
-    arguments: &[&str],
-    folder: PathBuf,
-    needed: bool,
-) -> Result<String> {
+/// Runs a program in this folder; an exit code other than 0 is an error.
+pub(super) async fn run_program(program: &Path, arguments: &[&str], folder: PathBuf) -> Result<()> {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(folder);
     let what = format!("{} {}", program.display(), arguments.join(" "));
-    let (success, text) = stream(command).await.with_context(|| what.clone())?;
-    if needed && !success {
+    needed(command, &what).await
+}
+
+async fn needed(command: Command, what: &str) -> Result<()> {
+    let (success, _) = stream(command).await.with_context(|| what.to_owned())?;
+    if !success {
         bail!("{what} failed: see above");
     }
-    Ok(text)
+    Ok(())
 }
 
 /// Runs a command, shows its output as it comes, and returns its standard output.
