@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -101,14 +103,16 @@ async fn needed(command: Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, shows its output as it comes, and returns its standard output.
+/// Runs a command, shows its output as it comes, and returns its standard output. Dropped, it ends the command with what that has started.
 async fn stream(mut command: Command) -> Result<(bool, String)> {
     crate::cargo::forget_caller(command.as_std_mut());
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
+        .process_group(0)
         .kill_on_drop(true)
         .spawn()?;
+    let group = Group(child.id().map(i32::try_from).transpose()?.map(Pid::from_raw));
     let stdout = child.stdout.take().context("its output")?;
     let mut lines = BufReader::new(stdout).lines();
     let mut text = String::new();
@@ -117,12 +121,65 @@ async fn stream(mut command: Command) -> Result<(bool, String)> {
         text.push_str(&line);
         text.push('\n');
     }
-    Ok((child.wait().await?.success(), text))
+    let status = child.wait().await?;
+    group.ended();
+    Ok((status.success(), text))
+}
+
+/// A command and what it has started, unless that left its group. Dropped, all of it is killed: a test program outlives the cargo that
+/// runs it.
+struct Group(Option<Pid>);
+
+impl Group {
+    /// The command has ended by itself, and its number may be another process's.
+    fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0 {
+            // What has ended meanwhile cannot be killed.
+            killpg(leader, Signal::SIGKILL).ok();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_command_that_hangs_is_ended_with_what_it_has_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("number");
+        let mut command = Command::new("sh");
+        let script = format!("sleep 600 & echo $! > {}; wait", file.display());
+        command.args(["-c", &script]);
+        let number = async {
+            loop {
+                let text = std::fs::read_to_string(&file).unwrap_or_default();
+                if text.ends_with('\n') {
+                    break text.trim().to_owned();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let number = tokio::select! {
+            ended = stream(command) => panic!("it has ended: {ended:?}"),
+            number = number => number,
+        };
+        // Killed, and perhaps not yet reaped: it has no command line then.
+        let place = format!("/proc/{number}/cmdline");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while std::fs::read(&place).is_ok_and(|line| !line.is_empty()) {
+            assert!(Instant::now() < deadline, "process {number} runs");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 
     #[test]
     fn tests_are_counted_by_what_their_programs_say() {
