@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use super::again::{Failure, three_times};
 use crate::progress::{Detail, Progress};
@@ -51,6 +52,9 @@ const PLUGIN_FOLDERS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni
 
 /// Installs what is missing if we may, and says so; otherwise an error that names it.
 pub async fn ensure(progress: &Progress) -> Result<()> {
+    /// The package manager refuses a second one beside it.
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    let _alone = ALONE.lock().await;
     let missing = missing();
     if missing.is_empty() {
         return Ok(());

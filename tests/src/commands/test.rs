@@ -1,15 +1,20 @@
 //! `cargo lab test`: everything that is tested, the cheapest first, with one count at the end.
 
 mod advisories;
+mod background;
+mod part;
 mod place;
 mod programs;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum as _;
 
+use background::in_background;
+use part::Part;
 use place::Run;
 use programs::{cargo, cargo_tests, cargo_tests_with, go_tests, run_program};
 
@@ -42,176 +47,39 @@ pub struct Arguments {
     pub only: Vec<Part>,
 }
 
-/// A part of the tests, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// cargo fmt --check.
-    Format,
-    /// Tests that need neither root nor anything else than the compiler.
-    Unit,
-    /// cargo clippy with warnings as errors.
-    Clippy,
-    /// cargo deny check bans licenses sources.
-    Deny,
-    /// Tests of the lab's own Go programs.
-    Go,
-    /// Tests in network namespaces of their own.
-    Kernel,
-    /// Calico's data from etcd v2 to etcd v3: killed at every write, two at once, refused.
-    Datastore,
-    /// Tests against a real API server.
-    Api,
-    /// Migrations of nodes that are played, and what they cost the coordinator. Only when it is asked for.
-    Scale,
-    /// Every refused prerequisite. Then in place, there and back: a Calico that never starts, an API server that is gone, and everything
-    /// is taken back.
-    Back,
-    /// A migration in fair weather, pods recreated. Only when it is asked for.
-    Fair,
-    /// In place: nobody is moved, nothing is lost, and pods of both networks live side by side. Only when it is asked for.
-    InPlace,
-    /// Packets are dropped: the rollout stops, and goes on when a person says so. Only when it is asked for.
-    Gate,
-    /// Agent, coordinator and API server are struck in mid-step, there and back. Only when it is asked for.
-    Crash,
-    /// Another range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
-    PodCidr,
-    /// The same migration where Calico keeps its pools in etcd, with VXLAN; with `--tunnel none` without a tunnel.
-    PodCidrEtcd,
-    /// Another range for Services: every refused prerequisite, then the migration.
-    ServiceCidr,
-    /// Calico v2.6 with etcd: paused, and then converted and rolled to v3.8 by hand.
-    CalicoV2,
-    /// The same by replumb: every refused prerequisite, taken back from each stage, and the whole way.
-    CalicoDatastore,
-    /// Five nodes, two at a time, never more. Only when it is asked for.
-    Wide,
-    /// Bad weather. Only when it is asked for.
-    Storm,
-    /// Objects of strangers: pods, budgets, policies, webhooks, floods. Only when it is asked for.
-    Strangers,
-    /// 20 000 Services of a stranger, and three that the stranger edits, while Services exchange their addresses. Only when it is asked for.
-    StrangerServices,
-}
-
-impl Part {
-    const ALL: [Self; 23] = [
-        Self::Format,
-        Self::Unit,
-        Self::Clippy,
-        Self::Deny,
-        Self::Go,
-        Self::Kernel,
-        Self::Datastore,
-        Self::Api,
-        Self::Scale,
-        Self::Back,
-        Self::Fair,
-        Self::InPlace,
-        Self::Gate,
-        Self::Crash,
-        Self::PodCidr,
-        Self::PodCidrEtcd,
-        Self::ServiceCidr,
-        Self::CalicoV2,
-        Self::CalicoDatastore,
-        Self::Wide,
-        Self::Storm,
-        Self::Strangers,
-        Self::StrangerServices,
-    ];
-}
-
-impl Part {
-    /// Whether it runs where nobody names parts.
-    fn is_usual(self) -> bool {
-        match self {
-            Self::Format
-            | Self::Unit
-            | Self::Clippy
-            | Self::Deny
-            | Self::Go
-            | Self::Kernel
-            | Self::Datastore
-            | Self::Api
-            | Self::Scale
-            | Self::Back
-            | Self::PodCidr
-            | Self::PodCidrEtcd
-            | Self::ServiceCidr
-            | Self::CalicoV2
-            | Self::CalicoDatastore => true,
-            Self::Fair
-            | Self::InPlace
-            | Self::Gate
-            | Self::Crash
-            | Self::Wide
-            | Self::Storm
-            | Self::Strangers
-            | Self::StrangerServices => false,
-        }
-    }
-
-    /// Whether it runs in a lab of its own.
-    fn makes_a_lab(self) -> bool {
-        match self {
-            Self::Back
-            | Self::Fair
-            | Self::InPlace
-            | Self::Gate
-            | Self::Crash
-            | Self::PodCidr
-            | Self::PodCidrEtcd
-            | Self::ServiceCidr
-            | Self::CalicoV2
-            | Self::CalicoDatastore
-            | Self::Wide
-            | Self::Storm
-            | Self::Strangers
-            | Self::StrangerServices => true,
-            Self::Format
-            | Self::Unit
-            | Self::Clippy
-            | Self::Deny
-            | Self::Go
-            | Self::Kernel
-            | Self::Datastore
-            | Self::Api
-            | Self::Scale => false,
-        }
-    }
-}
-
 /// Runs it. A part that fails does not keep the others from running.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
-    let parts = if arguments.only.is_empty() {
-        Part::ALL.into_iter().filter(|part| part.is_usual()).collect()
-    } else {
-        arguments.only.clone()
+    let asked = |part: &Part| {
+        if arguments.only.is_empty() {
+            part.is_usual()
+        } else {
+            arguments.only.contains(part)
+        }
     };
+    let parts: Vec<Part> = Part::ALL.into_iter().filter(asked).collect();
     let progress = Progress::default();
-    let run = Run::begin(&arguments.cluster.place.directory, &progress).await?;
+    let run = Arc::new(Run::begin(&arguments.cluster.place.directory, &progress).await?);
     let mut tally = Tally::default();
     let mut took = Vec::new();
-    for part in Part::ALL.into_iter().filter(|part| parts.contains(part)) {
-        progress.say(format_args!("{part:?}"));
-        let began = Instant::now();
-        let work = Box::pin(perform(part, &arguments, &run, &progress));
+    for shift in part::shifts(&parts) {
+        let work = Box::pin(at_once(shift, &arguments, &run, progress));
         // What makes a lab takes it away when it is told to end: nobody else may listen, and be the first.
-        let result = if part.makes_a_lab() {
+        let ended = if shift.iter().any(|part| part.makes_a_lab()) {
             work.await
         } else {
             tokio::select! {
-                result = work => result,
-                signal = interrupted() => Err(Ended(signal?).into()),
+                ended = work => ended,
+                signal = interrupted() => return Err(Ended(signal?).into()),
             }
         };
-        took.push(format!("{part:?} {} s", began.elapsed().as_secs()));
-        match result {
-            Ok(counted) => tally.add(counted),
-            Err(error) if error.is::<Ended>() => return Err(error),
-            Err(error) => {
-                tally.count::<()>(format_args!("{part:?}"), Err(error));
+        for Outcome { part, time, result } in ended? {
+            took.push(format!("{part:?} {} s", time.as_secs()));
+            match result {
+                Ok(counted) => tally.add(counted),
+                Err(error) if error.is::<Ended>() => return Err(error),
+                Err(error) => {
+                    tally.count::<()>(format_args!("{part:?}"), Err(error));
+                }
             }
         }
     }
@@ -227,30 +95,107 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     })
 }
 
+/// How a part ended.
+struct Outcome {
+    part: Part,
+    time: Duration,
+    result: Result<Tally>,
+}
+
+/// Runs parts of one shift: those that may take what others leave of the processor beside the others.
+async fn at_once(
+    shift: &[Part],
+    arguments: &Arguments,
+    run: &Arc<Run>,
+    progress: Progress,
+) -> Result<Vec<Outcome>> {
+    let (behind, before): (Vec<Part>, Vec<Part>) = shift.iter().partition(|part| part.is_behind());
+    let background = async {
+        if behind.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (arguments, run) = (arguments.clone(), Arc::clone(run));
+        in_background(async move || in_order(&behind, &arguments, &run, progress).await).await
+    };
+    let (mut first, then) = tokio::join!(in_order(&before, arguments, run, progress), background);
+    first.extend(then?);
+    Ok(first)
+}
+
+async fn in_order(parts: &[Part], arguments: &Arguments, run: &Run, progress: Progress) -> Vec<Outcome> {
+    let mut ended = Vec::with_capacity(parts.len());
+    for part in parts.iter().copied() {
+        progress.say(format_args!("{part:?}"));
+        let began = Instant::now();
+        let work = Box::pin(perform(part, arguments, run, &progress));
+        let result = match within_limit(part, work).await {
+            Err(hung) if hung.is::<Hung>() => Err(clean_up(hung, arguments, run, &progress).await),
+            ended => ended,
+        };
+        let time = began.elapsed();
+        ended.push(Outcome { part, time, result });
+    }
+    ended
+}
+
+/// A part has not ended in its time.
+#[derive(Debug)]
+struct Hung(Part);
+
+impl std::fmt::Display for Hung {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let minutes = self.0.limit().as_secs() / 60;
+        write!(
+            formatter,
+            "part {:?} has not ended within {minutes} min and was given up",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for Hung {}
+
+async fn within_limit(part: Part, work: impl Future<Output = Result<Tally>>) -> Result<Tally> {
+    match tokio::time::timeout(part.limit(), work).await {
+        Ok(ended) => ended,
+        Err(_) => Err(Hung(part).into()),
+    }
+}
+
+/// What has hung may have left a lab.
+async fn clean_up(
+    error: anyhow::Error,
+    arguments: &Arguments,
+    run: &Run,
+    progress: &Progress,
+) -> anyhow::Error {
+    let cleaned = if arguments.cluster.keep {
+        run.keep()
+    } else {
+        run.sweep(progress).await
+    };
+    match cleaned {
+        Ok(()) => error,
+        Err(left) => error.context(format!("{left:#}")),
+    }
+}
+
 async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progress) -> Result<Tally> {
     match part {
         Part::Format => Ok(whole(
             "cargo fmt --all --check",
             cargo(&["fmt", "--all", "--check"]).await,
         )),
+        Part::Programs => {
+            let built = arguments.cluster.binaries(progress).await;
+            Ok(whole("the programs of a lab are built", built.map(drop)))
+        }
         Part::Unit => cargo_tests(&["--workspace"], &[]).await,
         Part::Clippy => {
             let lint = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
             Ok(whole("cargo clippy -D warnings", cargo(&lint).await))
         }
-        Part::Deny => {
-            let program = assets::cargo_deny(progress).await?;
-            let check = run_program(
-                &program,
-                &["check", "bans", "licenses", "sources"],
-                crate::cargo::workspace()?,
-            );
-            let mut tally = whole("cargo deny check bans licenses sources", check.await);
-            if let Some(checked) = advisories::check(&program).await {
-                tally.count("cargo deny check advisories", checked);
-            }
-            Ok(tally)
-        }
+        Part::Deny => deny_checks(progress).await,
         Part::Go => go_tests().await,
         Part::Kernel => {
             assets::packages(progress).await?;
@@ -325,6 +270,17 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
         Part::Strangers => in_cluster(arguments, run, SMALL, end_to_end::strangers).await,
         Part::StrangerServices => in_cluster(arguments, run, SMALL, end_to_end::stranger_services).await,
     }
+}
+
+async fn deny_checks(progress: &Progress) -> Result<Tally> {
+    let program = assets::cargo_deny(progress).await?;
+    let check = ["check", "bans", "licenses", "sources"];
+    let checked = run_program(&program, &check, crate::cargo::workspace()?).await;
+    let mut tally = whole("cargo deny check bans licenses sources", checked);
+    if let Some(checked) = advisories::check(&program).await {
+        tally.count("cargo deny check advisories", checked);
+    }
+    Ok(tally)
 }
 
 /// A cluster of each kind, one after the other.
@@ -451,4 +407,25 @@ fn whole(name: &str, result: Result<()>) -> Tally {
     let mut tally = Tally::default();
     tally.count(name, result);
     tally
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_hangs_is_given_up_and_named() {
+        let began = tokio::time::Instant::now();
+        let error = within_limit(Part::Kernel, std::future::pending())
+            .await
+            .unwrap_err();
+        assert!(error.is::<Hung>());
+        assert_eq!(
+            error.to_string(),
+            "part Kernel has not ended within 45 min and was given up"
+        );
+        assert_eq!(began.elapsed().as_secs(), Part::Kernel.limit().as_secs());
+        let ended = within_limit(Part::Kernel, async { bail!("a test failed") }).await;
+        assert_eq!(ended.unwrap_err().to_string(), "a test failed");
+    }
 }

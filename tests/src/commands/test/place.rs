@@ -46,7 +46,13 @@ impl Run {
         Ok(labs)
     }
 
-    async fn sweep(&self, progress: &Progress) -> Result<()> {
+    /// Lets the labs of the folder stay for a person who looks at them.
+    pub(super) fn keep(&self) -> Result<()> {
+        self.labs()?.iter().try_for_each(Cluster::leave_standing)
+    }
+
+    /// Takes away labs that are in the folder and in no command's hands.
+    pub(super) async fn sweep(&self, progress: &Progress) -> Result<()> {
         for lab in self.labs()? {
             if Cluster::remove_abandoned(&lab).await? {
                 progress.say(format_args!(
