@@ -273,6 +273,33 @@ mod tests {
         }
     }
 
+    /// A pod that asks for next to nothing of a busy machine answers late, and its probe fails by that alone.
+    #[test]
+    fn probes_by_http_leave_time_and_what_they_ask_has_some_of_the_processor() {
+        let values = values();
+        let mut probed = 0;
+        for manifest in [values.sample(), values.core_dns(), values.calico_v2()] {
+            for document in manifest.unwrap().split("\n---\n") {
+                let object: serde_json::Value = yaml_serde::from_str(document).unwrap();
+                let containers = &object["spec"]["template"]["spec"]["containers"];
+                for container in containers.as_array().into_iter().flatten() {
+                    for probe in ["readinessProbe", "livenessProbe"] {
+                        let probe = &container[probe];
+                        if probe["httpGet"].is_null() {
+                            continue;
+                        }
+                        probed += 1;
+                        assert!(probe["timeoutSeconds"].as_u64() >= Some(3), "{container}");
+                        let asked = container["resources"]["requests"]["cpu"].as_str().unwrap();
+                        let asked: u32 = asked.trim_end_matches('m').parse().unwrap();
+                        assert!(asked >= 50, "{container}");
+                    }
+                }
+            }
+        }
+        assert_eq!(probed, 6);
+    }
+
     #[test]
     fn an_unknown_or_open_placeholder_is_an_error_with_its_name() {
         let unknown = values().fill("a: {{ image-nothing }}").unwrap_err().to_string();

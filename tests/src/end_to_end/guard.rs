@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::wait::{Look, until};
 use crate::cluster::{Cluster, Images};
@@ -21,27 +21,8 @@ const LIMIT: Duration = Duration::from_mins(1);
 /// Makes pods and, in the store of v2, the policy; everybody is still let in.
 pub async fn set(cluster: &Cluster) -> Result<()> {
     cluster.api().kubectl(&["create", "namespace", NAMESPACE]).await?;
-    for pod in PODS {
-        let image = format!("--image={}", Images::default().busybox);
-        let labels = format!("--labels=role={pod}");
-        let serve = format!("echo {ANSWER} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp");
-        let run = [
-            "run",
-            pod,
-            "-n",
-            NAMESPACE,
-            &image,
-            &labels,
-            "--image-pull-policy=Never",
-            "--restart=Never",
-            "--command",
-            "--",
-            "sh",
-            "-c",
-            &serve,
-        ];
-        cluster.api().kubectl(&run).await?;
-    }
+    let pods = json!({ "apiVersion": "v1", "kind": "List", "items": PODS.map(pod) });
+    cluster.api().apply(&pods.to_string()).await?;
     cluster.api().pods_ready(&[NAMESPACE], LIMIT).await?;
     let of = |role: &str| format!("calico/k8s_ns == '{NAMESPACE}' && role == '{role}'");
     let policy = json!({
@@ -56,6 +37,22 @@ pub async fn set(cluster: &Cluster) -> Result<()> {
     cluster.put_calico_v2(POLICY, &policy.to_string()).await?;
     settles(cluster, "friend", true).await?;
     settles(cluster, "stranger", true).await
+}
+
+/// A pod that answers. It asks for as much of the processor as an answer within seconds takes.
+fn pod(name: &str) -> Value {
+    let serve = format!("echo {ANSWER} > /tmp/index.html; exec httpd -f -p 8080 -h /tmp");
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": NAMESPACE, "labels": { "role": name } },
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{
+                "name": name, "image": Images::default().busybox, "imagePullPolicy": "Never", "command": ["sh", "-c", serve],
+                "resources": { "requests": { "cpu": "50m" } },
+            }],
+        },
+    })
 }
 
 /// The friend is let in, the stranger is not; and the policy is about nobody else.

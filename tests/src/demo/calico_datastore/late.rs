@@ -47,6 +47,7 @@ pub async fn prepare(cluster: &Cluster, image: &str) -> Result<()> {
         "terminationGracePeriodSeconds": 1,
         "containers": [{
             "name": "main", "image": image, "imagePullPolicy": "Never", "args": ["serve", "--name=late"],
+            "resources": { "requests": { "cpu": "50m" } },
         }],
     });
     let labels = json!({ "app": COMES });
