@@ -31,7 +31,8 @@ use lab::cluster::authority;
 use lab::cluster::wait::{Look, until};
 use plan::document::{Action, Document, NodeActions};
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::process::ChildStdout;
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::task::JoinHandle;
 
@@ -121,6 +122,68 @@ async fn replumb(arguments: &[&str]) -> Answer {
         code: output.status.code(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// The command while it runs, without a terminal.
+struct Running {
+    child: tokio::process::Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    out: String,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = tokio::process::Command::new(program())
+            .arg("--kubeconfig")
+            .arg(operator())
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self {
+            lines: BufReader::new(child.stdout.take().unwrap()).lines(),
+            child,
+            out: String::new(),
+        }
+    }
+
+    /// The next line; `None` when there is none any more.
+    async fn line(&mut self) -> Option<String> {
+        let next = tokio::time::timeout(Duration::from_secs(90), self.lines.next_line());
+        let line = next
+            .await
+            .unwrap_or_else(|_| panic!("it says nothing more: {}", self.out))
+            .unwrap()?;
+        self.out.push_str(&line);
+        self.out.push('\n');
+        Some(line)
+    }
+
+    /// Waits until it has said these words.
+    async fn says(&mut self, words: &str) {
+        while !self.out.contains(words) {
+            assert!(
+                self.line().await.is_some(),
+                "it ended without {words:?}: {}",
+                self.out
+            );
+        }
+    }
+
+    async fn ends(mut self) -> Answer {
+        while self.line().await.is_some() {}
+        let mut err = String::new();
+        let mut stderr = self.child.stderr.take().unwrap();
+        stderr.read_to_string(&mut err).await.unwrap();
+        Answer {
+            code: self.child.wait().await.unwrap().code(),
+            out: self.out,
+            err,
+        }
     }
 }
 
@@ -800,16 +863,13 @@ async fn a_watch_prints_what_changes_and_ends_when_the_migration_is_deleted() {
     create(NAME).await;
     let played = Played::start(begun(MigrationPhase::Rolling, &["worker-1"])).await;
     settled(MigrationPhase::Rolling).await;
-    let watched = tokio::spawn(async { replumb(&["status", "--watch"]).await });
+    let mut watched = Running::start(&["status", "--watch"]);
     let nodes: Api<NodeMigration> = Api::all(ApiLab::shared().unwrap().admin().await.unwrap());
     let step = json!({"spec": {"admitted": true, "step": {
         "name": "Drain", "since": Timestamp::now(), "reason": "DisruptionBudget",
         "message": "eviction of pod default/web-1 refused: PodDisruptionBudget default/web allows 0 disruptions",
     }}});
-    let mut looks = tokio::time::interval(Duration::from_millis(500));
-    // The watch is a process of its own: two seconds of changes are seen by it, whenever it began.
     for number in 0..8 {
-        looks.tick().await;
         let progress = begun(MigrationPhase::Rolling, &["worker-1"]);
         played.say(MigrationStatus {
             message: format!("look {number}"),
@@ -817,21 +877,21 @@ async fn a_watch_prints_what_changes_and_ends_when_the_migration_is_deleted() {
             started_at: None,
             ..progress
         });
+        watched.says(&format!("look {number}")).await;
     }
     nodes
         .patch("worker-1", &PatchParams::default(), &Patch::Merge(&step))
         .await
         .unwrap();
-    looks.tick().await;
-    looks.tick().await;
+    watched.says("eviction of pod default/web-1").await;
     migrations()
         .await
         .delete(NAME, &DeleteParams::default())
         .await
         .unwrap();
     let answer = watched
+        .ends()
         .await
-        .unwrap()
         .expect(1, &["Migration flannel-to-calico was deleted"]);
     assert!(
         answer

@@ -113,6 +113,15 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(text.contains("by TLS on port"), "{text}");
 
+    // Metrics have a thread of their own, which listens a moment later.
+    let limit = Duration::from_mins(1);
+    until("the port of metrics", limit, Path::new("/"), async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port.number())).await?;
+        Ok(Look::Done(()))
+    })
+    .await
+    .unwrap();
+
     // Without the overlay no program of ours may ask.
     let (status, text) = scrape(&secure, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");

@@ -1,6 +1,8 @@
 //! The host: kernel and files. Everything that this program touches outside itself and the API is below here.
 
 pub mod apart;
+#[cfg(test)]
+pub(crate) mod clock_tests;
 pub mod cnidir;
 pub mod cniplugin;
 pub mod files;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
@@ -343,11 +343,25 @@ fn the_agent_looks_and_changes_nothing() {
             run("ip route delete 10.244.200.64/26");
             assert_eq!((shown(), files(&host)), before);
             assert!(!host.state().exists(), "no journal");
-            run("ip route delete 10.244.200.0/26");
-            let call = tokio::time::timeout(AT_ONCE, server.patch(StatusCode::OK)).await;
-            let said = call.expect("a call at once");
-            assert_eq!(said["podCidr"]["inOld"]["blocks"], Value::Null, "{said}");
-            assert!(server.object["status"]["podCidr"]["inOld"]["blocks"].is_null());
+            // A call that waits would come long after the one before it each time; a busy machine makes one late now and then.
+            let mut took = Vec::new();
+            for _ in 0..3 {
+                let began = Instant::now();
+                run("ip route delete 10.244.200.0/26");
+                let said = server.patch(StatusCode::OK).await;
+                took.push(began.elapsed());
+                assert_eq!(said["podCidr"]["inOld"]["blocks"], Value::Null, "{said}");
+                assert!(server.object["status"]["podCidr"]["inOld"]["blocks"].is_null());
+                if took.iter().any(|took| *took < AT_ONCE) {
+                    break;
+                }
+                run("ip route add 10.244.200.0/26 via 192.0.2.9 dev eth0 proto 80");
+                server.patch(StatusCode::OK).await;
+            }
+            assert!(
+                took.iter().any(|took| *took < AT_ONCE),
+                "no call at once: {took:?}"
+            );
 
             // What was looked at cannot be looked at any more.
             let moved = host.folder.path().join("moved");

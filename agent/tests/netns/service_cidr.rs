@@ -265,6 +265,9 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
     });
 }
 
+/// What somebody waits for is told within this time.
+const SOON: Duration = Duration::from_secs(2);
+
 fn settings() -> HostSettings {
     HostSettings {
         left: Left {
@@ -389,35 +392,40 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
             assert_eq!(facts["unknown"]["present"], unknown, "{said}");
             assert_eq!(facts["expectedDigest"], json!(question(443).digest()), "{said}");
             assert_eq!(facts["apiServer"], "192.0.2.1");
-            let other_kinds = ["phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes"];
+            let other_kinds = [
+                "phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes",
+            ];
             assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 8], "{said}");
             assert_eq!(shown(), before, "nothing has changed");
             assert!(host.paths.subnet_environment().exists() && !host.state().exists());
 
-            let began = Instant::now();
-            run(
-                "nft add element ip kube-proxy service-ips \"{ 172.30.0.1 . tcp . 443 : goto service-2QRHZV4L-default/kubernetes/tcp/https }\"",
-            );
-            let said = server.patch(StatusCode::OK).await;
-            assert_eq!(said["serviceCidr"]["unknown"]["present"], json!([]), "{said}");
-            assert!(
-                began.elapsed() < Duration::from_secs(2),
-                "nobody announced it, and it took {:?}",
-                began.elapsed()
-            );
+            // Nothing announces a rule, and another question changes nothing of the NodeMigration. A wait until the next look that is due
+            // anyway would take longer each time, since the last one has just ended; a busy machine does so now and then.
+            let (mut rules, mut questions) = (Vec::new(), Vec::new());
+            let is_soon = |took: &[Duration]| took.iter().any(|took| *took < SOON);
+            for (number, next) in [(443, 53), (53, 54), (54, 55)] {
+                let rule = format!(
+                    "{{ 172.30.0.1 . tcp . {number} : goto service-2QRHZV4L-default/kubernetes/tcp/https }}"
+                );
+                let began = Instant::now();
+                run(&format!("nft add element ip kube-proxy service-ips \"{rule}\""));
+                let said = server.patch(StatusCode::OK).await;
+                assert_eq!(said["serviceCidr"]["unknown"]["present"], json!([]), "{said}");
+                rules.push(began.elapsed());
 
-            // Another question: nothing of the NodeMigration changes.
-            let asked = Instant::now();
-            server.questions.send_replace(held(53));
-            let said = server.patch(StatusCode::OK).await;
-            let facts = &said["serviceCidr"];
-            assert_eq!(facts["expectedDigest"], json!(question(53).digest()), "{said}");
-            assert_eq!(facts["unknown"]["present"][0]["port"], 53, "{said}");
-            assert!(
-                asked.elapsed() < Duration::from_secs(2),
-                "it took {:?}",
-                asked.elapsed()
-            );
+                let asked = Instant::now();
+                server.questions.send_replace(held(next));
+                let said = server.patch(StatusCode::OK).await;
+                let facts = &said["serviceCidr"];
+                assert_eq!(facts["expectedDigest"], json!(question(next).digest()), "{said}");
+                assert_eq!(facts["unknown"]["present"][0]["port"], next, "{said}");
+                questions.push(asked.elapsed());
+                if is_soon(&rules) && is_soon(&questions) {
+                    break;
+                }
+            }
+            assert!(is_soon(&rules), "rules: {rules:?}");
+            assert!(is_soon(&questions), "questions: {questions:?}");
             let gone = "MigrationRecord m-1-expected-ports-0 is not there".to_owned();
             server
                 .questions
