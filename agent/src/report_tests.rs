@@ -199,7 +199,7 @@ fn an_agent_that_cannot_remember_its_goal_tells_pods_as_soon_as_one_that_can() {
         (Calico, Phase::Mixed, 30, 29),
         (Mixed, Phase::Mixed, 1, 0),
         (Flannel, Phase::Swapped, 30, 29),
-        // One of many that go, of a node that is there.
+        // One of many pods goes on a node that is there.
         (Mixed, Phase::Mixed, 30, 29),
     ] {
         let wait = |goal| may_wait(asked, &told(from, phase, goal), &told(to, phase, goal));
@@ -210,14 +210,14 @@ fn an_agent_that_cannot_remember_its_goal_tells_pods_as_soon_as_one_that_can() {
         );
         assert!(wait(Hold) < PODS_WAIT);
     }
-    // It has gone back by itself, and the coordinator has not asked for that yet.
+    // The agent has gone back by itself, and the coordinator has not asked for that yet.
     let wait = may_wait(
         Mixed,
         &told(30, Phase::Held, Flannel),
         &told(29, Phase::Held, Flannel),
     );
     assert_eq!(wait, Duration::ZERO);
-    // Nothing is asked of it.
+    // Nothing is asked of the host.
     let wait = may_wait(
         Hold,
         &told(30, Phase::Flannel, Hold),

@@ -173,7 +173,7 @@ impl Access {
         Ok(verdict)
     }
 
-    /// The line of this address. One in which nobody waits is forgotten.
+    /// The line of this address. Lines that no client waits in are forgotten.
     fn line(&self, address: IpAddr) -> Line {
         let mut lines = lock(&self.lines);
         lines.retain(|_, line| Arc::strong_count(line) > 1);
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(
             lock(&access.lines).len(),
             1,
-            "no line is kept in which nobody waits"
+            "a line is kept that no client waits in"
         );
     }
 

@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// It has ended by an error, by a panic, and stays.
+    /// The thread ends by an error, then by a panic, and then stays.
     #[tokio::test]
     async fn a_thread_that_ends_is_started_again() {
         let starts = Arc::new(AtomicUsize::new(0));

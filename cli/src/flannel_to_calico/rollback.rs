@@ -32,8 +32,8 @@ struct Counts {
     evicted: usize,
 }
 
-/// What happens on these nodes, for people. Pods come and go: they are counted now. Where that cannot be, the numbers of the agents' last
-/// reports are told, which may be minutes old.
+/// What happens on these nodes, for people. Pods come and go, so they are counted now. If that fails, the numbers of the agents' last reports
+/// are shown with their age.
 pub async fn describe(cluster: &Cluster, nodes: &[&NodeMigration], all: bool, now: Timestamp) -> String {
     text(nodes, &count(cluster, nodes).await, all, now)
 }
@@ -355,7 +355,7 @@ mod tests {
         assert!(words.contains("After the last node"), "{text}");
     }
 
-    /// Of a large cluster too nobody is asked about nodes on which nothing is evicted.
+    /// Pods are not listed on nodes where nothing is evicted, however many there are.
     #[tokio::test]
     async fn on_a_node_of_flannels_nothing_is_evicted_and_of_a_silent_one_nothing_is_known() {
         let (cluster, asked) = cluster(403, &forbidden());

@@ -133,7 +133,7 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
 
 const LAST_WORD: &str = "/test/last-word";
 
-/// What the agent says once nothing is asked of it any more. Where a test says so it takes its time, and more was lost until then.
+/// What the agent says once it is asked for nothing any more. With the mark of a test the agent answers late, and more was lost until then.
 fn last_word(api: &FakeApi, node: &str, object: &Value) -> Value {
     let before = &object["status"]["traffic"];
     let Some(word) = api.get(LAST_WORD).filter(|_| before.is_object()) else {
@@ -419,7 +419,7 @@ async fn resumed_it_goes_on_once_every_agent_has_looked_anew() {
     assert!(status(&api)["breach"]["cleanSince"].is_string());
 }
 
-/// Passes until this is so, and then to the end, where every agent tells late what was lost in the last moment. Returns why it waited.
+/// Passes to the end. Once `has_come`, agents tell late what they counted last. Returns why the migration waited.
 async fn told_late(api: &FakeApi, end: &str, has_come: impl Fn(&Value) -> bool) -> Vec<String> {
     let mut memory = Memory::default();
     let mut reasons = Vec::new();

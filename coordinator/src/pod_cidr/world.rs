@@ -23,7 +23,7 @@ pub(super) const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0
 pub(super) const NODE_NAMES: [&str; 2] = ["a", "b"];
 /// The name of a node that a test may add.
 pub(super) const THIRD: &str = "c";
-/// Where a test says how late agents tell what they counted last.
+/// The mark by which a test says how late agents tell what they counted last.
 pub(super) const LAST_WORD: &str = "/test/last-word";
 /// Annotation of our own on a Node: a stroke for every end of a tunnel that Calico has chosen.
 const CHOSEN: &str = "test/chosen";
@@ -361,7 +361,7 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
 fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
     let Some(object) = api.get(&path) else { return };
-    // Once nothing is sent any more it takes its time, where a test says so, and more was lost until then.
+    // With the mark of a test the agent answers late once it sends no more, and more was lost until then.
     let is_over = object["spec"]["flows"].as_array().is_none_or(Vec::is_empty);
     let last_word = api.get(LAST_WORD).filter(|_| is_over);
     let moves = last_word.as_ref().and_then(|word| word["moves"].as_u64());

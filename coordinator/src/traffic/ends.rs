@@ -34,8 +34,8 @@ pub async fn end(
     Ok(())
 }
 
-/// What the end waits for: traffic pods that have not ended yet, then agents that have not told yet what they counted. Of a node that is away
-/// nothing is waited for, and of a silent agent nothing for long.
+/// What the end waits for: traffic pods that have not ended yet, then agents that have not told yet what they counted. A node that is away does
+/// not hold the end, and a silent agent does so for 2 minutes.
 pub fn ending(known: &Known, snapshot: &Snapshot) -> Option<Wait> {
     let pods = snapshot.traffic_pods.iter().filter_map(|pod| {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
