@@ -325,7 +325,7 @@ pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::N
     }
     let count: usize = left.values().map(Vec::len).sum();
     let first = left.values().flatten().next()?;
-    let health = health(view);
+    let health = health(view, now);
     let seats = policy.pods_at_once.max(1).saturating_sub(health.seats());
     let (mut again, mut told) = (Vec::new(), None);
     for (wave, pods) in &left {
@@ -451,7 +451,25 @@ pub fn holds_up_none(
     policy: &Policy,
     now: Timestamp,
 ) -> bool {
-    !is_ours(wave, resident, policy) || (!wave.is_needed() && is_held(resident.pod, view, policy, now))
+    // No pod of a workload goes while another one is not Ready.
+    let is_given_up = || {
+        let known = resident
+            .workload
+            .and_then(|workload| view.workloads.get(workload));
+        known.is_some_and(|known| known.stalled)
+    };
+    let is_stuck =
+        || is_stuck(resident.pod, now) || is_given_up() || is_held(resident.pod, view, policy, now);
+    !is_ours(wave, resident, policy) || (!wave.is_needed() && is_stuck())
+}
+
+/// A pod that terminates for so long keeps no other from moving: its owner decides when it ends, by its grace period and its finalizers.
+const ENDS_WITHIN: SignedDuration = SignedDuration::from_mins(5);
+
+/// Whether a pod terminates for longer than others wait for it.
+fn is_stuck(pod: &Pod, now: Timestamp) -> bool {
+    pod.deleted_at
+        .is_some_and(|began| now.duration_since(began) >= ENDS_WITHIN)
 }
 
 fn leaving<'facts>(
@@ -487,8 +505,8 @@ pub struct OnTheirWay {
 }
 
 /// Which pods that were moved are not Ready again; `None` when each is, or is not waited for.
-pub fn on_their_way(view: &View<'_>) -> Option<OnTheirWay> {
-    let health = health(view);
+pub fn on_their_way(view: &View<'_>, now: Timestamp) -> Option<OnTheirWay> {
+    let health = health(view, now);
     let first = health.holding().next()?;
     Some(OnTheirWay {
         wait: first.wait(&health),
@@ -497,8 +515,8 @@ pub fn on_their_way(view: &View<'_>) -> Option<OnTheirWay> {
 }
 
 /// Workloads of whose pods some were moved and are not Ready again, or are not there, and what is the matter with the first of them.
-pub fn lacking<'facts>(view: &View<'facts>) -> Vec<(&'facts Workload, Wave, String)> {
-    let lacking = health(view).lacking.into_iter();
+pub fn lacking<'facts>(view: &View<'facts>, now: Timestamp) -> Vec<(&'facts Workload, Wave, String)> {
+    let lacking = health(view, now).lacking.into_iter();
     lacking
         .filter_map(|lacking| Some((lacking.workload?, lacking.wave, lacking.what)))
         .collect()
@@ -654,7 +672,7 @@ impl<'facts> HealthNow<'facts> {
     }
 }
 
-fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
+fn health<'facts>(view: &View<'facts>, now: Timestamp) -> HealthNow<'facts> {
     let mut busy = BTreeMap::new();
     let mut lacking = Vec::new();
     let mut of_workload: BTreeMap<&Workload, Vec<&Resident<'_>>> = BTreeMap::new();
@@ -663,6 +681,7 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
             continue;
         }
         match resident.workload {
+            Some(_) if is_stuck(resident.pod, now) => {}
             Some(workload) => of_workload.entry(workload).or_default().push(resident),
             None if resident.pod.deleted_at.is_some() && view.movers.has(resident.pod) => {
                 lacking.push(Lacking {
@@ -672,7 +691,7 @@ fn health<'facts>(view: &View<'facts>) -> HealthNow<'facts> {
                     seats: 1,
                     what: format!("pod {} terminates", resident.pod.key()),
                     unschedulable: false,
-                    stalled: false,
+                    stalled: is_stuck(resident.pod, now),
                 });
             }
             None => {}

@@ -632,3 +632,24 @@ fn what_stalls_is_not_waited_for() {
     world.pods.pop();
     assert_eq!(world.next(at(0)), None);
 }
+
+/// A tenant deletes its own pods, which end when the tenant wants it: by a finalizer, or by an endless grace period.
+#[test]
+fn pods_without_a_controller_that_never_end_take_no_place_for_good() {
+    let stuck = (0..10).map(|number| {
+        let bare = Pod {
+            controller: None,
+            deleted_at: Some(at(0)),
+            ..pod(&format!("stuck-{number}"), OLD)
+        };
+        (bare, None)
+    });
+    let web = workload("Deployment", "web");
+    let world = World::of(stuck.chain([(pod("web-1", OLD), Some(web))]).collect());
+    let asked = |second: i64| match world.next(at(second)) {
+        Some(evict::Next::Evict(pods)) => pods.into_iter().map(|pod| pod.name).collect(),
+        Some(evict::Next::Wait(_)) | None => Vec::new(),
+    };
+    assert_eq!(asked(299), Vec::<String>::new());
+    assert_eq!(asked(300), ["web-1"]);
+}

@@ -100,7 +100,7 @@ impl Stalls {
         goes_back: bool,
         now: Timestamp,
     ) -> BTreeMap<Workload, (String, Timestamp)> {
-        let mut lacking = moves::lacking(view);
+        let mut lacking = moves::lacking(view, now);
         lacking.retain(|(workload, wave, _)| {
             !wave.is_needed() && !NEEDED.contains(&workload.namespace.as_str())
         });

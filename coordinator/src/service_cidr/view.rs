@@ -665,7 +665,7 @@ impl Pass<'_> {
             }));
         }
         // The last pods are not Ready yet.
-        if let Some(found) = moves::on_their_way(&view) {
+        if let Some(found) = moves::on_their_way(&view, self.now) {
             return Ok(Some(Missing::Answer(found.wait)));
         }
         if let Some(found) = start_again_later(&later) {

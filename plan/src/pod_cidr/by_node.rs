@@ -78,7 +78,7 @@ pub fn next(
     if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::Lifted) {
         return Some(Next::Uncordon(lifted.name.to_owned()));
     }
-    let lacking = moves::on_their_way(view);
+    let lacking = moves::on_their_way(view, now);
     // A successor that goes nowhere but here: the node is cordoned again once it runs.
     if lacking.as_ref().is_some_and(|lacking| lacking.finds_no_node)
         && let Some(node) = in_work().next()

@@ -34,6 +34,8 @@ fn node(name: &'static str) -> Node<'static> {
 struct Cluster {
     nodes: Vec<Node<'static>>,
     pods: Vec<Pod>,
+    /// Names of workloads that do not become Ready.
+    stalled: Vec<&'static str>,
     story: Vec<String>,
 }
 
@@ -57,6 +59,7 @@ impl Cluster {
         Self {
             nodes,
             pods,
+            stalled: Vec::new(),
             story: Vec::new(),
         }
     }
@@ -86,11 +89,13 @@ impl Cluster {
         let health: BTreeMap<Workload, Health> = workloads
             .iter()
             .map(|workload| {
-                let wanted = self.pods.iter().filter(|pod| of(pod) == Some(workload)).count();
+                let there = self.pods.iter().filter(|pod| pod.deleted_at.is_none());
+                let wanted = there.filter(|pod| of(pod) == Some(workload)).count();
                 (
                     workload.clone(),
                     Health {
                         wanted,
+                        stalled: self.stalled.contains(&workload.name.as_str()),
                         ..Health::default()
                     },
                 )
@@ -332,4 +337,47 @@ fn pods_on_a_node_that_is_away_are_named() {
         "{}",
         found.message
     );
+}
+
+/// The story when a pod of a workload on node a is not as it should be, and another workload has a pod on each node.
+fn story_beside(spoil: impl Fn(&mut Cluster)) -> Vec<String> {
+    let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 2);
+    spoil(&mut cluster);
+    let mut steps = 0;
+    while cluster.step(1) && steps < 100 {
+        steps += 1;
+    }
+    cluster.story
+}
+
+/// Its owner decides when a pod ends, and whether one becomes Ready: no node stays cordoned for that, and no other node waits.
+#[test]
+fn a_pod_that_never_ends_or_never_is_ready_holds_up_no_node() {
+    let never_ends = story_beside(|cluster| {
+        let successor = Pod {
+            name: "a-0-again".to_owned(),
+            addresses: vec!["10.200.0.7".parse().unwrap()],
+            ..cluster.pods[0].clone()
+        };
+        cluster.pods[0].deleted_at = Some(at(-300));
+        cluster.pods.push(successor);
+    });
+    let never_replaced = story_beside(|cluster| {
+        cluster.pods[0].deleted_at = Some(at(-300));
+        cluster.stalled.push("web-0");
+    });
+    let never_ready = story_beside(|cluster| {
+        cluster.pods[0].addresses = vec!["10.200.0.7".parse().unwrap()];
+        cluster.pods[0].ready = false;
+        cluster.stalled.push("web-0");
+    });
+    for (name, story) in [
+        ("never ends", never_ends),
+        ("never replaced", never_replaced),
+        ("never Ready", never_ready),
+    ] {
+        for done in ["uncordon a", "evict b-1", "uncordon b", "evict c-1", "uncordon c"] {
+            assert!(story.iter().any(|step| step == done), "{name}: {done}: {story:?}");
+        }
+    }
 }
