@@ -1,26 +1,20 @@
-//! What is in the range that is left: blocks, who has addresses of it, ends of tunnels, routes.
+//! What is in the range that is left: blocks, who has addresses of it, what agents keep, routes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
-use plan::decision::{Direction, Wait, WaitReason};
-use plan::evict::PodName;
+use plan::decision::{Wait, WaitReason};
 use plan::pod_cidr::by_node::{self, Cordon};
-use plan::pod_cidr::calico_node::CalicoNode;
-use plan::pod_cidr::choice;
-use plan::pod_cidr::decide::{Missing, Which};
-use plan::pod_cidr::ends::{self, Keeping, NodeEnd};
+use plan::pod_cidr::decide::Which;
+use plan::pod_cidr::ends;
 use plan::pod_cidr::holders::{Cluster, holders};
 use plan::pod_cidr::host::{self, HostFacts, TunnelEnd};
 use plan::pod_cidr::ipam::{Allocation, Ipam};
-use plan::pod_cidr::pools;
 use plan::pod_cidr::returns::{self, Standing, Told, standing};
 use plan::pod_cidr::tunnel::Held;
 use plan::pods::Pods;
@@ -29,13 +23,8 @@ use super::drive::Pass;
 use super::unclear;
 use crate::looks::Pace;
 use crate::memory::Memory;
-use crate::since::Since;
-use crate::snapshot::is_of_daemon_set;
 use crate::write::WriteError;
-use crate::{cordon, facts, limits};
-
-/// A calico-node that looks again when its pool or its Node changes has done so by then.
-const LOOKS_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+use crate::{cordon, facts};
 
 /// What is in the range that is left.
 pub(super) struct Left {
@@ -43,28 +32,6 @@ pub(super) struct Left {
     pub(super) blocks: Vec<IpNet>,
     /// Who has an address of it besides pods that have to move, with what a person does about it; nobody is looked for while pods have to.
     pub(super) holders: Vec<String>,
-}
-
-/// For so long an agent that does not keep the end of its node's tunnel is waited for on the way back.
-const PATIENCE: Duration = Duration::from_mins(2);
-
-/// Takes nodes whose agents are overdue for nodes that are away, so that none keeps the pods of others: their tunnels take other ends when
-/// the pool is closed. Returns a warning of each: what it is about, and the words.
-fn give_up(nodes: &mut [NodeEnd<'_>], unkept: &Since<String>) -> Vec<(String, String)> {
-    let overdue = nodes
-        .iter_mut()
-        .filter(|node| unkept.is_as_long_as(&node.name.to_owned(), PATIENCE));
-    overdue
-        .map(|node| {
-            node.ready = false;
-            let about = format!("node {}", node.name);
-            let words = format!(
-                "{about}: its agent does not keep the address of its tunnel that is left, for minutes: connections of this host end when \
-                 Calico takes another one. Fix: see the log of the agent"
-            );
-            (about, words)
-        })
-        .collect()
 }
 
 impl Pass<'_> {
@@ -142,97 +109,8 @@ impl Pass<'_> {
         holders
     }
 
-    /// What is missing until no end of a tunnel is in the range that is left.
-    pub(super) fn ends(
-        &self,
-        memory: &mut Memory,
-        left: &IpNet,
-        target: &IpNet,
-        known: &PodCidrStatus,
-    ) -> Option<Missing> {
-        let which = self.left_pool();
-        let pool = self.pool(which, known)?;
-        let calico = known.settings.calico_daemon_set();
-        let looks = &mut memory.pod_cidr;
-        let mut nodes: Vec<NodeEnd<'_>> = self
-            .snapshot
-            .nodes
-            .iter()
-            .map(|(name, node)| {
-                let off = self
-                    .calico_nodes
-                    .get(name)
-                    .is_some_and(|node| node.off.as_deref() == Some(which.mark()));
-                let in_left = self.tunnel_end(name, left).is_some();
-                let of_wireguard = self.calico_nodes.get(name).and_then(|node| node.wireguard);
-                let waits_since = looks.waits_since(name, off && in_left, self.now);
-                NodeEnd {
-                    name,
-                    ready: facts::nodes::is_ready(node),
-                    off,
-                    in_left,
-                    overdue: waits_since.and_then(|since| self.overdue(name, since, calico)),
-                    calico_ready: self
-                        .snapshot
-                        .daemons_on(name, calico.0, calico.1)
-                        .iter()
-                        .any(|(_, ready)| *ready),
-                    keeping: self.keeping(name, left),
-                    wireguard_in_left: of_wireguard.is_some_and(|address| left.contains(&address)),
-                }
-            })
-            .collect();
-        let is_unkept =
-            |node: &&NodeEnd<'_>| (node.off || node.in_left) && matches!(node.keeping, Keeping::NotYet(_));
-        let unkept = nodes.iter().filter(is_unkept);
-        looks.unkept.keep(unkept.map(|node| node.name.to_owned()));
-        if self.direction == Direction::Back {
-            memory.warnings.also(give_up(&mut nodes, &looks.unkept));
-        }
-        let base = pools::selector_of(&self.saved.old_pool);
-        let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
-        let gets = |node: &str| self.gets(node, left, target);
-        ends::missing(&nodes, which, &pool.spec, &base, at_once, gets)
-    }
-
-    /// What the tunnels of this node get when it is taken off.
-    fn gets(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
-        let (Some(ipam), Some(now)) = (self.ipam, self.calico_nodes.get(node)) else {
-            return BTreeMap::new();
-        };
-        let ends = self.told(node);
-        choice::given(Told { node, ends }, &now.ends, ipam, left, target)
-    }
-
-    /// The pod of calico-node on this node, if it has run since before then and has had time to look again.
-    fn overdue(&self, node: &str, since: Timestamp, calico: (&str, &str)) -> Option<PodName> {
-        if self.now.duration_since(since) < LOOKS_AGAIN {
-            return None;
-        }
-        let mut pods = self.snapshot.pods_on(node).iter();
-        let pod = pods.find(|pod| {
-            let is_from_before = pod.made_at.is_some_and(|made| made < since);
-            is_of_daemon_set(pod, calico.0, calico.1) && pod.deleted_at.is_none() && is_from_before
-        })?;
-        Some(PodName {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-        })
-    }
-
-    /// What the agent of this node does about the addresses that its tunnels leave.
-    fn keeping(&self, name: &str, left: &IpNet) -> Keeping {
-        let told = self.told(name);
-        let is_told = |node: &CalicoNode| ends::is_told(told, &node.ends, left);
-        if !self.calico_nodes.get(name).is_none_or(is_told) {
-            return Keeping::NotYet("its agent is told of the address that it keeps".to_owned());
-        }
-        ends::keeping(told, left, self.facts_of(name))
-    }
-
     /// What the agent of this node is told of its tunnels.
-    fn told(&self, node: &str) -> &[TunnelEnd] {
+    pub(super) fn told(&self, node: &str) -> &[TunnelEnd] {
         let object = self.snapshot.node_migrations.get(node);
         let settings = object.and_then(|object| object.spec.pod_cidr.as_ref());
         settings.map_or(&[], |settings| settings.tunnel_ends.as_slice())
@@ -315,7 +193,7 @@ impl Pass<'_> {
     }
 
     /// What the agent of a node has said to what it was asked last; `None` while it has not.
-    fn facts_of(&self, node: &str) -> Option<&HostFacts> {
+    pub(super) fn facts_of(&self, node: &str) -> Option<&HostFacts> {
         let status = self.snapshot.node_migrations.get(node)?.status.as_ref()?;
         let generation = self.snapshot.node_migrations.get(node)?.metadata.generation;
         let is_current = Some(status.observed_generation) >= generation && self.snapshot.agent_ready(node);
@@ -330,33 +208,35 @@ impl Pass<'_> {
 
     /// Which agents keep addresses in the range that is left, or have not answered.
     pub(super) fn kept_in_left(&self, left: &IpNet) -> Option<Wait> {
-        self.first_kept(|node| match self.facts_of(node) {
+        let mut kept = self.kept(|node| match self.facts_of(node) {
             None => Some(format!("node {node}: its agent has not answered")),
             Some(facts) => self.kept_by(node, Some(facts), left, |_| false),
-        })
+        });
+        kept.next().map(|(_, wait)| wait)
     }
 
-    /// Which agents keep addresses in the range that pods are led to. One that is its tunnel's in Calico's IPAM may stay: no pod gets it. An
-    /// agent that does not answer keeps what it was told to keep, and what it said last.
-    pub(super) fn kept_in_target(&self, target: &IpNet) -> Option<Wait> {
-        self.first_kept(|node| {
+    /// Which agents keep addresses in the range that pods are led to, by node. One that is its tunnel's in Calico's IPAM may stay: no pod gets
+    /// it. An agent that does not answer keeps what it was told to keep, and what it said last.
+    pub(super) fn kept_in_target(&self, target: &IpNet) -> BTreeMap<&str, Wait> {
+        let kept = self.kept(|node| {
             let facts = self.last_facts_of(node);
             self.kept_by(node, facts, target, |end| self.is_held(node, end))
-        })
+        });
+        kept.collect()
     }
 
     /// Nodes that are away do not count.
-    fn first_kept(&self, kept: impl Fn(&str) -> Option<String>) -> Option<Wait> {
+    fn kept(&self, kept: impl Fn(&str) -> Option<String>) -> impl Iterator<Item = (&str, Wait)> {
         let nodes = self.snapshot.nodes.iter();
-        let mut ready = nodes.filter(|(_, node)| facts::nodes::is_ready(node));
-        let message = ready.find_map(|(name, _)| {
+        let ready = nodes.filter(|(_, node)| facts::nodes::is_ready(node));
+        ready.filter_map(move |(name, _)| {
             self.snapshot.node_migrations.get(name)?.spec.pod_cidr.as_ref()?;
-            kept(name)
-        })?;
-        Some(Wait {
-            reason: WaitReason::AgentWorking,
-            message,
-            until: None,
+            let wait = Wait {
+                reason: WaitReason::AgentWorking,
+                message: kept(name)?,
+                until: None,
+            };
+            Some((name.as_str(), wait))
         })
     }
 
@@ -384,27 +264,6 @@ impl Pass<'_> {
         ))
     }
 
-    /// Nodes whose end of the tunnel is in the range that is left: calico-node there does not go by the pools as they are.
-    pub(super) fn switched(&self, left: &IpNet) -> Option<Wait> {
-        let nodes: Vec<String> = self
-            .snapshot
-            .nodes
-            .iter()
-            .filter(|(_, node)| facts::nodes::is_ready(node))
-            .filter_map(|(name, _)| Some(format!("{name} ({})", self.tunnel_end(name, left)?)))
-            .collect();
-        let first = nodes.first()?;
-        Some(Wait {
-            reason: WaitReason::CalicoNodeNotReady,
-            message: format!(
-                "calico-node on {} nodes has the end of its tunnel in {left} still; the first: {first}. Calico before v3.31.6, and \
-                 v3.32.0, takes another one at its start only: delete its pod there",
-                nodes.len()
-            ),
-            until: None,
-        })
-    }
-
     /// Why Calico's `DaemonSet` is not in one piece; nodes that are away do not count.
     pub(super) fn rolling(&self, known: &PodCidrStatus) -> Option<Wait> {
         let settings = &known.settings;
@@ -427,11 +286,22 @@ impl Pass<'_> {
             .desired
             .saturating_sub(i32::try_from(away).unwrap_or(i32::MAX));
         let is_whole = (set.rolled_out || set.on_delete || away > 0) && set.ready >= needed;
+        let mut ready = self
+            .snapshot
+            .nodes
+            .iter()
+            .filter(|(_, node)| facts::nodes::is_ready(node));
+        let lacks = |node: &str| !self.is_calico_ready(node, (namespace, name));
+        let first = ready.find(|(node, _)| lacks(node));
         (!is_whole).then(|| Wait {
             reason: WaitReason::DaemonSetRollout,
             message: format!(
-                "DaemonSet {namespace}/{name} is rolled: {} of {} pods are Ready",
-                set.ready, set.desired
+                "DaemonSet {namespace}/{name} is rolled: {} of {} pods are Ready{}",
+                set.ready,
+                set.desired,
+                first.map_or_else(String::new, |(node, _)| format!(
+                    "; node {node} has none that is Ready"
+                ))
             ),
             until: None,
         })
@@ -506,7 +376,7 @@ impl Pass<'_> {
     }
 
     /// The end of a tunnel of this node in this range.
-    fn tunnel_end(&self, node: &str, range: &IpNet) -> Option<IpAddr> {
+    pub(super) fn tunnel_end(&self, node: &str, range: &IpNet) -> Option<IpAddr> {
         let mut ends = self.calico_nodes.get(node)?.ends.values().copied();
         ends.find(|address| range.contains(address))
     }

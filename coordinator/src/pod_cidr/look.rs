@@ -92,7 +92,7 @@ impl Pass<'_> {
         let mentions = self
             .mentions(memory, known, (&left_range, &target), once_moved)
             .await?;
-        let ends = self.ends(memory, &left_range, &target, known);
+        let switch = self.switch(memory, &left_range, &target, known);
         let redundancy = self.redundancy(&residents, &wanted_pods, known, &mut memory.restores);
         let Held {
             hold,
@@ -110,14 +110,14 @@ impl Pass<'_> {
             new: self.pool_view(Which::New, known, &left, &routes),
             wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
             widen: &mentions::widen(&mentions, &left_range, &target),
-            ends,
+            ends: switch.ends,
             kept_in_left: self.kept_in_left(&left_range),
-            kept_in_target: self.kept_in_target(&target),
+            kept_in_target: switch.kept_in_target,
             to_hold: &self.to_hold(&target),
             to_release: &self.to_release(&left_range, &target),
             unread: self.unread(&target),
             strange_pool,
-            switched: self.switched(&left_range),
+            switched: switch.switched,
             canary: self.canary(known, &unwatched),
             redundancy,
             follow_up: &mentions::follow_up(&mentions, &from, &to),

@@ -22,6 +22,9 @@ mod saved;
 mod scenarios;
 #[cfg(test)]
 mod stranger_scenarios;
+mod switch;
+#[cfg(test)]
+mod switch_scenarios;
 mod traffic;
 mod tunnels;
 mod unclear;

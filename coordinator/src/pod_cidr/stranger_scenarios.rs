@@ -241,16 +241,16 @@ fn put(api: &FakeApi, what: &str, round: usize) {
     }
 }
 
-fn status(api: &FakeApi) -> Value {
+pub(super) fn status(api: &FakeApi) -> Value {
     api.get(MIGRATION).unwrap()["status"].clone()
 }
 
-fn is_warned_of(api: &FakeApi, words: &str) -> bool {
+pub(super) fn is_warned_of(api: &FakeApi, words: &str) -> bool {
     status(api)["warnings"]["first"].to_string().contains(words)
 }
 
 /// Whether every pod of the cluster's own has an address of this range.
-fn have_moved(api: &FakeApi, prefix: &str) -> bool {
+pub(super) fn have_moved(api: &FakeApi, prefix: &str) -> bool {
     NODE_NAMES.iter().all(|node| {
         let pod = api.get(&format!("{PODS}/web-{node}")).unwrap_or_default();
         pod["status"]["podIP"]
@@ -626,7 +626,10 @@ async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched
     assert!(!have_moved(&api, RANGES[0].1), "{:#}", status(&api));
     let (mut memory, mut is_named) = (Memory::default(), false);
     for _ in 0..40 {
-        is_named |= is_warned_of(&api, "its agent does not keep the address of its tunnel");
+        is_named |= is_warned_of(
+            &api,
+            "node b: its agent has not answered; without it connections of the host end",
+        );
         if have_moved(&api, RANGES[0].1) {
             break;
         }

@@ -27,6 +27,8 @@ pub(super) const THIRD: &str = "c";
 pub(super) const LAST_WORD: &str = "/test/last-word";
 /// Annotation of our own on a Node: a stroke for every end of a tunnel that Calico has chosen.
 const CHOSEN: &str = "test/chosen";
+/// Annotation of our own on a Node: the end that its tunnel has, whatever anybody writes.
+pub(super) const STAYS: &str = "test/stays";
 
 fn settings() -> Settings {
     let sourced = |value: &str| json!({ "value": value, "source": "spec" });
@@ -259,6 +261,11 @@ pub(super) fn end_of(object: &Value) -> Option<&str> {
 /// The end of the node's tunnel is in the first pool that is open to the node; one that is its own there stays.
 fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
     let (path, object) = calico_node(api, node);
+    if let Some(end) = object["metadata"]["annotations"][STAYS].as_str() {
+        let annotations = json!({ "projectcalico.org/IPv4VXLANTunnelAddr": end });
+        api.edit(&path, &json!({ "metadata": { "annotations": annotations } }));
+        return;
+    }
     let off = object["metadata"]["labels"]["replumb.dev/off-pool"]
         .as_str()
         .unwrap_or_default();

@@ -186,9 +186,7 @@ impl NodeEnd<'_> {
             })
         };
         if self.in_left {
-            let message =
-                format!("calico-node on node {node} takes another address for the end of its tunnel");
-            return wait(WaitReason::CalicoNodeNotReady, message);
+            return Some(self.exchanges());
         }
         match &self.keeping {
             // It starts anew once it has seen the other address: its readiness is an old one until then, and until its agent has
@@ -204,6 +202,42 @@ impl NodeEnd<'_> {
                 wait(WaitReason::CalicoNodeNotReady, message)
             }
             Keeping::Done => None,
+        }
+    }
+
+    /// What its agent does not do yet about the end of its tunnel, before it is taken off.
+    fn unprepared(&self) -> Option<Wait> {
+        let is_to_go = self.ready && self.in_left && !self.off;
+        match &self.keeping {
+            Keeping::NotYet(words) | Keeping::Exchanging(words) if is_to_go => Some(Wait {
+                reason: WaitReason::AgentWorking,
+                message: format!(
+                    "node {}: {words}; without it connections of the host end when Calico takes another address for the end of its tunnel",
+                    self.name
+                ),
+                until: None,
+            }),
+            Keeping::NotYet(_) | Keeping::Exchanging(_) | Keeping::Done => None,
+        }
+    }
+
+    /// What others wait for that this node lacks; `None` where it lacks nothing, is away, or waits for its turn. Once the pool that is left
+    /// `is_closed`, that is another end of its tunnel alone.
+    pub fn lacks(&self, is_closed: bool) -> Option<Wait> {
+        if !is_closed {
+            return self.on_its_way().or_else(|| self.unprepared());
+        }
+        (self.ready && self.in_left).then(|| self.exchanges())
+    }
+
+    fn exchanges(&self) -> Wait {
+        Wait {
+            reason: WaitReason::CalicoNodeNotReady,
+            message: format!(
+                "calico-node on node {} takes another address for the end of its tunnel",
+                self.name
+            ),
+            until: None,
         }
     }
 }
@@ -243,34 +277,21 @@ pub fn missing(
         return Some(Missing::Step(Step::RestartCalicoNode(pod)));
     }
     let seats = at_once.max(1).saturating_sub(on_their_way.len());
-    let mut next = Vec::new();
-    let mut unprepared = Vec::new();
-    for node in to_go {
-        match &node.keeping {
-            Keeping::Done if next.len() == seats => break,
-            Keeping::Done => next.push(Off {
-                node: node.name.to_owned(),
-                ends: gets(node.name),
-            }),
-            Keeping::NotYet(words) | Keeping::Exchanging(words) => {
-                unprepared.push(format!("node {}: {words}", node.name));
-            }
-        }
-    }
+    let prepared = to_go.iter().filter(|node| node.keeping == Keeping::Done);
+    let next: Vec<Off> = prepared
+        .take(seats)
+        .map(|node| Off {
+            node: node.name.to_owned(),
+            ends: gets(node.name),
+        })
+        .collect();
     if !next.is_empty() {
         return Some(Missing::Step(Step::TakeOff(which, next)));
     }
-    if let Some(first) = on_their_way.into_iter().next() {
-        return Some(Missing::Answer(first));
-    }
-    Some(Missing::Answer(Wait {
-        reason: WaitReason::AgentWorking,
-        message: format!(
-            "{}; without it connections of the host end when Calico takes another address for the end of its tunnel",
-            unprepared.into_iter().next()?
-        ),
-        until: None,
-    }))
+    let mut waits = on_their_way
+        .into_iter()
+        .chain(to_go.into_iter().filter_map(NodeEnd::unprepared));
+    waits.next().map(Missing::Answer)
 }
 
 /// A number for the set of Nodes that were taken off and for which Calico has to choose: another one for another set; `None` where there
@@ -367,6 +388,54 @@ mod tests {
             wait.message.starts_with("node a: what its agent reports"),
             "{}",
             wait.message
+        );
+    }
+
+    /// What a node lacks is waited for, and where it counts as away nothing waits for it.
+    #[test]
+    fn what_one_node_lacks_holds_others_until_it_counts_as_away() {
+        let done = || NodeEnd {
+            keeping: Keeping::Done,
+            ..node("b")
+        };
+        let off = |keeping, in_left, calico_ready| NodeEnd {
+            off: true,
+            in_left,
+            keeping,
+            calico_ready,
+            ..node("a")
+        };
+        let exchanging = || Keeping::Exchanging("calico-node has 10.244.1.0 still".to_owned());
+        let spec = json!({ "nodeSelector": "all()" });
+        for odd in [
+            off(exchanging(), false, true),
+            off(Keeping::Done, false, false),
+            off(
+                Keeping::NotYet("its agent has not answered".to_owned()),
+                false,
+                true,
+            ),
+        ] {
+            let lacks = odd.lacks(false).expect("it lacks something");
+            assert!(lacks.message.contains("node a"), "{}", lacks.message);
+            assert_eq!(odd.lacks(true), None, "{odd:?}");
+            assert_eq!(next(&[odd.clone(), done()], &spec), Some(Missing::Answer(lacks)));
+            let away = NodeEnd { ready: false, ..odd };
+            assert_eq!(away.lacks(false), None);
+            let Some(Missing::Step(Step::TakeOff(Which::Old, taken))) = next(&[away, done()], &spec) else {
+                panic!("the other one goes");
+            };
+            assert_eq!(taken[0].node, "b");
+        }
+        // Its end stays, and so it does once the pool is closed.
+        let stays = off(Keeping::Done, true, true);
+        assert!(stays.lacks(false).is_some() && stays.lacks(true).is_some());
+        // It waits for its turn, and lacks nothing before.
+        assert_eq!(done().lacks(false), None);
+        assert!(done().lacks(true).is_some());
+        assert!(
+            node("a").lacks(false).is_some(),
+            "its agent does not keep the address"
         );
     }
 
