@@ -37,7 +37,7 @@ pub struct Looks {
     released: BTreeSet<IpNet>,
     /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
     waits_since: BTreeMap<String, Timestamp>,
-    /// Nodes whose agents do not keep the end of their tunnel that is left.
+    /// Ready nodes that others wait for in stage Switch.
     pub unkept: Since<String>,
 }
 

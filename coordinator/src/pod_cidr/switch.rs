@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use api::migration::PodCidrStatus;
+use api::migration::{PodCidrStatus, Stage};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use plan::decision::{Direction, Wait, WaitReason};
@@ -160,25 +160,38 @@ impl Pass<'_> {
         ends.collect()
     }
 
-    /// What each node lacks that others wait for.
+    /// What each node lacks that others wait for at this moment. Before stage Switch agents are not told of ends: they lack nothing.
     fn lacking<'nodes>(
         &self,
         nodes: &[NodeEnd<'nodes>],
         kept: &BTreeMap<&str, Wait>,
         known: &PodCidrStatus,
     ) -> BTreeMap<&'nodes str, Lack> {
+        // Whoever has turned around begins again.
+        let stage = known
+            .stage
+            .as_ref()
+            .filter(|stage| stage.direction == self.direction);
+        let Some(stage) = stage else {
+            return BTreeMap::new();
+        };
         let is_closed = match openness(self.pool(self.left_pool(), known)) {
-            Openness::Closed | Openness::Absent => true,
+            Openness::Absent => return BTreeMap::new(),
+            // What counts as away stays so while pods move.
+            Openness::Closed => true,
             Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => false,
         };
+        if !is_closed && stage.name != Stage::Switch {
+            return BTreeMap::new();
+        }
         // On the way back nothing waits for that once the pool is open.
-        let kept_counts = match self.direction {
-            Direction::There => true,
-            Direction::Back => openness(self.pool(Which::Old, known)) != Openness::ToEverybody,
+        let is_open_back = match self.direction {
+            Direction::There => false,
+            Direction::Back => openness(self.pool(Which::Old, known)) == Openness::ToEverybody,
         };
         let lack = |node: &NodeEnd<'nodes>| {
             let of_end = node.lacks(is_closed).map(Lack::of_end);
-            let kept = kept.get(node.name).filter(|_| kept_counts);
+            let kept = kept.get(node.name).filter(|_| !is_closed && !is_open_back);
             Some((node.name, of_end.or_else(|| kept.map(Lack::of_kept))?))
         };
         nodes.iter().filter_map(lack).collect()

@@ -163,6 +163,33 @@ async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
     assert_gone(&api, 1);
 }
 
+/// Before stage Switch no agent is told of an end: no node is late by that, however long others are waited for.
+#[tokio::test]
+async fn what_comes_before_the_stage_makes_no_node_late() {
+    let api = cluster("Off");
+    let set = "/apis/crd.projectcalico.org/v1/globalnetworksets/pods";
+    let object = json!({
+        "apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkSet", "metadata": { "name": "pods" },
+        "spec": { "nets": ["10.244.0.0/16"] },
+    });
+    api.put(set, object);
+    let mut memory = Memory::default();
+    for _ in 0..10 {
+        turn_remembering(&api, &mut memory).await;
+        world_moves(&api);
+        memory.pod_cidr.unkept.age(Duration::from_mins(3));
+        assert!(!is_warned_of(&api, "lasted for minutes"), "{:#}", status(&api));
+    }
+    assert_eq!(
+        status(&api)["podCidr"]["stage"]["name"],
+        "Widen",
+        "{:#}",
+        status(&api)
+    );
+    api.remove(set);
+    run_until(&api, "Completed").await;
+}
+
 /// A node that is slow for a moment, and again later, has lacked nothing for long.
 #[tokio::test]
 async fn a_node_that_is_done_meanwhile_is_waited_for_again() {
