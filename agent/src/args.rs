@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use runtime::log::Log;
 
 /// The node agent of replumb: reads one node and changes it.
 #[derive(Clone, Debug, Parser)]
@@ -67,12 +68,9 @@ pub struct Run {
     /// UID of the agent's own pod: its processes do not always say it themselves.
     #[arg(long, env = "POD_UID", default_value = "")]
     pub pod_uid: String,
-    /// How log lines are written.
-    #[arg(long, env = "REPLUMB_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
-    /// Which log lines are written, in the syntax of `RUST_LOG`.
-    #[arg(long, env = "REPLUMB_LOG_FILTER", default_value = "info,kube=warn")]
-    pub log_filter: String,
+    /// Its log.
+    #[command(flatten)]
+    pub log: Log,
 }
 
 /// Flags of the probe pod.
@@ -95,15 +93,6 @@ pub struct Traffic {
     /// Folder in which the agent of the node listens.
     #[arg(long, env = "REPLUMB_RUN_DIR", default_value = api::names::RUN_DIRECTORY)]
     pub run_dir: PathBuf,
-}
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 #[cfg(test)]

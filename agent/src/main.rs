@@ -1,11 +1,10 @@
 //! `replumb-agent`: arguments, wiring, exit code.
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::args::{Arguments, Command, Echo, LogFormat, Run, Traffic};
+use agent::args::{Arguments, Command, Echo, Run, Traffic};
 use agent::flannel_to_calico::observe::Paths;
 use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal;
@@ -25,10 +24,10 @@ use kube::{Api, Config};
 use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use runtime::admin;
 use runtime::client::{Limit, Observer as ClientObserver};
+use runtime::log::Log;
 use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
-use tracing_subscriber::EnvFilter;
 
 /// Between two tries to open what another process may have for the moment.
 const NEXT_TRY: Duration = Duration::from_secs(5);
@@ -48,11 +47,11 @@ async fn main() -> ExitCode {
     let Arguments { command, run } = Arguments::parse();
     let run = match command {
         Some(Command::Echo(echo)) => {
-            start_log(LogFormat::Text, "info");
+            Log::plain().start();
             return exit_code(answer(echo).await);
         }
         Some(Command::Traffic(Traffic { echo, run_dir })) => {
-            start_log(LogFormat::Text, "info");
+            Log::plain().start();
             let sends = agent::traffic::pod::send(&run_dir, &echo.pod_uid);
             let answers = answer(echo.clone());
             return exit_code(tokio::select! {
@@ -63,20 +62,8 @@ async fn main() -> ExitCode {
         Some(Command::Run(run)) => *run,
         None => run,
     };
-    start_log(run.log_format, &run.log_filter);
+    run.log.start();
     exit_code(Box::pin(look_after(run)).await)
-}
-
-fn start_log(format: LogFormat, filter: &str) {
-    let filter = EnvFilter::new(filter);
-    let colours = std::io::stdout().is_terminal();
-    match format {
-        LogFormat::Text => tracing_subscriber::fmt()
-            .with_ansi(colours)
-            .with_env_filter(filter)
-            .init(),
-        LogFormat::Json => tracing_subscriber::fmt().json().with_env_filter(filter).init(),
-    }
 }
 
 fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
@@ -125,8 +112,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         sysctl_dir,
         proc_dir,
         pod_uid,
-        log_format: _,
-        log_filter: _,
+        log: _,
     } = run;
     let node = node_name.context("the name of the node is missing; set NODE_NAME or --node-name")?;
     let mut config = Config::infer().await.context("finding the API server")?;

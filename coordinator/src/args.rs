@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use clap::{Parser, ValueEnum};
+use clap::Parser;
+use runtime::log::Log;
 
 /// The coordinator of replumb: sets the order across the cluster.
 #[derive(Clone, Debug, Parser)]
@@ -29,19 +30,7 @@ pub struct Args {
     /// The node's own address: the one that the kubelet asks for health.
     #[arg(long, env = api::names::HOST_ADDRESS_ENVIRONMENT)]
     pub host_address: Option<IpAddr>,
-    /// How log lines are written.
-    #[arg(long, env = "REPLUMB_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
-    /// Which log lines are written, in the syntax of `RUST_LOG`.
-    #[arg(long, env = "REPLUMB_LOG_FILTER", default_value = "info,kube=warn")]
-    pub log_filter: String,
-}
-
-/// How log lines are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
+    /// Its log.
+    #[command(flatten)]
+    pub log: Log,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser;
-use coordinator::args::{Args, LogFormat};
+use coordinator::args::Args;
 use coordinator::cache::Cache;
 use coordinator::context::Context;
 use coordinator::health::Health;
@@ -23,7 +23,6 @@ use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing_subscriber::EnvFilter;
 
 /// How long one request to the API may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -40,11 +39,7 @@ const RATE: Limit = Limit {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let filter = EnvFilter::new(&args.log_filter);
-    match args.log_format {
-        LogFormat::Text => tracing_subscriber::fmt().with_env_filter(filter).init(),
-        LogFormat::Json => tracing_subscriber::fmt().json().with_env_filter(filter).init(),
-    }
+    args.log.start();
     match Box::pin(run(args)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -63,8 +58,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         listen,
         secure_metrics_port,
         host_address,
-        log_format: _,
-        log_filter: _,
+        log: _,
     } = args;
     let mut config = Config::infer().await.context("finding the API server")?;
     config.connect_timeout = Some(REQUEST_LIMIT);
