@@ -1,26 +1,31 @@
 //! What is watched: stores of every kind that a decision looks at, and a signal when one of them changes.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use api::Migration;
+use api::migration::MigrationSpec;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
+use plan::moves::{Workload, WorkloadFacts};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::facts::workloads::daemon_set;
 use crate::guarded::NodeMigrations;
 use crate::lenient::{Lenient, plain};
 use crate::pod_index::PodStore;
 use crate::service_cidr::index::{Index, ServiceStore};
 use crate::store::{Kept, Store};
 use crate::watching::watch;
+use crate::workload_store::WorkloadStore;
 
 /// Stores of every kind that a decision looks at. Cloning shares them.
 #[derive(Clone)]
@@ -46,6 +51,8 @@ pub struct Stores {
     pub budgets: Store<PodDisruptionBudget>,
     /// Services of every namespace, watched while a Migration needs them: [`Cache::services`].
     pub services: ServiceStore,
+    /// Workloads that make pods again, watched while a Migration needs them: [`Cache::workloads`].
+    pub workloads: WorkloadStore,
 }
 
 impl Deref for Cache {
@@ -107,6 +114,7 @@ impl Cache {
             daemon_sets: watches.store("DaemonSet"),
             budgets: watches.store("PodDisruptionBudget"),
             services: ServiceStore::default(),
+            workloads: WorkloadStore::default(),
         };
         Self { stores, changed }
     }
@@ -134,6 +142,31 @@ impl Cache {
     /// Every Service, watched from now on until [`ServiceStore::stop`]; `None` where the watches have not told of all there is yet.
     pub async fn services(&self, client: &Client) -> Option<Arc<Index>> {
         self.stores.services.index(client, &self.changed).await
+    }
+
+    /// Every workload that makes pods again, watched from now on until [`WorkloadStore::stop`]; `None` where the watches have not told of
+    /// all there is yet.
+    pub async fn workloads(&self, client: &Client) -> Option<BTreeMap<Workload, WorkloadFacts>> {
+        let mut workloads = self.stores.workloads.workloads(client, &self.changed).await?;
+        workloads.extend(self.of_daemon_sets());
+        Some(workloads)
+    }
+
+    /// The same of `DaemonSet`s, which are watched always.
+    pub fn of_daemon_sets(&self) -> Vec<(Workload, WorkloadFacts)> {
+        let sets = self.daemon_sets.state();
+        sets.iter().map(|object| daemon_set(object)).collect()
+    }
+
+    /// Ends the watches that only some kinds of a Migration need, but for those of this one's.
+    pub fn stop_watches_but_of(&self, active: Option<&MigrationSpec>) {
+        let moves_pods = active.is_some_and(|spec| spec.pod_cidr.is_some() || spec.service_cidr.is_some());
+        if active.is_none_or(|spec| spec.service_cidr.is_none()) {
+            self.services.stop();
+        }
+        if !moves_pods {
+            self.stores.workloads.stop();
+        }
     }
 
     /// Lets the next pass begin at once.

@@ -30,6 +30,7 @@ use crate::service_cidr::index::ServiceStore;
 use crate::store::{Kept, Store};
 use crate::tell::Teller;
 use crate::words::Pace;
+use crate::workload_store::WorkloadStore;
 
 /// What our own objects' paths begin with.
 const OUR_GROUP: &str = "/apis/replumb.dev/";
@@ -399,6 +400,11 @@ impl FakeApi {
             services: ServiceStore::of(
                 self.objects("/api/v1/namespaces/*/services/"),
                 self.objects("/apis/discovery.k8s.io/v1/namespaces/*/endpointslices/"),
+            ),
+            workloads: WorkloadStore::of(
+                self.objects("/apis/apps/v1/namespaces/*/deployments/"),
+                self.objects("/apis/apps/v1/namespaces/*/statefulsets/"),
+                self.objects("/apis/apps/v1/namespaces/*/replicasets/"),
             ),
         })
     }

@@ -67,5 +67,6 @@ mod untold;
 mod warnings;
 mod watching;
 pub mod words;
+mod workload_store;
 mod workloads;
 pub mod write;

@@ -50,7 +50,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         context.metrics.leading.set(i64::from(*leading.borrow()));
         if !*leading.borrow() {
             memory.stop();
-            cache.services.stop();
+            cache.stop_watches_but_of(None);
             continue;
         }
         context.metrics.passes.inc();
@@ -100,9 +100,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
     }
     migrations.retain(|migration| migration.metadata.deletion_timestamp.is_none());
     let active = choose(&migrations);
-    if active.is_none_or(|active| active.spec.service_cidr.is_none()) {
-        cache.services.stop();
-    }
+    cache.stop_watches_but_of(active.map(|active| &active.spec));
     let active = active.map(ResourceExt::name_any);
     let mut failed = None;
     for migration in &migrations {

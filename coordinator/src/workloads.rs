@@ -18,48 +18,34 @@ use crate::{facts, read};
 /// What was read last, and when. Lost at a restart: then it is read again.
 #[derive(Debug, Default)]
 pub struct Workloads {
-    workloads: Option<Look<BTreeMap<Workload, WorkloadFacts>>>,
     needed: Option<Look<Needed>>,
 }
 
 impl Workloads {
-    /// Workloads that make pods again.
-    pub async fn workloads(
-        &mut self,
-        context: &Context,
-        cache: &Cache,
-        pace: Pace,
-    ) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
-        look(&mut self.workloads, pace, workloads(context, cache))
-            .await
-            .cloned()
-    }
-
     /// What others need pods for.
     pub async fn needed(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
         look(&mut self.needed, pace, needed(context, pods)).await.cloned()
     }
 }
 
-/// Every workload that makes pods again.
+/// Every workload that makes pods again, read for the checks. While pods move, watches tell of them: [`Cache::workloads`].
 pub async fn workloads(
     context: &Context,
     cache: &Cache,
 ) -> Result<BTreeMap<Workload, WorkloadFacts>, WriteError> {
     let deployment = |object: Deployment| Some(facts::workloads::deployment(&object));
     let stateful_set = |object: StatefulSet| Some(facts::workloads::stateful_set(&object));
-    let replica_set = |object: ReplicaSet| facts::workloads::replica_set(&object);
+    let replica_set = |object: ReplicaSet| {
+        let (workload, facts) = facts::workloads::replica_set(&object);
+        facts.map(|facts| (workload, facts))
+    };
     let (deployments, stateful_sets, replica_sets) = tokio::try_join!(
         read::each(context, "Deployments", deployment),
         read::each(context, "StatefulSets", stateful_set),
         read::each(context, "ReplicaSets", replica_set),
     )?;
-    let daemon_sets = cache.daemon_sets.state();
-    let daemon_sets = daemon_sets
-        .iter()
-        .map(|object| facts::workloads::daemon_set(object));
     let others = deployments.into_iter().chain(stateful_sets).chain(replica_sets);
-    Ok(others.chain(daemon_sets).collect())
+    Ok(others.chain(cache.of_daemon_sets()).collect())
 }
 
 /// What others need pods for. `pods` are those of the cluster.

@@ -53,11 +53,12 @@ pub fn stateful_set(object: &StatefulSet) -> Known {
     )
 }
 
-/// What is known of a `ReplicaSet`; `None` where it is a Deployment's, and counted with that.
-pub fn replica_set(object: &ReplicaSet) -> Option<Known> {
+/// What is known of a `ReplicaSet`; no facts where it is a Deployment's, and counted with that.
+pub fn replica_set(object: &ReplicaSet) -> (Workload, Option<WorkloadFacts>) {
     let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let is_its_own = object.owner_references().is_empty();
-    is_its_own.then(|| known("ReplicaSet", &object.metadata, wanted, false))
+    let (workload, facts) = known("ReplicaSet", &object.metadata, wanted, false);
+    (workload, is_its_own.then_some(facts))
 }
 
 /// What is known of a `DaemonSet`.
@@ -130,7 +131,7 @@ mod tests {
                 { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u" }] },
         }))
         .unwrap();
-        assert_eq!(replica_set(&of_deployment), None);
+        assert_eq!(replica_set(&of_deployment).1, None);
         let (workload, facts) = stateful_set(&stateful);
         assert_eq!(workload.key(), "StatefulSet shop/db");
         assert!(facts.wanted == 3 && facts.on_delete);

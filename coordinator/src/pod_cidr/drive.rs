@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::decision::{Decision, WaitReason};
+use plan::moves::{Workload, WorkloadFacts};
 use plan::pod_cidr::calico_node::CalicoNode;
 use plan::pod_cidr::decide::{Step, Which};
 use plan::pod_cidr::facts::Pool;
@@ -112,6 +113,12 @@ pub async fn go_on(
         wait(status, WaitReason::CalicoObjects, message);
         return Ok(());
     }
+    let Some(workloads) = cache.workloads(&context.watching).await else {
+        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: the API server has not told of all of them. The \
+                       coordinator needs the right to watch them (deploy/base)";
+        wait(status, WaitReason::RequestRefused, message.to_owned());
+        return Ok(());
+    };
     let pass = Pass {
         context,
         store: &store,
@@ -121,6 +128,7 @@ pub async fn go_on(
         saved,
         snapshot: &snapshot,
         pools: &pools,
+        workloads: &workloads,
         calico_nodes: &calico_nodes,
         ipam: ipam.as_deref(),
         direction,
@@ -179,6 +187,8 @@ pub(super) struct Pass<'pass> {
     pub(super) saved: &'pass Saved,
     pub(super) snapshot: &'pass Snapshot,
     pub(super) pools: &'pass Pools,
+    /// Every workload that makes pods again.
+    pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
     /// Nodes as Calico has them.
     pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
     /// What Calico's IPAM has given out, while agents keep addresses of tunnels.

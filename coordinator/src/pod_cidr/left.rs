@@ -1,6 +1,6 @@
 //! What is in the range that is left: blocks, who has addresses of it, what agents keep, routes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use ipnet::IpNet;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use kube::ResourceExt;
 use plan::decision::{Wait, WaitReason};
-use plan::pod_cidr::by_node::{self, Cordon};
 use plan::pod_cidr::decide::Which;
 use plan::pod_cidr::ends;
 use plan::pod_cidr::holders::{Cluster, holders};
@@ -21,10 +20,10 @@ use plan::pods::Pods;
 
 use super::drive::Pass;
 use super::unclear;
+use crate::facts;
 use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
-use crate::{cordon, facts};
 
 /// What is in the range that is left.
 pub(super) struct Left {
@@ -305,45 +304,6 @@ impl Pass<'_> {
             ),
             until: None,
         })
-    }
-
-    /// Every Node in the order in which they are worked on, where pods leave node by node.
-    pub(super) fn nodes_in_work<'order>(&self, order: &'order [String]) -> Vec<by_node::Node<'order>> {
-        let migration = self.migration.name_any();
-        // They stay where they are, and watch the range that is left until everybody else has moved.
-        let ours: BTreeSet<IpAddr> = self
-            .snapshot
-            .traffic_pods
-            .iter()
-            .map(|pod| facts::pods::pod(pod))
-            .flat_map(|pod| pod.addresses)
-            .collect();
-        let mut nodes = Vec::new();
-        for name in order {
-            let Some(node) = self.snapshot.nodes.get(name) else {
-                continue;
-            };
-            let cordon = match (cordon::is_unschedulable(node), cordon::is_by(node, &migration)) {
-                (false, true) => Cordon::Lifted,
-                (false, false) => Cordon::None,
-                (true, true) => Cordon::Ours,
-                (true, false) => Cordon::Others,
-            };
-            let unsettled = match self.facts_of(name) {
-                // Nobody can say of one that is away; its pods are counted all the same.
-                None if !facts::nodes::is_ready(node) => None,
-                None => Some("its agent has not answered".to_owned()),
-                Some(facts) => host::route_to_pod(facts, &ours),
-            };
-            nodes.push(by_node::Node {
-                name,
-                ready: facts::nodes::is_ready(node),
-                cordon,
-                takes_pods: facts::nodes::takes_pods(node),
-                unsettled,
-            });
-        }
-        nodes
     }
 
     /// What the agents say of the range that is left; who has not said is named.

@@ -1,5 +1,6 @@
 //! Everything that a decision depends on, of one pass; and the decision.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::MigrationStatus;
@@ -61,18 +62,16 @@ impl Pass<'_> {
         } else {
             moves::Movers::OutOf(&targets)
         };
-        let have_to_move = !moves::left(&residents, movers).is_empty();
-        let (while_moving, once_moved) = if have_to_move {
-            (Pace::Soon, Pace::Seldom)
-        } else {
-            (Pace::Seldom, Pace::Soon)
-        };
-        let wanted_pods = memory
-            .workloads
-            .workloads(self.context, self.cache, while_moving)
-            .await?;
+        let left_there = moves::left(&residents, movers);
+        let nodes = left_there
+            .values()
+            .flatten()
+            .map(|resident| resident.pod.node.as_str());
+        let with_pods: BTreeSet<&str> = nodes.collect();
+        let have_to_move = !with_pods.is_empty();
+        let once_moved = if have_to_move { Pace::Seldom } else { Pace::Soon };
         let started_at = status.started_at.unwrap_or(self.now);
-        let mut workload_health = health(&wanted_pods, &self.saved.ill, started_at);
+        let mut workload_health = health(self.workloads, &self.saved.ill, started_at);
         let goes_back = self.direction == Direction::Back;
         let name = self.migration.name_any();
         stalls::mark(
@@ -93,7 +92,7 @@ impl Pass<'_> {
             .mentions(memory, known, (&left_range, &target), once_moved)
             .await?;
         let switch = self.switch(memory, &left_range, &target, known);
-        let redundancy = self.redundancy(&residents, &wanted_pods, known, &mut memory.restores);
+        let redundancy = self.redundancy(&residents, self.workloads, known, &mut memory.restores);
         let Held {
             hold,
             stop,
@@ -102,7 +101,7 @@ impl Pass<'_> {
         let order = node_order(self.snapshot, &self.context.node_name);
         let by_node = match self.kind.mode {
             Mode::ByWorkload => None,
-            Mode::ByNode => Some(self.nodes_in_work(&order)),
+            Mode::ByNode => Some(self.nodes_in_work(memory, &order, &with_pods)),
         };
         let view = View {
             direction: self.direction,

@@ -39,6 +39,8 @@ pub struct Looks {
     waits_since: BTreeMap<String, Timestamp>,
     /// Ready nodes that others wait for in stage Switch.
     pub unkept: Since<String>,
+    /// Nodes whose hosts are not well although no pod has to move there, where pods leave node by node.
+    pub unsettled: Since<String>,
 }
 
 impl Looks {

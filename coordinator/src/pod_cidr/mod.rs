@@ -9,6 +9,9 @@ mod datastore;
 mod drive;
 #[cfg(test)]
 mod etcd_scenarios;
+mod in_work;
+#[cfg(test)]
+mod in_work_scenarios;
 mod left;
 mod look;
 mod looks;

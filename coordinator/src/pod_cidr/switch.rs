@@ -86,7 +86,7 @@ impl Lack {
 }
 
 /// How long one of so many nodes is waited for.
-fn patience(nodes: usize) -> Duration {
+pub(super) fn patience(nodes: usize) -> Duration {
     let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
     PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE)
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use plan::cluster::Malformed;
 use plan::decision::{Decision, WaitReason};
-use plan::moves::Workload;
+use plan::moves::{Workload, WorkloadFacts};
 use plan::service_cidr::ranges::{ServiceCidr as Range, listed};
 use plan::service_cidr::side::Side;
 use plan::service_cidr::step::{Stage, Step};
@@ -76,6 +76,8 @@ pub(super) struct Pass<'pass> {
     pub(super) snapshot: &'pass Snapshot,
     /// Every Service.
     pub(super) index: &'pass Index,
+    /// Every workload that makes pods again.
+    pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
     pub(super) ranges: &'pass [Range],
     /// Every Service that changes, as it is written down.
     pub(super) booked: &'pass Booked,
@@ -118,6 +120,12 @@ pub async fn go_on(
         wait(status, WaitReason::RequestRefused, message.to_owned());
         return Ok(());
     };
+    let Some(workloads) = cache.workloads(&context.watching).await else {
+        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: the API server has not told of all of them. The \
+                       coordinator needs the right to watch them (deploy/base)";
+        wait(status, WaitReason::RequestRefused, message.to_owned());
+        return Ok(());
+    };
     let ranges = match all_ranges(&context.client, &version).await? {
         Ok(ranges) => ranges,
         Err(malformed) => {
@@ -143,6 +151,7 @@ pub async fn go_on(
         ill,
         snapshot: &snapshot,
         index: &index,
+        workloads: &workloads,
         ranges: &ranges,
         booked: &booked,
         untouched: &untouched,

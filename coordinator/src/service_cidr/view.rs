@@ -631,9 +631,7 @@ impl Pass<'_> {
             said.by_a_tenant(&pod.namespace, self.told_again(pod, known), self.goal);
         }
         let told: BTreeSet<String> = told.iter().map(|resident| resident.pod.uid.clone()).collect();
-        let pace = if told.is_empty() { Pace::Seldom } else { Pace::Soon };
-        let wanted = memory.workloads.workloads(self.context, self.cache, pace).await?;
-        let mut health = health(&wanted, self.ill, status.started_at.unwrap_or(self.now));
+        let mut health = health(self.workloads, self.ill, status.started_at.unwrap_or(self.now));
         let (name, movers) = (self.migration.name_any(), Movers::Told(&told));
         let goes_back = self.goal == Side::Old;
         stalls::mark(

@@ -22,8 +22,8 @@ use crate::started::{Ended, Process, on_free_ports};
 
 /// Folders of labs begin so; the process that made it follows.
 const FOLDER: &str = "replumb-apilab-";
-/// How long the API server may take to be ready on a busy machine.
-const START_LIMIT: Duration = Duration::from_mins(2);
+/// How long the API server may take to be ready on a busy machine, while every client of a large cluster connects again.
+const START_LIMIT: Duration = Duration::from_mins(5);
 
 /// Starts an API server on a thread that never ends: the kernel kills a child that asked for it when the *thread*
 /// that made it ends, and tests come and go on theirs.
