@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::MigrationStatus;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use plan::decision::WaitReason;
 use plan::moves::{Workload, WorkloadFacts};
 use plan::pods::Pods;
 use plan::residents::Needed;
@@ -10,6 +12,7 @@ use plan::residents::Needed;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::backends;
+use crate::lifecycle::wait;
 use crate::looks::{Look, Pace, look};
 use crate::pod_index::Index;
 use crate::write::WriteError;
@@ -48,6 +51,21 @@ pub async fn workloads(
     Ok(others.chain(cache.of_daemon_sets()).collect())
 }
 
+/// Every workload that makes pods again, as the watches tell. Where they have not told of all there is, the status says so.
+pub async fn watched(
+    context: &Context,
+    cache: &Cache,
+    status: &mut MigrationStatus,
+) -> Option<BTreeMap<Workload, WorkloadFacts>> {
+    let workloads = cache.workloads(&context.watching).await;
+    if workloads.is_none() {
+        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: the API server has not told of all of them. The \
+                       coordinator needs the right to watch them (deploy/base)";
+        wait(status, WaitReason::RequestRefused, message.to_owned());
+    }
+    workloads
+}
+
 /// What others need pods for. `pods` are those of the cluster.
 async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
     let (of_name_servers, webhooks) =
@@ -69,4 +87,33 @@ pub async fn corefiles(
     let of_name_servers = pods.more().filter(|(name, _)| name_servers.contains(name));
     let maps = read::config_maps(context, facts::name_servers::mounted_config_maps(of_name_servers)).await?;
     Ok(maps.iter().filter_map(facts::name_servers::corefile).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::FakeApi;
+    use crate::workload_store::WorkloadStore;
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_have_not_come_are_waited_for_and_told() {
+        let api = FakeApi::default();
+        api.deny_reading("/apis/apps/v1/deployments", "no right to watch");
+        let mut stores = (*api.cache()).clone();
+        stores.workloads = WorkloadStore::default();
+        let mut status = MigrationStatus::default();
+        assert_eq!(
+            watched(&api.context(), &Cache::of(stores), &mut status).await,
+            None
+        );
+        assert_eq!(status.blocked, "RequestRefused");
+        assert!(
+            status.message.contains("right to watch them"),
+            "{}",
+            status.message
+        );
+        let mut status = MigrationStatus::default();
+        let found = watched(&api.context(), &api.cache(), &mut status).await;
+        assert_eq!((found, status.message.as_str()), (Some(BTreeMap::new()), ""));
+    }
 }

@@ -33,7 +33,7 @@ use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
-use crate::{stages, stop, traffic};
+use crate::{stages, stop, traffic, workloads};
 
 /// Where the pods are led.
 fn direction(desired: Desired) -> Direction {
@@ -113,10 +113,7 @@ pub async fn go_on(
         wait(status, WaitReason::CalicoObjects, message);
         return Ok(());
     }
-    let Some(workloads) = cache.workloads(&context.watching).await else {
-        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: the API server has not told of all of them. The \
-                       coordinator needs the right to watch them (deploy/base)";
-        wait(status, WaitReason::RequestRefused, message.to_owned());
+    let Some(workloads) = workloads::watched(context, cache, status).await else {
         return Ok(());
     };
     let pass = Pass {

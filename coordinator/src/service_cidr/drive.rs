@@ -29,7 +29,7 @@ use crate::records::Records;
 use crate::snapshot::Snapshot;
 use crate::tell::Tone;
 use crate::write::WriteError;
-use crate::{stages, stop, traffic};
+use crate::{stages, stop, traffic, workloads};
 
 /// The addresses that Services are led to.
 fn goal(desired: Desired) -> Side {
@@ -120,10 +120,7 @@ pub async fn go_on(
         wait(status, WaitReason::RequestRefused, message.to_owned());
         return Ok(());
     };
-    let Some(workloads) = cache.workloads(&context.watching).await else {
-        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: the API server has not told of all of them. The \
-                       coordinator needs the right to watch them (deploy/base)";
-        wait(status, WaitReason::RequestRefused, message.to_owned());
+    let Some(workloads) = workloads::watched(context, cache, status).await else {
         return Ok(());
     };
     let ranges = match all_ranges(&context.client, &version).await? {
