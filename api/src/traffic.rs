@@ -56,7 +56,7 @@ pub enum TrafficGate {
     #[default]
     Watch,
     /// No traffic pods. Each node's network is proved once, when it has changed, and not looked at afterwards.
-    Off,
+    Ignore,
 }
 
 /// What the traffic pods of one node found.

@@ -38,7 +38,7 @@ pub enum Traffic {
     /// A traffic pod on every node sends and counts.
     Watch,
     /// No traffic pods: a node is proved once, when it has changed.
-    Off,
+    Ignore,
 }
 
 impl GateFlags {
@@ -47,7 +47,7 @@ impl GateFlags {
         GateRules {
             traffic: self.traffic.map_or(there.traffic, |traffic| match traffic {
                 Traffic::Watch => TrafficGate::Watch,
-                Traffic::Off => TrafficGate::Off,
+                Traffic::Ignore => TrafficGate::Ignore,
             }),
             max_loss_ratio: self.max_loss_ratio.or(there.max_loss_ratio),
             max_gap_milliseconds: self.max_gap.or(there.max_gap_milliseconds),
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn what_a_flag_does_not_say_stays() {
         let there = GateRules {
-            traffic: TrafficGate::Off,
+            traffic: TrafficGate::Ignore,
             max_loss_ratio: Some(0.05),
             max_gap_milliseconds: None,
             soak: SoakGate::Elapsed,

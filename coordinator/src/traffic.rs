@@ -107,7 +107,7 @@ pub async fn watch(
     let rules = &migration.spec.gates;
     let fates = match rules.traffic {
         TrafficGate::Watch => wanted,
-        TrafficGate::Off => BTreeMap::new(),
+        TrafficGate::Ignore => BTreeMap::new(),
     };
     let staying = Staying::of(&snapshot.traffic_pods, networks, &fates);
     let flows = match rules.traffic {
@@ -115,7 +115,7 @@ pub async fn watch(
             known.services.look(context).await?;
             wanted_flows(snapshot, networks, &staying, &known.services)
         }
-        TrafficGate::Off => BTreeMap::new(),
+        TrafficGate::Ignore => BTreeMap::new(),
     };
     let judged_since = migration.spec.resumed_at;
     let asks = ask(snapshot, &flows, rules.gates(), judged_since);
@@ -176,7 +176,7 @@ pub async fn stop(
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> bool {
-    if migration.spec.desired != Desired::Run || migration.spec.gates.traffic == TrafficGate::Off {
+    if migration.spec.desired != Desired::Run || migration.spec.gates.traffic == TrafficGate::Ignore {
         return false;
     }
     let resumed_at = migration.spec.resumed_at;

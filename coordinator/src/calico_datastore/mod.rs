@@ -108,7 +108,7 @@ impl Kind for CalicoDatastore {
             Err(checks) => return (None, checks),
         };
         let policy = CheckPolicy {
-            is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
             without_effect: without_effect(migration),
             at_once: limits::rules(migration)
                 .max_unavailable

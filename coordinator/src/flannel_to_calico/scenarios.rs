@@ -198,7 +198,7 @@ pub(super) fn empty() -> FakeApi {
         ..MigrationStatus::default()
     };
     // Tests of the traffic pods ask for them (traffic_scenarios).
-    let spec = json!({ "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Off" } });
+    let spec = json!({ "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Ignore" } });
     api.put_migration(&spec, &status);
     api.take_changes();
     api

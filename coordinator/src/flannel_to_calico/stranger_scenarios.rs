@@ -268,7 +268,7 @@ async fn what_could_not_be_told_is_told_by_the_next_pass(#[values(false, true)] 
 
 /// What an agent writes is its node's: the others go on without it, and it goes on once that is corrected. Traffic is watched without it.
 #[rstest]
-#[case::unwatched("Off", "Rolling")]
+#[case::unwatched("Ignore", "Rolling")]
 #[case::watched("Watch", "Rolling")]
 #[case::watched_from_the_start("Watch", "Preparing")]
 #[tokio::test]

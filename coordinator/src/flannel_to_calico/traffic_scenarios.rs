@@ -464,7 +464,10 @@ async fn off_takes_the_pods_away_and_goes_on() {
     let mut memory = Memory::default();
     passes(&api, &mut memory, 20).await;
     assert_eq!(traffic_pods(&api).len(), 2);
-    api.edit(MIGRATION, &json!({ "spec": { "gates": { "traffic": "Off" } } }));
+    api.edit(
+        MIGRATION,
+        &json!({ "spec": { "gates": { "traffic": "Ignore" } } }),
+    );
     passes(&api, &mut memory, 3).await;
     assert_eq!(traffic_pods(&api), Vec::<Value>::new());
     run_to_the_end(&api).await.unwrap();

@@ -107,11 +107,11 @@ const STRIDE: usize = 3;
 
 #[tokio::test]
 async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
-    let undisturbed = on_etcd("Off").await;
+    let undisturbed = on_etcd("Ignore").await;
     run_until(&undisturbed, "Completed").await;
     let writes = undisturbed.take_changes().len();
     for last in (0..writes).step_by(STRIDE) {
-        let api = on_etcd("Off").await;
+        let api = on_etcd("Ignore").await;
         api.crash_after(last, turn, world_moves).await;
         run_until(&api, "Completed").await;
         assert_gone(&api, 0);
@@ -120,7 +120,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
 
 #[tokio::test]
 async fn back_from_wherever_it_is() {
-    let undisturbed = on_etcd("Off").await;
+    let undisturbed = on_etcd("Ignore").await;
     run_until(&undisturbed, "Completed").await;
     let no_return = undisturbed
         .take_changes()
@@ -128,7 +128,7 @@ async fn back_from_wherever_it_is() {
         .position(|(call, _)| *call == format!("DELETE {POOLS}/old"))
         .unwrap();
     for last in (0..no_return).step_by(STRIDE) {
-        let api = on_etcd("Off").await;
+        let api = on_etcd("Ignore").await;
         api.crash_after(last, turn, world_moves).await;
         desire(&api, "Rollback");
         run_until(&api, "RolledBack").await;
@@ -138,7 +138,7 @@ async fn back_from_wherever_it_is() {
 
 #[tokio::test]
 async fn what_calico_keeps_elsewhere_by_now_is_not_touched() {
-    let api = on_etcd("Off").await;
+    let api = on_etcd("Ignore").await;
     turn(&api).await;
     let mut set = api.get(CALICO).unwrap();
     let before = set.clone();
@@ -163,7 +163,7 @@ async fn what_calico_keeps_elsewhere_by_now_is_not_touched() {
 
 #[tokio::test]
 async fn an_etcd_that_does_not_answer_is_said_and_waited_for() {
-    let api = on_etcd("Off").await;
+    let api = on_etcd("Ignore").await;
     turn(&api).await;
     // Nobody listens there.
     let nobody = "http://127.0.0.1:9";

@@ -78,7 +78,7 @@ async fn one_host_does_not_hold_the_pods_of_other_nodes(
     #[values(Odd::Route, Odd::MoreRoutes, Odd::Silent)] odd: Odd,
     #[values("Run", "Rollback")] desired: &str,
 ) {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     api.edit(MIGRATION, &json!({ "spec": { "podCidr": { "mode": "ByNode" } } }));
     let (target, end) = match desired {
         "Run" => (1, "Completed"),
@@ -141,7 +141,7 @@ async fn one_host_does_not_hold_the_pods_of_other_nodes(
 /// While a pod has to move, routes to it are no fault of the host.
 #[tokio::test]
 async fn no_time_counts_while_a_pod_has_to_move() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     api.edit(MIGRATION, &json!({ "spec": { "podCidr": { "mode": "ByNode" } } }));
     let mut memory = Memory::default();
     for _ in 0..60 {

@@ -119,7 +119,7 @@ impl Kind for PodCidr {
             on_blocked: limits::on_blocked(migration),
             delete_bare_pods: self.delete_bare_pods,
             mode: self.mode,
-            is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
         };
         let found = checks::check(&settings, facts, policy);
         (Some(settings), found)

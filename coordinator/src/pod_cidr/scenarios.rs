@@ -166,7 +166,7 @@ async fn every_write_in_its_order() {
 
 #[tokio::test]
 async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
-    let undisturbed = cluster("Off");
+    let undisturbed = cluster("Ignore");
     run_until(&undisturbed, "Completed").await;
     let writes = undisturbed.take_changes().len();
     assert!(
@@ -174,7 +174,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
         "the walk is too short to prove anything: {writes} writes"
     );
     for last in 0..writes {
-        let api = cluster("Off");
+        let api = cluster("Ignore");
         api.crash_after(last, turn, world_moves).await;
         run_until(&api, "Completed").await;
         assert_gone(&api, 0);
@@ -184,7 +184,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
 /// From every write before the old pool goes.
 #[tokio::test]
 async fn back_from_wherever_it_is() {
-    let undisturbed = cluster("Off");
+    let undisturbed = cluster("Ignore");
     run_until(&undisturbed, "Completed").await;
     let changes = undisturbed.take_changes();
     let no_return = changes
@@ -192,7 +192,7 @@ async fn back_from_wherever_it_is() {
         .position(|(call, _)| *call == format!("DELETE {POOLS}/old"))
         .unwrap();
     for last in 0..no_return {
-        let api = cluster("Off");
+        let api = cluster("Ignore");
         api.crash_after(last, turn, world_moves).await;
         api.edit(
             MIGRATION,
@@ -238,7 +238,7 @@ fn put_empty_block(api: &FakeApi, number: usize) {
 /// Thousands of blocks are a hundred batches: what a batch releases it reads by name, and what is gone is known.
 #[tokio::test]
 async fn blocks_go_batch_by_batch_without_a_list_of_all_for_each() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     (0..300).for_each(|number| put_empty_block(&api, number));
     let left = || {
         let is_old = |block: &Value| block["spec"]["cidr"].as_str().unwrap().starts_with("10.244.");
@@ -283,7 +283,7 @@ async fn blocks_go_batch_by_batch_without_a_list_of_all_for_each() {
 /// An allocation that races the block's release is not lost: it comes between the look at the block and the write.
 #[tokio::test]
 async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     let block = format!("{BLOCKS}/10-244-0-0-26");
     let mut allocations = vec![Value::Null; 64];
     allocations[7] = json!(0);
@@ -424,7 +424,7 @@ pub(super) fn desire(api: &FakeApi, desired: &str) {
 #[tokio::test]
 async fn who_turns_around_twice_ends_as_who_does_once() {
     for passes in 1..8 {
-        let api = cluster("Off");
+        let api = cluster("Ignore");
         let before = tunnel_ends(&api);
         until_closed(&api, "old").await;
         desire(&api, "Rollback");
@@ -622,7 +622,7 @@ async fn what_a_person_changed_for_the_way_there_is_told_at_the_end_of_the_way_b
 
 #[tokio::test]
 async fn what_is_paused_stays_as_it_is() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Pause" } }));
     for _ in 0..10 {
         turn(&api).await;

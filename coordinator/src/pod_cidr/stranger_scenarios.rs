@@ -301,7 +301,7 @@ async fn passes(api: &FakeApi, what: &str, until: impl Fn() -> bool) {
 #[tokio::test]
 async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Option<&str>) {
     for is_back in [false, true] {
-        let api = cluster("Off");
+        let api = cluster("Ignore");
         if is_back {
             until_closed(&api, "old").await;
             put(&api, what, 0);
@@ -325,7 +325,7 @@ async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Opt
 /// The range that it lacks is named, and where pods are led to is what it costs.
 #[tokio::test]
 async fn a_tenants_policy_is_told_what_it_lacks_there_and_back() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     for (name, range) in [("says-old", "10.244.0.0/16"), ("says-new", "10.200.0.0/16")] {
         let (path, policy) = policy("shop", name, range);
         api.put(&path, policy);
@@ -353,7 +353,7 @@ async fn a_tenants_policy_is_told_what_it_lacks_there_and_back() {
 #[tokio::test]
 async fn what_is_the_clusters_holds_until_it_knows_both_ranges() {
     for of_all in [true, false] {
-        let api = cluster("Off");
+        let api = cluster("Ignore");
         let (path, object) = if of_all {
             let sets = format!("{GROUP}/globalnetworksets");
             calicos(&sets, "pods", json!({ "nets": ["10.244.0.0/16"] }))
@@ -384,7 +384,7 @@ async fn what_is_the_clusters_holds_until_it_knows_both_ranges() {
 #[tokio::test]
 async fn what_may_be_of_the_range_holds_its_end_alone(#[case] what: &str) {
     for is_back in [false, true] {
-        let api = cluster("Off");
+        let api = cluster("Ignore");
         if is_back {
             until_closed(&api, "old").await;
             desire(&api, "Rollback");
@@ -418,7 +418,7 @@ async fn a_pool_of_no_known_range_holds_what_opens_or_closes_a_pool_on_the_way_t
         status["blocked"] == "CalicoObjects" && status["message"].to_string().contains("IPPool odd")
     };
     // Before anything is opened.
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     passes(&api, what, || is_held(&api)).await;
     assert!(is_warned_of(&api, "IPPool odd"));
     assert_eq!(api.get(&format!("{POOLS}/{}", RANGES[1].0)), None);
@@ -437,7 +437,7 @@ async fn a_pool_of_no_known_range_holds_what_opens_or_closes_a_pool_on_the_way_t
 /// Nothing says of which pool it is, as long as the range of one is not known.
 #[tokio::test]
 async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     until_closed(&api, "old").await;
     let (path, mut elsewhere) = pod("elsewhere", &json!({}), &requests("1"), "10.99.0.9");
     elsewhere["metadata"]["ownerReferences"] = json!([{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": "x", "controller": true }]);
@@ -457,7 +457,7 @@ async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
 #[case::back(true)]
 #[tokio::test]
 async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     until_closed(&api, "old").await;
     reports(&api, &json!("nonsense"));
     if is_back {
@@ -527,7 +527,7 @@ fn of_every_kind() -> Vec<(String, Value)> {
 #[case::back(true)]
 #[tokio::test]
 async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     for (path, object) in of_every_kind() {
         api.put(&path, object);
     }
@@ -682,7 +682,7 @@ async fn of_two_nodes_one_report_that_is_not_understood_holds_the_canary_and_not
 #[case::back(true)]
 #[tokio::test]
 async fn a_status_is_published_although_an_object_changes_all_the_time(#[case] is_back: bool) {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     if is_back {
         until_closed(&api, "old").await;
         desire(&api, "Rollback");

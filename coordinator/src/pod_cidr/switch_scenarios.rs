@@ -122,7 +122,7 @@ fn is_closed(api: &FakeApi, pool: &str) -> bool {
 #[case::keeps_of_target(Odd::KeepsOfTarget)]
 #[tokio::test]
 async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     put_node(&api, THIRD);
     world_moves(&api);
     until_closed(&api, "old").await;
@@ -166,7 +166,7 @@ async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
 /// Before stage Switch no agent is told of an end: no node is late by that, however long others are waited for.
 #[tokio::test]
 async fn what_comes_before_the_stage_makes_no_node_late() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     let set = "/apis/crd.projectcalico.org/v1/globalnetworksets/pods";
     let object = json!({
         "apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkSet", "metadata": { "name": "pods" },
@@ -193,7 +193,7 @@ async fn what_comes_before_the_stage_makes_no_node_late() {
 /// A node that is slow for a moment, and again later, has lacked nothing for long.
 #[tokio::test]
 async fn a_node_that_is_done_meanwhile_is_waited_for_again() {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     until_closed(&api, "old").await;
     desire(&api, "Rollback");
     let mut memory = Memory::default();
@@ -217,7 +217,7 @@ async fn a_node_that_is_done_meanwhile_is_waited_for_again() {
 #[case::end_stays(Odd::EndStays)]
 #[tokio::test]
 async fn one_node_is_named_on_the_way_there(#[case] odd: Odd) {
-    let api = cluster("Off");
+    let api = cluster("Ignore");
     odd.begins(&api);
     let mut memory = Memory::default();
     for _ in 0..30 {

@@ -76,7 +76,7 @@ impl World {
             ..MigrationStatus::default()
         };
         let spec = json!({
-            "serviceCidr": { "to": ["172.16.0.0/12"], "servicesAtOnce": 2 }, "desired": "Run", "gates": { "traffic": "Off" },
+            "serviceCidr": { "to": ["172.16.0.0/12"], "servicesAtOnce": 2 }, "desired": "Run", "gates": { "traffic": "Ignore" },
         });
         api.put_migration(&spec, &status);
         let context = api.context();

@@ -137,7 +137,7 @@ impl Kind for ServiceCidr {
             keep_load_balancers: self.keep_load_balancers,
             order: self.order.clone(),
             services_at_once: services_at_once(self),
-            is_unwatched: migration.spec.gates.traffic == TrafficGate::Off,
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)

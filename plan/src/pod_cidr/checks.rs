@@ -35,7 +35,7 @@ pub struct CheckPolicy {
     pub delete_bare_pods: bool,
     /// How pods leave the old range.
     pub mode: Mode,
-    /// Whether nobody watches traffic (`gates.traffic: Off`).
+    /// Whether nobody watches traffic (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct CheckPolicy {
     pub order: Vec<String>,
     /// How many Services exchange their addresses at the same time.
     pub services_at_once: usize,
-    /// Whether nobody watches traffic (`gates.traffic: Off`).
+    /// Whether nobody watches traffic (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
 }
 

@@ -51,7 +51,7 @@ pub fn missing(nodes: &BTreeMap<&str, State>) -> Option<Wait> {
         State::Watches | State::Awaited(_) => None,
     })?;
     wait(format!(
-        "traffic is watched on {watching} of {}, and it takes {needed}; {first}. Mend these agents, or go on unwatched with gates.traffic Off",
+        "traffic is watched on {watching} of {}, and it takes {needed}; {first}. Mend these agents, or go on unwatched with gates.traffic: Ignore",
         number(all, "node", "nodes")
     ))
 }

@@ -12,7 +12,7 @@ use crate::check::{Check, Permission, Verdict, access, policies};
 /// What the user said, as far as a check depends on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckPolicy {
-    /// Whether nobody watches traffic (`gates.traffic: Off`).
+    /// Whether nobody watches traffic (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
     /// Fields of `rollout` that say something which this kind does not do.
     pub without_effect: Vec<&'static str>,

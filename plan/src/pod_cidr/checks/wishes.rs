@@ -43,7 +43,7 @@ fn gate(is_unwatched: bool) -> Vec<Check> {
             "spec.gates.traffic",
             Finding::new(
                 "",
-                "Off",
+                "Ignore",
                 "Watch",
                 "leave gates.traffic out: nobody proves then that pods of the new range are reached before every pod gets one of its \
                  addresses, and nothing stops the migration when traffic is lost",

@@ -214,7 +214,7 @@ fn traffic_gate(policy: &CheckPolicy) -> Vec<Check> {
             "spec.gates.traffic",
             Finding::new(
                 "",
-                "Off",
+                "Ignore",
                 "Watch",
                 "nobody would notice lost requests but the users: leave it at Watch where nothing forbids it",
             ),

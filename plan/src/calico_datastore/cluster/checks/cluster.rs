@@ -159,7 +159,7 @@ fn traffic(policy: &CheckPolicy) -> Check {
         return name.not_pass(
             Verdict::Warn,
             "gates.traffic",
-            "Off: nobody sees what the pods lose",
+            "Ignore: nobody sees what the pods lose",
             "Watch",
             "leave it out: traffic between pods then stops the migration by itself",
         );
