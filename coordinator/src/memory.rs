@@ -13,6 +13,7 @@ use crate::drift::Restores;
 use crate::evict::{Evictions, Refusals};
 use crate::flannel_to_calico::undo::Undone;
 use crate::records::Records;
+use crate::silence::Silence;
 use crate::tell::Tone;
 use crate::traffic::Known;
 use crate::untold::Untold;
@@ -33,6 +34,8 @@ pub struct Memory {
     pub checked_at: Option<Timestamp>,
     /// How long that took.
     pub check_took: std::time::Duration,
+    /// Agents that have not said what the checks need.
+    pub silence: Silence,
     /// What the Migration remembers beside its own object.
     pub records: Records,
     /// What the log says of the checks.

@@ -23,8 +23,8 @@ use crate::records::{self, Content};
 use crate::tell::Tone;
 use crate::write::WriteError;
 
-/// How long agents are waited for before their silence is a refusal.
-const AGENT_PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+/// How long agents are waited for, from the start and from the last one that reported, before the silence of the others is a refusal.
+const AGENT_PATIENCE: Duration = Duration::from_mins(1);
 /// How often the cluster is read again while a plan waits to be run, at most and at least.
 const RECHECK: Duration = Duration::from_secs(2);
 const SLOWEST_RECHECK: Duration = Duration::from_mins(1);
@@ -100,7 +100,12 @@ async fn check<K: Kind>(
         .creation_timestamp
         .as_ref()
         .map(|time| now.duration_since(time.0));
-    if !silent.is_empty() && age.is_some_and(|age| age < AGENT_PATIENCE) {
+    let is_waited_for = memory
+        .silence
+        .look(&migration.uid().unwrap_or_default(), silent.len())
+        < AGENT_PATIENCE;
+    let is_new = |age: SignedDuration| age.unsigned_abs() < AGENT_PATIENCE;
+    if !silent.is_empty() && age.is_some_and(|age| is_new(age) || is_waited_for) {
         status.phase = MigrationPhase::Planning;
         let message = format!("waiting for the agents of {}", counted("node", "nodes", &silent));
         wait(status, WaitReason::AgentSilent, message);
