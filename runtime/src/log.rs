@@ -87,26 +87,19 @@ impl Log {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod written {
+    //! What a log has, for tests.
+
+    use std::io;
     use std::sync::{Arc, Mutex};
 
-    use bytes::Bytes;
-    use http::{Request, Response};
-    use http_body_util::Full;
-    use k8s_openapi::api::core::v1::Secret;
-    use kube::{Api, Client};
-    use tower::service_fn;
-
-    use super::*;
-
-    /// What was written.
+    /// What was written. Cloning shares it.
     #[derive(Clone, Debug, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    pub struct Written(Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
+            self.0.lock().unwrap().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -115,10 +108,23 @@ mod tests {
     }
 
     impl Written {
-        fn text(&self) -> String {
+        pub fn text(&self) -> String {
             String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http::{Request, Response};
+    use http_body_util::Full;
+    use k8s_openapi::api::core::v1::Secret;
+    use kube::{Api, Client};
+    use tower::service_fn;
+
+    use super::written::Written;
+    use super::*;
 
     fn started(format: Format, filter: &str) -> (Written, tracing::subscriber::DefaultGuard) {
         let written = Written::default();

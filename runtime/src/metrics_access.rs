@@ -325,7 +325,6 @@ fn shrink<K: Clone + Ord, V, Order: Ord>(kept: &mut BTreeMap<K, V>, order: impl 
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::net::Ipv4Addr;
 
     use http::{Request, Response};
@@ -335,6 +334,7 @@ mod tests {
     use tower::limit::RateLimitLayer;
 
     use super::*;
+    use crate::log::written::Written;
 
     const TOKEN: &str = "a-token";
     const SCRAPER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
@@ -598,23 +598,9 @@ mod tests {
         );
     }
 
-    /// What a log has.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[tokio::test]
     async fn no_token_is_logged_with_an_answer_that_is_not_understood() {
-        let log = Log::default();
+        let log = Written::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::TRACE)
@@ -626,7 +612,7 @@ mod tests {
         let access = Access::of(client.clone(), client);
         let error = access.of_token(TOKEN, SCRAPER).await.unwrap_err();
         tracing::warn!(error = crate::error::chain(&error), "no answer");
-        let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let logged = log.text();
         assert!(
             logged.contains("the log is kept") && logged.contains("no answer"),
             "{logged}"
