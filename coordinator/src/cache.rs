@@ -10,9 +10,8 @@ use api::migration::MigrationSpec;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Client;
 use kube::core::DeserializeGuard;
-use kube::runtime::watcher::Event;
-use kube::{Client, Resource};
 use plan::moves::{Workload, WorkloadFacts};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
@@ -20,11 +19,11 @@ use tokio::task::JoinSet;
 
 use crate::facts::workloads::daemon_set;
 use crate::guarded::NodeMigrations;
-use crate::lenient::{Lenient, plain};
+use crate::lenient::plain;
 use crate::pod_index::PodStore;
 use crate::service_cidr::index::{Index, ServiceStore};
 use crate::store::{Kept, Store};
-use crate::watching::watch;
+use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;
 
 /// Stores of every kind that a decision looks at. Cloning shares them.
@@ -63,26 +62,7 @@ impl Deref for Cache {
     }
 }
 
-/// Starts the watches of a cache.
-struct Watches<'tasks> {
-    client: &'tasks Client,
-    changed: &'tasks Arc<Notify>,
-    tasks: &'tasks mut JoinSet<()>,
-}
-
 impl Watches<'_> {
-    fn start<K>(&mut self, kind: &'static str, keep: impl Fn(Event<Lenient<K>>) -> bool + Send + 'static)
-    where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    {
-        let changed = Arc::clone(self.changed);
-        self.tasks.spawn(watch(self.client.clone(), kind, move |event| {
-            if keep(event) {
-                changed.notify_one();
-            }
-        }));
-    }
-
     fn store<K>(&mut self, kind: &'static str) -> Store<K>
     where
         K: Kept + Clone + DeserializeOwned + Debug + Send + Sync + 'static,

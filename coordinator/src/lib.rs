@@ -66,6 +66,7 @@ pub mod tell;
 pub mod traffic;
 mod untold;
 mod warnings;
+mod watches;
 mod watching;
 pub mod words;
 mod workload_store;

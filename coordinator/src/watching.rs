@@ -16,7 +16,7 @@ use crate::write::describe;
 
 /// The first look after a broken watch comes after this time, and the time doubles up to [`SLOWEST`].
 const SOONEST: Duration = Duration::from_millis(250);
-/// There are eleven watches at most, and one leader: asking this often is no load, and after an outage nobody waits long.
+/// There are eleven watches at most, and one leader: asking this often is no load, and a watch is back soon after an outage.
 const SLOWEST: Duration = Duration::from_secs(2);
 /// So many whole objects of a list are in memory at once, where the server streams none: each may have 1.5 MiB, and more as text.
 const PAGE: u32 = 50;

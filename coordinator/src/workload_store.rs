@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use kube::runtime::watcher::Event;
@@ -13,15 +12,10 @@ use kube::{Client, Resource};
 use plan::moves::{Workload, WorkloadFacts};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tracing::warn;
 
 use crate::facts::workloads::{Known, deployment, replica_set, stateful_set};
 use crate::lenient::plain;
-use crate::watching;
-
-/// How long a pass waits for the first lists: a later pass looks again.
-const FIRST_LIST: Duration = Duration::from_secs(10);
+use crate::watches::{OnDemand, Watches, first_lists};
 
 /// The workloads. Cloning shares them.
 #[derive(Clone, Default)]
@@ -29,7 +23,7 @@ pub struct WorkloadStore(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    watches: Mutex<Option<JoinSet<()>>>,
+    watches: OnDemand,
     deployments: Watched,
     stateful_sets: Watched,
     replica_sets: Watched,
@@ -86,11 +80,6 @@ impl Watched {
         }
     }
 
-    async fn is_filled(&self) {
-        // The sender lives as long as the store does.
-        let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
-    }
-
     fn forget(&self) {
         *lock(&self.workloads) = Workloads::default();
         self.filled.send_replace(false);
@@ -125,22 +114,22 @@ impl WorkloadStore {
         replica_sets: impl IntoIterator<Item = ReplicaSet>,
     ) -> Self {
         let store = Self::default();
-        let Shared {
-            watches: _,
-            deployments: of_deployments,
-            stateful_sets: of_stateful_sets,
-            replica_sets: of_replica_sets,
-        } = store.0.as_ref();
         for object in deployments {
-            of_deployments.keep(Event::Apply(all_of(deployment(&object))));
+            store
+                .0
+                .deployments
+                .keep(Event::Apply(all_of(deployment(&object))));
         }
         for object in stateful_sets {
-            of_stateful_sets.keep(Event::Apply(all_of(stateful_set(&object))));
+            store
+                .0
+                .stateful_sets
+                .keep(Event::Apply(all_of(stateful_set(&object))));
         }
         for object in replica_sets {
-            of_replica_sets.keep(Event::Apply(replica_set(&object)));
+            store.0.replica_sets.keep(Event::Apply(replica_set(&object)));
         }
-        for watched in [of_deployments, of_stateful_sets, of_replica_sets] {
+        for watched in store.each() {
             watched.filled.send_replace(true);
         }
         store
@@ -152,10 +141,26 @@ impl WorkloadStore {
         client: &Client,
         changed: &Arc<Notify>,
     ) -> Option<BTreeMap<Workload, WorkloadFacts>> {
-        self.start(client, changed);
-        let all = [&self.0.deployments, &self.0.stateful_sets, &self.0.replica_sets];
-        let filled = futures::future::join_all(all.map(Watched::is_filled));
-        tokio::time::timeout(FIRST_LIST, filled).await.ok()?;
+        let all = self.each();
+        let is_filled = all.iter().all(|watched| *watched.filled.borrow());
+        self.0
+            .watches
+            .start("workloads", is_filled, client, changed, |watches| {
+                self.watch(
+                    watches,
+                    "Deployment",
+                    |shared| &shared.deployments,
+                    |object: &Deployment| all_of(deployment(object)),
+                );
+                self.watch(
+                    watches,
+                    "StatefulSet",
+                    |shared| &shared.stateful_sets,
+                    |object: &StatefulSet| all_of(stateful_set(object)),
+                );
+                self.watch(watches, "ReplicaSet", |shared| &shared.replica_sets, replica_set);
+            });
+        first_lists(&all.map(|watched| &watched.filled)).await?;
         let mut workloads = BTreeMap::new();
         for watched in all {
             workloads.extend(lock(&watched.workloads).known.clone());
@@ -163,67 +168,32 @@ impl WorkloadStore {
         Some(workloads)
     }
 
-    fn start(&self, client: &Client, changed: &Arc<Notify>) {
-        let mut watches = lock(&self.0.watches);
-        match watches.as_mut() {
-            // A watch that has ended tells nothing any more: all begin again, and what is known stays until their lists have come.
-            Some(tasks) => match tasks.try_join_next() {
-                None => return,
-                Some(ended) => warn!(?ended, "a watch of workloads ended; it is started again"),
-            },
-            None if *self.0.deployments.filled.borrow() => return,
-            None => {}
-        }
-        let mut starting = Starting {
-            store: self,
-            client,
-            changed,
-            tasks: JoinSet::new(),
-        };
-        starting.watch(
-            "Deployment",
-            |shared| &shared.deployments,
-            |object: &Deployment| all_of(deployment(object)),
-        );
-        starting.watch(
-            "StatefulSet",
-            |shared| &shared.stateful_sets,
-            |object: &StatefulSet| all_of(stateful_set(object)),
-        );
-        starting.watch("ReplicaSet", |shared| &shared.replica_sets, replica_set);
-        *watches = Some(starting.tasks);
+    fn watch<K>(
+        &self,
+        watches: &mut Watches<'_>,
+        kind: &'static str,
+        watched: fn(&Shared) -> &Watched,
+        read: fn(&K) -> Read,
+    ) where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let store = self.clone();
+        watches.start(kind, move |event| {
+            watched(&store.0).keep(projected(plain(event), read))
+        });
+    }
+
+    fn each(&self) -> [&Watched; 3] {
+        [&self.0.deployments, &self.0.stateful_sets, &self.0.replica_sets]
     }
 
     /// Ends the watches and lets go what they told: no Migration needs it any more, or another process leads.
     pub fn stop(&self) {
-        if lock(&self.0.watches).take().is_some() {
-            for watched in [&self.0.deployments, &self.0.stateful_sets, &self.0.replica_sets] {
+        if self.0.watches.stop() {
+            for watched in self.each() {
                 watched.forget();
             }
         }
-    }
-}
-
-/// Watches that are being started.
-struct Starting<'a> {
-    store: &'a WorkloadStore,
-    client: &'a Client,
-    changed: &'a Arc<Notify>,
-    tasks: JoinSet<()>,
-}
-
-impl Starting<'_> {
-    fn watch<K>(&mut self, kind: &'static str, watched: fn(&Shared) -> &Watched, read: fn(&K) -> Read)
-    where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    {
-        let (store, changed) = (self.store.clone(), Arc::clone(self.changed));
-        self.tasks
-            .spawn(watching::watch(self.client.clone(), kind, move |event| {
-                if watched(&store.0).keep(projected(plain(event), read)) {
-                    changed.notify_one();
-                }
-            }));
     }
 }
 

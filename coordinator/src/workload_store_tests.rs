@@ -91,7 +91,6 @@ async fn one_list_that_has_not_come_is_told_and_all_is_forgotten_when_it_ends() 
     }
     store.0.deployments.keep(Event::Apply(of_deployment("web", 3)));
     // Those of all kinds, or none: a workload that is not known would keep no pod of others waiting.
-    lock(&store.0.watches).replace(JoinSet::new());
     assert_eq!(store.workloads(&without_answer(), &changed).await, None);
     store.0.replica_sets.keep(Event::Init);
     store.0.replica_sets.keep(Event::InitDone);

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -14,14 +13,9 @@ use plan::service_cidr::endpoints::{Digest, OF_SERVICE_LABEL, serves};
 use plan::service_cidr::entry::{Entry, NodePort};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
-use tokio::task::JoinSet;
-use tracing::warn;
 
 use crate::lenient::plain;
-use crate::watching;
-
-/// How long a pass waits for the first lists: a later pass looks again.
-const FIRST_LIST: Duration = Duration::from_secs(10);
+use crate::watches::{OnDemand, first_lists};
 
 /// Namespace and name.
 pub type Name = (String, String);
@@ -192,8 +186,7 @@ pub struct ServiceStore(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     filled: Filled,
-    /// The watches, while they run.
-    watches: Mutex<Option<JoinSet<()>>>,
+    watches: OnDemand,
 }
 
 struct Filled {
@@ -305,59 +298,23 @@ impl ServiceStore {
 
     /// The Services as they are known now; `None` where the watches have not told of all there is. The first call starts them.
     pub async fn index(&self, client: &Client, changed: &Arc<Notify>) -> Option<Arc<Index>> {
-        self.start(client, changed);
-        let filled = async {
-            // The senders live as long as the store does.
-            let _ = self
-                .0
-                .filled
-                .services
-                .subscribe()
-                .wait_for(|filled| *filled)
-                .await;
-            let _ = self.0.filled.slices.subscribe().wait_for(|filled| *filled).await;
-        };
-        tokio::time::timeout(FIRST_LIST, filled).await.ok()?;
+        let filled = &self.0.filled;
+        let is_filled = *filled.services.borrow() && *filled.slices.borrow();
+        self.0
+            .watches
+            .start("Services", is_filled, client, changed, |watches| {
+                let store = self.clone();
+                watches.start("Service", move |event| store.keep_service(plain(event)));
+                let store = self.clone();
+                watches.start("EndpointSlice", move |event| store.keep_slice(plain(event)));
+            });
+        first_lists(&[&filled.services, &filled.slices]).await?;
         Some(Arc::clone(&self.state().index))
-    }
-
-    fn start(&self, client: &Client, changed: &Arc<Notify>) {
-        let mut watches = self.0.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        match watches.as_mut() {
-            // A watch that has ended tells nothing any more: both begin anew, and what is known stays until their lists have come.
-            Some(tasks) => match tasks.try_join_next() {
-                None => return,
-                Some(ended) => warn!(?ended, "a watch of Services ended; it is started again"),
-            },
-            None if *self.0.filled.services.borrow() && *self.0.filled.slices.borrow() => return,
-            None => {}
-        }
-        let mut tasks = JoinSet::new();
-        let (store, wake) = (self.clone(), Arc::clone(changed));
-        tasks.spawn(watching::watch(client.clone(), "Service", move |event| {
-            if store.keep_service(plain(event)) {
-                wake.notify_one();
-            }
-        }));
-        let (store, wake) = (self.clone(), Arc::clone(changed));
-        tasks.spawn(watching::watch(client.clone(), "EndpointSlice", move |event| {
-            if store.keep_slice(plain(event)) {
-                wake.notify_one();
-            }
-        }));
-        *watches = Some(tasks);
     }
 
     /// Ends the watches and lets go what they told: no Migration needs it any more, or another process leads.
     pub fn stop(&self) {
-        let watches = self
-            .0
-            .watches
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if watches.is_some() {
-            drop(watches);
+        if self.0.watches.stop() {
             *self.state() = State::default();
             self.0.filled.services.send_replace(false);
             self.0.filled.slices.send_replace(false);
