@@ -18,7 +18,7 @@ use crate::tell::Tone;
 use crate::traffic::Known;
 use crate::untold::Untold;
 use crate::words::Words;
-use crate::workloads::Workloads;
+use crate::workloads::Needs;
 use crate::{calico_datastore, pod_cidr, service_cidr, warnings};
 
 /// What outlives a pass.
@@ -50,8 +50,8 @@ pub struct Memory {
     pub traffic: Known,
     /// What is known of the way back to flannel.
     pub undone: Undone,
-    /// Workloads, and what others need pods for.
-    pub workloads: Workloads,
+    /// What others need pods for.
+    pub needs: Needs,
     /// What a pass could not do and no status says yet.
     pub untold: Untold,
     /// When words were written last.

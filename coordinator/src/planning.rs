@@ -23,7 +23,7 @@ use crate::records::{self, Content};
 use crate::tell::Tone;
 use crate::write::WriteError;
 
-/// How long agents are waited for, from the start and from the last one that reported, before the silence of the others is a refusal.
+/// How long agents are waited for, from the first look and from the last one that reported, before the silence of the others is a refusal.
 const AGENT_PATIENCE: Duration = Duration::from_mins(1);
 /// How often the cluster is read again while a plan waits to be run, at most and at least.
 const RECHECK: Duration = Duration::from_secs(2);
@@ -95,17 +95,12 @@ async fn check<K: Kind>(
         .await?;
     memory.checked_at = Some(now);
     let silent = kind.silent(&facts);
-    let age = migration
-        .metadata
-        .creation_timestamp
-        .as_ref()
-        .map(|time| now.duration_since(time.0));
-    let is_waited_for = memory
+    let heard_of_none_for = memory
         .silence
-        .look(&migration.uid().unwrap_or_default(), silent.len())
-        < AGENT_PATIENCE;
-    let is_new = |age: SignedDuration| age.unsigned_abs() < AGENT_PATIENCE;
-    if !silent.is_empty() && age.is_some_and(|age| is_new(age) || is_waited_for) {
+        .look(&migration.uid().unwrap_or_default(), silent.len());
+    // One without a time of its own was not created by an API server.
+    let is_stored = migration.metadata.creation_timestamp.is_some();
+    if !silent.is_empty() && is_stored && heard_of_none_for < AGENT_PATIENCE {
         status.phase = MigrationPhase::Planning;
         let message = format!("waiting for the agents of {}", counted("node", "nodes", &silent));
         wait(status, WaitReason::AgentSilent, message);

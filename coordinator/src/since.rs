@@ -1,5 +1,6 @@
 //! Since when something has held. Lost at a restart of ours: then the time counts again.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,11 @@ impl<Key: Ord> Since<Key> {
     }
 
     /// Whether this has held for so long.
-    pub fn is_as_long_as(&self, key: &Key, time: Duration) -> bool {
+    pub fn is_as_long_as<Same>(&self, key: &Same, time: Duration) -> bool
+    where
+        Key: Borrow<Same>,
+        Same: Ord + ?Sized,
+    {
         self.0.get(key).is_some_and(|since| since.elapsed() >= time)
     }
 

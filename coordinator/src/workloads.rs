@@ -18,16 +18,14 @@ use crate::pod_index::Index;
 use crate::write::WriteError;
 use crate::{facts, read};
 
-/// What was read last, and when. Lost at a restart: then it is read again.
+/// What others need pods for, as it was read last. Lost at a restart: then it is read again.
 #[derive(Debug, Default)]
-pub struct Workloads {
-    needed: Option<Look<Needed>>,
-}
+pub struct Needs(Option<Look<Needed>>);
 
-impl Workloads {
-    /// What others need pods for.
-    pub async fn needed(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
-        look(&mut self.needed, pace, needed(context, pods)).await.cloned()
+impl Needs {
+    /// What others need pods for. `pods` are those of the cluster.
+    pub async fn read(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
+        look(&mut self.0, pace, needed(context, pods)).await.cloned()
     }
 }
 
@@ -66,7 +64,6 @@ pub async fn watched(
     workloads
 }
 
-/// What others need pods for. `pods` are those of the cluster.
 async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
     let (of_name_servers, webhooks) =
         tokio::try_join!(read::name_services(context), read::webhooks(context))?;

@@ -30,7 +30,7 @@ impl Pass<'_> {
         let patience = switch::patience(nodes.len());
         let mut told = Vec::new();
         for node in &mut nodes {
-            if unsettled.is_as_long_as(&node.name.to_owned(), patience)
+            if unsettled.is_as_long_as(node.name, patience)
                 && let Some(words) = node.unsettled.take()
             {
                 told.push((
@@ -49,7 +49,7 @@ impl Pass<'_> {
 
     fn nodes_as_they_are<'order>(&self, order: &'order [String]) -> Vec<by_node::Node<'order>> {
         let migration = self.migration.name_any();
-        // They stay where they are, and watch the range that is left until everybody else has moved.
+        // Traffic pods stay where they are, and watch the range that is left until all other pods have moved.
         let ours: BTreeSet<IpAddr> = self
             .snapshot
             .traffic_pods
@@ -69,7 +69,7 @@ impl Pass<'_> {
                 (true, false) => Cordon::Others,
             };
             let unsettled = match self.facts_of(name) {
-                // Nobody can say of one that is away; its pods are counted all the same.
+                // No agent reports of a node that is away; its pods are counted all the same.
                 None if !facts::nodes::is_ready(node) => None,
                 None => Some("its agent has not answered".to_owned()),
                 Some(facts) => host::route_to_pod(facts, &ours),

@@ -53,7 +53,7 @@ impl Pass<'_> {
         progress::count(known, pods, self.direction, status);
 
         let workloads = workloads_of(pods);
-        let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
+        let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
         let residents = residents(pods, &workloads, &needed, known.closed_at);
         let targets = known.settings.stay(&target, self.pools.ranges());
         let strange_pool = self.strange_pool();

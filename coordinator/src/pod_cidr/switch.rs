@@ -110,7 +110,7 @@ impl Pass<'_> {
         let patience = patience(nodes.len());
         let late = lacking
             .into_iter()
-            .filter(|(node, _)| unkept.is_as_long_as(&(*node).to_owned(), patience));
+            .filter(|(node, _)| unkept.is_as_long_as(*node, patience));
         let late: BTreeMap<&str, Lack> = late.collect();
         let told = late.iter();
         let told = told.map(|(node, lack)| (format!("node {node}"), lack.words(self.direction)));
@@ -167,7 +167,7 @@ impl Pass<'_> {
         kept: &BTreeMap<&str, Wait>,
         known: &PodCidrStatus,
     ) -> BTreeMap<&'nodes str, Lack> {
-        // Whoever has turned around begins again.
+        // A migration that has turned around begins again.
         let stage = known
             .stage
             .as_ref()

@@ -295,7 +295,7 @@ pub fn unheard<'pass>(
         .filter_map(|(node, answer)| Some((*node, unknown(answer.as_ref()).err()?)))
         .collect();
     silent.keep(found.iter().map(|(node, _)| (*node).to_owned()));
-    found.retain(|(node, _)| silent.is_as_long_as(&(*node).to_owned(), patience));
+    found.retain(|(node, _)| silent.is_as_long_as(*node, patience));
     found.extend(lagging);
     found
 }

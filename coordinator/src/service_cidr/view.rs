@@ -598,7 +598,7 @@ impl Pass<'_> {
         let pods = self.snapshot.pods();
         crate::evict::look(self.context, memory, pods);
         let workloads = workloads_of(pods);
-        let needed = memory.workloads.needed(self.context, pods, Pace::Seldom).await?;
+        let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
         let mut residents = residents(pods, &workloads, &needed, known.told_new_since);
         let late = self.not_yet(known);
         let arrived = memory
