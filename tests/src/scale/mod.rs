@@ -47,7 +47,7 @@ use report::{Answers, Part};
 /// Between two looks.
 const BEAT: Duration = Duration::from_secs(1);
 /// How long a plan may take.
-const PLAN_LIMIT: Duration = Duration::from_mins(20);
+const PLAN_LIMIT: Duration = Duration::from_mins(40);
 
 /// Makes the cluster, migrates it and says what that took. Whatever ends it, nothing is left behind.
 pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
