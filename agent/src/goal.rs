@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use api::NodeMigration;
 use api::node_migration::NodeMigrationSpec;
+use flannel_to_calico::phase::Goal;
 use futures::StreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
-use plan::flannel_to_calico::phase::Goal;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

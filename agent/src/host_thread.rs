@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use api::NodeMigration;
 use api::node_migration::Failure;
+use engine::check::Verdict;
 use futures::FutureExt;
 use kube::ResourceExt;
-use plan::check::Verdict;
 use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;

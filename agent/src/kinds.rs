@@ -1,17 +1,20 @@
 //! What differs by the kind of a migration, in one place: the loop names no kind.
 
+pub mod flannel_to_calico;
+pub mod pod_cidr;
+pub mod service_cidr;
+
+use ::flannel_to_calico::host::HostSettings;
+use ::pod_cidr::host::HostSettings as PodCidrSettings;
+use ::service_cidr::host::HostSettings as ServiceCidrSettings;
 use api::node_migration::{Failure, NodeMigrationSpec};
-use plan::flannel_to_calico::host::HostSettings;
-use plan::pod_cidr::host::HostSettings as PodCidrSettings;
-use plan::service_cidr::host::HostSettings as ServiceCidrSettings;
 use runtime::error::chain;
 use tokio::sync::watch;
 
-use crate::flannel_to_calico::work::Worker;
 use crate::goal::Seen;
+use crate::kinds::flannel_to_calico::work::Worker;
 use crate::probe::LEAST_MTU;
 use crate::report::Report;
-use crate::{pod_cidr, service_cidr};
 
 /// The agent's hands on its host, for each kind.
 #[derive(Debug)]

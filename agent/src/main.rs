@@ -5,23 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::args::{Arguments, Command, Echo, Run, Traffic};
-use agent::flannel_to_calico::observe::Paths;
-use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal;
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
+use agent::kinds::flannel_to_calico::observe::Paths;
+use agent::kinds::flannel_to_calico::work::{Configuration, Worker};
+use agent::kinds::pod_cidr::observe::Observer;
+use agent::kinds::service_cidr::expected::{self, Held};
 use agent::metrics::Metrics;
-use agent::pod_cidr::observe::Observer;
-use agent::service_cidr::expected::{self, Held};
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use anyhow::Context as _;
 use clap::Parser;
+use flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use kube::{Api, Config};
-use plan::flannel_to_calico::settings::defaults::CNI_CONFIGURATION_DIRECTORY;
 use runtime::admin;
 use runtime::client::{Limit, Observer as ClientObserver};
 use runtime::log::Log;
@@ -228,7 +228,7 @@ fn parts_of_host(
             Arc::clone(&metrics),
             Arc::clone(&health),
         );
-        let services = agent::service_cidr::observe::Observer::new(
+        let services = agent::kinds::service_cidr::observe::Observer::new(
             configuration.paths.proc.clone(),
             pod_uid,
             &config,

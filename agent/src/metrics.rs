@@ -1,8 +1,8 @@
 //! Metrics of the agent. Label values come from enums only.
 
-use plan::check::{Check, Verdict};
-use plan::flannel_to_calico::host_checks::HostCheck;
-use plan::flannel_to_calico::phase::Phase;
+use engine::check::{Check, Verdict};
+use flannel_to_calico::host_checks::HostCheck;
+use flannel_to_calico::phase::Phase;
 use prometheus::core::Collector;
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,

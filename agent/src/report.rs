@@ -6,15 +6,16 @@ use std::time::Duration;
 use api::node_migration::{Failure, NodeMigrationStatus, ProbeResult, StepDone};
 use api::traffic::TrafficReport;
 use api::{NodeMigration, names};
+use engine::check::{Check, Verdict};
+use flannel_to_calico::facts::{Found, HostFacts};
+use flannel_to_calico::host::unknown_ports;
+use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use plan::check::{Check, Verdict};
-use plan::flannel_to_calico::facts::{Found, HostFacts};
-use plan::flannel_to_calico::host::unknown_ports;
-use plan::flannel_to_calico::phase::{Goal, Phase};
-use plan::{pod_cidr, service_cidr};
+use pod_cidr;
 use serde_json::{Value, json};
+use service_cidr;
 use thiserror::Error;
 
 /// What one pass found out.

@@ -1,6 +1,6 @@
 use api::node_migration::{LabelRecord, NodeMigrationSpec, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
-use plan::flannel_to_calico::phase::Goal;
+use flannel_to_calico::phase::Goal;
 use runtime::error::chain;
 
 use super::*;
@@ -324,8 +324,9 @@ fn mere_facts_can_wait_and_everything_else_cannot() {
 /// The last pod that leaves the old range is waited for; one of many is not.
 #[test]
 fn an_old_range_that_is_empty_is_told_at_once() {
-    use plan::found::Found;
-    use plan::pod_cidr::host::{Device, HostFacts, HostSettings, Tables, facts};
+    use engine::found::Found;
+    use engine::kernel::{Device, Tables};
+    use pod_cidr::host::{HostFacts, HostSettings, facts};
 
     let settings = HostSettings {
         from: "10.244.0.0/16".parse().unwrap(),
@@ -376,8 +377,8 @@ fn an_old_range_that_is_empty_is_told_at_once() {
 /// What is found of Services: connections come and go and can wait, everything else cannot.
 #[test]
 fn of_services_only_connections_can_wait() {
-    use plan::found::Found;
-    use plan::service_cidr::host::{Connection, HostFacts, InTarget, ProxyMode, ServicePort};
+    use engine::found::Found;
+    use service_cidr::host::{Connection, HostFacts, InTarget, ProxyMode, ServicePort};
     let port = ServicePort {
         address: "172.30.0.1".parse().unwrap(),
         protocol: "TCP".to_owned(),

@@ -8,25 +8,25 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use calico_datastore::cluster::step::Stage as DatastoreStage;
+use engine::check::Check;
+pub use engine::decision::Direction;
+pub use engine::document::Action;
+use engine::standstill::Standstill;
+pub use flannel_to_calico::settings::{LegacyPods, Strategy};
+use flannel_to_calico::settings::{Options, Settings};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{CustomResource, KubeSchema};
-use plan::calico_datastore::cluster::step::Stage as DatastoreStage;
-use plan::check::Check;
-pub use plan::decision::Direction;
-pub use plan::document::Action;
-pub use plan::flannel_to_calico::settings::{LegacyPods, Strategy};
-use plan::flannel_to_calico::settings::{Options, Settings};
-pub use plan::pod_cidr::decide::Stage;
-pub use plan::pod_cidr::settings::{Family, Mode};
-use plan::service_cidr::side::Sides;
-use plan::service_cidr::step::Stage as ServiceStage;
-use plan::service_cidr::subjects::Book;
-use plan::standstill::Standstill;
+pub use pod_cidr::decide::Stage;
+pub use pod_cidr::settings::{Family, Mode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use service_cidr::side::Sides;
+use service_cidr::step::Stage as ServiceStage;
+use service_cidr::subjects::Book;
 
 use crate::traffic::{ClassCount, GateBreach, GateRules};
 
@@ -481,7 +481,7 @@ pub struct FlannelToCalicoStatus {
 #[serde(rename_all = "camelCase")]
 pub struct PodCidrStatus {
     /// What it works with, each value with its source; saved before the first change.
-    pub settings: plan::pod_cidr::settings::Settings,
+    pub settings: pod_cidr::settings::Settings,
     /// Where it is; absent before the first change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageNow<Stage>>,
@@ -516,7 +516,7 @@ pub struct PodCidrStatus {
 
 impl PodCidrStatus {
     /// Nothing has been done yet.
-    pub fn of(settings: plan::pod_cidr::settings::Settings) -> Self {
+    pub fn of(settings: pod_cidr::settings::Settings) -> Self {
         Self {
             settings,
             stage: None,
@@ -537,7 +537,7 @@ impl PodCidrStatus {
 #[serde(rename_all = "camelCase")]
 pub struct ServiceCidrStatus {
     /// What it works with, each value with its source; saved before the first change.
-    pub settings: plan::service_cidr::settings::Settings,
+    pub settings: service_cidr::settings::Settings,
     /// Where it is; absent before the first change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageNow<ServiceStage>>,
@@ -580,7 +580,7 @@ pub struct ServiceCidrStatus {
 
 impl ServiceCidrStatus {
     /// Nothing has been done yet.
-    pub fn of(settings: plan::service_cidr::settings::Settings) -> Self {
+    pub fn of(settings: service_cidr::settings::Settings) -> Self {
         Self {
             settings,
             stage: None,
@@ -615,7 +615,7 @@ impl ServiceCidrStatus {
 #[serde(rename_all = "camelCase")]
 pub struct CalicoDatastoreStatus {
     /// What it works with, each value with its source; saved before the first change.
-    pub settings: plan::calico_datastore::cluster::settings::Settings,
+    pub settings: calico_datastore::cluster::settings::Settings,
     /// Where it is; absent before the first change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageNow<DatastoreStage>>,
@@ -689,7 +689,7 @@ pub struct DatastoreBackup {
 
 impl CalicoDatastoreStatus {
     /// Nothing has been done yet.
-    pub fn of(settings: plan::calico_datastore::cluster::settings::Settings) -> Self {
+    pub fn of(settings: calico_datastore::cluster::settings::Settings) -> Self {
         Self {
             settings,
             stage: None,

@@ -38,7 +38,7 @@ pub const SCALE_DOWN_DISABLED_ANNOTATION: &str = "cluster-autoscaler.kubernetes.
 pub const SCALE_DOWN_OURS_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by";
 
 /// Label on a Node that was taken off one of the two pools while the range of pods changes; its value says off which.
-pub const OFF_POOL_LABEL: &str = plan::pod_cidr::pools::OFF_LABEL;
+pub const OFF_POOL_LABEL: &str = pod_cidr::pools::OFF_LABEL;
 
 /// Label on a record: UID of the Migration that it belongs to.
 pub const RECORD_OF_LABEL: &str = "replumb.dev/migration-uid";

@@ -7,18 +7,18 @@
 
 use std::collections::BTreeMap;
 
+use engine::check::Check;
+use flannel_to_calico::facts::HostFacts;
+use flannel_to_calico::host::HostSettings;
+pub use flannel_to_calico::host::Patience;
+use flannel_to_calico::import::ImportedAddress;
+use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
-use plan::check::Check;
-use plan::flannel_to_calico::facts::HostFacts;
-use plan::flannel_to_calico::host::HostSettings;
-pub use plan::flannel_to_calico::host::Patience;
-use plan::flannel_to_calico::import::ImportedAddress;
-use plan::flannel_to_calico::phase::{Goal, Phase};
-use plan::pod_cidr::host::{HostFacts as PodCidrFacts, HostSettings as PodCidrSettings};
-use plan::service_cidr::host::{HostFacts as ServiceCidrFacts, HostSettings as ServiceCidrSettings};
+use pod_cidr::host::{HostFacts as PodCidrFacts, HostSettings as PodCidrSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use service_cidr::host::{HostFacts as ServiceCidrFacts, HostSettings as ServiceCidrSettings};
 
 use crate::migration::Action;
 use crate::traffic::{Flow, Gates, TrafficReport};

@@ -12,10 +12,10 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use plan::document::{Document, NodeActions};
-use plan::service_cidr::host::Question;
-use plan::service_cidr::side::Sides;
-use plan::service_cidr::subjects::Book;
+use engine::document::{Document, NodeActions};
+use service_cidr::host::Question;
+use service_cidr::side::Sides;
+use service_cidr::subjects::Book;
 
 use crate::migration::{Action, Plan};
 use crate::node_migration::NodeMigration;

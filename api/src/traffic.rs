@@ -1,9 +1,9 @@
 //! Traffic as the gate, on the wire: what a Migration allows, what an agent reports of its node, and the sum of it.
 
+pub use engine::traffic::gates::Gates;
+pub use engine::traffic::stream::Totals;
+pub use engine::traffic::{Flow, PathClass, Protocol};
 use jiff::Timestamp;
-pub use plan::traffic::gates::Gates;
-pub use plan::traffic::stream::Totals;
-pub use plan::traffic::{Flow, PathClass, Protocol};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -11,11 +11,12 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::calico_datastore::flags::Datastore;
-use crate::calico_datastore::migration::generate::CalicoObjectsArguments;
 use crate::gate_flags::GateFlags;
-use crate::pod_cidr::generate::PodCidrArguments;
-use crate::{flannel_to_calico, help, pod_cidr, service_cidr, value};
+use crate::kinds::calico_datastore::flags::Datastore;
+use crate::kinds::calico_datastore::migration::generate::CalicoObjectsArguments;
+use crate::kinds::pod_cidr::generate::PodCidrArguments;
+use crate::kinds::{flannel_to_calico, pod_cidr, service_cidr};
+use crate::{help, value};
 
 /// Change a live cluster's pod network, node by node, while it carries traffic.
 #[derive(Clone, Debug, Parser)]
@@ -256,7 +257,7 @@ pub struct Wanted {
     pub service_cidr: service_cidr::flags::Flags,
     /// What a conversion of Calico's datastore lets one choose.
     #[command(flatten)]
-    pub calico_datastore: crate::calico_datastore::migration::flags::Flags,
+    pub calico_datastore: crate::kinds::calico_datastore::migration::flags::Flags,
     /// How many nodes, how their pods leave.
     #[command(flatten)]
     pub rollout: RolloutFlags,

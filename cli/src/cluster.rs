@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use api::migration::MigrationPhase;
 use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration, names};
+use engine::drain;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
-use plan::drain;
 use runtime::client::Limit;
 use serde_json::Value;
 

@@ -8,8 +8,8 @@ use runtime::error::chain;
 use thiserror::Error;
 
 use crate::exit::Outcome;
-use crate::flannel_to_calico::environment::EnvironmentError;
 use crate::kinds::Kind;
+use crate::kinds::flannel_to_calico::environment::EnvironmentError;
 
 /// Why a command did not do what was asked for.
 #[derive(Debug, Error)]

@@ -1,5 +1,10 @@
 //! What differs by the kind of a migration, in one place.
 
+pub mod calico_datastore;
+pub mod flannel_to_calico;
+pub mod pod_cidr;
+pub mod service_cidr;
+
 use std::fmt;
 
 use api::migration::Direction;
@@ -7,8 +12,7 @@ use api::{MigrationSpec, MigrationStatus};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::calico_datastore::migration as datastore;
-use crate::{flannel_to_calico, pod_cidr, service_cidr};
+use crate::kinds::calico_datastore::migration as datastore;
 
 /// The kind of a Migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +80,13 @@ impl fmt::Display for Kind {
 #[serde(untagged)]
 pub enum Settings<'status> {
     /// flannel → Calico.
-    FlannelToCalico(&'status plan::flannel_to_calico::settings::Settings),
+    FlannelToCalico(&'status ::flannel_to_calico::settings::Settings),
     /// Another range for the pods.
-    PodCidr(&'status plan::pod_cidr::settings::Settings),
+    PodCidr(&'status ::pod_cidr::settings::Settings),
     /// Another range for the Services.
-    ServiceCidr(&'status plan::service_cidr::settings::Settings),
+    ServiceCidr(&'status ::service_cidr::settings::Settings),
     /// Calico v2 → v3.
-    CalicoDatastore(&'status plan::calico_datastore::cluster::settings::Settings),
+    CalicoDatastore(&'status ::calico_datastore::cluster::settings::Settings),
 }
 
 impl<'status> Settings<'status> {

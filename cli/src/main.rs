@@ -8,7 +8,6 @@
 
 mod age;
 mod args;
-mod calico_datastore;
 mod choose;
 mod cluster;
 mod commands;
@@ -17,17 +16,14 @@ mod exit;
 mod file;
 #[cfg(test)]
 mod fixture;
-mod flannel_to_calico;
 mod gate_flags;
 mod health;
 mod help;
 mod kinds;
 mod patience;
 mod planned;
-mod pod_cidr;
 mod render;
 mod say;
-mod service_cidr;
 mod value;
 mod wanted;
 
@@ -76,7 +72,7 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
     if let Command::Datastore(datastore) = &args.command {
-        return Box::pin(calico_datastore::run(datastore, variables)).await;
+        return Box::pin(kinds::calico_datastore::run(datastore, variables)).await;
     }
     let cluster = Cluster::connect(&args.connection).await?;
     Box::pin(commands::run(&cluster, &args.command, variables)).await

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationRecord, MigrationSpec, NodeMigration};
+use engine::document::Document;
 use kube::ResourceExt;
-use plan::document::Document;
 use tokio::time::Instant;
 
 use crate::choose;

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use engine::ranges;
+use engine::rollout::MaxUnavailable;
 use ipnet::{IpNet, Ipv4Net};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use plan::ranges;
-use plan::rollout::MaxUnavailable;
 
 /// An IPv4 network in CIDR form, without host bits.
 pub fn network(text: &str) -> Result<Ipv4Net, String> {

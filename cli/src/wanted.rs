@@ -13,8 +13,8 @@ use crate::args::{OnBlocked, RolloutFlags, Wanted};
 use crate::choose::is_over;
 use crate::error::CliError;
 use crate::file;
-use crate::flannel_to_calico::environment;
 use crate::kinds::Kind;
+use crate::kinds::flannel_to_calico::environment;
 
 /// What was read before anything is asked of the cluster.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use api::MigrationStatus;
-use plan::words::cut;
+use engine::words::cut;
 
 /// What happens now, in bytes. It is in a status five times: as the message, in the conditions, and as what is waited for.
 pub const MESSAGE: usize = 4096;

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use api::Migration;
 use api::migration::MigrationSpec;
+use engine::moves::{Workload, WorkloadFacts};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Client;
 use kube::core::DeserializeGuard;
-use plan::moves::{Workload, WorkloadFacts};
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::facts::workloads::daemon_set;
 use crate::guarded::NodeMigrations;
+use crate::kinds::service_cidr::index::{Index, ServiceStore};
 use crate::lenient::plain;
 use crate::pod_index::PodStore;
-use crate::service_cidr::index::{Index, ServiceStore};
 use crate::store::{Kept, Store};
 use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use plan::check::{Check, Verdict};
+use engine::check::{Check, Verdict};
 use tracing::info;
 
 /// More lines than this are not logged at one look. The others are at the next ones.

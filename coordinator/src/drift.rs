@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use api::migration::{Desired, Drift};
 use api::{Migration, MigrationStatus};
+use engine::decision::HaltReason;
 use jiff::Timestamp;
-use plan::decision::HaltReason;
 
 use crate::context::Context;
 use crate::tell::Tone;

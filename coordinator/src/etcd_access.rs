@@ -1,15 +1,15 @@
 //! The way to an etcd of Calico's, by what calico-node or a Migration says and the Secrets hold.
 
 use api::migration::EtcdAccess;
+use calico::etcd_access::StoreProblem;
+use calico::etcd_access::{Etcd, SecretKey};
 use datastore::access::{Access, Pem, Said, Side};
 use datastore::error::StoreError;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use plan::calico_datastore::cluster::etcd::{Etcd, SecretKey};
-use plan::calico_datastore::cluster::facts::StoreProblem;
 
-use crate::calico_datastore::hints;
 use crate::context::Context;
+use crate::kinds::calico_datastore::hints;
 
 /// Keys of a Secret that says the way to an etcd, as in Calico's own.
 const AUTHORITY: &str = "etcd-ca";

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
+use engine::evict::{PodName, Refusal, grace_period};
+use engine::pods::Pods;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::{Api, Client};
-use plan::evict::{PodName, Refusal, grace_period};
-use plan::pods::Pods;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tracing::warn;

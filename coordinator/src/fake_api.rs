@@ -22,11 +22,11 @@ use crate::fake_json_patch;
 use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
 use crate::guarded::NodeMigrations;
+use crate::kinds::service_cidr::index::ServiceStore;
 use crate::lenient::Lenient;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
-use crate::service_cidr::index::ServiceStore;
 use crate::store::{Kept, Store};
 use crate::tell::Teller;
 use crate::words::Pace;
@@ -720,7 +720,7 @@ fn policies(path: &str) -> Option<Vec<Value>> {
         _ => return None,
     };
     let named = |name: &str| json!({ "metadata": { "name": name }, "spec": spec(name) });
-    Some(plan::check::policies::POLICIES.map(named).into())
+    Some(engine::check::policies::POLICIES.map(named).into())
 }
 
 /// Whether it is one part below: `/api/v1/namespaces/a/pods/b` is below `/api/v1/namespaces/*/pods`.

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::routing::{get, post};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use calico::etcd::Layout;
 use http::{Method, StatusCode};
-use plan::calico::etcd::Layout;
 use serde_json::{Value, json};
 
 use crate::fake_api::FakeApi;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use plan::moves::Workload;
-use plan::residents::{ill, workloads_of};
+use engine::moves::Workload;
+use engine::residents::{ill, workloads_of};
 use serde_json::{Value, json};
 
 use crate::cache::Cache;

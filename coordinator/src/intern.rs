@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use plan::labels::Labels;
+use engine::labels::Labels;
 
 /// Words and labels that are in use.
 #[derive(Debug, Default)]

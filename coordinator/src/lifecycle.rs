@@ -6,12 +6,12 @@ use std::sync::Arc;
 use api::migration::{Desired, MigrationPhase};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
+use engine::check::Check;
+use engine::decision::WaitReason;
+use engine::document::Document;
+use engine::standstill::Standstill;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use plan::check::Check;
-use plan::decision::WaitReason;
-use plan::document::Document;
-use plan::standstill::Standstill;
 
 use crate::cache::Cache;
 use crate::clock::Clock;

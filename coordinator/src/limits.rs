@@ -2,11 +2,11 @@
 
 use api::Migration;
 use api::migration::{Desired, OnBlocked as WireOnBlocked};
+use engine::drain::Permissions;
+use engine::evict::OnBlocked;
+use engine::rollout::{self, MaxUnavailable, Rules};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use plan::drain::Permissions;
-use plan::evict::OnBlocked;
-use plan::rollout::{self, MaxUnavailable, Rules};
 
 /// How long one stage may take when the spec does not say.
 const STEP_TIMEOUT_SECONDS: u32 = 600;

@@ -2,8 +2,8 @@
 
 use api::Migration;
 use api::migration::Warnings;
+use engine::stalls::Stalls;
 use jiff::Timestamp;
-use plan::stalls::Stalls;
 
 use crate::cache::Cache;
 use crate::checks_log::ChecksLog;
@@ -11,15 +11,16 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::{Evictions, Refusals};
-use crate::flannel_to_calico::undo::Undone;
+use crate::kinds::flannel_to_calico::undo::Undone;
+use crate::kinds::{calico_datastore, pod_cidr, service_cidr};
 use crate::records::Records;
 use crate::silence::Silence;
 use crate::tell::Tone;
 use crate::traffic::Known;
 use crate::untold::Untold;
+use crate::warnings;
 use crate::words::Words;
 use crate::workloads::Needs;
-use crate::{calico_datastore, pod_cidr, service_cidr, warnings};
 
 /// What outlives a pass.
 #[derive(Default)]

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use engine::decision::{Wait, WaitReason};
 use jiff::{SignedDuration, Timestamp};
-use plan::decision::{Wait, WaitReason};
 use tokio::time::Instant;
 
 use crate::summary::Held;

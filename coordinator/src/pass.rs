@@ -9,9 +9,9 @@ use api::migration::{
     CalicoDatastore, Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr, ServiceCidr,
 };
 use api::{Migration, MigrationStatus};
+use engine::decision::WaitReason;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
-use plan::decision::WaitReason;
 use tokio::sync::watch;
 use tracing::{info, warn};
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use api::migration::{Desired, MigrationPhase, Plan};
 use api::record::{Holds, MOST_BYTES, parts};
 use api::{Migration, MigrationStatus, NodeMigration};
+use engine::check::{Check, few};
+use engine::decision::WaitReason;
+use engine::document::{Action, Document, NodeActions};
+use engine::words::counted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use plan::check::{Check, few};
-use plan::decision::WaitReason;
-use plan::document::{Action, Document, NodeActions};
-use plan::words::counted;
 
 use crate::cache::Cache;
 use crate::context::Context;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::drain;
+use engine::evict::PodName;
+use engine::pods::Pods;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::runtime::watcher::Event;
-use plan::drain;
-use plan::evict::PodName;
-use plan::pods::Pods;
 use tokio::sync::watch;
 
 use crate::facts;

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use api::node_migration::ProbeTarget;
 use api::{Migration, NodeMigration, names};
+use engine::probe::{ProbePod, Prober};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use plan::probe::{ProbePod, Prober};
 use serde_json::json;
 
 use crate::context::Context;
@@ -125,7 +125,7 @@ impl Chance<'_> {
             let before = self.asked.get(attempt).into_iter().flatten().copied().find(is_of);
             let name = before.or_else(|| {
                 let seed = format!("{attempt}/{proved}/{words}");
-                plan::probe::chosen(&seed, self.usable.keys().copied().filter(is_of))
+                engine::probe::chosen(&seed, self.usable.keys().copied().filter(is_of))
             });
             name.map(|name| (name.to_owned(), words))
         };

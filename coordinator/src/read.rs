@@ -5,6 +5,11 @@ use std::sync::Arc;
 
 use api::NodeMigration;
 use api::node_migration::NodeMigrationStatus;
+use calico::API_VERSION;
+use engine::check::Permission;
+use engine::check::policies::{POLICIES, PolicyState};
+use engine::cluster::Webhook;
+use engine::pods::Pods;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -17,11 +22,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use kube::api::{ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, ResourceExt};
-use plan::calico::API_VERSION;
-use plan::check::Permission;
-use plan::check::policies::{POLICIES, PolicyState};
-use plan::cluster::Webhook;
-use plan::pods::Pods;
 
 use crate::answers::{self, pages};
 use crate::cache::Cache;

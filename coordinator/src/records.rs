@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use api::record::{self, Holds, MOST_BYTES, ServiceRecord};
 use api::{Migration, MigrationRecord, MigrationRecordSpec, names};
+use engine::document::Action;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
 use kube::{Api, Client, ResourceExt};
-use plan::document::Action;
-use plan::service_cidr::host::Question;
 use serde_json::json;
+use service_cidr::host::Question;
 
 use crate::own_pods;
 use crate::write::{WriteError, describe, patch_as_read, post_parameters};

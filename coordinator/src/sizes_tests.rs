@@ -8,11 +8,11 @@ use api::migration::{
 use api::node_migration::{NodeBefore, NodeMigrationSpec};
 use api::record;
 use api::traffic::GateBreach;
-use plan::check::Verdict;
-use plan::cluster::Node;
-use plan::drain::Pod;
-use plan::flannel_to_calico::import::{ImportedAddress, pod_handle};
-use plan::rollout::{Seat, Standing};
+use engine::check::Verdict;
+use engine::cluster::Node;
+use engine::drain::Pod;
+use engine::rollout::{Seat, Standing};
+use flannel_to_calico::import::{ImportedAddress, pod_handle};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ fn sourced(value: &Value) -> Value {
     json!({ "value": value, "source": "default" })
 }
 
-fn flannel_settings() -> plan::flannel_to_calico::settings::Settings {
+fn flannel_settings() -> flannel_to_calico::settings::Settings {
     read(json!({
         "flannelNetwork": sourced(&json!("10.0.0.0/8")),
         "flannelDaemonSetName": sourced(&json!("kube-flannel-ds")),
@@ -227,7 +227,7 @@ fn as_long_as_can_be(status: &mut MigrationStatus) {
     summarize(status, &seats, &waits, None, &BTreeMap::new());
     assert_eq!(status.message, long);
     let now = Timestamp::now();
-    status.standstill = Some(plan::standstill::Standstill {
+    status.standstill = Some(engine::standstill::Standstill {
         reason: WaitReason::AgentSilent,
         message: long.clone(),
         since: now,
@@ -248,7 +248,7 @@ fn as_long_as_can_be(status: &mut MigrationStatus) {
 #[tokio::test]
 async fn flannel_to_calico() {
     let node = long_name(0);
-    let facts = plan::flannel_to_calico::cluster::ClusterFacts {
+    let facts = flannel_to_calico::cluster::ClusterFacts {
         nodes: nodes(),
         pods: pods_of(&node, PODS_OF_A_NODE).collect(),
         ..Default::default()
@@ -271,14 +271,14 @@ async fn flannel_to_calico() {
 #[tokio::test]
 async fn pod_cidr() {
     let spec = json!({ "from": "10.0.0.0/8", "to": "172.16.0.0/12" });
-    let settings: plan::pod_cidr::settings::Settings = read(json!({
+    let settings: pod_cidr::settings::Settings = read(json!({
         "from": sourced(&json!("10.0.0.0/8")), "to": sourced(&json!("172.16.0.0/12")),
         "oldPool": sourced(&json!(long_name(0))), "newPool": sourced(&json!(long_name(1))),
         "blockSize": sourced(&json!(26)),
         "calicoDaemonSetNamespace": sourced(&json!("kube-system")),
         "calicoDaemonSetName": sourced(&json!("calico-node")),
     }));
-    let facts = plan::pod_cidr::facts::ClusterFacts {
+    let facts = pod_cidr::facts::ClusterFacts {
         nodes: nodes(),
         pods: pods_of(&long_name(0), NODES).collect(),
         ..Default::default()
@@ -301,7 +301,7 @@ async fn pod_cidr() {
 #[tokio::test]
 async fn service_cidr() {
     let spec = json!({ "to": ["172.16.0.0/12", "fdff::/108"] });
-    let settings: plan::service_cidr::settings::Settings = read(json!({
+    let settings: service_cidr::settings::Settings = read(json!({
         "from": sourced(&json!(["10.0.0.0/12", "fd00::/108"])), "to": sourced(&json!(["172.16.0.0/12", "fdff::/108"])),
         "domain": sourced(&json!("cluster.local")), "bridgePolicy": sourced(&json!("Local")),
     }));
@@ -315,7 +315,7 @@ async fn service_cidr() {
             "spec": { "type": "ClusterIP", "clusterIP": addresses[0], "clusterIPs": addresses, "sessionAffinity": "ClientIP" },
         })
     };
-    let facts = plan::service_cidr::facts::ClusterFacts {
+    let facts = service_cidr::facts::ClusterFacts {
         nodes: nodes(),
         services: (1..=SERVICES).map(service).collect(),
         ..Default::default()
@@ -339,14 +339,14 @@ async fn service_cidr() {
 async fn calico_datastore() {
     let spec = json!({ "manifest": "kind: DaemonSet" });
     let etcd = json!({ "endpoints": ["https://192.0.2.1:2379"], "namespace": "kube-system" });
-    let settings: plan::calico_datastore::cluster::settings::Settings = read(json!({
+    let settings: calico_datastore::cluster::settings::Settings = read(json!({
         "daemonSet": sourced(&json!("kube-system/calico-node")), "controllers": sourced(&json!("")),
         "configuration": sourced(&json!("")), "fromImage": sourced(&json!("a")), "toImage": sourced(&json!("b")),
         "etcdV2": sourced(&etcd), "etcdV3": sourced(&etcd),
         "pauseLimitSeconds": sourced(&json!(3600)), "settleSeconds": sourced(&json!(15)),
         "ignoreV3Data": sourced(&json!(false)),
     }));
-    let facts = plan::calico_datastore::cluster::facts::ClusterFacts {
+    let facts = calico_datastore::cluster::facts::ClusterFacts {
         nodes: nodes(),
         ..Default::default()
     };
@@ -395,7 +395,7 @@ fn a_node_with_as_many_pods_as_it_takes() {
         }),
         ..spec
     };
-    let legacy: Vec<plan::flannel_to_calico::facts::LegacyPod> = read(json!(legacy));
+    let legacy: Vec<flannel_to_calico::facts::LegacyPod> = read(json!(legacy));
     let size = json!(spec).to_string().len() + json!(legacy).to_string().len();
     println!("NodeMigration with {PODS_OF_A_NODE} pods: {size} bytes");
     // Its plan, its history, its checks and its other facts have the rest.

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use api::{NodeMigration, names};
+use engine::drain::{self, Budget};
+use engine::order::{self, Place};
+use engine::pods::Pods;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
-use plan::drain::{self, Budget};
-use plan::order::{self, Place};
-use plan::pods::Pods;
 
 use crate::cache::Cache;
 use crate::facts;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use engine::moves::{Health, Movers, Resident, View, Workload};
+use engine::stalls;
 use jiff::Timestamp;
-use plan::moves::{Health, Movers, Resident, View, Workload};
-use plan::stalls;
 
 use crate::memory::Memory;
 

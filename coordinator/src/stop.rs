@@ -3,8 +3,8 @@
 
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
-use plan::decision::{HaltReason, Wait, WaitReason};
-use plan::rollout::{Rules, Seat, Standing};
+use engine::decision::{HaltReason, Wait, WaitReason};
+use engine::rollout::{Rules, Seat, Standing};
 
 use crate::lifecycle::wait;
 use crate::traffic::Watched;

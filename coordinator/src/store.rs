@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::{Migration, names};
+use engine::owner::KUBE_SYSTEM;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, PodSpec, PodTemplateSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -11,7 +12,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ManagedField
 use kube::Resource;
 use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
-use plan::owner::KUBE_SYSTEM;
 use tokio::sync::watch;
 
 use crate::facts;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
-use plan::decision::{Decision, Halt, Wait, WaitReason};
-use plan::rollout::{Seat, Standing};
-use plan::words;
+use engine::decision::{Decision, Halt, Wait, WaitReason};
+use engine::rollout::{Seat, Standing};
+use engine::words;
 
 /// So many nodes of a kind are named in a status: it has room for them, however long their names are.
 const NAMED: usize = 100;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use api::{Migration, names};
+use engine::words::cut;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
-use plan::words::cut;
 use runtime::error::chain;
 use tracing::{debug, info, warn};
 

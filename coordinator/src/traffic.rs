@@ -12,11 +12,11 @@ use std::sync::Arc;
 use api::migration::Desired;
 use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
+use engine::decision::{HaltReason, Wait};
+use engine::traffic::mesh::{self, Endpoint};
+use engine::traffic::pods::Fate;
+use engine::traffic::{Flow, Generation, watch};
 use jiff::Timestamp;
-use plan::decision::{HaltReason, Wait};
-use plan::traffic::mesh::{self, Endpoint};
-use plan::traffic::pods::Fate;
-use plan::traffic::{Flow, Generation, watch};
 
 pub use ends::{end, ending};
 use pods::Staying;

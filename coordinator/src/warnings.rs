@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::migration::Warnings;
-use plan::words::cut;
+use engine::words::cut;
 
 use crate::cache::Cache;
 

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use engine::moves::{Workload, WorkloadFacts};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use kube::runtime::watcher::Event;
 use kube::{Client, Resource};
-use plan::moves::{Workload, WorkloadFacts};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 

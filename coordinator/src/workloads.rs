@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::MigrationStatus;
+use engine::decision::WaitReason;
+use engine::moves::{Workload, WorkloadFacts};
+use engine::pods::Pods;
+use engine::residents::Needed;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use plan::decision::WaitReason;
-use plan::moves::{Workload, WorkloadFacts};
-use plan::pods::Pods;
-use plan::residents::Needed;
 
 use crate::cache::Cache;
 use crate::context::Context;

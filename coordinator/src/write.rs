@@ -3,13 +3,13 @@
 
 use api::names;
 use datastore::error::StoreError;
+use engine::field_patch::{Basis, FieldPatch, pointer};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::Status;
 use kube::{Api, Resource, ResourceExt};
-use plan::field_patch::{Basis, FieldPatch, pointer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -426,7 +426,7 @@ fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use api::NodeMigration;
-    use plan::flannel_to_calico::phase::Goal;
+    use flannel_to_calico::phase::Goal;
 
     use super::*;
     use crate::fake_api::FakeApi;

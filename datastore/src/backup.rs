@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use calico_datastore::v2::Tree;
 use jiff::Timestamp;
-use plan::calico_datastore::v2::Tree;
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use calico_datastore::v2::Tree;
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
-use plan::calico_datastore::v2::Tree;
 use serde::Deserialize;
 
 use crate::access::Access;

@@ -1,4 +1,4 @@
-//! Calico's datastore, from v2 to v3, as it is carried out: [`plan::calico_datastore`] decides, this reads and writes.
+//! Calico's datastore, from v2 to v3, as it is carried out: [`calico_datastore`] decides, this reads and writes.
 //!
 //! 1. [`access`] says how a store is reached: by flags, or by the names that Calico uses in files and environments.
 //! 2. [`etcd2`] and [`etcd3`] are the two stores. Both speak HTTP ([`http`]), the second by its JSON gateway.

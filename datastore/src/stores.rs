@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use plan::calico_datastore::left::{DIRECTORIES, Left};
-use plan::calico_datastore::run::decide::{ReadyV2, ReadyV3};
-use plan::calico_datastore::run::record::{PREFIX, Record};
-use plan::calico_datastore::v2;
+use calico_datastore::left::{DIRECTORIES, Left};
+use calico_datastore::run::decide::{ReadyV2, ReadyV3};
+use calico_datastore::run::record::{PREFIX, Record};
+use calico_datastore::v2;
 use serde_json::Value;
 
 use crate::access::Access;

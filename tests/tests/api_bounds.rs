@@ -18,6 +18,9 @@ use coordinator::context::Context;
 use coordinator::metrics::Metrics;
 use coordinator::tell::Teller;
 use coordinator::{cordon, probe, traffic};
+use engine::evict::PodName;
+use engine::traffic::Generation;
+use flannel_to_calico::objects::{FELIX_CONFIGURATION_FIELDS, IPAM_CONFIG_FIELDS};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -27,15 +30,12 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patc
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
-use plan::evict::PodName;
-use plan::flannel_to_calico::objects::{FELIX_CONFIGURATION_FIELDS, IPAM_CONFIG_FIELDS};
-use plan::service_cidr::objects::{Ground, Objects, Request, Spare};
-use plan::service_cidr::side::{Side, Sides};
-use plan::service_cidr::swap::Write;
-use plan::traffic::Generation;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use service_cidr::objects::{Ground, Objects, Request, Spare};
+use service_cidr::side::{Side, Sides};
+use service_cidr::swap::Write;
 use tokio::sync::{OnceCell, RwLock};
 
 const LABEL: &str = names::NODE_NETWORK_LABEL;

@@ -22,6 +22,7 @@ use api::{Migration, MigrationStatus, NodeMigration, names};
 use coordinator::clock::Moment;
 use coordinator::lease::Candidate;
 use coordinator::records::{Content, Records};
+use engine::document::{Action, Document, NodeActions};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -29,7 +30,6 @@ use kube::{Api, Client};
 use lab::apilab::{ApiLab, built};
 use lab::cluster::authority;
 use lab::cluster::wait::{Look, until};
-use plan::document::{Action, Document, NodeActions};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::ChildStdout;
@@ -352,7 +352,7 @@ async fn planned() -> MigrationStatus {
     MigrationStatus {
         phase: MigrationPhase::Planned,
         message: "every check allows the migration".to_owned(),
-        checks: vec![plan::check::Check::pass(
+        checks: vec![engine::check::Check::pass(
             "FlannelBackend",
             "ConfigMap kube-flannel/kube-flannel-cfg",
             "vxlan",
@@ -652,9 +652,9 @@ async fn a_refusal_is_2_and_starts_nothing() {
     let mut status = planned().await;
     status.phase = MigrationPhase::Refused;
     status.blocked = "ChecksFailed".to_owned();
-    status.checks.push(plan::check::Check::not_pass(
+    status.checks.push(engine::check::Check::not_pass(
         "FlannelBackend",
-        plan::check::Verdict::Fail,
+        engine::check::Verdict::Fail,
         "ConfigMap kube-flannel/kube-flannel-cfg",
         "host-gw",
         "vxlan",

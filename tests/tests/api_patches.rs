@@ -10,12 +10,12 @@ mod editor;
 use api::names;
 use coordinator::write::{self, WriteError};
 use editor::{Edits, edited_before_each_change};
+use engine::field_patch::{Basis, FieldPatch, pointer};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
-use plan::field_patch::{Basis, FieldPatch, pointer};
 use serde_json::{Value, json};
 
 async fn coordinator() -> Client {

@@ -633,7 +633,7 @@ async fn what_an_agent_reports_has_the_form_of_a_name() {
             "namespace": "shop", "name": "web-0", "sandbox": "0".repeat(64), "link": "veth1a2b3c4d",
             "addresses": ["10.244.1.9"], "attached": true, "routed": true,
         });
-        let mut service_cidr = serde_json::to_value(plan::service_cidr::host::HostFacts::default()).unwrap();
+        let mut service_cidr = serde_json::to_value(service_cidr::host::HostFacts::default()).unwrap();
         for (field, value) in change.as_object().unwrap() {
             if pod.get(field).is_some() {
                 pod[field] = value.clone();
@@ -867,10 +867,10 @@ fn full_node_status() -> Value {
 }
 
 /// The same of Services.
-fn full_service_facts() -> plan::service_cidr::host::HostFacts {
-    use plan::found::Found;
-    use plan::pod_cidr::host::{Address, Hop, Listed, Route, RouteKind, Rule};
-    use plan::service_cidr::host::{
+fn full_service_facts() -> service_cidr::host::HostFacts {
+    use engine::found::Found;
+    use engine::kernel::{Address, Hop, Listed, Route, RouteKind, Rule};
+    use service_cidr::host::{
         Carrier, Carriers, Connection, HostFacts, InTarget, ProxyMode, ServicePort, ToldBy,
     };
     let port = ServicePort {
@@ -937,10 +937,10 @@ fn full_service_facts() -> plan::service_cidr::host::HostFacts {
 }
 
 /// Facts with every field set, by the type itself: a new field does not compile until it is here.
-fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
+fn full_facts() -> flannel_to_calico::facts::HostFacts {
     use std::collections::BTreeMap;
 
-    use plan::flannel_to_calico::facts::{
+    use flannel_to_calico::facts::{
         Bridge, CalicoTraces, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts,
         ReversePathFilter, SubnetRoutes, VxlanDevice,
     };
@@ -1017,10 +1017,10 @@ fn full_facts() -> plan::flannel_to_calico::facts::HostFacts {
     }
 }
 
-fn full_cni() -> plan::cni::CniDirectory {
-    plan::cni::CniDirectory {
+fn full_cni() -> engine::cni::CniDirectory {
+    engine::cni::CniDirectory {
         path: "/etc/cni/net.d".to_owned(),
-        files: vec![plan::cni::CniFile {
+        files: vec![engine::cni::CniFile {
             name: "10-flannel.conflist".to_owned(),
             network: Some("cbr0".to_owned()),
             plugins: vec!["flannel".to_owned(), "portmap".to_owned()],

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use plan::cni::{Attachment, CniDirectory, Contents, LARGEST_FILE};
+use engine::cni::{Attachment, CniDirectory, Contents, LARGEST_FILE};
 use runtime::error::chain;
 
 use super::files::{FileError, list_if_there, read_if_there, whole_if_there};
@@ -25,7 +25,7 @@ pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
         });
     };
     let mut files = Vec::with_capacity(names.len());
-    for name in names.into_iter().filter(|name| plan::cni::is_read(name)) {
+    for name in names.into_iter().filter(|name| engine::cni::is_read(name)) {
         match whole_if_there(&folder.join(&name), LARGEST_FILE as u64) {
             Ok(Some(file)) => files.push((name, Ok(file.bytes))),
             Ok(None) => {}

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plan::cni::PluginCall;
+use engine::cni::PluginCall;
 
 use super::program::{self, ProgramError};
 

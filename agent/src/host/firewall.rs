@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
+use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use thiserror::Error;
 
 use super::files::{FileError, read_small};

@@ -6,6 +6,7 @@ use std::num::NonZeroI32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flannel_to_calico::host::SUBNET_TABLE;
 use futures::{StreamExt, TryStreamExt};
 use ipnet::IpNet;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -13,7 +14,6 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::neighbour::{NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use plan::flannel_to_calico::host::SUBNET_TABLE;
 use rtnetlink::packet_core::{ErrorMessage, NetlinkPayload};
 use rtnetlink::{Handle, MulticastGroup};
 use thiserror::Error;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
+use engine::kernel::{RouteKind, Rule};
 use ipnet::IpNet;
-use plan::pod_cidr::host::{RouteKind, Rule};
 use serde::{Deserialize, Serialize};
 
 /// A link of the host.

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api::traffic::{Breach, ClassCount, TrafficReport};
+use engine::traffic::gates::Gates;
+use engine::traffic::{Flow, PathClass};
 use jiff::Timestamp;
-use plan::traffic::gates::Gates;
-use plan::traffic::{Flow, PathClass};
 use thiserror::Error;
 use tokio::io::BufReader;
 use tokio::net::{UnixListener, UnixStream};

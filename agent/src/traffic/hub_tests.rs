@@ -1,8 +1,8 @@
 use std::net::Ipv4Addr;
 
-use plan::traffic::Protocol;
-use plan::traffic::gates::LOSS_RATIO;
-use plan::traffic::stream::{Recent, Totals};
+use engine::traffic::Protocol;
+use engine::traffic::gates::LOSS_RATIO;
+use engine::traffic::stream::{Recent, Totals};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinHandle;

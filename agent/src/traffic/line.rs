@@ -4,9 +4,9 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use engine::traffic::stream::{Recent, Totals};
+use engine::traffic::{Flow, Protocol};
 use jiff::Timestamp;
-use plan::traffic::stream::{Recent, Totals};
-use plan::traffic::{Flow, Protocol};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};

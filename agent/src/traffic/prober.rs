@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use engine::traffic::stream::{BEGINNING, Stream, WINDOW};
+use engine::traffic::{Flow, Protocol, TICK};
 use jiff::Timestamp;
-use plan::traffic::stream::{BEGINNING, Stream, WINDOW};
-use plan::traffic::{Flow, Protocol, TICK};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};

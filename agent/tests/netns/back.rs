@@ -5,11 +5,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use agent::flannel_to_calico::apply::apply;
-use agent::flannel_to_calico::journal::{Before, Journal};
+use agent::kinds::flannel_to_calico::apply::apply;
+use agent::kinds::flannel_to_calico::journal::{Before, Journal};
+use flannel_to_calico::host::{HostDecision, HostStep, changes, decide, phase};
+use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::{HostDecision, HostStep, changes, decide, phase};
-use plan::flannel_to_calico::phase::{Goal, Phase};
 use serde_json::Value;
 
 use crate::host::{Host, in_namespace, json, run};

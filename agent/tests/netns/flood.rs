@@ -9,8 +9,8 @@ use agent::echo;
 use agent::echo::message::{self, Asker};
 use agent::traffic::hub::Hub;
 use agent::traffic::pod;
+use engine::traffic::{Flow, PathClass};
 use nix::sched::{CloneFlags, setns};
-use plan::traffic::{Flow, PathClass};
 use tokio::net::TcpSocket;
 
 use crate::host::{in_namespace, run};

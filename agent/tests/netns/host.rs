@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use agent::flannel_to_calico::observe::{Observation, Paths, observe};
 use agent::host::netlink::Netlink;
 use agent::host::processes::Processes;
+use agent::kinds::flannel_to_calico::observe::{Observation, Paths, observe};
+use flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use plan::flannel_to_calico::host::{HostSettings, Ipv6HostSettings};
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -3,13 +3,13 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use agent::flannel_to_calico::apply::apply;
-use agent::flannel_to_calico::journal::{Before, Journal};
 use agent::host::netlink::Renamed;
+use agent::kinds::flannel_to_calico::apply::apply;
+use agent::kinds::flannel_to_calico::journal::{Before, Journal};
 use base64::Engine as _;
+use flannel_to_calico::host::{HostStep, phase};
+use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
-use plan::flannel_to_calico::host::{HostStep, phase};
-use plan::flannel_to_calico::phase::{Goal, Phase};
 use serde_json::{Value, json};
 
 use crate::drive;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use plan::flannel_to_calico::host::phase;
-use plan::flannel_to_calico::phase::{Goal, Phase};
+use flannel_to_calico::host::phase;
+use flannel_to_calico::phase::{Goal, Phase};
 use serde_json::json;
 
 use crate::back::{assert_same, is_back, state};

@@ -9,16 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use agent::flannel_to_calico::journal::Journal;
+use agent::kinds::flannel_to_calico::journal::Journal;
 use agent::traffic::hub::Hub;
 use agent::traffic::line::SOCKET;
+use flannel_to_calico::host::{Orders, Patience};
+use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
-use plan::flannel_to_calico::host::{Orders, Patience};
-use plan::flannel_to_calico::phase::{Goal, Phase};
 use rustix::thread::{Uid, set_thread_res_uid};
 use serde_json::json;
 
@@ -197,7 +197,7 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
         drop((held, agent));
         let facts = host.look().await.facts;
         assert_eq!(
-            plan::flannel_to_calico::host::phase(&facts, &host.settings()),
+            flannel_to_calico::host::phase(&facts, &host.settings()),
             Phase::Flannel
         );
     });

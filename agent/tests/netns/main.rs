@@ -28,16 +28,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::flannel_to_calico::apply::apply;
-use agent::flannel_to_calico::journal::{Before, Journal};
 use agent::host::{firewall, netlink};
+use agent::kinds::flannel_to_calico::apply::apply;
+use agent::kinds::flannel_to_calico::journal::{Before, Journal};
+use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
+use flannel_to_calico::host::{HostDecision, HostStep, Remembered, decide, leftovers, phase};
+use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
-use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
-use plan::flannel_to_calico::host::{HostDecision, HostStep, Remembered, decide, leftovers, phase};
-use plan::flannel_to_calico::phase::{Goal, Phase};
 use serde_json::Value;
 use tokio::sync::Notify;
 

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
+use agent::kinds::pod_cidr::observe::Observer;
 use agent::metrics::Metrics;
-use agent::pod_cidr::observe::Observer;
 use agent::report::Pending;
 use axum::http::StatusCode;
+use engine::kernel::Listed;
 use ipnet::IpNet;
-use plan::pod_cidr::ends::{Keeping, keeping};
-use plan::pod_cidr::host::{HostFacts, HostSettings, Listed, TunnelEnd, announced, foreign, left};
+use pod_cidr::ends::{Keeping, keeping};
+use pod_cidr::host::{HostFacts, HostSettings, TunnelEnd, announced, foreign, left};
 use serde_json::{Value, json};
 
 use crate::host::{Host, in_namespace, run};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use plan::flannel_to_calico::host::leftovers;
-use plan::flannel_to_calico::phase::Goal;
+use flannel_to_calico::host::leftovers;
+use flannel_to_calico::phase::Goal;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };

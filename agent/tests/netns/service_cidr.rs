@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::health::Health;
+use agent::kinds::service_cidr::expected::Held;
+use agent::kinds::service_cidr::observe::Observer;
+use agent::kinds::service_cidr::proxy;
 use agent::metrics::Metrics;
-use agent::service_cidr::expected::Held;
-use agent::service_cidr::observe::Observer;
-use agent::service_cidr::proxy;
 use axum::http::StatusCode;
+use engine::found::Found;
 use jiff::Timestamp;
-use plan::found::Found;
-use plan::service_cidr::host::{
+use serde_json::{Value, json};
+use service_cidr::host::{
     ExpectedPorts, ExpectedPortsIn, HostSettings, Left, ProxyMode, Question, ServicePort,
 };
-use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::host::{Host, in_namespace, run};

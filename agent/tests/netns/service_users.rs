@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use agent::service_cidr::{carriers, connections};
-use plan::found::Found;
-use plan::service_cidr::host::{Carriers, Left, ToldBy};
+use agent::kinds::service_cidr::{carriers, connections};
+use engine::found::Found;
 use rustix::thread::CapabilitySet;
+use service_cidr::host::{Carriers, Left, ToldBy};
 use tempfile::TempDir;
 
 use crate::host::{in_namespace, run};

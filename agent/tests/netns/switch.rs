@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use agent::flannel_to_calico::journal::Journal;
+use agent::kinds::flannel_to_calico::journal::Journal;
 use axum::http::StatusCode;
+use flannel_to_calico::phase::Goal;
 use jiff::Timestamp;
-use plan::flannel_to_calico::phase::Goal;
 use rstest::rstest;
 use serde_json::{Value, json};
 

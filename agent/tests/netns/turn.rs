@@ -5,23 +5,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::flannel_to_calico::work::{Configuration, Worker};
 use agent::goal::Seen;
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
 use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
+use agent::kinds::flannel_to_calico::work::{Configuration, Worker};
+use agent::kinds::pod_cidr::observe::Observer;
+use agent::kinds::service_cidr::expected::Held;
 use agent::metrics::Metrics;
-use agent::pod_cidr::observe::Observer;
-use agent::service_cidr::expected::Held;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
 use api::NodeMigration;
 use axum::http::{Method, Request, Response, StatusCode};
+use flannel_to_calico::phase::Goal;
 use kube::client::Body;
 use kube::{Api, Client};
-use plan::flannel_to_calico::phase::Goal;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tower_test::mock;
@@ -184,7 +184,7 @@ fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output
                 Arc::clone(&metrics),
                 Arc::clone(&health),
             );
-            let services = agent::service_cidr::observe::Observer::new(
+            let services = agent::kinds::service_cidr::observe::Observer::new(
                 paths.proc.clone(),
                 String::new(),
                 &kube::Config::new("http://192.0.2.1".parse().unwrap()),

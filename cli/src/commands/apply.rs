@@ -1,6 +1,6 @@
 //! `apply`: shows the plan, asks, and starts it.
 
-use ::plan::service_cidr::ranges::listed;
+use ::service_cidr::ranges::listed;
 use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;

@@ -13,10 +13,10 @@ mod watch;
 use api::migration::MigrationPhase;
 
 use crate::args::{Command, Generate, GenerateKind, Look};
-use crate::calico_datastore;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::kinds::calico_datastore;
 use crate::planned::{self, Planned, Purpose};
 use crate::say;
 use crate::wanted::Asked;

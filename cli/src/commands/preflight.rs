@@ -1,7 +1,7 @@
 //! `preflight`: may it be done?
 
 use api::migration::MigrationPhase;
-use plan::check::Check;
+use engine::check::Check;
 use serde::Serialize;
 
 use super::verdict;

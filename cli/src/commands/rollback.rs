@@ -8,15 +8,16 @@ use tokio::time::Instant;
 
 use super::{change, confirm, watch};
 use crate::args::{Output, Rollback};
-use crate::calico_datastore::migration as datastore;
 use crate::choose;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
+use crate::kinds::calico_datastore::migration as datastore;
+use crate::kinds::{flannel_to_calico, pod_cidr, service_cidr};
 use crate::patience::patiently;
 use crate::render::status::line;
 use crate::render::view::View;
-use crate::{flannel_to_calico, pod_cidr, say, service_cidr};
+use crate::say;
 
 pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcome, CliError> {
     confirm::possible(rollback.yes)?;
@@ -157,7 +158,7 @@ async fn returned(
 
 #[cfg(test)]
 mod tests {
-    use plan::service_cidr::subjects::Book;
+    use ::service_cidr::subjects::Book;
 
     use super::*;
     use crate::fixture;

@@ -1,6 +1,6 @@
 //! Checks, refusals first.
 
-use plan::check::{Check, Verdict};
+use engine::check::{Check, Verdict};
 
 use super::table::{table, wrap};
 

@@ -1,8 +1,8 @@
 //! The plan: what it works with, cluster-wide actions, every action of every node in order, the blockers.
 
 use api::{Migration, MigrationRecord, NodeMigration};
+use engine::document::{Action, Document, NodeActions};
 use kube::ResourceExt;
-use plan::document::{Action, Document, NodeActions};
 use serde::Serialize;
 
 use super::checks;
@@ -102,7 +102,7 @@ pub struct PlanDocument<'read> {
     /// Cluster-wide actions after the last node.
     pub finish: Vec<Action>,
     /// Checks that refuse it.
-    pub blockers: Vec<&'read plan::check::Check>,
+    pub blockers: Vec<&'read engine::check::Check>,
     /// What is next, or what refuses it.
     pub message: &'read str,
 }

@@ -2,8 +2,8 @@
 
 use api::migration::{MigrationPhase, Warnings};
 use api::traffic::ClassCount;
+use flannel_to_calico::phase::Phase;
 use jiff::Timestamp;
-use plan::flannel_to_calico::phase::Phase;
 
 use super::table::{cut, table, wrap};
 use super::view::View;

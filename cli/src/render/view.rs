@@ -3,10 +3,10 @@
 use api::migration::{Desired, LegacyPods, MigrationPhase, Progress, Warnings};
 use api::traffic::ClassCount;
 use api::{Migration, NodeMigration};
+use engine::decision::WaitReason;
+use flannel_to_calico::phase::Phase;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use plan::decision::WaitReason;
-use plan::flannel_to_calico::phase::Phase;
 use serde::Serialize;
 
 use crate::exit::Outcome;

@@ -1,10 +1,10 @@
 //! Calico's objects in etcd v3: each is one key, and is written or deleted only as it was read.
 
+use calico::etcd::{Id, Layout, uid};
 use datastore::etcd3::{Change, Condition, Entry, Etcd3};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use kube::{ResourceExt, core::ObjectMeta};
-use plan::calico::etcd::{Id, Layout, uid};
 use serde_json::Value;
 
 use super::{BLOCK_AFFINITY, Created, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, NODE};

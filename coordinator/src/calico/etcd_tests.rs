@@ -161,8 +161,8 @@ async fn a_handle_is_made_or_counts_more() {
     let (_api, store) = store().await;
     let range: ipnet::IpNet = "10.244.0.0/26".parse().unwrap();
     for count in [1, 2] {
-        let object = plan::calico::handle("Tunnel-a", range, count);
-        let change = |spec: &Value| plan::calico::handle_change(spec, range, count);
+        let object = calico::handle("Tunnel-a", range, count);
+        let change = |spec: &Value| calico::handle_change(spec, range, count);
         store.ensure_handle("Tunnel-a", &object, change).await.unwrap();
         let found = store.handle("Tunnel-a").await.unwrap().unwrap();
         assert_eq!(found.data["spec"]["block"], json!({ "10.244.0.0/26": count }));

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use calico::etcd::Id;
 use datastore::etcd3::Etcd3;
 use ipnet::IpNet;
 use kube::Client;
 use kube::api::DynamicObject;
-use plan::calico::etcd::Id;
 use serde_json::Value;
 
 use super::{BLOCK_AFFINITY, Created, IP_POOL, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, etcd, kubernetes};

@@ -1,8 +1,8 @@
 //! Calico's own objects, read as JSON: their schema is another project's and changes with its version.
 
+use engine::cluster::{IpPool, Malformed};
 use ipnet::IpNet;
 use kube::core::DynamicObject;
-use plan::cluster::{IpPool, Malformed};
 use serde_json::Value;
 
 /// The fields of an `IPPool` that matter here.

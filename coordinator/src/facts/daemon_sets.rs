@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::cluster;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container};
-use plan::cluster;
 
 /// A `DaemonSet` as the checks see it.
 pub fn daemon_set(daemon_set: &DaemonSet) -> cluster::DaemonSet {

@@ -1,4 +1,4 @@
-//! From the API's objects to the facts that `plan` decides on. Pure: what was read comes in, values go out.
+//! From the API's objects to the facts that kinds decide on. Pure: what was read comes in, values go out.
 
 pub mod calico;
 pub mod daemon_sets;
@@ -12,8 +12,8 @@ pub mod workloads;
 
 use std::collections::BTreeSet;
 
+use engine::cluster::{Malformed, Needed, NotUnderstood};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use plan::cluster::{Malformed, Needed, NotUnderstood};
 
 /// Field managers that own something of an object, with the operation, each once: `argocd-controller (Apply)`.
 pub fn managers(metadata: &ObjectMeta) -> Vec<String> {

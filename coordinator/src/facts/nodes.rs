@@ -1,9 +1,9 @@
 //! Nodes.
 
+use engine::cluster::{self, Needed};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use plan::cluster::{self, Needed};
 
 use super::quantity;
 

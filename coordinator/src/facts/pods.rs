@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use calico::NODE_CONTAINER;
+use engine::cluster::{self, Needed, NotUnderstood};
+use engine::command_line::runs;
+use engine::drain;
+use engine::labels::Labels;
+use engine::owner::KUBE_SYSTEM;
+use engine::words::number;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{Container, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta};
-use plan::calico_datastore::cluster::manifest::NODE_CONTAINER;
-use plan::cluster::{self, Needed, NotUnderstood};
-use plan::command_line::runs;
-use plan::drain;
-use plan::labels::Labels;
-use plan::owner::KUBE_SYSTEM;
-use plan::pod_cidr::facts::PIN_ANNOTATIONS;
-use plan::words::number;
+use pod_cidr::facts::PIN_ANNOTATIONS;
 
 use super::{daemon_sets, quantity};
 use crate::lenient::Lenient;

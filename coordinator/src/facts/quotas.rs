@@ -1,10 +1,10 @@
 //! Quotas of namespaces.
 
+use engine::cluster::Needed;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
-use plan::cluster::Needed;
-use plan::service_cidr::facts::{Quota, Room};
+use service_cidr::facts::{Quota, Room};
 
 use super::quantity::units;
 

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use engine::cluster::Webhook;
+use engine::drain;
+use engine::pods::Pods;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, RuleWithOperations, ValidatingWebhookConfiguration, WebhookClientConfig,
 };
 use k8s_openapi::api::core::v1::Service;
-use plan::cluster::Webhook;
-use plan::drain;
-use plan::pods::Pods;
 
 /// What the two kinds of configuration have in common.
 struct Entry<'object> {

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use engine::drain;
+use engine::moves::{Workload, WorkloadFacts};
+use engine::pods::Pods;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
-use plan::drain;
-use plan::moves::{Workload, WorkloadFacts};
-use plan::pods::Pods;
 
 use crate::limits::number_or_share;
 

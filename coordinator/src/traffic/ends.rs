@@ -1,9 +1,9 @@
 //! The end of the traffic: no pod is asked to send any more, each agent tells what it has counted until then, and the traffic pods go.
 
 use api::{MigrationStatus, NodeMigration};
+use engine::decision::{Wait, WaitReason};
+use engine::words::number;
 use kube::ResourceExt;
-use plan::decision::{Wait, WaitReason};
-use plan::words::number;
 
 use super::reports::sums;
 use super::silences::PATIENCE;

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::{Migration, names};
+use engine::traffic::Generation;
+use engine::traffic::mesh::Endpoint;
+use engine::traffic::pods::Fate;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
-use plan::traffic::Generation;
-use plan::traffic::mesh::Endpoint;
-use plan::traffic::pods::Fate;
 use serde_json::json;
 
 use super::{Fates, Network, Networks};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::traffic::ClassCount;
+use engine::traffic::pods::Fate;
+use engine::traffic::stream::Totals;
+use engine::traffic::watch::State;
+use engine::traffic::{Flow, Generation, PathClass};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use plan::traffic::pods::Fate;
-use plan::traffic::stream::Totals;
-use plan::traffic::watch::State;
-use plan::traffic::{Flow, Generation, PathClass};
 
 use super::pods::Staying;
 use super::silences::Silences;

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use api::names;
+use engine::traffic::PathClass;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use plan::traffic::PathClass;
 
 use crate::answers;
 use crate::context::Context;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use plan::traffic::Generation;
+use engine::traffic::Generation;
 
 use crate::since::Since;
 

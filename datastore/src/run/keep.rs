@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plan::calico_datastore::run::record::{Phase, Record};
+use calico_datastore::run::record::{Phase, Record};
 
 use super::batch::batches;
 use super::{RunError, Runner};

@@ -12,12 +12,12 @@ pub use report::{Flags, Status, status};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use calico_datastore::left::Left;
+use calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Step, decide};
+use calico_datastore::run::record::{Phase, Record};
+use calico_datastore::run::refusal::Refusal;
+use calico_datastore::v2::READY;
 use jiff::{SignedDuration, Timestamp};
-use plan::calico_datastore::left::Left;
-use plan::calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Step, decide};
-use plan::calico_datastore::run::record::{Phase, Record};
-use plan::calico_datastore::run::refusal::Refusal;
-use plan::calico_datastore::v2::READY;
 use thiserror::Error;
 use tokio::time::Instant;
 

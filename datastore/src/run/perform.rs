@@ -1,10 +1,10 @@
 //! One step, made.
 
+use calico_datastore::left::Left;
+use calico_datastore::run::decide::Step;
+use calico_datastore::run::record::{Phase, Record, Snapshot};
+use calico_datastore::v2;
 use jiff::Timestamp;
-use plan::calico_datastore::left::Left;
-use plan::calico_datastore::run::decide::Step;
-use plan::calico_datastore::run::record::{Phase, Record, Snapshot};
-use plan::calico_datastore::v2;
 use serde_json::{Value, json};
 
 use super::prepared::Prepared;

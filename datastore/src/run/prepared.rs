@@ -1,11 +1,11 @@
 //! What v2 is converted to, ready to be written: the same bytes whoever writes them, and however often.
 
+use calico::etcd::uid;
+use calico_datastore::convert::{Conversion, convert};
+use calico_datastore::left::Left;
+use calico_datastore::v2::{READY, Tree};
+use calico_datastore::version::{VersionRefused, gate};
 use jiff::Timestamp;
-use plan::calico::etcd::uid;
-use plan::calico_datastore::convert::{Conversion, convert};
-use plan::calico_datastore::left::Left;
-use plan::calico_datastore::v2::{READY, Tree};
-use plan::calico_datastore::version::{VersionRefused, gate};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;

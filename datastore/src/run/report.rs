@@ -1,10 +1,10 @@
 //! Both stores at a glance: which one Calico works with, and what a conversion has come to.
 
+use calico_datastore::run::decide::{ReadyV2, ReadyV3};
+use calico_datastore::run::record::Record;
+use calico_datastore::v2::CALICO_VERSION;
+use calico_datastore::version::{Need, needed};
 use jiff::Timestamp;
-use plan::calico_datastore::run::decide::{ReadyV2, ReadyV3};
-use plan::calico_datastore::run::record::Record;
-use plan::calico_datastore::v2::CALICO_VERSION;
-use plan::calico_datastore::version::{Need, needed};
 use serde::Serialize;
 
 use crate::error::StoreError;

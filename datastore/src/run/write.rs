@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use plan::calico_datastore::run::record::{Phase, Record, Snapshot};
-use plan::calico_datastore::verify::cross_check;
+use calico_datastore::run::record::{Phase, Record, Snapshot};
+use calico_datastore::verify::cross_check;
 
 use super::batch::{BYTES, bytes};
 use super::prepared::Written;

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plan::calico_datastore::convert::{Conversion, convert};
-use plan::calico_datastore::difference::Difference;
-use plan::calico_datastore::left::Left;
-use plan::calico_datastore::note::Note;
-use plan::calico_datastore::v2::Tree;
+use calico_datastore::convert::{Conversion, convert};
+use calico_datastore::difference::Difference;
+use calico_datastore::left::Left;
+use calico_datastore::note::Note;
+use calico_datastore::v2::Tree;
 use serde_json::Value;
 
 use super::case::{Case, Step};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use plan::calico_datastore::run::record::PREFIX;
-use plan::calico_datastore::v2::Tree;
+use calico_datastore::run::record::PREFIX;
+use calico_datastore::v2::Tree;
 use serde_json::Value;
 
 use super::case::{Case, Step};

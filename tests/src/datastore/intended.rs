@@ -1,6 +1,6 @@
 //! Where this tool is meant to do otherwise than Calico's own.
 
-use plan::calico_datastore::difference::Difference;
+use calico_datastore::difference::Difference;
 
 /// A difference that is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -133,8 +133,8 @@ fn nodes(node: usize, put: &mut impl FnMut(String, String)) {
 
 #[cfg(test)]
 mod tests {
-    use plan::calico_datastore::convert::convert;
-    use plan::calico_datastore::v2::Tree;
+    use calico_datastore::convert::convert;
+    use calico_datastore::v2::Tree;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use plan::calico_datastore::difference::Difference;
+use calico_datastore::difference::Difference;
 use serde_json::{Map, Value, json};
 
 /// Settings of Felix of which v3 takes only some values, each in one spelling.

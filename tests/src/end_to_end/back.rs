@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use api::migration::MigrationPhase;
+use flannel_to_calico::phase::Phase;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
-use plan::flannel_to_calico::phase::Phase;
 
 use super::Tally;
 use super::fair::start;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use api::Migration;
 use api::migration::MigrationPhase;
-use plan::calico_datastore::cluster::step::Stage;
+use calico_datastore::cluster::step::Stage;
 use serde_json::json;
 
 use super::coordinator::kill_coordinator;

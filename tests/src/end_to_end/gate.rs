@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use api::Migration;
 use api::migration::MigrationPhase;
-use plan::traffic::PathClass;
+use engine::traffic::PathClass;
 
 use super::Tally;
 use super::drift::{somebody_else, somebody_else_harms};

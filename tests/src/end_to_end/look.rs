@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use api::{Migration, NodeMigration, NodeMigrationSpec};
+use engine::traffic::PathClass;
+use flannel_to_calico::facts::HostFacts;
+use flannel_to_calico::phase::Phase;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use plan::flannel_to_calico::facts::HostFacts;
-use plan::flannel_to_calico::phase::Phase;
-use plan::traffic::PathClass;
 
 use crate::cluster::Cluster;
 use crate::cluster::pods::restarts;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use plan::service_cidr::step::Stage;
 use serde_json::json;
+use service_cidr::step::Stage;
 
 use super::coordinator::kill_coordinator;
 use super::{Looker, Tally};

@@ -60,6 +60,6 @@ pub fn pool(range: &str) -> Value {
 pub fn owner(block: &DynamicObject) -> Option<(Ipv4Net, String)> {
     let spec = &block.data["spec"];
     let range = spec["cidr"].as_str()?.parse().ok()?;
-    let node = plan::calico::node_of(spec["affinity"].as_str()?)?;
+    let node = calico::node_of(spec["affinity"].as_str()?)?;
     Some((range, node.to_owned()))
 }

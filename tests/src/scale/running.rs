@@ -4,11 +4,11 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
+use calico as records;
+use engine::evict::PodName;
+use flannel_to_calico::objects::{ClaimState, block_affinity};
 use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
-use plan::calico as records;
-use plan::evict::PodName;
-use plan::flannel_to_calico::objects::{ClaimState, block_affinity};
 use serde_json::{Value, json};
 
 use super::ipam::{self, BLOCK_LENGTH};

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use plan::flannel_to_calico::facts::{FirewallBackend, FirewallObject};
+use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 
 use super::{FirewallError, Nftables, family, legacy_tables, save, transact};
 use crate::host::program::{ProgramError, lines, run};

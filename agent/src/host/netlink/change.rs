@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
+use flannel_to_calico::objects::blocks;
 use ipnet::IpNet;
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourState};
 use netlink_packet_route::route::{RouteMessage, RouteProtocol, RouteScope, RouteType};
-use plan::flannel_to_calico::objects::blocks;
 use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 
 use super::{Netlink, NetlinkError, answer};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use futures::TryStreamExt;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use nix::errno::Errno;
-use plan::pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
+use pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 
 use super::{Netlink, NetlinkError, answer, own_address, reading};
 

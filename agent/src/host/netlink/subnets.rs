@@ -3,9 +3,9 @@
 //! Felix lays routes to the blocks that a node has claimed, and deletes every other one that it finds on its device in the main
 //! table. Of a /64 only the first few blocks are claimed; flannel's pods may have any address of it.
 
+use flannel_to_calico::host::SUBNET_TABLE;
 use ipnet::IpNet;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
-use plan::flannel_to_calico::host::SUBNET_TABLE;
 use rtnetlink::IpVersion;
 
 use super::change::{ROUTE_PROTOCOL, request};

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
+use engine::kernel::{RouteKind, Rule};
 use futures::TryStreamExt;
 use ipnet::IpNet;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{RouteFlags, RouteMessage, RouteType};
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
-use plan::pod_cidr::host::{RouteKind, Rule};
 use rtnetlink::IpVersion;
 
 use super::messages::any_route;

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use api::traffic::{Breach, ClassCount};
+use engine::traffic::gates::judge;
+use engine::traffic::stream::Totals;
+use engine::traffic::{Flow, PathClass, Protocol};
 use jiff::Timestamp;
-use plan::traffic::gates::judge;
-use plan::traffic::stream::Totals;
-use plan::traffic::{Flow, PathClass, Protocol};
 use tokio::time::Instant;
 
 use super::super::line::Counts;

@@ -11,9 +11,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use api::migration::{MigrationPhase, Strategy};
 use api::{Migration, NodeMigration};
+use flannel_to_calico::phase::Phase;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt};
-use plan::flannel_to_calico::phase::Phase;
 
 use super::host::Host;
 use super::report::probes;

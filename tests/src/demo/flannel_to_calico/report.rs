@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use api::migration::{LegacyPods, MigrationPhase, Strategy};
 use api::{Migration, NodeMigration};
+use flannel_to_calico::node::Stage;
 use kube::Api;
 use kube::api::ListParams;
-use plan::flannel_to_calico::node::Stage;
 use serde::Serialize;
 use traffic::report::Summary;
 
@@ -263,7 +263,7 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
         name: spec.node_name.clone(),
         phase: status
             .phase
-            .map_or("unknown", plan::flannel_to_calico::phase::Phase::as_str)
+            .map_or("unknown", flannel_to_calico::phase::Phase::as_str)
             .to_owned(),
         seconds: match (
             spec.started_at,

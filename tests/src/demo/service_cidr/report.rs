@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
-use plan::service_cidr::objects::differences;
 use serde::Serialize;
 use serde_json::Value;
+use service_cidr::objects::differences;
 use traffic::report::Summary;
 
 use super::follow_up::FollowUp;

@@ -9,8 +9,8 @@ use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use plan::service_cidr::step::Stage;
 use serde_json::{Value, json};
+use service_cidr::step::Stage;
 
 use super::super::{Looker, Tally};
 use super::crowd::{self, MANY};

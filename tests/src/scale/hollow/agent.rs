@@ -7,12 +7,12 @@ use anyhow::Result;
 use api::NodeMigration;
 use api::node_migration::{NodeMigrationSpec, NodeMigrationStatus, ProbeResult};
 use api::traffic::{ClassCount, TrafficReport};
+use engine::found::Found;
+use engine::traffic::stream::Totals;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use plan::found::Found;
-use plan::traffic::stream::Totals;
 
 use super::flannel_to_calico::Flannel;
 use super::pod_cidr::{self, CalicoHost};

@@ -5,12 +5,12 @@ use std::path::Path;
 use agent::report::Report;
 use anyhow::Result;
 use api::node_migration::{Failure, NodeMigrationSpec};
+use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, Remembered, Undo};
+use flannel_to_calico::host_checks::{self, Subject};
+use flannel_to_calico::phase::Goal;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
-use plan::flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, Remembered, Undo};
-use plan::flannel_to_calico::host_checks::{self, Subject};
-use plan::flannel_to_calico::phase::Goal;
 
 use super::host::Host;
 use super::steps::perform;
@@ -128,7 +128,7 @@ fn usual_settings() -> HostSettings {
 #[cfg(test)]
 mod tests {
     use api::node_migration::NodeMigrationStatus;
-    use plan::flannel_to_calico::phase::Phase;
+    use flannel_to_calico::phase::Phase;
     use serde_json::json;
 
     use super::super::agent::{Agent, Known, Turn};
@@ -179,7 +179,7 @@ mod tests {
             status
                 .checks
                 .iter()
-                .all(|check| check.verdict == plan::check::Verdict::Pass),
+                .all(|check| check.verdict == engine::check::Verdict::Pass),
             "{:?}",
             status.checks
         );

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
-use ipnet::{IpNet, Ipv4Net};
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-use plan::cni::CniDirectory;
-use plan::flannel::SubnetEnvironment;
-use plan::flannel_to_calico::facts::{
+use engine::cni::CniDirectory;
+use flannel_to_calico::facts::{
     Bridge, CalicoTraces, FirewallBackend, FirewallObject, Found, HostFacts, LegacyPod, ReversePathFilter,
     VxlanDevice,
 };
-use plan::flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
+use flannel_to_calico::flannel::SubnetEnvironment;
+use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE};
+use ipnet::{IpNet, Ipv4Net};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 
 use super::pods::{PodOnHost, Role};
 
@@ -175,7 +175,7 @@ impl Host {
             .facts
             .cni
             .winner()
-            .is_some_and(plan::cni::CniFile::is_flannel);
+            .is_some_and(engine::cni::CniFile::is_flannel);
         if flannels && !self.facts.subnet_environment.is_absent() {
             Attached::ToFlannel
         } else {

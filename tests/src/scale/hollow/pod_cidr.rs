@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use engine::kernel::{Device, FELIX, Hop, MAIN_TABLE, Route, RouteKind, Tables};
 use ipnet::{IpNet, Ipv4Net};
 use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::{Resource, ResourceExt};
-use plan::pod_cidr::host::{
-    AddressChange, Device, FELIX, Hop, HostFacts, HostSettings, KEPT_LABEL, LOOPBACK, LinkAddress,
-    MAIN_TABLE, Route, RouteKind, Tables, changes, conflist, facts,
+use pod_cidr::host::{
+    AddressChange, HostFacts, HostSettings, KEPT_LABEL, LOOPBACK, LinkAddress, changes, conflist, facts,
 };
 
 use super::pods::{Pods, Role};
@@ -187,7 +187,7 @@ fn route(kind: RouteKind, destination: IpNet, hops: Vec<(Option<IpAddr>, String)
 
 #[cfg(test)]
 mod tests {
-    use plan::pod_cidr::host::TunnelEnd;
+    use pod_cidr::host::TunnelEnd;
     use serde_json::json;
 
     use super::super::pods::{PodOnHost, Told};
@@ -230,7 +230,7 @@ mod tests {
         let found = host.look(&settings(Vec::new()), "a", &known, &pods);
         assert_eq!(found.ipam(), Ok("calico-ipam"));
         let old = &found.in_old;
-        let counts = [&old.pods, &old.blocks, &old.discards].map(plan::pod_cidr::host::Listed::count);
+        let counts = [&old.pods, &old.blocks, &old.discards].map(engine::kernel::Listed::count);
         assert_eq!((counts, old.addresses.count()), ([1, 1, 1], 1));
         known.forget_block(&block("10.128.0.64/26", "b"));
         let found = host.look(&settings(Vec::new()), "a", &known, &Pods::new());

@@ -6,12 +6,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
 use api::MigrationRecord;
+use engine::found::Found;
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
-use plan::found::Found;
-use plan::service_cidr::host::{
+use service_cidr::host::{
     Carrier, Carriers, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS, ProxyMode,
     Question, ServicePort, ToldBy,
 };
@@ -236,8 +236,8 @@ fn carriers(pods: &Pods, left: &Left) -> Found<Carriers> {
 
 #[cfg(test)]
 mod tests {
-    use plan::service_cidr::host::{ExpectedPorts, ExpectedPortsIn};
     use serde_json::{Value, json};
+    use service_cidr::host::{ExpectedPorts, ExpectedPortsIn};
 
     use super::super::pods::{Role, Told};
     use super::*;

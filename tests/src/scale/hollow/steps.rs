@@ -1,7 +1,7 @@
 //! What each step of the agent does to the model of a host.
 
-use plan::flannel_to_calico::facts::Found;
-use plan::flannel_to_calico::host::HostStep;
+use flannel_to_calico::facts::Found;
+use flannel_to_calico::host::HostStep;
 
 use super::host::Host;
 
@@ -18,7 +18,7 @@ pub(super) fn perform(host: &mut Host, step: &HostStep) {
         HostStep::RestoreVxlanDevice(name) => {
             // The model keeps no link that was deleted: one like the other, under its name.
             if let Some(device) = host.facts.vxlan_devices.first() {
-                let device = plan::flannel_to_calico::facts::VxlanDevice {
+                let device = flannel_to_calico::facts::VxlanDevice {
                     name: name.clone(),
                     ..device.clone()
                 };
@@ -80,7 +80,7 @@ pub(super) fn perform(host: &mut Host, step: &HostStep) {
             host.facts.calico.subnet_routes.looked_up = true;
         }
         HostStep::UnrouteSubnets => {
-            host.facts.calico.subnet_routes = plan::flannel_to_calico::facts::SubnetRoutes::default();
+            host.facts.calico.subnet_routes = flannel_to_calico::facts::SubnetRoutes::default();
         }
         HostStep::ForgetLegacyPod(sandbox) => host.facts.legacy_pods.retain(|pod| pod.sandbox != *sandbox),
         HostStep::RemoveLeases => {

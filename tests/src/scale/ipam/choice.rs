@@ -5,9 +5,9 @@ use std::collections::btree_map::Entry;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result, bail};
+use calico::Allocation;
 use ipnet::Ipv4Net;
-use plan::calico::Allocation;
-use plan::pod_cidr::pools::{NO_NODE, OFF_LABEL, block_size};
+use pod_cidr::pools::{NO_NODE, OFF_LABEL, block_size};
 use serde_json::Value;
 
 /// A pool that may give an address.
@@ -143,7 +143,7 @@ pub fn allocations(block: Ipv4Net, spec: &Value, holders: &[Holder]) -> Vec<Allo
 
 #[cfg(test)]
 mod tests {
-    use plan::pod_cidr::pools::created;
+    use pod_cidr::pools::created;
     use serde_json::json;
 
     use super::*;

@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use engine::evict::PodName;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -19,7 +20,6 @@ use kube::core::{ApiResource, Object};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
-use plan::evict::PodName;
 use serde::{Deserialize, Serialize};
 
 use super::calico;

@@ -5,15 +5,15 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use calico::{self as ipam, Allocation, handle_name};
+use engine::evict::PodName;
+use flannel_to_calico::import::pod_handle;
+use flannel_to_calico::objects::{ClaimState, block_affinity};
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt};
-use plan::calico::{self as ipam, Allocation, handle_name};
-use plan::evict::PodName;
-use plan::flannel_to_calico::import::pod_handle;
-use plan::flannel_to_calico::objects::{ClaimState, block_affinity};
 use serde_json::{Value, json};
 
 use super::choice::{self, Claims, Holder, Pool};

@@ -1,0 +1,216 @@
+//! Performs one step: journal what is there, change it, look again. The only file that changes the host.
+
+mod back;
+mod before;
+mod error;
+mod forward;
+
+use crash_point::Edge;
+pub use error::ApplyError;
+use flannel_to_calico::host::{BRIDGE, HostStep};
+use jiff::Timestamp;
+
+use super::facts;
+use super::observe::{Observation, Paths, observe};
+use crate::host::netlink::Netlink;
+use crate::host::processes::Processes;
+use crate::host::snapshot::Snapshot;
+use crate::host::{files, firewall, sysctl};
+use crate::kinds::flannel_to_calico::journal::{Before, Journal};
+
+/// Performs one step and returns the host as it is then.
+pub async fn apply(
+    step: &HostStep,
+    seen: &Observation,
+    paths: &Paths,
+    netlink: &Netlink,
+    processes: &Processes,
+    journal: &mut Journal,
+) -> Result<Observation, ApplyError> {
+    let name = step.name();
+    let before = before::before(step, seen, paths, journal).await?;
+    journal
+        .begin(step, before, Timestamp::now())
+        .map_err(|source| ApplyError::Journal { step: name, source })?;
+    crash_point::reach(name, Edge::Announced, None).await;
+    if takes_network(step) {
+        // The kernel does not list its links in one piece: a pod that came meanwhile could be missing from the list.
+        let now = netlink.snapshot().await.map_err(ApplyError::netlink(name))?;
+        if ports(&now) != ports(&seen.snapshot) {
+            return Err(ApplyError::Changed { step: name });
+        }
+    }
+    let saved = Saved {
+        of_this: journal.before_interrupted(step).cloned().unwrap_or_default(),
+        of_change: journal.before_change(step).cloned().unwrap_or_default(),
+    };
+    perform(step, seen, &saved, paths, netlink).await?;
+    crash_point::reach(name, Edge::Changed, None).await;
+    let after = observe(paths, netlink, processes)
+        .await
+        .map_err(|source| ApplyError::Observe { step: name, source })?;
+    if !step.is_done(&after.facts) {
+        return Err(ApplyError::NotDone {
+            step: name,
+            object: step.object(),
+        });
+    }
+    journal
+        .finish(step, Timestamp::now())
+        .map_err(|source| ApplyError::Journal { step: name, source })?;
+    crash_point::reach(name, Edge::Recorded, None).await;
+    Ok(after)
+}
+
+/// What the journal has for a step.
+struct Saved {
+    /// What was there before it began.
+    of_this: Before,
+    /// What was there before the change that it takes back.
+    of_change: Before,
+}
+
+/// Links on the bridge, by name.
+fn ports(snapshot: &Snapshot) -> Vec<String> {
+    facts::bridge(snapshot, false)
+        .present()
+        .map(|bridge| bridge.ports.clone())
+        .unwrap_or_default()
+}
+
+/// Whether a pod on the old network would feel the step.
+fn takes_network(step: &HostStep) -> bool {
+    match step {
+        HostStep::DeleteVxlanDevice(_)
+        | HostStep::DeleteBridge
+        | HostStep::DeleteFirewallObject(_)
+        | HostStep::RemoveLeases => true,
+        HostStep::WithdrawSubnetEnvironment
+        | HostStep::RemoveConflist(_)
+        | HostStep::RouteLegacyPods(_)
+        | HostStep::AnswerForPods
+        | HostStep::AnswerForAddresses(_)
+        | HostStep::RouteSubnets { .. }
+        | HostStep::RenameVxlanDevice { .. }
+        | HostStep::ForgetLegacyPod(_)
+        | HostStep::RestoreConflist(_)
+        | HostStep::RemoveCalicoConflist(_)
+        | HostStep::DeleteCalicoFirewall(_)
+        | HostStep::DeleteCalicoSets
+        | HostStep::RestoreFirewallObject(_)
+        | HostStep::DeleteBlackholes
+        | HostStep::RestoreNodeRoutes { .. }
+        | HostStep::ReturnVxlanDevice { .. }
+        | HostStep::RestoreVxlanDevice(_)
+        | HostStep::UnrouteLegacyPods
+        | HostStep::StopAnsweringForPods
+        | HostStep::StopAnsweringForAddresses
+        | HostStep::UnrouteSubnets
+        | HostStep::RemoveCalicoRecords
+        | HostStep::RestoreSubnetEnvironment => false,
+    }
+}
+
+async fn perform(
+    step: &HostStep,
+    seen: &Observation,
+    saved: &Saved,
+    paths: &Paths,
+    netlink: &Netlink,
+) -> Result<(), ApplyError> {
+    let name = step.name();
+    let file_error = ApplyError::file(name);
+    let netlink_error = ApplyError::netlink(name);
+    let firewall_error = ApplyError::firewall(name);
+    match step {
+        HostStep::WithdrawSubnetEnvironment => {
+            files::remove_durably(&paths.subnet_environment()).map_err(file_error)
+        }
+        HostStep::DeleteVxlanDevice(link) => forward::delete_link(name, link, seen, netlink).await,
+        HostStep::DeleteBridge => forward::delete_link(name, BRIDGE, seen, netlink).await,
+        HostStep::DeleteFirewallObject(object) => firewall::delete(object).await.map_err(firewall_error),
+        HostStep::RouteLegacyPods(addresses) => forward::route(addresses, seen, netlink)
+            .await
+            .map_err(netlink_error),
+        HostStep::AnswerForPods => {
+            let speaks_ipv6 = facts::speaks_ipv6(&seen.snapshot, BRIDGE);
+            for (parameter, value) in sysctl::answering(BRIDGE, speaks_ipv6) {
+                sysctl::write(&paths.sysctl.join(parameter), value).map_err(&file_error)?;
+            }
+            Ok(())
+        }
+        HostStep::AnswerForAddresses(networks) => forward::answer(networks, seen, netlink)
+            .await
+            .map_err(netlink_error),
+        HostStep::RouteSubnets { link, length } => match seen.snapshot.link(link) {
+            Some(link) => netlink
+                .add_subnet_routes(&seen.snapshot.of_link(link.index), *length)
+                .await
+                .map_err(netlink_error),
+            None => Ok(()),
+        },
+        HostStep::RenameVxlanDevice { from, to, block_size } => {
+            forward::rename(from, to, *block_size, seen, &saved.of_this, netlink)
+                .await
+                .map_err(netlink_error)
+        }
+        HostStep::ForgetLegacyPod(sandbox) => forward::forget(sandbox, seen, paths, netlink).await,
+        HostStep::RemoveLeases => {
+            for path in seen
+                .state
+                .leases
+                .iter()
+                .chain(&seen.state.bookkeeping)
+                .chain(&seen.state.delegates)
+            {
+                files::remove_durably(path).map_err(&file_error)?;
+            }
+            for folder in &seen.state.folders {
+                files::remove_folder_if_empty(folder).map_err(&file_error)?;
+            }
+            Ok(())
+        }
+        HostStep::RemoveConflist(file) | HostStep::RemoveCalicoConflist(file) => {
+            files::remove_durably(&paths.cni_configuration.join(file)).map_err(file_error)
+        }
+        HostStep::RestoreConflist(file) => {
+            back::put_back(name, &saved.of_change, &paths.cni_configuration.join(file))
+        }
+        HostStep::RestoreSubnetEnvironment => {
+            back::put_back(name, &saved.of_change, &paths.subnet_environment())
+        }
+        HostStep::DeleteCalicoFirewall(object) => {
+            firewall::calico::delete(object).await.map_err(firewall_error)
+        }
+        HostStep::DeleteCalicoSets => firewall::calico::delete_sets().await.map_err(firewall_error),
+        HostStep::RestoreFirewallObject(object) => firewall::restore(object, &saved.of_change.rules)
+            .await
+            .map_err(firewall_error),
+        HostStep::DeleteBlackholes => back::delete_routes(facts::blackholes(&seen.snapshot), netlink)
+            .await
+            .map_err(netlink_error),
+        HostStep::UnrouteLegacyPods => back::delete_routes(facts::pod_routes(&seen.snapshot), netlink)
+            .await
+            .map_err(netlink_error),
+        HostStep::RestoreNodeRoutes { link, length } => match seen.snapshot.link(link) {
+            Some(link) => netlink
+                .restore_node_routes(&seen.snapshot.of_link(link.index), *length)
+                .await
+                .map_err(netlink_error),
+            None => Ok(()),
+        },
+        HostStep::ReturnVxlanDevice { from, to } => back::return_link(from, to, seen, saved, netlink)
+            .await
+            .map_err(netlink_error),
+        HostStep::RestoreVxlanDevice(link) => back::restore_link(name, link, &saved.of_change, netlink).await,
+        HostStep::StopAnsweringForPods => back::put_parameters_back(name, &saved.of_change),
+        HostStep::StopAnsweringForAddresses => {
+            back::stop_answering(seen, netlink).await.map_err(netlink_error)
+        }
+        HostStep::UnrouteSubnets => netlink
+            .delete_subnet_routes(&seen.snapshot)
+            .await
+            .map_err(netlink_error),
+        HostStep::RemoveCalicoRecords => back::forget_calicos_pods(name, seen, paths).await,
+    }
+}

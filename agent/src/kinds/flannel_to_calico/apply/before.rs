@@ -1,0 +1,129 @@
+//! What is there before a step, as far as the step changes it. Reads the host; writes copies of files into the journal's
+//! folder.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use flannel_to_calico::host::{BRIDGE, HostStep};
+
+use super::error::ApplyError;
+use crate::host::{files, firewall, sysctl};
+use crate::kinds::flannel_to_calico::facts;
+use crate::kinds::flannel_to_calico::journal::{Before, Journal};
+use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+
+/// What is there before the step.
+pub(super) async fn before(
+    step: &HostStep,
+    seen: &Observation,
+    paths: &Paths,
+    journal: &Journal,
+) -> Result<Before, ApplyError> {
+    let name = step.name();
+    let journal_error = |source| ApplyError::Journal { step: name, source };
+    let of_link = |link: &str| Before {
+        network: seen
+            .snapshot
+            .link(link)
+            .map(|link| seen.snapshot.of_link(link.index)),
+        ..Before::default()
+    };
+    Ok(match step {
+        HostStep::WithdrawSubnetEnvironment => Before {
+            files: journal
+                .save(&paths.subnet_environment())
+                .map_err(journal_error)?
+                .into_iter()
+                .collect(),
+            ..Before::default()
+        },
+        HostStep::DeleteVxlanDevice(link) => of_link(link),
+        HostStep::DeleteBridge => of_link(BRIDGE),
+        // Made anew after a crash: what the link was, only the journal knows.
+        HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. } => {
+            match seen.snapshot.link(from) {
+                Some(_) => of_link(from),
+                None => journal.before_interrupted(step).cloned().unwrap_or_default(),
+            }
+        }
+        HostStep::AnswerForPods => {
+            let parameters: Vec<PathBuf> =
+                sysctl::answering(BRIDGE, facts::speaks_ipv6(&seen.snapshot, BRIDGE))
+                    .into_iter()
+                    .map(|(parameter, _)| paths.sysctl.join(parameter))
+                    .collect();
+            texts(parameters.iter(), name)?
+        }
+        HostStep::ForgetLegacyPod(sandbox) => texts(records(seen, sandbox), name)?,
+        HostStep::DeleteFirewallObject(object) => Before {
+            rules: firewall::rules(object)
+                .await
+                .map_err(ApplyError::firewall(name))?,
+            ..Before::default()
+        },
+        HostStep::RemoveLeases => {
+            let files = seen
+                .state
+                .leases
+                .iter()
+                .chain(&seen.state.bookkeeping)
+                .chain(&seen.state.delegates);
+            texts(files, name)?
+        }
+        HostStep::RemoveConflist(file) | HostStep::RemoveCalicoConflist(file) => Before {
+            files: journal
+                .save(&paths.cni_configuration.join(file))
+                .map_err(journal_error)?
+                .into_iter()
+                .collect(),
+            ..Before::default()
+        },
+        HostStep::RemoveCalicoRecords => texts(seen.state.of_calico.iter(), name)?,
+        // Nothing was there, or Calico makes it anew, or the journal has it already.
+        HostStep::RouteLegacyPods(_)
+        | HostStep::AnswerForAddresses(_)
+        | HostStep::RouteSubnets { .. }
+        | HostStep::StopAnsweringForAddresses
+        | HostStep::UnrouteSubnets
+        | HostStep::RestoreNodeRoutes { .. }
+        | HostStep::RestoreConflist(_)
+        | HostStep::DeleteCalicoFirewall(_)
+        | HostStep::DeleteCalicoSets
+        | HostStep::RestoreFirewallObject(_)
+        | HostStep::DeleteBlackholes
+        | HostStep::RestoreVxlanDevice(_)
+        | HostStep::UnrouteLegacyPods
+        | HostStep::StopAnsweringForPods
+        | HostStep::RestoreSubnetEnvironment => Before::default(),
+    })
+}
+
+/// Small files, as they are.
+fn texts<'path>(
+    paths: impl Iterator<Item = &'path PathBuf>,
+    step: &'static str,
+) -> Result<Before, ApplyError> {
+    let mut texts = BTreeMap::new();
+    for path in paths {
+        let bytes = files::read_if_there(path).map_err(ApplyError::file(step))?;
+        if let Some(bytes) = bytes {
+            texts.insert(path.clone(), String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+    Ok(Before {
+        texts,
+        ..Before::default()
+    })
+}
+
+/// libcni's records of this sandbox.
+pub(super) fn records<'seen>(
+    seen: &'seen Observation,
+    sandbox: &'seen str,
+) -> impl Iterator<Item = &'seen PathBuf> {
+    seen.state
+        .attachments
+        .iter()
+        .filter(move |(_, attachment)| attachment.as_ref().is_ok_and(|known| known.sandbox == sandbox))
+        .map(|(path, _)| path)
+}

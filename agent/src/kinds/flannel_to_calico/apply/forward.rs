@@ -1,0 +1,145 @@
+//! Changes towards Calico that are more than one call.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use engine::cni::deletion;
+use flannel_to_calico::host::{BRIDGE, HostStep};
+use ipnet::{IpNet, Ipv6Net};
+
+use super::before::records;
+use super::error::ApplyError;
+use crate::host::netlink::{Netlink, NetlinkError, ROUTE_PROTOCOL, Renamed};
+use crate::host::snapshot::Route;
+use crate::host::{cniplugin, files};
+use crate::kinds::flannel_to_calico::journal::Before;
+use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
+
+/// Deletes a link by the index that was seen: a link that took its name since is somebody else's.
+pub(super) async fn delete_link(
+    step: &'static str,
+    link: &str,
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), ApplyError> {
+    match seen.snapshot.link(link) {
+        Some(link) => netlink
+            .delete_link(link.index, &link.name)
+            .await
+            .map_err(ApplyError::netlink(step)),
+        None => Ok(()),
+    }
+}
+
+/// The new name, while packets go through; or, where the kernel does not do that, the link made again.
+pub(super) async fn rename(
+    from: &str,
+    to: &str,
+    block_size: u8,
+    seen: &Observation,
+    saved: &Before,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    let Some(link) = seen.snapshot.link(from) else {
+        return restore(to, saved, block_size, netlink).await;
+    };
+    netlink
+        .add_block_routes(&seen.snapshot.of_link(link.index), block_size)
+        .await?;
+    match netlink.rename_link(link, to).await? {
+        Renamed::Yes => Ok(()),
+        Renamed::Refused => {
+            tracing::info!(
+                link = from,
+                "the kernel does not rename a link that is up; it is made again"
+            );
+            netlink.delete_link(link.index, from).await?;
+            restore(to, saved, block_size, netlink).await
+        }
+    }
+}
+
+async fn restore(to: &str, saved: &Before, block_size: u8, netlink: &Netlink) -> Result<(), NetlinkError> {
+    let Some(network) = &saved.network else {
+        return Ok(());
+    };
+    let index = netlink.restore_vxlan(network, to).await?;
+    netlink
+        .add_block_routes(&network.moved_to(index), block_size)
+        .await
+}
+
+/// Each of these pods gets a route of its own to the bridge.
+pub(super) async fn route(
+    addresses: &[IpAddr],
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    let Some(bridge) = seen.snapshot.link(BRIDGE) else {
+        return Ok(());
+    };
+    for address in addresses {
+        netlink.add_host_route(*address, bridge.index).await?;
+    }
+    Ok(())
+}
+
+/// The bridge answers for each of these addresses, and for no other.
+pub(super) async fn answer(
+    networks: &[Ipv6Net],
+    seen: &Observation,
+    netlink: &Netlink,
+) -> Result<(), NetlinkError> {
+    let Some(bridge) = seen.snapshot.link(BRIDGE) else {
+        return Ok(());
+    };
+    let there = seen.snapshot.of_link(bridge.index).proxies;
+    let is_wanted = |address: &Ipv6Addr| networks.iter().any(|network| network.contains(address));
+    for proxy in there.iter().filter(|proxy| !is_wanted(&proxy.address)) {
+        netlink.delete_proxy(proxy).await?;
+    }
+    let is_there = |address: &Ipv6Addr| there.iter().any(|proxy| proxy.address == *address);
+    for address in networks.iter().flat_map(Ipv6Net::hosts) {
+        if !is_there(&address) {
+            netlink.add_proxy(bridge.index, address).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What a pod that is gone has left. Its record goes last: as long as it is there, the step is not done.
+pub(super) async fn forget(
+    sandbox: &str,
+    seen: &Observation,
+    paths: &Paths,
+    netlink: &Netlink,
+) -> Result<(), ApplyError> {
+    let step = HostStep::ForgetLegacyPod(sandbox.to_owned()).name();
+    let pods = seen.facts.legacy_pods.iter().filter(|pod| pod.sandbox == sandbox);
+    let addresses: Vec<IpNet> = pods
+        .flat_map(|pod| &pod.addresses)
+        .map(|own| IpNet::from(*own))
+        .collect();
+    let ours = |route: &&Route| route.protocol == ROUTE_PROTOCOL && addresses.contains(&route.destination);
+    for route in seen.snapshot.routes.iter().filter(ours) {
+        netlink
+            .delete_route(route)
+            .await
+            .map_err(ApplyError::netlink(step))?;
+    }
+    for path in records(seen, sandbox) {
+        let file_error = ApplyError::file(step);
+        let Some(bytes) = files::read_if_there(path).map_err(&file_error)? else {
+            continue;
+        };
+        let calls = deletion(&bytes).map_err(|source| ApplyError::Attachment {
+            step,
+            path: path.display().to_string(),
+            source,
+        })?;
+        cniplugin::call(&paths.cni_plugins, &calls)
+            .await
+            .map_err(|source| ApplyError::CniPlugin { step, source })?;
+        files::remove_durably(path).map_err(&file_error)?;
+    }
+    Ok(())
+}

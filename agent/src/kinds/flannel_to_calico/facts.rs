@@ -1,0 +1,358 @@
+//! From the kernel's tables to the facts that decisions are made on. Reads nothing but its arguments.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use engine::cni::Attachment;
+use flannel_to_calico::facts::{Bridge, DirectRoute, Found, LegacyPod, SubnetRoutes, VxlanDevice};
+use flannel_to_calico::host::{BRIDGE, CALICO_DEVICE, CALICO_DEVICE_V6, FLANNEL_DEVICES};
+use ipnet::{IpNet, Ipv6Net};
+
+use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
+use crate::host::snapshot::{Link, Route, Snapshot};
+
+/// Interfaces whose addresses Calico's `first-found` detection passes over, by the beginning of their names.
+const PASSED_OVER: [&str; 16] = [
+    "docker",
+    "cbr",
+    "dummy",
+    "virbr",
+    "lxcbr",
+    "veth",
+    "lo",
+    "cali",
+    "tunl",
+    "flannel",
+    "kube-ipvs",
+    "cni",
+    "vxlan.calico",
+    "vxlan-v6.calico",
+    "wireguard.cali",
+    "nodelocaldns",
+];
+
+/// Every VXLAN link with what hangs on it, by name.
+pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
+    let mut devices: Vec<VxlanDevice> = snapshot
+        .links
+        .iter()
+        .filter_map(|link| {
+            let vxlan = link.vxlan.as_ref()?;
+            let own = snapshot.of_link(link.index);
+            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+            Some(VxlanDevice {
+                name: link.name.clone(),
+                vni: vxlan.vni,
+                port: vxlan.port,
+                mtu: link.mtu,
+                local: vxlan.local,
+                parent: vxlan
+                    .parent
+                    .and_then(|index| snapshot.name(index))
+                    .map(str::to_owned),
+                learning: vxlan.learning,
+                mac: link.mac.clone(),
+                up: link.up,
+                addresses: addresses(snapshot, link),
+                routes: count(
+                    own.routes
+                        .iter()
+                        .filter(|route| is_configured(&route.destination))
+                        .count(),
+                ),
+                block_routes: count(block_routes(link, &own.routes)),
+                neighbours: count(own.neighbours.len()),
+                forwarding_entries: count(own.forwarding.len()),
+            })
+        })
+        .collect();
+    devices.sort_by(|left, right| left.name.cmp(&right.name));
+    devices
+}
+
+/// The bridge of flannel's CNI plugin. A link of that name that is no bridge is not understood.
+pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
+    let Some(link) = snapshot.link(BRIDGE) else {
+        return Found::Absent;
+    };
+    if link.kind != "bridge" {
+        return Found::Malformed(format!(
+            "link {BRIDGE} is of kind {:?}, needed a bridge",
+            link.kind
+        ));
+    }
+    let mut ports: Vec<String> = snapshot
+        .links
+        .iter()
+        .filter(|port| port.controller == Some(link.index))
+        .map(|port| port.name.clone())
+        .collect();
+    ports.sort();
+    Found::Present(Bridge {
+        name: link.name.clone(),
+        mtu: link.mtu,
+        addresses: addresses(snapshot, link),
+        ports,
+        answers_for_pods,
+        answered: answered(snapshot, link),
+    })
+}
+
+/// Addresses of IPv6 that a link answers for.
+fn answered(snapshot: &Snapshot, link: &Link) -> Vec<Ipv6Net> {
+    let own = snapshot.proxies.iter().filter(|proxy| proxy.link == link.index);
+    Ipv6Net::aggregate(&own.map(|proxy| Ipv6Net::from(proxy.address)).collect())
+}
+
+/// Whether a link has an address of IPv6 that somebody gave it.
+pub fn speaks_ipv6(snapshot: &Snapshot, name: &str) -> bool {
+    snapshot.link(name).is_some_and(|link| {
+        addresses(snapshot, link)
+            .iter()
+            .any(|address| matches!(address, IpNet::V6(_)))
+    })
+}
+
+/// Pods that were attached to the old network, as libcni remembers them: those whose link is on the bridge live.
+pub fn legacy_pods(
+    snapshot: &Snapshot,
+    attachments: &[(PathBuf, Result<Attachment, String>)],
+) -> Vec<LegacyPod> {
+    let bridge = snapshot.link(BRIDGE).map(|link| link.index);
+    let mut pods: Vec<LegacyPod> = attachments
+        .iter()
+        .filter_map(|(_, attachment)| attachment.as_ref().ok())
+        .map(|attachment| {
+            let port = snapshot.links.iter().find(|link| {
+                bridge.is_some() && link.controller == bridge && attachment.links.contains(&link.name)
+            });
+            let has_route = |address: &IpAddr| {
+                snapshot.routes.iter().any(|route| {
+                    route.destination == IpNet::from(*address)
+                        && route
+                            .hops
+                            .iter()
+                            .any(|(_, link)| link.is_some() && *link == bridge)
+                })
+            };
+            let link = attachment.links.iter().find(|name| *name != BRIDGE);
+            LegacyPod {
+                namespace: attachment.namespace.clone(),
+                name: attachment.pod.clone(),
+                sandbox: attachment.sandbox.clone(),
+                link: link.cloned().unwrap_or_default(),
+                attached: port.is_some(),
+                routed: attachment.addresses.iter().all(has_route),
+                addresses: attachment.addresses.clone(),
+            }
+        })
+        .collect();
+    pods.sort_by(|left, right| left.sandbox.cmp(&right.sandbox));
+    pods
+}
+
+/// Records of attachments that were not understood, one sentence each.
+pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) -> Vec<String> {
+    attachments
+        .iter()
+        .filter_map(|(path, attachment)| {
+            let problem = attachment.as_ref().err()?;
+            Some(format!(
+                "{}: {problem}; nobody knows which address its pod has. Delete that pod, or use strategy Drain",
+                path.display()
+            ))
+        })
+        .collect()
+}
+
+/// Routes by which Calico drops packets to its own blocks.
+pub fn blackholes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
+    snapshot.blackholes.iter().filter(|route| route.protocol == FELIX)
+}
+
+/// Routes of this tool's to single pods.
+pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
+    snapshot
+        .routes
+        .iter()
+        .filter(|route| route.protocol == ROUTE_PROTOCOL)
+}
+
+/// Number of a tunnel's own routes that are as Calico makes them: under its number, or to the end of another node. flannel
+/// lays neither.
+fn block_routes(tunnel: &Link, own: &[Route]) -> usize {
+    if !is_tunnel(&tunnel.name) {
+        return 0;
+    }
+    let is_gateway = |address: IpAddr| {
+        let mut hops = own.iter().flat_map(|route| &route.hops);
+        hops.any(|(gateway, _)| *gateway == Some(address))
+    };
+    // Another way through the tunnel is somebody else's.
+    let is_end = |route: &Route| {
+        let direct = route.hops.iter().all(|(gateway, _)| gateway.is_none());
+        let is_address = route.destination.prefix_len() == route.destination.max_prefix_len();
+        direct && is_address && is_gateway(route.destination.addr())
+    };
+    own.iter()
+        .filter(|route| route.protocol != KERNEL && is_configured(&route.destination))
+        .filter(|route| route.protocol == FELIX || is_end(route))
+        .count()
+}
+
+/// How far routes to whole subnets reach: to each node that the tunnel of IPv6 leads to, or not.
+pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
+    let is_tunnel_of_ipv6 =
+        |link: &&Link| link.name == CALICO_DEVICE_V6 || link.name.starts_with(FLANNEL_DEVICES[1]);
+    let missing = snapshot.links.iter().filter(is_tunnel_of_ipv6).map(|link| {
+        let own = snapshot.of_link(link.index);
+        let laid: BTreeSet<IpAddr> = own
+            .subnet_routes
+            .iter()
+            .flat_map(|route| &route.hops)
+            .filter_map(|(gateway, _)| *gateway)
+            .collect();
+        own.ipv6_ends().keys().filter(|end| !laid.contains(*end)).count()
+    });
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    SubnetRoutes {
+        laid: count(snapshot.subnet_routes.len()),
+        missing: count(missing.sum()),
+        looked_up: snapshot.subnet_rule,
+    }
+}
+
+/// Whether a link is named as a tunnel of flannel's or Calico's is, in either family.
+fn is_tunnel(name: &str) -> bool {
+    FLANNEL_DEVICES.iter().any(|start| name.starts_with(start))
+        || [CALICO_DEVICE, CALICO_DEVICE_V6].contains(&name)
+}
+
+/// The host's ends of cables to Calico's pods.
+pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
+    let mut pods: Vec<String> = snapshot
+        .links
+        .iter()
+        .filter(|link| link.name.starts_with("cali") && link.kind == "veth")
+        .map(|link| link.name.clone())
+        .collect();
+    pods.sort();
+    pods
+}
+
+/// More are not told: one is a refusal already, and with `DirectRouting` there is one to each other node.
+const MOST_DIRECT_ROUTES: usize = 20;
+
+/// Routes to pods of other nodes that do not go through a tunnel. Without flannel's networks nobody can
+/// tell them from others.
+pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute> {
+    let mut routes = Vec::new();
+    for route in &snapshot.routes {
+        let destination = route.destination;
+        if !networks.iter().any(|network| network.contains(&destination)) {
+            continue;
+        }
+        for (gateway, link) in &route.hops {
+            let Some(link) = link.and_then(|index| snapshot.links.iter().find(|link| link.index == index))
+            else {
+                continue;
+            };
+            let Some(gateway) = gateway else { continue };
+            if link.vxlan.is_none() && link.name != BRIDGE {
+                routes.push(DirectRoute {
+                    destination,
+                    gateway: *gateway,
+                    link: link.name.clone(),
+                });
+            }
+        }
+    }
+    routes.sort_by_key(|route| (route.destination, route.gateway));
+    routes.truncate(MOST_DIRECT_ROUTES);
+    routes
+}
+
+/// The address that Calico's `first-found` detection chooses, and its interface: it looks at the interfaces in
+/// reverse order, passes over those of container networks, and takes the first global unicast address of the family.
+pub fn detected_address(snapshot: &Snapshot, family: Family) -> Option<(IpAddr, String)> {
+    snapshot
+        .links
+        .iter()
+        .rev()
+        .filter(|link| {
+            // `wg-v6.cali` carries IPv6 only, so that the list above does without it.
+            !PASSED_OVER.iter().any(|prefix| link.name.starts_with(prefix))
+        })
+        .find_map(|link| {
+            let address = snapshot
+                .addresses
+                .iter()
+                .filter(|address| address.link == link.index)
+                .map(|address| address.address.addr())
+                .find(|address| match (family, address) {
+                    (Family::Ipv4, IpAddr::V4(address)) => is_global_unicast(*address),
+                    (Family::Ipv6, IpAddr::V6(address)) => is_global_unicast_ipv6(*address),
+                    (Family::Ipv4, IpAddr::V6(_)) | (Family::Ipv6, IpAddr::V4(_)) => false,
+                })?;
+            Some((address, link.name.clone()))
+        })
+}
+
+/// The interface that carries the default route with the lowest metric, else the one with the address that
+/// Calico would choose.
+pub fn uplink(snapshot: &Snapshot) -> Option<String> {
+    snapshot
+        .routes
+        .iter()
+        .filter(|route| matches!(route.destination, IpNet::V4(net) if net.prefix_len() == 0))
+        .min_by_key(|route| route.metric)
+        .and_then(|route| route.hops.first()?.1)
+        .and_then(|index| snapshot.name(index))
+        .map(str::to_owned)
+        .or_else(|| detected_address(snapshot, Family::Ipv4).map(|(_, link)| link))
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// As Go has it, whose word Calico takes: addresses of a site's own (`fc00::/7`) count.
+fn is_global_unicast_ipv6(address: Ipv6Addr) -> bool {
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_unicast_link_local())
+}
+
+fn is_global_unicast(address: Ipv4Addr) -> bool {
+    !(address.is_unspecified()
+        || address.is_loopback()
+        || address.is_multicast()
+        || address.is_link_local()
+        || address.is_broadcast())
+}
+
+/// Link-local IPv6 comes and goes with a link and says nothing of its configuration.
+fn is_configured(net: &IpNet) -> bool {
+    !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local())
+}
+
+fn addresses(snapshot: &Snapshot, link: &Link) -> Vec<IpNet> {
+    snapshot
+        .addresses
+        .iter()
+        .filter(|address| address.link == link.index)
+        .map(|address| address.address)
+        .filter(is_configured)
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "facts_tests.rs"]
+mod tests;

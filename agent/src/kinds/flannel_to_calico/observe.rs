@@ -1,0 +1,173 @@
+//! Reads the host into facts. Changes nothing.
+
+use std::path::PathBuf;
+
+use flannel_to_calico::facts::{CalicoTraces, Found, HostFacts, ReversePathFilter};
+use flannel_to_calico::flannel::SubnetEnvironment;
+use flannel_to_calico::host::BRIDGE;
+use ipnet::IpNet;
+use thiserror::Error;
+
+use super::facts::{self, Family};
+use crate::host::cnidir::{self, State};
+use crate::host::files::{self, FileError};
+use crate::host::firewall::{self, FirewallError};
+use crate::host::netlink::{Netlink, NetlinkError};
+use crate::host::processes::{ProcessError, Processes};
+use crate::host::snapshot::Snapshot;
+use crate::host::sysctl::{self, SysctlError};
+
+/// flannel's daemon, as its process is named.
+const FLANNELD: &str = "flanneld";
+/// Calico's, likewise.
+const CALICO_NODE: &str = "calico-node";
+
+/// Where the host's folders are, as this process sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/run/flannel`.
+    pub flannel: PathBuf,
+    /// `/var/lib/cni`.
+    pub cni_state: PathBuf,
+    /// `/etc/cni/net.d`, or what the settings say.
+    pub cni_configuration: PathBuf,
+    /// `/opt/cni/bin`: the programs of CNI plugins.
+    pub cni_plugins: PathBuf,
+    /// `/proc/sys/net`, where it can be written.
+    pub sysctl: PathBuf,
+}
+
+impl Paths {
+    /// flannel's `subnet.env`.
+    pub fn subnet_environment(&self) -> PathBuf {
+        self.flannel.join("subnet.env")
+    }
+}
+
+/// One look at the host: the facts, and what a step needs besides them.
+#[derive(Clone, Debug)]
+pub struct Observation {
+    /// What decisions are made on.
+    pub facts: HostFacts,
+    /// The kernel's tables.
+    pub snapshot: Snapshot,
+    /// Files of flannel's CNI plugins.
+    pub state: State,
+}
+
+/// Why the host could not be read.
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    /// Links, addresses, routes.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A file or folder.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The processes.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
+    /// A kernel parameter.
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    /// The firewall.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
+}
+
+impl ObserveError {
+    /// The category for metrics and status.
+    pub fn category(&self) -> &'static str {
+        match self {
+            Self::Netlink(error) => error.category(),
+            Self::File(error) => error.category(),
+            Self::Process(error) => error.category(),
+            Self::Sysctl(error) => error.category(),
+            Self::Firewall(error) => error.category(),
+        }
+    }
+}
+
+/// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all. A process that cannot be
+/// read is a fact of its own.
+pub async fn observe(
+    paths: &Paths,
+    netlink: &Netlink,
+    processes: &Processes,
+) -> Result<Observation, ObserveError> {
+    // The process before the file: a flanneld that ends in between has written its file before.
+    let running = processes.running(&paths.proc, &[FLANNELD, CALICO_NODE]).await?;
+    let cni = cnidir::read(
+        &paths.cni_configuration,
+        &paths.cni_configuration.to_string_lossy(),
+    )?;
+    let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
+    let subnet_environment = match files::read_if_there(&paths.subnet_environment())? {
+        None => Found::Absent,
+        Some(bytes) => match SubnetEnvironment::parse(&String::from_utf8_lossy(&bytes)) {
+            Ok(environment) => Found::Present(environment),
+            Err(error) => Found::Malformed(error.to_string()),
+        },
+    };
+    let snapshot = netlink.snapshot().await?;
+    let firewall = firewall::read(&paths.proc).await?;
+    let (all, mut interfaces) = sysctl::reverse_path_filter(&paths.proc)?;
+    let uplink = facts::uplink(&snapshot);
+    let detected = facts::detected_address(&snapshot, Family::Ipv4);
+    let networks: Vec<IpNet> = subnet_environment.present().map_or_else(Vec::new, |environment| {
+        let ipv6 = environment.ipv6.as_ref().map(|ipv6| IpNet::V6(ipv6.network));
+        [IpNet::V4(environment.network)].into_iter().chain(ipv6).collect()
+    });
+    interfaces.retain(|name, _| {
+        // A pod's interface takes the value of `default`; each one by name would change the facts with every pod.
+        name == "default"
+            || name == BRIDGE
+            || name.starts_with("flannel.")
+            || name == "vxlan.calico"
+            || Some(name) == uplink.as_ref()
+            || detected.as_ref().is_some_and(|(_, link)| link == name)
+    });
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let vxlan_devices = facts::vxlan_devices(&snapshot);
+    let calico = CalicoTraces {
+        node_running: running.names.contains(CALICO_NODE),
+        pods: facts::calico_pods(&snapshot),
+        firewall: firewall.calico,
+        sets: count(firewall::calico::sets().await.map_err(FirewallError::from)?),
+        blackholes: count(facts::blackholes(&snapshot).count()),
+        pod_routes: count(facts::pod_routes(&snapshot).count()),
+        subnet_routes: facts::subnet_routes(&snapshot),
+        records: count(state.of_calico.len()),
+    };
+    let facts = HostFacts {
+        vxlan_devices,
+        calico,
+        bridge: facts::bridge(
+            &snapshot,
+            sysctl::answers(&paths.sysctl, BRIDGE, facts::speaks_ipv6(&snapshot, BRIDGE))?,
+        ),
+        legacy_problems: facts::legacy_problems(&state.attachments),
+        legacy_pods: facts::legacy_pods(&snapshot, &state.attachments),
+        direct_routes: facts::direct_routes(&snapshot, &networks),
+        reverse_path_filter: ReversePathFilter { all, interfaces },
+        subnet_environment,
+        flanneld_running: running.names.contains(FLANNELD),
+        unread_processes: running.unread,
+        firewall: firewall.flannel,
+        unread_tables: firewall.unread,
+        leases: count(state.leases.len() + state.bookkeeping.len()),
+        delegates: count(state.delegates.len()),
+        detected_address: detected.map(|(address, _)| address),
+        detected_ipv6_address: facts::detected_address(&snapshot, Family::Ipv6).map(|(address, _)| address),
+        uplink,
+        bridge_nf_call_iptables: sysctl::bridge_netfilter(&paths.proc)?,
+        cni,
+    };
+    Ok(Observation {
+        facts,
+        snapshot,
+        state,
+    })
+}

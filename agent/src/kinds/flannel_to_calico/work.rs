@@ -1,0 +1,436 @@
+//! One look at the host and the steps that follow from it. Touches the host and the journal, never the API.
+
+mod orders;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::node_migration::{Failure, NodeMigrationSpec, StepDone};
+use flannel_to_calico::host::{self, HostDecision, HostSettings, Orders, Remembered};
+use flannel_to_calico::host_checks::{self, Subject};
+use flannel_to_calico::phase::{Goal, Phase};
+use flannel_to_calico::settings::defaults;
+use jiff::Timestamp;
+use runtime::error::chain;
+use tokio::sync::watch;
+
+use crate::goal::Seen;
+use crate::health::Health;
+use crate::host::folders::FolderWatch;
+use crate::host::netlink::Netlink;
+use crate::host::processes::Processes;
+use crate::kinds::flannel_to_calico::apply::apply;
+use crate::kinds::flannel_to_calico::journal::Journal;
+use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
+use crate::kinds::flannel_to_calico::quiet::Quiet;
+use crate::metrics::Metrics;
+use crate::report::{Pending, Report};
+
+/// More steps than any host has: past it, something puts back what is removed.
+const MOST_STEPS: usize = 64;
+/// MTU of the tunnel until the settings say it: the usual uplink's, less VXLAN's header.
+const USUAL_MTU: u32 = 1450;
+
+/// What the agent is told at its start.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// Name of the node.
+    pub node: String,
+    /// Where the host's folders are.
+    pub paths: Paths,
+    /// Folder of the journal.
+    pub state: PathBuf,
+}
+
+/// The agent's hands and eyes on its host.
+#[derive(Debug)]
+pub struct Worker {
+    configuration: Configuration,
+    netlink: Netlink,
+    processes: Processes,
+    folders: Arc<FolderWatch>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    journal: Option<Journal>,
+    quiet: Quiet,
+    /// Where the host was at the last look that succeeded.
+    at: Option<Place>,
+    /// Steps that were made in this phase, each with its object.
+    made: BTreeSet<(&'static str, String)>,
+}
+
+/// Where a host is on its way.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    phase: Phase,
+    /// Which network takes new pods.
+    service: host::Service,
+}
+
+impl Worker {
+    /// A worker that has not looked yet.
+    pub fn new(
+        configuration: Configuration,
+        netlink: Netlink,
+        folders: Arc<FolderWatch>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+    ) -> Self {
+        Self {
+            configuration,
+            netlink,
+            processes: Processes::default(),
+            folders,
+            metrics,
+            health,
+            journal: None,
+            quiet: Quiet::new(),
+            at: None,
+            made: BTreeSet::new(),
+        }
+    }
+
+    /// Steps that were performed on this host, the newest last.
+    fn done(&self) -> Vec<StepDone> {
+        self.journal
+            .as_ref()
+            .map(|journal| journal.done().to_vec())
+            .unwrap_or_default()
+    }
+
+    fn remembered(&self) -> Remembered {
+        self.journal.as_ref().map(Journal::remembered).unwrap_or_default()
+    }
+
+    /// Looks at the host and performs steps until the goal is reached or something has to happen first.
+    ///
+    /// `goals` says whether another goal has come meanwhile: no further step is begun for the old one.
+    pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
+        let mut report = self.look_and_work(spec, goals).await;
+        report.pending = pending(spec, &report);
+        report.steps = self.done();
+        report
+    }
+
+    async fn look_and_work(
+        &mut self,
+        spec: Option<&NodeMigrationSpec>,
+        goals: &watch::Receiver<Seen>,
+    ) -> Report {
+        // Before the first look nobody knows of orders from before a restart.
+        let opened = self.open_journal();
+        let spec = self.heard(spec);
+        let orders = self.orders(spec);
+        let settings = orders.as_ref().map_or_else(
+            || usual_settings(&self.configuration.paths),
+            |orders| orders.settings.clone(),
+        );
+        let mut paths = self.configuration.paths.clone();
+        paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
+        for folder in [&paths.cni_configuration, &paths.flannel] {
+            if let Err(error) = self.folders.add(folder) {
+                tracing::debug!(error = chain(&error), "a folder is not watched");
+            }
+        }
+        let mut seen = match self.look(&paths).await {
+            Ok(seen) => seen,
+            Err(report) => return self.unseen(spec, orders.as_ref(), report, goals),
+        };
+        let journal = opened.and_then(|()| self.finish_interrupted(&seen));
+        let at = self.place(&seen, &settings);
+        let switched = self.switch(spec, orders.as_ref(), at, goals);
+        let (goal, mut failure) = match switched {
+            Ok(goal) => (goal, self.missing(spec)),
+            Err(failure) => (Goal::Hold, Some(failure)),
+        };
+        let mut message = String::new();
+        for _ in 0..MOST_STEPS {
+            match host::decide(&seen.facts, &settings, goal, &self.remembered()) {
+                HostDecision::Run(step) => {
+                    if failure.is_some() || goals.has_changed().unwrap_or(true) {
+                        message = format!("next: {} ({})", step.name(), step.object());
+                        break;
+                    }
+                    match self.perform(&step, &seen, &paths).await {
+                        Ok(after) => {
+                            seen = after;
+                            self.stepped(&step, &seen, &settings);
+                        }
+                        Err(problem) => failure = Some(problem),
+                    }
+                }
+                HostDecision::Wait(what) => {
+                    message = what;
+                    break;
+                }
+                HostDecision::Settled => {
+                    message = settled(goal);
+                    failure = failure.or_else(|| self.came_back(goal));
+                    break;
+                }
+                HostDecision::Halt(why) => {
+                    failure = Some(Failure {
+                        category: "Contradiction".to_owned(),
+                        message: why,
+                        retriable: false,
+                    });
+                    break;
+                }
+            }
+            if failure.is_some() {
+                break;
+            }
+        }
+        if let Some(failure) = &failure {
+            message.clone_from(&failure.message);
+        }
+        let at = self.place(&seen, &settings);
+        let phase = at.phase;
+        let subject = Subject {
+            node: &self.configuration.node,
+            facts: &seen.facts,
+            settings: &settings,
+            settings_are_known: orders.is_some(),
+            phase,
+            goal,
+        };
+        let mut checks = host_checks::checks(subject);
+        checks.push(host_checks::journal(
+            &self.configuration.node,
+            &self.configuration.state,
+            &journal,
+        ));
+        let fell_back = self.fell_back();
+        Report {
+            phase: Some(phase),
+            message,
+            failure,
+            leftovers: host::leftovers(&seen.facts, &settings),
+            changes: host::changes(&seen.facts, &settings, &self.remembered().standing),
+            goal: Some(goal),
+            falls_back_in: orders
+                .filter(|_| fell_back.is_none())
+                .and_then(|orders| self.left_to_wait(&orders, at)),
+            fell_back,
+            checks,
+            facts: Some(seen.facts),
+            ..Report::default()
+        }
+    }
+
+    /// The host cannot be read. The clock of the switch goes on by what was seen last: once its time is over, the next look that succeeds
+    /// leads back.
+    fn unseen(
+        &mut self,
+        spec: Option<&NodeMigrationSpec>,
+        orders: Option<&Orders>,
+        mut report: Report,
+        goals: &watch::Receiver<Seen>,
+    ) -> Report {
+        if let Some(at) = self.at {
+            // What it leads to is done by a look that succeeds; that it cannot be remembered is no worse than that the host cannot be read.
+            let _ = self.switch(spec, orders, at, goals);
+            report.fell_back = self.fell_back();
+        }
+        report
+    }
+
+    fn fell_back(&self) -> Option<String> {
+        self.journal
+            .as_ref()
+            .and_then(Journal::fell_back)
+            .map(str::to_owned)
+    }
+
+    /// Where the host is. Remembered until the next look.
+    fn place(&mut self, seen: &Observation, settings: &HostSettings) -> Place {
+        let place = Place {
+            phase: host::phase(&seen.facts, settings),
+            service: host::service(&seen.facts, settings),
+        };
+        if self.at.is_none_or(|at| at.phase != place.phase) {
+            self.made.clear();
+        }
+        self.at = Some(place);
+        self.quiet.looked(place.service);
+        place
+    }
+
+    /// A step was made. One that was made in this phase before is no progress: something undoes it again and again.
+    fn stepped(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
+        self.place(seen, settings);
+        if self.made.insert((step.name(), step.object())) {
+            self.quiet.stepped();
+        }
+    }
+
+    /// The host's thread stood still, and may not have heard what was said meanwhile.
+    pub fn stood_still(&mut self) {
+        self.quiet.stood_still();
+    }
+
+    /// What the journal has of changes is over once the host is as it was, and the coordinator knows why.
+    fn came_back(&mut self, goal: Goal) -> Option<Failure> {
+        let journal = self
+            .journal
+            .as_mut()
+            .filter(|journal| journal.fell_back().is_none())?;
+        if goal != Goal::Flannel {
+            return None;
+        }
+        let error = journal.came_back(Timestamp::now()).err()?;
+        Some(Failure {
+            category: error.category().to_owned(),
+            message: chain(&error),
+            retriable: true,
+        })
+    }
+
+    async fn look(&mut self, paths: &Paths) -> Result<Observation, Report> {
+        let timer = self.metrics.observe_duration.start_timer();
+        let seen = observe(paths, &self.netlink, &self.processes).await;
+        timer.observe_duration();
+        self.health.set_host_read(seen.is_ok());
+        if let Err(ObserveError::Netlink(_)) = &seen {
+            // A socket that broke stays broken; the next look has a new one.
+            match Netlink::connect() {
+                Ok(netlink) => self.netlink = netlink,
+                Err(error) => tracing::debug!(error = chain(&error), "no new netlink socket"),
+            }
+        }
+        seen.map_err(|error| {
+            let message = format!("the host cannot be read: {}", chain(&error));
+            Report {
+                checks: host_checks::unreadable(&self.configuration.node, &message),
+                failure: Some(Failure {
+                    category: error.category().to_owned(),
+                    message: message.clone(),
+                    retriable: true,
+                }),
+                message,
+                ..Report::default()
+            }
+        })
+    }
+
+    /// Opens the journal once. Says what is wrong with it: a step would not be begun without it.
+    fn open_journal(&mut self) -> Result<(), String> {
+        if self.journal.is_some() {
+            return Ok(());
+        }
+        let journal = Journal::open(&self.configuration.state).map_err(|error| chain(&error))?;
+        let orders = journal.orders().filter(|orders| orders.goal.is_forward());
+        let told = orders.and_then(|orders| orders.patience.as_ref());
+        let starts = told.map_or(0, |_| journal.count_start());
+        self.quiet
+            .resume(journal.last_at(), Timestamp::now(), told, starts);
+        self.journal = Some(journal);
+        Ok(())
+    }
+
+    /// A step that a crash interrupted and that turns out to be done is finished.
+    fn finish_interrupted(&mut self, seen: &Observation) -> Result<(), String> {
+        let Some(journal) = &mut self.journal else {
+            return Ok(());
+        };
+        let done = journal
+            .open_step()
+            .filter(|step| step.is_told_by_facts() && step.is_done(&seen.facts))
+            .cloned();
+        let Some(step) = done else {
+            return Ok(());
+        };
+        tracing::info!(step = step.name(), "a step that was interrupted is done");
+        journal
+            .finish(&step, Timestamp::now())
+            .map_err(|error| chain(&error))
+    }
+
+    async fn perform(
+        &mut self,
+        step: &host::HostStep,
+        seen: &Observation,
+        paths: &Paths,
+    ) -> Result<Observation, Failure> {
+        let name = step.name();
+        let object = step.object();
+        let journal = match &mut self.journal {
+            Some(journal) => journal,
+            none => match Journal::open(&self.configuration.state) {
+                Ok(journal) => none.insert(journal),
+                Err(error) => {
+                    return Err(Failure {
+                        category: error.category().to_owned(),
+                        message: format!("{name} ({object}) was not begun: {}", chain(&error)),
+                        retriable: true,
+                    });
+                }
+            },
+        };
+        let began = std::time::Instant::now();
+        let outcome = apply(step, seen, paths, &self.netlink, &self.processes, journal).await;
+        let label = if outcome.is_ok() { "done" } else { "failed" };
+        self.metrics
+            .step_duration
+            .with_label_values(&[name, label])
+            .observe(began.elapsed().as_secs_f64());
+        match outcome {
+            Ok(after) => {
+                tracing::info!(
+                    step = name,
+                    object,
+                    milliseconds = began.elapsed().as_millis(),
+                    "a step is done"
+                );
+                Ok(after)
+            }
+            Err(error) => Err(Failure {
+                category: error.category().to_owned(),
+                message: format!("{object}: {}", chain(&error)),
+                retriable: true,
+            }),
+        }
+    }
+}
+
+/// What the next look waits for.
+fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
+    let goal = spec.map(|spec| spec.goal).unwrap_or_default();
+    let reached = match goal {
+        _ if report.fell_back.is_some() => report.changes.is_empty(),
+        Goal::Flannel => report.changes.is_empty(),
+        _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
+    };
+    let process = report
+        .facts
+        .as_ref()
+        .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
+    match (reached, goal) {
+        (false, _) if process => Pending::Process,
+        (false, _) => Pending::Change,
+        (true, Goal::Hold) => Pending::Nothing,
+        (true, _) => Pending::Reached,
+    }
+}
+
+fn settled(goal: Goal) -> String {
+    match goal.phase() {
+        Some(Phase::Flannel) => "the host is as it was before the migration".to_owned(),
+        Some(phase) => format!("the host is at {} or further", phase.as_str()),
+        None => "looks and changes nothing".to_owned(),
+    }
+}
+
+/// What flannel uses when nobody says otherwise: enough to look, never to change.
+fn usual_settings(paths: &Paths) -> HostSettings {
+    HostSettings {
+        vni: defaults::FLANNEL_VNI,
+        port: defaults::FLANNEL_PORT,
+        mtu: USUAL_MTU,
+        block_size: defaults::IP_POOL_BLOCK_SIZE,
+        node_range_length: defaults::FLANNEL_SUBNET_LENGTH,
+        ipv6: None,
+        cni_configuration_directory: paths.cni_configuration.to_string_lossy().into_owned(),
+    }
+}

@@ -1,0 +1,267 @@
+//! The ports that kube-proxy has to know. The settings name the record that has them for all nodes; it is watched while they do.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use api::{MigrationRecord, NodeMigration};
+use futures::StreamExt;
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Client};
+use runtime::error::chain;
+use service_cidr::host::{ExpectedPortsIn, Question};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::backoff::Backoff;
+use crate::goal::{LONGEST_PAUSE_ON_WATCH, Seen};
+use crate::host::random;
+
+/// What is known of the record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Held {
+    /// The settings name none.
+    #[default]
+    Nothing,
+    /// Why it is not known what the record of this name holds.
+    Unknown(String, String),
+    /// What the record of this name held when it was seen last.
+    Question(String, Arc<Question>),
+}
+
+impl Held {
+    /// The question that these settings name; `None`, where they name no record.
+    ///
+    /// # Errors
+    /// Why it is not known: what was attempted on which record.
+    pub fn question(&self, named: Option<&ExpectedPortsIn>) -> Option<Result<Arc<Question>, String>> {
+        let ExpectedPortsIn { record } = named?;
+        Some(match self {
+            Self::Question(of, question) if of == record => Ok(Arc::clone(question)),
+            Self::Unknown(of, why) if of == record => Err(why.clone()),
+            Self::Nothing | Self::Unknown(..) | Self::Question(..) => Err(not_read(record)),
+        })
+    }
+}
+
+fn not_read(record: &str) -> String {
+    format!("MigrationRecord {record} has not been read yet")
+}
+
+/// Follows the record that the newest settings name, until the process ends.
+pub fn follow(client: Client, mut goals: watch::Receiver<Seen>) -> (watch::Receiver<Held>, JoinHandle<()>) {
+    let (sender, receiver) = watch::channel(Held::Nothing);
+    let task = tokio::spawn(async move {
+        loop {
+            let named = named(&goals.borrow_and_update());
+            let is_another = async { goals.wait_for(|seen| self::named(seen) != named).await.is_ok() };
+            tokio::select! {
+                goes_on = is_another => if !goes_on { return },
+                () = keep(&client, named.as_deref(), &sender) => {}
+            }
+        }
+    });
+    (receiver, task)
+}
+
+fn named(seen: &Seen) -> Option<String> {
+    let of = |object: &NodeMigration| {
+        let settings = object.spec.service_cidr.as_ref()?;
+        settings.expected_ports.as_ref().map(|named| named.record.clone())
+    };
+    match seen {
+        Seen::Present(object) => of(object),
+        Seen::NotYet | Seen::Absent => None,
+    }
+}
+
+/// Says what the record of this name holds, for ever.
+async fn keep(client: &Client, record: Option<&str>, sender: &watch::Sender<Held>) {
+    let say = |news: Held| {
+        sender.send_if_modified(|held| {
+            let is_news = *held != news;
+            *held = news;
+            is_news
+        })
+    };
+    let Some(record) = record else {
+        say(Held::Nothing);
+        return std::future::pending().await;
+    };
+    let unknown = |why: String| Held::Unknown(record.to_owned(), why);
+    say(unknown(not_read(record)));
+    let mut objects = pin!(watch_object(Api::<MigrationRecord>::all(client.clone()), record));
+    let mut failures = Backoff::default();
+    while let Some(object) = objects.next().await {
+        let held = match object {
+            Ok(object) => match object.and_then(|object| object.spec.expected_ports) {
+                Some(question) => Held::Question(record.to_owned(), Arc::new(question)),
+                None => unknown(format!("MigrationRecord {record} is not there")),
+            },
+            Err(error) => {
+                let why = format!("watching MigrationRecord {record}: {}", chain(&error));
+                tracing::warn!(
+                    error = why,
+                    "the question to all agents is not known; trying again"
+                );
+                // A question that was seen stands: an answer names the question that it is about.
+                if !matches!(*sender.borrow(), Held::Question(..)) {
+                    say(unknown(why));
+                }
+                let random = random::number().unwrap_or_default();
+                tokio::time::sleep(failures.after_failure(LONGEST_PAUSE_ON_WATCH, random)).await;
+                continue;
+            }
+        };
+        failures.succeeded();
+        say(held);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use service_cidr::host::{ExpectedPorts, ServicePort};
+    use tower_test::mock;
+
+    use super::*;
+
+    const RECORD: &str = "m-1-expected-ports-0";
+
+    fn question(port: u16) -> Question {
+        Question {
+            asked_at: "2026-01-01T00:00:00Z".parse().unwrap(),
+            ports: ExpectedPorts {
+                known: vec![ServicePort {
+                    address: "172.30.0.5".parse().unwrap(),
+                    protocol: "TCP".to_owned(),
+                    port,
+                }],
+                balanced: Vec::new(),
+            },
+        }
+    }
+
+    fn asked(record: Option<&str>) -> Seen {
+        let expected = record.map(|record| json!({ "record": record }));
+        let object = json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": "a" },
+            "spec": { "nodeName": "a", "migration": "m", "serviceCidr": { "left": [], "target": [], "expectedPorts": expected } },
+        });
+        Seen::Present(Arc::new(serde_json::from_value(object).unwrap()))
+    }
+
+    fn record(port: u16) -> Value {
+        let spec =
+            json!({ "migration": "m", "holds": "ExpectedPorts", "part": 0, "expectedPorts": question(port) });
+        json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "MigrationRecord",
+            "metadata": { "name": RECORD, "resourceVersion": "7" }, "spec": spec,
+        })
+    }
+
+    fn list(records: &[Value]) -> (u16, Value) {
+        (
+            200,
+            json!({
+                "apiVersion": "replumb.dev/v1alpha1", "kind": "MigrationRecordList",
+                "metadata": { "resourceVersion": "7" }, "items": records,
+            }),
+        )
+    }
+
+    fn event(kind: &str, record: &Value) -> (u16, Value) {
+        (200, json!({ "type": kind, "object": record }))
+    }
+
+    fn refusal() -> (u16, Value) {
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 403, "reason": "Forbidden",
+            "message": "no such right",
+        });
+        (403, status)
+    }
+
+    /// Follows an API server that answers so, one request after the other, and then no more.
+    fn following(answers: Vec<(u16, Value)>) -> (watch::Sender<Seen>, watch::Receiver<Held>) {
+        let (service, mut calls) = mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            let mut unanswered = Vec::new();
+            let mut answers = answers.into_iter();
+            while let Some((request, respond)) = calls.next_request().await {
+                let asked = request.uri().to_string();
+                assert!(
+                    asked.starts_with("/apis/replumb.dev/v1alpha1/migrationrecords?")
+                        && asked.contains(&format!("metadata.name%3D{RECORD}")),
+                    "no other record: {asked}"
+                );
+                let Some((code, answer)) = answers.next() else {
+                    unanswered.push(respond);
+                    continue;
+                };
+                let body = format!("{answer}\n").into_bytes();
+                respond.send_response(Response::builder().status(code).body(Body::from(body)).unwrap());
+            }
+        });
+        let (goals, seen) = watch::channel(Seen::NotYet);
+        let (held, _) = follow(Client::new(service, "default"), seen);
+        (goals, held)
+    }
+
+    async fn until(held: &mut watch::Receiver<Held>, is_it: impl FnMut(&Held) -> bool) {
+        let found = tokio::time::timeout(std::time::Duration::from_secs(20), held.wait_for(is_it)).await;
+        let is_found = matches!(found, Ok(Ok(_)));
+        drop(found);
+        assert!(is_found, "never so: {:?}", *held.borrow());
+    }
+
+    fn says(held: &Held, words: &str) -> bool {
+        let named = ExpectedPortsIn {
+            record: RECORD.to_owned(),
+        };
+        matches!(held.question(Some(&named)), Some(Err(why)) if why.contains(words))
+    }
+
+    fn holds(held: &Held, port: u16) -> bool {
+        let named = ExpectedPortsIn {
+            record: RECORD.to_owned(),
+        };
+        held.question(Some(&named)) == Some(Ok(Arc::new(question(port))))
+    }
+
+    #[tokio::test]
+    async fn the_record_that_the_settings_name_is_followed() {
+        let (goals, mut held) = following(vec![list(&[record(80)]), event("MODIFIED", &record(81))]);
+        assert_eq!(held.borrow().question(None), None);
+        assert!(says(&held.borrow(), "has not been read yet"));
+        goals.send_replace(asked(Some(RECORD)));
+        until(&mut held, |held| holds(held, 81)).await;
+        let another = ExpectedPortsIn {
+            record: "m-2-expected-ports-0".to_owned(),
+        };
+        assert!(matches!(
+            held.borrow().question(Some(&another)),
+            Some(Err(why)) if why.contains("m-2-expected-ports-0 has not been read yet")
+        ));
+        goals.send_replace(asked(None));
+        until(&mut held, |held| *held == Held::Nothing).await;
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_read_says_why() {
+        let (goals, mut held) = following(vec![refusal(), list(&[])]);
+        goals.send_replace(asked(Some(RECORD)));
+        until(&mut held, |held| says(held, "no such right")).await;
+        until(&mut held, |held| says(held, "is not there")).await;
+    }
+
+    #[tokio::test]
+    async fn a_question_stands_while_the_api_server_is_away() {
+        let (goals, mut held) = following(vec![list(&[record(80)]), refusal(), refusal()]);
+        goals.send_replace(asked(Some(RECORD)));
+        until(&mut held, |held| holds(held, 80)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        assert!(holds(&held.borrow(), 80), "{:?}", *held.borrow());
+    }
+}

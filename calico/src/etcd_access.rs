@@ -1,0 +1,283 @@
+//! How calico-node reaches etcd, as its pod template says it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::NODE_CONTAINER;
+
+/// A key of a Secret.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretKey {
+    /// The Secret.
+    pub secret: String,
+    /// Its key.
+    pub key: String,
+}
+
+/// The way to one store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Etcd {
+    /// `http://HOST:PORT` or `https://HOST:PORT`, at least one.
+    pub endpoints: Vec<String>,
+    /// Namespace of the Secrets.
+    pub namespace: String,
+    /// Certificates that the store's own is signed by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authority: Option<SecretKey>,
+    /// The certificate that is shown to the store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<SecretKey>,
+    /// Its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<SecretKey>,
+}
+
+/// Why the stores cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreProblem {
+    /// What was attempted, where, and what went wrong.
+    pub message: String,
+    /// What a person does about it.
+    pub hint: String,
+}
+
+/// For a message.
+impl fmt::Display for StoreProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}. {}", self.message, self.hint)
+    }
+}
+
+/// The texts of a `ConfigMap`, by its name; of one namespace.
+pub type ConfigMaps = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The value of a variable of calico-node in this pod template, of wherever it comes from; `None` where it has no such one. An error
+/// says what is found and what is needed.
+pub fn variable_of(template: &Value, name: &str, config_maps: &ConfigMaps) -> Result<Option<String>, String> {
+    variable(container(template)?, name, config_maps)
+}
+
+fn container(template: &Value) -> Result<&Value, String> {
+    let containers = template["spec"]["containers"].as_array();
+    let mut containers = containers.into_iter().flatten();
+    containers
+        .find(|container| container["name"] == NODE_CONTAINER)
+        .ok_or_else(|| format!("no container {NODE_CONTAINER}"))
+}
+
+/// Reads it off a pod template. An error says what is found and what is needed.
+pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) -> Result<Etcd, String> {
+    let container = container(template)?;
+    let variable = |name: &str| variable(container, name, config_maps);
+    let datastore = variable("DATASTORE_TYPE")?.unwrap_or_default();
+    if datastore == "kubernetes" {
+        return Err("DATASTORE_TYPE is kubernetes: its data are in the Kubernetes API, and nothing is to be converted".to_owned());
+    }
+    let endpoints = variable("ETCD_ENDPOINTS")?.unwrap_or_default();
+    let endpoints: Vec<String> = endpoints
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect();
+    if endpoints.is_empty() {
+        return Err("container calico-node has no ETCD_ENDPOINTS".to_owned());
+    }
+    // Without the value: whoever writes it so writes a password.
+    if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
+        return Err(
+            "ETCD_ENDPOINTS has a name in it: this kind has no users of etcd, only certificates".to_owned(),
+        );
+    }
+    if variable("ETCD_USERNAME").is_ok_and(|name| name.is_some_and(|name| !name.is_empty())) {
+        return Err("ETCD_USERNAME is set: this kind has no users of etcd, only certificates. `kubectl replumb datastore` has".to_owned());
+    }
+    let file = |name: &str| match variable(name)?.filter(|path| !path.is_empty()) {
+        Some(path) => secret_of(template, container, name, &path).map(Some),
+        None => Ok(None),
+    };
+    Ok(Etcd {
+        endpoints,
+        namespace: namespace.to_owned(),
+        authority: file("ETCD_CA_CERT_FILE")?,
+        certificate: file("ETCD_CERT_FILE")?,
+        key: file("ETCD_KEY_FILE")?,
+    })
+}
+
+/// The value of a variable: as it stands there, or of a `ConfigMap`.
+fn variable(container: &Value, name: &str, config_maps: &ConfigMaps) -> Result<Option<String>, String> {
+    let all = container["env"].as_array();
+    let Some(found) = all.into_iter().flatten().find(|found| found["name"] == name) else {
+        return Ok(None);
+    };
+    if let Some(value) = found["value"].as_str() {
+        return Ok(Some(value.to_owned()));
+    }
+    let source = &found["valueFrom"]["configMapKeyRef"];
+    let (Some(map), Some(key)) = (source["name"].as_str(), source["key"].as_str()) else {
+        return if found["valueFrom"].is_null() {
+            Ok(Some(String::new()))
+        } else {
+            Err(format!("{name} is neither a value nor of a ConfigMap"))
+        };
+    };
+    let Some(texts) = config_maps.get(map) else {
+        return Err(format!("{name} is of ConfigMap {map}, which is not there"));
+    };
+    match texts.get(key) {
+        Some(value) => Ok(Some(value.clone())),
+        None if source["optional"] == true => Ok(None),
+        None => Err(format!(
+            "{name} is key {key} of ConfigMap {map}, which it does not have"
+        )),
+    }
+}
+
+/// Which key of which Secret is this file.
+fn secret_of(template: &Value, container: &Value, name: &str, path: &str) -> Result<SecretKey, String> {
+    let mounts = container["volumeMounts"].as_array();
+    let mut mounts: Vec<(&str, &str)> = mounts
+        .into_iter()
+        .flatten()
+        .filter_map(|mount| {
+            Some((
+                mount["mountPath"].as_str()?.trim_end_matches('/'),
+                mount["name"].as_str()?,
+            ))
+        })
+        .collect();
+    // The deepest one is the one that is seen.
+    mounts.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.len()));
+    let found = mounts.into_iter().find_map(|(folder, volume)| {
+        let file = path.strip_prefix(folder)?.strip_prefix('/')?;
+        Some((file, volume))
+    });
+    let needed = "its Secret has to be named in the Migration's spec";
+    let Some((file, volume)) = found else {
+        return Err(format!("{name} is {path}, which is in no volume; {needed}"));
+    };
+    let volumes = template["spec"]["volumes"].as_array();
+    let volume = volumes
+        .into_iter()
+        .flatten()
+        .find(|found| found["name"] == volume);
+    let source = volume.map_or(&Value::Null, |volume| &volume["secret"]);
+    let Some(secret) = source["secretName"].as_str() else {
+        return Err(format!("{name} is {path}, which is not of a Secret; {needed}"));
+    };
+    let items = source["items"].as_array();
+    let key = match items {
+        Some(items) => items
+            .iter()
+            .find(|item| item["path"] == file)
+            .and_then(|item| item["key"].as_str())
+            .ok_or_else(|| format!("{name} is {path}, which Secret {secret} does not have"))?,
+        None => file,
+    };
+    Ok(SecretKey {
+        secret: secret.to_owned(),
+        key: key.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template(environment: &Value, volumes: &Value) -> Value {
+        json!({ "spec": {
+            "containers": [
+                { "name": "install-cni", "env": [{ "name": "ETCD_ENDPOINTS", "value": "http://other:1" }] },
+                { "name": "calico-node", "env": environment, "volumeMounts": [
+                    { "name": "run", "mountPath": "/var/run/calico" },
+                    { "name": "etcd-certs", "mountPath": "/calico-secrets" },
+                ] },
+            ],
+            "volumes": volumes,
+        } })
+    }
+
+    fn from(name: &str, key: &str) -> Value {
+        json!({ "name": name, "valueFrom": { "configMapKeyRef": { "name": "calico-config", "key": key } } })
+    }
+
+    fn maps(texts: &[(&str, &str)]) -> ConfigMaps {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        ConfigMaps::from([("calico-config".to_owned(), texts.iter().map(owned).collect())])
+    }
+
+    #[test]
+    fn as_calicos_own_manifests_say_it() {
+        let environment = json!([
+            from("ETCD_ENDPOINTS", "etcd_endpoints"),
+            from("ETCD_CA_CERT_FILE", "etcd_ca"),
+            from("ETCD_KEY_FILE", "etcd_key"),
+            from("ETCD_CERT_FILE", "etcd_cert"),
+        ]);
+        let volumes = json!([{ "name": "etcd-certs", "secret": { "secretName": "calico-etcd-secrets", "defaultMode": 400 } }]);
+        let template = template(&environment, &volumes);
+        let plain = maps(&[
+            ("etcd_endpoints", "http://10.0.0.1:2379, http://10.0.0.2:2379"),
+            ("etcd_ca", ""),
+            ("etcd_cert", ""),
+            ("etcd_key", ""),
+        ]);
+        let found = of_template(&template, "kube-system", &plain).unwrap();
+        assert_eq!(found.endpoints, ["http://10.0.0.1:2379", "http://10.0.0.2:2379"]);
+        assert_eq!((&found.authority, &found.key), (&None, &None));
+        let secured = maps(&[
+            ("etcd_endpoints", "https://10.0.0.1:2379"),
+            ("etcd_ca", "/calico-secrets/etcd-ca"),
+            ("etcd_cert", "/calico-secrets/etcd-cert"),
+            ("etcd_key", "/calico-secrets/etcd-key"),
+        ]);
+        let found = of_template(&template, "kube-system", &secured).unwrap();
+        let key = found.key.unwrap();
+        assert_eq!(
+            (key.secret.as_str(), key.key.as_str()),
+            ("calico-etcd-secrets", "etcd-key")
+        );
+        assert_eq!(found.namespace, "kube-system");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_by_name() {
+        let endpoints = json!({ "name": "ETCD_ENDPOINTS", "value": "https://a:1" });
+        let certificate = json!({ "name": "ETCD_CA_CERT_FILE", "value": "/calico-secrets/ca.pem" });
+        let on_host = json!([{ "name": "etcd-certs", "hostPath": { "path": "/srv/kubernetes/calico" } }]);
+        for (environment, volumes, words) in [
+            (json!([]), json!([]), "no ETCD_ENDPOINTS"),
+            (
+                json!([{ "name": "DATASTORE_TYPE", "value": "kubernetes" }]),
+                json!([]),
+                "Kubernetes API",
+            ),
+            (
+                json!([from("ETCD_ENDPOINTS", "missing")]),
+                json!([]),
+                "which it does not have",
+            ),
+            (json!([endpoints, certificate]), on_host, "not of a Secret"),
+        ] {
+            let refused =
+                of_template(&template(&environment, &volumes), "kube-system", &maps(&[])).unwrap_err();
+            assert!(refused.contains(words), "{refused}");
+        }
+        let items = json!([{ "name": "etcd-certs", "secret": { "secretName": "s", "items": [{ "key": "tls.ca", "path": "ca.pem" }] } }]);
+        let found = of_template(
+            &template(&json!([endpoints, certificate]), &items),
+            "n",
+            &maps(&[]),
+        )
+        .unwrap();
+        assert_eq!(found.authority.unwrap().key, "tls.ca");
+    }
+}

@@ -1,0 +1,150 @@
+//! Calico's objects and its `DaemonSet`, whatever kind of migration looks at them. Of an object that is written there is a builder, and
+//! a `…_change` that says what to patch in one that is there; `None` when nothing has to be written.
+
+mod block;
+pub mod etcd;
+pub mod etcd_access;
+pub mod family;
+mod handle;
+pub mod kernel;
+mod names;
+
+use std::collections::BTreeMap;
+
+use engine::cluster::{Container, DaemonSet};
+use engine::command_line::runs;
+use engine::owner::KUBE_SYSTEM;
+
+pub use block::{
+    Allocation, BlockConflict, affinity, allocated, block, block_change, block_release, node_of,
+};
+pub use handle::{Released, handle, handle_blocks, handle_change, handle_release};
+pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
+
+/// The container by which a `DaemonSet` is calico-node's.
+pub const NODE_CONTAINER: &str = "calico-node";
+/// API version under which Calico keeps its objects.
+pub const API_VERSION: &str = "crd.projectcalico.org/v1";
+
+/// Whether the `DaemonSet` runs Calico's node agent. Whatever else is called so and is not in its host's network is a tenant's.
+pub fn looks_like_calico(set: &DaemonSet) -> bool {
+    set.host_network
+        && set.containers.iter().any(|container| {
+            !container.init && (container.name == "calico-node" || runs(container, "calico-node"))
+        })
+}
+
+/// Namespaces of the `DaemonSet` in Calico's own manifests.
+const NAMESPACES: [&str; 2] = [KUBE_SYSTEM, "calico-system"];
+
+/// Calico's `DaemonSet` among these. Of several those in the namespaces of Calico's own manifests count, and then those whose pods some
+/// node wants. An error is all of them, where more than one is left.
+pub fn daemon_set<'sets>(
+    sets: impl IntoIterator<Item = &'sets DaemonSet>,
+) -> Result<Option<&'sets DaemonSet>, Vec<&'sets DaemonSet>> {
+    let mut found: Vec<&DaemonSet> = sets.into_iter().filter(|set| looks_like_calico(set)).collect();
+    let narrows: [fn(&&DaemonSet) -> bool; 2] = [
+        |set| NAMESPACES.contains(&set.namespace.as_str()),
+        |set| set.desired > 0,
+    ];
+    for fits in narrows {
+        let narrower: Vec<&DaemonSet> = found.iter().copied().filter(fits).collect();
+        if !narrower.is_empty() {
+            found = narrower;
+        }
+    }
+    match found.as_slice() {
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
+        _ => Err(found),
+    }
+}
+
+/// The container of the `DaemonSet` that is Calico's agent.
+pub fn calico_node(set: &DaemonSet) -> Option<&Container> {
+    set.containers
+        .iter()
+        .find(|container| !container.init && container.name == "calico-node")
+}
+
+/// Data of `ConfigMap`s by (namespace, name).
+pub type ConfigMaps = BTreeMap<(String, String), BTreeMap<String, String>>;
+
+/// A variable of a container, from wherever its value comes.
+pub fn variable<'facts>(
+    config_maps: &'facts ConfigMaps,
+    set: &DaemonSet,
+    container: &'facts Container,
+    name: &str,
+) -> Option<&'facts str> {
+    if let Some(value) = container.environment.get(name) {
+        return Some(value);
+    }
+    let (config_map, key) = container.environment_from_config_maps.get(name)?;
+    let data = config_maps.get(&(set.namespace.clone(), config_map.clone()))?;
+    data.get(key).map(String::as_str)
+}
+
+/// Calico's `DaemonSet` of a migration that has begun, by namespace and name; before that, [`daemon_set`]. `None` where it is not there, or it is
+/// not known which it is: a check says so.
+pub fn known_daemon_set<'sets>(
+    sets: &'sets [DaemonSet],
+    begun_with: Option<(&str, &str)>,
+) -> Option<&'sets DaemonSet> {
+    match begun_with {
+        Some(known) => sets
+            .iter()
+            .find(|set| (set.namespace.as_str(), set.name.as_str()) == known),
+        None => daemon_set(sets).ok().flatten(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(namespace: &str, desired: i32, host_network: bool) -> DaemonSet {
+        DaemonSet {
+            namespace: namespace.to_owned(),
+            name: "calico-node".to_owned(),
+            host_network,
+            containers: vec![Container {
+                name: "calico-node".to_owned(),
+                ..Container::default()
+            }],
+            desired,
+            ..DaemonSet::default()
+        }
+    }
+
+    fn chosen(sets: &[DaemonSet]) -> Result<Option<&str>, usize> {
+        let chosen = daemon_set(sets).map_err(|several| several.len())?;
+        Ok(chosen.map(|set| set.namespace.as_str()))
+    }
+
+    /// A tenant may call anything calico-node; its namespace may come first, and its pods may run.
+    #[test]
+    fn calico_is_where_it_is_installed_and_no_tenant_decides_where() {
+        let calico = set("kube-system", 3, true);
+        assert_eq!(
+            chosen(&[set("aaa", 9, false), calico.clone()]),
+            Ok(Some("kube-system"))
+        );
+        assert_eq!(
+            chosen(&[set("aaa", 9, true), calico.clone()]),
+            Ok(Some("kube-system"))
+        );
+        assert_eq!(chosen(&[set("aaa", 9, false)]), Ok(None));
+        assert_eq!(
+            chosen(&[set("networking", 3, true), set("aaa", 9, false)]),
+            Ok(Some("networking"))
+        );
+        // One for each architecture.
+        assert_eq!(
+            chosen(&[calico.clone(), set("calico-system", 0, true)]),
+            Ok(Some("kube-system"))
+        );
+        assert_eq!(chosen(&[calico, set("calico-system", 3, true)]), Err(2));
+        assert_eq!(chosen(&[set("one", 3, true), set("other", 3, true)]), Err(2));
+    }
+}

@@ -1,0 +1,52 @@
+//! `generate calico-v3-objects`: what of Calico's manifest has to be in the cluster before. No cluster is asked.
+
+use std::path::PathBuf;
+
+use calico_datastore::cluster::manifest;
+use clap::Args;
+
+use super::flags::{documents, texts};
+use crate::error::CliError;
+
+/// `generate calico-v3-objects`.
+#[derive(Clone, Debug, Args)]
+pub struct CalicoObjectsArguments {
+    /// What Calico ships for v3 with etcd, as YAML.
+    #[arg(long = "calico-v3-manifest", value_name = "FILE")]
+    manifest: PathBuf,
+}
+
+impl CalicoObjectsArguments {
+    /// The manifest without what the migration writes when it is its turn, and without Secrets.
+    pub fn text(&self) -> Result<String, CliError> {
+        let file = self.manifest.display().to_string();
+        let failed = |why: String| CliError::File {
+            file: file.clone(),
+            why,
+        };
+        let documents = documents(&self.manifest)?;
+        let manifest = manifest::read(&documents).map_err(|problems| failed(problems.join("; ")))?;
+        texts(&manifest.others).map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_migration_writes_is_not_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = folder.path().join("calico.yaml");
+        let text = "kind: DaemonSet\napiVersion: apps/v1\nmetadata: {name: calico-node, namespace: kube-system}\n\
+                    spec: {template: {spec: {containers: [{name: calico-node, image: 'calico/node:v3.8.9', \
+                    env: [{name: ETCD_ENDPOINTS, value: 'http://a:1'}]}]}}}\n---\n\
+                    kind: ServiceAccount\napiVersion: v1\nmetadata: {name: calico-node, namespace: kube-system}\n";
+        std::fs::write(&manifest, text).unwrap();
+        let text = CalicoObjectsArguments { manifest }.text().unwrap();
+        assert!(
+            text.contains("ServiceAccount") && !text.contains("DaemonSet"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,252 @@
+//! What changes the stores: `start`, `complete`, `abort`; and `export`, which writes a file.
+
+use std::time::Duration;
+
+use calico_datastore::run::decide::Goal;
+use calico_datastore::run::record::{Phase, Record};
+use datastore::backup;
+use datastore::run::{self, Flags, Options, RunError};
+use datastore::stores::{ROOT, Stores};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+use super::flags::{Abort, Change, Complete, Look, Start};
+use super::found;
+use super::reach::{self, Variables};
+use crate::args::Output;
+use crate::commands::confirm;
+use crate::error::CliError;
+use crate::exit::Outcome;
+use crate::say;
+
+/// Between two looks at the record while it is held.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Pauses Calico, converts everything, and stays until somebody has completed or aborted it.
+pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliError> {
+    let look = &start.change.look;
+    confirm::possible(start.change.yes)?;
+    let options = Options {
+        settle: SignedDuration::from_secs(i64::from(start.settle)),
+        pause_limit: signed(start.pause_limit),
+        batch: usize::from(start.batch),
+        ..options(look)
+    };
+    if options.pause_limit <= options.settle {
+        return Err(CliError::PauseTooShort);
+    }
+    let stores = reach::stores(&look.stores, variables).await?;
+    let found = found::look_at(&stores, &look.folder.output_dir, start.ignore_v3_data).await?;
+    say::note(found.text().trim_end());
+    // Where it is begun already, what stands against it now leads back: that is for whoever goes on with it.
+    let is_refused = found.outcome() == Outcome::Refused || found.not_now.is_some();
+    if is_refused && !found.is_begun {
+        return Ok(Outcome::Refused);
+    }
+    if !start.change.yes {
+        confirm::ask(if found.is_begun {
+            "Calico is paused by a conversion that has begun. Go on with it?"
+        } else {
+            "Calico is paused now, until `complete` or `abort`: pods that run go on, NEW PODS GET NO NETWORK, and policies that change take \
+             no effect. Begin?"
+        })?;
+    }
+    let goal = Goal::Start {
+        over_existing: start.ignore_v3_data,
+    };
+    let record = arrive(&stores, &options, goal).await?;
+    answer(look, record.as_ref())?;
+    if start.no_hold {
+        return Ok(Outcome::Done);
+    }
+    hold(look, &stores, &options).await
+}
+
+/// Lets Calico work with v3.
+pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outcome, CliError> {
+    confirm::possible(complete.change.yes)?;
+    let stores = reach::stores(&complete.change.look.stores, variables).await?;
+    let status = run::status(&stores, Timestamp::now()).await?;
+    if status.needed == Some(true) && status.works_with == Flags::Paused {
+        say::note(
+            "warning: no calico-node of v3 has written its version to etcd v3 yet. Calico works with v3 from now on: a node that does not run v3 \
+             takes no part in it",
+        );
+    }
+    let goal = Goal::Complete {
+        despite_changes: complete.despite_changes,
+        despite_missing: complete.despite_missing,
+    };
+    let question = "Every calico-node, the CNI plugin of every node and the controllers run Calico v3. Let Calico work with etcd v3?";
+    go(
+        &stores,
+        &options(&complete.change.look),
+        &complete.change,
+        goal,
+        question,
+    )
+    .await
+}
+
+/// Lets Calico work with v2 again.
+pub async fn abort(abort: &Abort, variables: &Variables) -> Result<Outcome, CliError> {
+    confirm::possible(abort.change.yes)?;
+    let stores = reach::stores(&abort.change.look.stores, variables).await?;
+    let goal = Goal::Abort {
+        after_completion: abort.after_completion,
+    };
+    let question = "Is the upgrade of calico-node and the controllers undone? Take the conversion back, and let Calico work with etcd v2?";
+    let options = Options {
+        no_nodes_of_v3: abort.no_nodes_of_v3,
+        ..options(&abort.change.look)
+    };
+    go(&stores, &options, &abort.change, goal, question).await
+}
+
+async fn go(
+    stores: &Stores,
+    options: &Options,
+    change: &Change,
+    goal: Goal,
+    question: &str,
+) -> Result<Outcome, CliError> {
+    if !change.yes {
+        confirm::ask(question)?;
+    }
+    let record = arrive(stores, options, goal).await?;
+    answer(&change.look, record.as_ref())?;
+    Ok(Outcome::Done)
+}
+
+/// Writes everything of both stores into a file.
+pub async fn export(look: &Look, variables: &Variables) -> Result<Outcome, CliError> {
+    let stores = reach::stores(&look.stores, variables).await?;
+    let tree = stores.v2.tree().await?;
+    let entries = stores.v3.list(ROOT).await?;
+    let made =
+        backup::write(&look.folder.output_dir, &tree, &entries, Timestamp::now()).map_err(RunError::from)?;
+    match look.shown.output {
+        Output::Json => say::json(&made)?,
+        Output::Table => say::answer(&format!(
+            "{}: {} keys of v2, {} of v3, sha256 {}\n",
+            made.path.display(),
+            made.v2_keys,
+            made.v3_keys,
+            made.sha256
+        ))?,
+    }
+    Ok(Outcome::Done)
+}
+
+async fn arrive(stores: &Stores, options: &Options, goal: Goal) -> Result<Option<Record>, CliError> {
+    let tell = |line: &str| say::note(line);
+    Ok(Box::pin(run::go(stores, options, goal, &tell)).await?)
+}
+
+/// Stays until somebody has completed or aborted it; past its deadline it is taken back. It ends by what the record says, and by
+/// nothing else.
+async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome, CliError> {
+    say::note("held here until `complete` or `abort` is said elsewhere");
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let status = match run::status(stores, Timestamp::now()).await {
+            Ok(status) => status,
+            Err(error) => {
+                say::note(&format!("{error}; looking again"));
+                continue;
+            }
+        };
+        let Some(record) = status.record else {
+            return Err(CliError::RecordGone);
+        };
+        match record.phase {
+            Phase::Completed => {
+                answer(look, Some(&record))?;
+                return Ok(Outcome::Done);
+            }
+            Phase::Aborted => {
+                answer(look, Some(&record))?;
+                return Ok(Outcome::Failed);
+            }
+            Phase::Pausing
+            | Phase::Paused
+            | Phase::Writing
+            | Phase::Written
+            | Phase::Verified
+            | Phase::Completing
+            | Phase::Aborting => {}
+        }
+        if !status.is_overdue {
+            continue;
+        }
+        say::note(&format!(
+            "the pause was to end by {}; taking it back",
+            record.abort_at
+        ));
+        let abort = Goal::Abort {
+            after_completion: false,
+        };
+        match arrive(stores, options, abort).await {
+            Ok(_) => {
+                let why = format!("the pause was to end by {}", record.abort_at);
+                return Err(RunError::TookBack { why }.into());
+            }
+            // Somebody else is at work, or a store is away: the next look tells.
+            Err(error) => say::note(&format!("{error}; looking again")),
+        }
+    }
+}
+
+fn answer(look: &Look, record: Option<&Record>) -> Result<(), CliError> {
+    match look.shown.output {
+        Output::Json => say::json(&json!({ "record": record })),
+        Output::Table => say::answer(&match record {
+            None => "Calico works with etcd v2; there is no record of a conversion\n".to_owned(),
+            Some(record) => format!("phase {}{}\n", record.phase, next(record)),
+        }),
+    }
+}
+
+fn next(record: &Record) -> String {
+    match record.phase {
+        Phase::Verified => format!(
+            ": Calico is paused. Upgrade every calico-node, the CNI plugin and the controllers to v3, then `kubectl replumb datastore complete`; \
+             or undo that, then `abort`. It has to be completed by {}",
+            record.abort_at.strftime("%H:%M:%SZ")
+        ),
+        Phase::Completed => {
+            ": Calico works with etcd v3. The data of v2 are as they were, its Ready flag stays false"
+                .to_owned()
+        }
+        Phase::Aborted => ": Calico works with etcd v2, and etcd v3 is as it was before".to_owned(),
+        Phase::Pausing
+        | Phase::Paused
+        | Phase::Writing
+        | Phase::Written
+        | Phase::Completing
+        | Phase::Aborting => String::new(),
+    }
+}
+
+/// How a change is made; `start` says more of it.
+fn options(look: &Look) -> Options {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let user = std::env::var("USER").unwrap_or_default();
+    Options {
+        settle: SignedDuration::ZERO,
+        pause_limit: SignedDuration::ZERO,
+        batch: 100,
+        backups: Some(look.folder.output_dir.clone()),
+        no_nodes_of_v3: false,
+        holder: format!(
+            "kubectl replumb datastore, {user}@{}, process {}, since {}",
+            host.trim(),
+            std::process::id(),
+            Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+        ),
+    }
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
+}

@@ -1,0 +1,284 @@
+//! Flags: how a node changes its network, and the options of Calico's own migration controller.
+
+use api::migration::FlannelToCalico;
+use clap::{Args, ValueEnum};
+use flannel_to_calico::settings::Options;
+use ipnet::Ipv4Net;
+
+use crate::value;
+
+/// What this kind lets one choose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[group(skip)]
+pub struct Flags {
+    #[command(flatten)]
+    how: HowFlags,
+    #[command(flatten)]
+    options: OptionFlags,
+}
+
+impl Flags {
+    /// The flags that were given, as they are typed.
+    pub fn said(&self) -> Vec<&'static str> {
+        // Every field by name: one that is added is not forgotten here.
+        let HowFlags {
+            strategy,
+            legacy_pods,
+            allow_single_node,
+        } = &self.how;
+        let OptionFlags {
+            flannel_network,
+            flannel_daemonset_name,
+            flannel_daemonset_namespace,
+            flannel_mtu,
+            flannel_ip_masq,
+            flannel_subnet_len,
+            flannel_annotation_prefix,
+            flannel_vni,
+            flannel_port,
+            calico_daemonset_name,
+            calico_daemonset_namespace,
+            ippool_block_size,
+            cni_config_dir,
+        } = &self.options;
+        [
+            ("--strategy", strategy.is_some()),
+            ("--legacy-pods", legacy_pods.is_some()),
+            ("--allow-single-node", allow_single_node.is_some()),
+            ("--flannel-network", flannel_network.is_some()),
+            ("--flannel-daemonset-name", flannel_daemonset_name.is_some()),
+            (
+                "--flannel-daemonset-namespace",
+                flannel_daemonset_namespace.is_some(),
+            ),
+            ("--flannel-mtu", flannel_mtu.is_some()),
+            ("--flannel-ip-masq", flannel_ip_masq.is_some()),
+            ("--flannel-subnet-len", flannel_subnet_len.is_some()),
+            ("--flannel-annotation-prefix", flannel_annotation_prefix.is_some()),
+            ("--flannel-vni", flannel_vni.is_some()),
+            ("--flannel-port", flannel_port.is_some()),
+            ("--calico-daemonset-name", calico_daemonset_name.is_some()),
+            (
+                "--calico-daemonset-namespace",
+                calico_daemonset_namespace.is_some(),
+            ),
+            ("--ippool-block-size", ippool_block_size.is_some()),
+            ("--cni-config-dir", cni_config_dir.is_some()),
+        ]
+        .into_iter()
+        .filter_map(|(flag, said)| said.then_some(flag))
+        .collect()
+    }
+
+    /// Says the flags over the kind, and under them what Calico's variables say.
+    pub fn over(&self, kind: &mut FlannelToCalico, variables: Options) {
+        let HowFlags {
+            strategy,
+            legacy_pods,
+            allow_single_node,
+        } = self.how;
+        kind.options = merge(kind.options.clone(), merge(variables, self.options.options()));
+        kind.strategy = strategy.map_or(kind.strategy, Strategy::wire);
+        kind.legacy_pods = legacy_pods.map_or(kind.legacy_pods, LegacyPods::wire);
+        kind.allow_single_node = allow_single_node.unwrap_or(kind.allow_single_node);
+    }
+}
+
+/// Flags for how a node changes its network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "flannel to Calico")]
+#[group(skip)]
+struct HowFlags {
+    /// How a node changes its network. Default drain.
+    #[arg(long, value_enum, ignore_case = true)]
+    strategy: Option<Strategy>,
+    /// In place: what happens to pods that were there before. Default keep.
+    #[arg(long, value_enum, ignore_case = true)]
+    legacy_pods: Option<LegacyPods>,
+    /// Go on although the cluster has one schedulable node: all pods are down while it changes.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    allow_single_node: Option<bool>,
+}
+
+/// How a node changes its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Strategy {
+    /// Pods leave the node by eviction before its network changes.
+    Drain,
+    /// The node changes its network under its pods: they keep running, with their addresses.
+    InPlace,
+}
+
+impl Strategy {
+    /// The strategy as the Migration has it.
+    fn wire(self) -> api::migration::Strategy {
+        match self {
+            Self::Drain => api::migration::Strategy::Drain,
+            Self::InPlace => api::migration::Strategy::InPlace,
+        }
+    }
+}
+
+/// What happens, in place, to pods that were there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LegacyPods {
+    /// They live on, and go when their owners replace them.
+    Keep,
+    /// They are evicted under their budgets, once every node is on Calico.
+    Restart,
+}
+
+impl LegacyPods {
+    /// The choice as the Migration has it.
+    fn wire(self) -> api::migration::LegacyPods {
+        match self {
+            Self::Keep => api::migration::LegacyPods::Keep,
+            Self::Restart => api::migration::LegacyPods::Restart,
+        }
+    }
+}
+
+/// Flags for the options. What is not set is detected, or has the default of Calico's controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+#[command(next_help_heading = "flannel to Calico (detected where not set)")]
+#[group(skip)]
+struct OptionFlags {
+    /// IPv4 network of flannel, such as 10.244.0.0/16.
+    #[arg(long, value_name = "CIDR", value_parser = value::network)]
+    flannel_network: Option<Ipv4Net>,
+    /// Name of flannel's DaemonSet.
+    #[arg(long, value_name = "NAME", value_parser = value::object_name)]
+    flannel_daemonset_name: Option<String>,
+    /// Namespace of flannel's DaemonSet.
+    #[arg(long, value_name = "NAMESPACE", value_parser = value::namespace)]
+    flannel_daemonset_namespace: Option<String>,
+    /// MTU of flannel's VXLAN device.
+    #[arg(long, value_name = "BYTES", value_parser = value::mtu)]
+    flannel_mtu: Option<u32>,
+    /// Whether traffic that leaves the cluster is masqueraded: true or false.
+    #[arg(long, value_name = "BOOL", value_parser = value::truth, action = clap::ArgAction::Set)]
+    flannel_ip_masq: Option<bool>,
+    /// Prefix length of a node's subnet.
+    #[arg(long, value_name = "LENGTH", value_parser = value::subnet_length)]
+    flannel_subnet_len: Option<u8>,
+    /// flannel's --kube-annotation-prefix.
+    #[arg(long, value_name = "PREFIX", value_parser = value::annotation_prefix)]
+    flannel_annotation_prefix: Option<String>,
+    /// VXLAN network identifier.
+    #[arg(long, value_name = "VNI", value_parser = value::vni)]
+    flannel_vni: Option<u32>,
+    /// UDP port of VXLAN.
+    #[arg(long, value_name = "PORT", value_parser = value::port)]
+    flannel_port: Option<u16>,
+    /// Name of Calico's DaemonSet.
+    #[arg(long, value_name = "NAME", value_parser = value::object_name)]
+    calico_daemonset_name: Option<String>,
+    /// Namespace of Calico's DaemonSet.
+    #[arg(long, value_name = "NAMESPACE", value_parser = value::namespace)]
+    calico_daemonset_namespace: Option<String>,
+    /// Prefix length of a block of the new IPPool.
+    #[arg(long, value_name = "LENGTH", value_parser = value::block_size)]
+    ippool_block_size: Option<u8>,
+    /// Folder of the CNI configuration on every host.
+    #[arg(long, value_name = "FOLDER", value_parser = value::folder)]
+    cni_config_dir: Option<String>,
+}
+
+impl OptionFlags {
+    /// The flags as options.
+    fn options(&self) -> Options {
+        let Self {
+            flannel_network,
+            flannel_daemonset_name,
+            flannel_daemonset_namespace,
+            flannel_mtu,
+            flannel_ip_masq,
+            flannel_subnet_len,
+            flannel_annotation_prefix,
+            flannel_vni,
+            flannel_port,
+            calico_daemonset_name,
+            calico_daemonset_namespace,
+            ippool_block_size,
+            cni_config_dir,
+        } = self.clone();
+        Options {
+            flannel_network,
+            flannel_daemon_set_name: flannel_daemonset_name,
+            flannel_daemon_set_namespace: flannel_daemonset_namespace,
+            flannel_mtu,
+            flannel_ip_masquerade: flannel_ip_masq,
+            flannel_subnet_length: flannel_subnet_len,
+            flannel_annotation_prefix,
+            flannel_vni,
+            flannel_port,
+            calico_daemon_set_name: calico_daemonset_name,
+            calico_daemon_set_namespace: calico_daemonset_namespace,
+            ip_pool_block_size: ippool_block_size,
+            cni_configuration_directory: cni_config_dir,
+        }
+    }
+}
+
+/// `over` wins where it says something.
+fn merge(under: Options, over: Options) -> Options {
+    let Options {
+        flannel_network,
+        flannel_daemon_set_name,
+        flannel_daemon_set_namespace,
+        flannel_mtu,
+        flannel_ip_masquerade,
+        flannel_subnet_length,
+        flannel_annotation_prefix,
+        flannel_vni,
+        flannel_port,
+        calico_daemon_set_name,
+        calico_daemon_set_namespace,
+        ip_pool_block_size,
+        cni_configuration_directory,
+    } = over;
+    Options {
+        flannel_network: flannel_network.or(under.flannel_network),
+        flannel_daemon_set_name: flannel_daemon_set_name.or(under.flannel_daemon_set_name),
+        flannel_daemon_set_namespace: flannel_daemon_set_namespace.or(under.flannel_daemon_set_namespace),
+        flannel_mtu: flannel_mtu.or(under.flannel_mtu),
+        flannel_ip_masquerade: flannel_ip_masquerade.or(under.flannel_ip_masquerade),
+        flannel_subnet_length: flannel_subnet_length.or(under.flannel_subnet_length),
+        flannel_annotation_prefix: flannel_annotation_prefix.or(under.flannel_annotation_prefix),
+        flannel_vni: flannel_vni.or(under.flannel_vni),
+        flannel_port: flannel_port.or(under.flannel_port),
+        calico_daemon_set_name: calico_daemon_set_name.or(under.calico_daemon_set_name),
+        calico_daemon_set_namespace: calico_daemon_set_namespace.or(under.calico_daemon_set_namespace),
+        ip_pool_block_size: ip_pool_block_size.or(under.ip_pool_block_size),
+        cni_configuration_directory: cni_configuration_directory.or(under.cni_configuration_directory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_later_wins_and_silence_changes_nothing() {
+        let under = Options {
+            flannel_vni: Some(1),
+            flannel_port: Some(8472),
+            ..Options::default()
+        };
+        let over = Options {
+            flannel_vni: Some(4096),
+            ..Options::default()
+        };
+        let merged = merge(under.clone(), over);
+        assert_eq!(
+            merged,
+            Options {
+                flannel_vni: Some(4096),
+                flannel_port: Some(8472),
+                ..Options::default()
+            }
+        );
+        assert_eq!(merge(under.clone(), Options::default()), under);
+    }
+}

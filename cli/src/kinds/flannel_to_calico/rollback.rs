@@ -1,0 +1,373 @@
+//! What going back comes to, node by node: which pods stay, which are evicted, and what agents take back on hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use api::{NodeMigration, names};
+use engine::drain::{self, Pod};
+use engine::words::number;
+use flannel_to_calico::facts::HostFacts;
+use flannel_to_calico::phase::Phase;
+use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+
+use crate::age::age;
+use crate::cluster::Cluster;
+use crate::error::CliError;
+use crate::render::table::{table, wrap};
+
+/// Width of the text.
+const WIDTH: usize = 110;
+/// Pods of so many nodes are listed at most. A node has a hundred pods, and each is told in whole.
+const MOST_NODES: usize = 50;
+/// Requests at a time.
+const AT_ONCE: usize = 8;
+
+/// Pods of a node whose host has left flannel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    /// Those of the old network.
+    stay: usize,
+    /// Those with an address of the new one.
+    evicted: usize,
+}
+
+/// What happens on these nodes, for people. Pods come and go, so they are counted now. If that fails, the numbers of the agents' last reports
+/// are shown with their age.
+pub async fn describe(cluster: &Cluster, nodes: &[&NodeMigration], all: bool, now: Timestamp) -> String {
+    text(nodes, &count(cluster, nodes).await, all, now)
+}
+
+/// Pods of each node that has any to evict; why they are not counted, otherwise.
+async fn count(cluster: &Cluster, nodes: &[&NodeMigration]) -> Result<BTreeMap<String, Counts>, String> {
+    let left: Vec<(&str, &HostFacts)> = nodes
+        .iter()
+        .filter_map(|object| Some((object.spec.node_name.as_str(), facts(object)?)))
+        .collect();
+    if left.len() > MOST_NODES {
+        let nodes = number(left.len(), "node has", "nodes have");
+        return Err(format!(
+            "{nodes} left flannel, and pods are counted on {MOST_NODES} at most"
+        ));
+    }
+    futures::stream::iter(left)
+        .map(|(node, facts)| async move {
+            let pods = cluster.pods_on(node).await?;
+            Ok((node.to_owned(), counts(node, &pods, facts)))
+        })
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+        .map_err(|error: CliError| {
+            let way_out = if error.is_forbidden() {
+                "; the ClusterRole view allows it"
+            } else {
+                ""
+            };
+            format!("{error}{way_out}")
+        })
+}
+
+/// What the agent found on a host that has left flannel; `None` of another one, on which nothing is evicted, and without a report.
+fn facts(object: &NodeMigration) -> Option<&HostFacts> {
+    let status = object.status.as_ref()?;
+    status
+        .facts
+        .as_ref()
+        .filter(|_| status.phase != Some(Phase::Flannel))
+}
+
+/// As the coordinator decides it: a pod is flannel's whose address the agent reports as such.
+fn counts(node: &str, pods: &[Pod], facts: &HostFacts) -> Counts {
+    let old: BTreeSet<IpAddr> = facts
+        .legacy_pods
+        .iter()
+        .flat_map(|pod| pod.addresses.iter().copied())
+        .collect();
+    let residents = drain::residents(pods, node);
+    let (stay, evicted): (Vec<&Pod>, Vec<&Pod>) = [residents.movable, residents.daemon_set]
+        .concat()
+        .into_iter()
+        .filter(|pod| !pod.addresses.is_empty())
+        .partition(|pod| pod.addresses.iter().any(|address| old.contains(address)));
+    Counts {
+        stay: stay.len(),
+        evicted: evicted.len(),
+    }
+}
+
+/// When the agent last wrote what it found.
+fn reported_at(object: &NodeMigration) -> Option<Timestamp> {
+    let entries = object.metadata.managed_fields.iter().flatten();
+    entries
+        .filter(|entry| {
+            entry.manager.as_deref() == Some(names::AGENT_FIELD_MANAGER)
+                && entry.subresource.as_deref() == Some("status")
+        })
+        .filter_map(|entry| Some(entry.time.as_ref()?.0))
+        .max()
+}
+
+fn text(
+    nodes: &[&NodeMigration],
+    counted: &Result<BTreeMap<String, Counts>, String>,
+    all: bool,
+    now: Timestamp,
+) -> String {
+    let row = |object: &&NodeMigration| {
+        let status = object.status.as_ref();
+        let phase = status.and_then(|status| status.phase);
+        let (stay, evicted) = match (phase, facts(object), counted) {
+            (Some(Phase::Flannel), _, _) => ("all".to_owned(), "0".to_owned()),
+            (_, Some(_), Ok(counted)) => numbers(counted.get(&object.spec.node_name).copied()),
+            (_, Some(facts), Err(_)) => numbers(Some(Counts {
+                stay: facts.legacy_pods.iter().filter(|pod| pod.attached).count(),
+                evicted: facts.calico.pods.len(),
+            })),
+            (_, None, _) => numbers(None),
+        };
+        let reported = facts(object).and_then(|_| reported_at(object));
+        let reported = reported.map_or_else(|| "-".to_owned(), |at| format!("{} ago", age(at, now)));
+        let changes = status.map_or(0, |status| status.changes.len());
+        let mut cells = vec![
+            object.spec.node_name.clone(),
+            phase.map_or("-", Phase::as_str).to_owned(),
+            stay,
+            evicted,
+        ];
+        cells.extend(counted.is_err().then_some(reported));
+        cells.push(changes.to_string());
+        cells
+    };
+    let mut header = vec!["NODE", "PHASE", "PODS STAY", "PODS EVICTED"];
+    header.extend(counted.is_err().then_some("REPORTED"));
+    header.push("STEPS ON HOST");
+    let rows: Vec<Vec<String>> = nodes.iter().map(row).collect();
+    let mut text = table(&header, &rows);
+    text.push('\n');
+    if let Err(why) = counted {
+        let old = format!(
+            "Numbers of pods are those of the agents' last reports, as old as REPORTED says, and may be others now: {why}"
+        );
+        text.extend(wrap(&old, WIDTH).into_iter().map(|line| line + "\n"));
+    }
+    text.push_str(
+        "Pods of the old network live on. Those with an address of the new one are evicted under their budgets.\n",
+    );
+    if all {
+        text.push_str(
+            "After the last node, everything that was written for the cluster is taken back, and the old network's DaemonSet \
+             loses its node selector (its pods are rolled).\n",
+        );
+    }
+    text
+}
+
+fn numbers(counts: Option<Counts>) -> (String, String) {
+    let not_known = || ("not known".to_owned(), "not known".to_owned());
+    counts.map_or_else(not_known, |counts| {
+        (counts.stay.to_string(), counts.evicted.to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixture;
+
+    /// A node in this phase, whose agent told 9 minutes ago of two pods of flannel's and one of Calico's.
+    fn node(name: &str, phase: Option<&str>) -> NodeMigration {
+        let pod = |last: u8| {
+            json!({
+                "namespace": "shop", "name": format!("old-{last}"), "sandbox": format!("s{last}"), "link": format!("veth{last}"),
+                "addresses": [format!("10.244.1.{last}"), format!("fd00::{last}")], "attached": true, "routed": true,
+            })
+        };
+        let facts = json!({
+            "cni": { "path": "/etc/cni/net.d", "files": [] },
+            "vxlanDevices": [], "bridge": { "absent": true }, "legacyPods": [pod(10), pod(11)],
+            "calico": { "pods": ["cali1"], "records": 1 },
+            "directRoutes": [], "reversePathFilter": { "all": 1, "interfaces": {} },
+            "subnetEnvironment": { "absent": true }, "flanneldRunning": false, "firewall": [], "leases": 2, "delegates": 0,
+            "detectedAddress": null, "uplink": null, "bridgeNfCallIptables": true,
+        });
+        let entry = |manager: &str, subresource: &str, time: &str| {
+            json!({
+                "manager": manager, "operation": "Update", "apiVersion": "replumb.dev/v1alpha1", "subresource": subresource,
+                "time": time, "fieldsType": "FieldsV1", "fieldsV1": {},
+            })
+        };
+        serde_json::from_value(json!({
+            "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration",
+            "metadata": { "name": name, "managedFields": [
+                entry("replumb-agent", "status", "2026-03-01T09:56:00Z"),
+                entry("replumb-coordinator", "", "2026-03-01T10:04:59Z"),
+            ] },
+            "spec": { "nodeName": name, "migration": "m" },
+            "status": {
+                "observedGeneration": 1, "agentVersion": "0.1.0", "message": "", "phase": phase, "facts": phase.map(|_| facts),
+                "changes": ["link vxlan.calico", "conflist"],
+            },
+        }))
+        .unwrap()
+    }
+
+    /// Pods of worker-1: two of flannel's, 31 with addresses of Calico's, and others that nothing happens to.
+    fn pods() -> Value {
+        let pod = |name: &str, change: Value| {
+            let mut pod = json!({
+                "metadata": { "namespace": "shop", "name": name, "uid": name },
+                "spec": { "nodeName": "worker-1", "containers": [] },
+                "status": { "phase": "Running" },
+            });
+            for (part, fields) in change.as_object().unwrap() {
+                for (key, value) in fields.as_object().unwrap() {
+                    pod[part][key] = value.clone();
+                }
+            }
+            pod
+        };
+        let at = |address: &str| json!({ "podIP": address, "podIPs": [{ "ip": address }] });
+        let mut items: Vec<Value> = (0..31)
+            .map(|number| {
+                pod(
+                    &format!("new-{number}"),
+                    json!({ "status": at(&format!("10.244.1.{}", 100 + number)) }),
+                )
+            })
+            .collect();
+        let traffic =
+            json!({ "namespace": "replumb-system", "labels": { "app.kubernetes.io/component": "traffic" } });
+        items.extend([
+            pod("old-10", json!({ "status": at("10.244.1.10") })),
+            pod("old-11", json!({ "status": at("fd00::11") })),
+            pod("host", json!({ "spec": { "hostNetwork": true }, "status": at("192.0.2.1") })),
+            pod("done", json!({ "status": { "phase": "Succeeded", "podIP": "10.244.1.200" } })),
+            pod("waits", json!({ "status": { "phase": "Pending" } })),
+            pod(
+                "goes",
+                json!({ "metadata": { "deletionTimestamp": "2026-03-01T10:04:00Z" }, "status": at("10.244.1.201") }),
+            ),
+            pod(
+                "static",
+                json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "x" } }, "status": at("10.244.1.202") }),
+            ),
+            pod("replumb-traffic-1", json!({ "metadata": traffic, "status": at("10.244.1.203") })),
+        ]);
+        json!({ "apiVersion": "v1", "kind": "PodList", "metadata": { "resourceVersion": "1" }, "items": items })
+    }
+
+    /// A cluster that answers each request so, and what was asked of it.
+    fn cluster(code: u16, answer: &Value) -> (Cluster, Arc<Mutex<Vec<String>>>) {
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = Arc::clone(&asked);
+        let text = answer.to_string();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            seen.lock().unwrap().push(request.uri().to_string());
+            let body = Body::from(text.clone().into_bytes());
+            let answer = Response::builder().status(code).body(body).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        (Cluster::of(Client::new(service, "default")), asked)
+    }
+
+    fn forbidden() -> Value {
+        json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403,
+            "message": "pods is forbidden: User \"olga\" cannot list resource \"pods\"",
+        })
+    }
+
+    /// The cells of a node's row.
+    fn row<'text>(text: &'text str, node: &str) -> Vec<&'text str> {
+        let line = text.lines().find(|line| line.starts_with(node)).unwrap();
+        line.split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty())
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn pods_are_counted_now_and_not_as_they_were_reported() {
+        let (cluster, asked) = cluster(200, &pods());
+        let node = node("worker-1", Some("Mixed"));
+        let text = describe(&cluster, &[&node], false, fixture::now()).await;
+        assert_eq!(row(&text, "worker-1"), ["worker-1", "Mixed", "2", "31", "2"]);
+        assert!(!text.contains("REPORTED"), "{text}");
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        // Of what the API server has in memory, by its index of nodes.
+        for part in [
+            "/api/v1/pods?",
+            "fieldSelector=spec.nodeName%3Dworker-1",
+            "resourceVersion=0",
+        ] {
+            assert!(asked[0].contains(part), "{asked:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_may_not_list_pods_is_told_how_old_the_numbers_are() {
+        let (cluster, _) = cluster(403, &forbidden());
+        let node = node("worker-1", Some("Mixed"));
+        let text = describe(&cluster, &[&node], false, fixture::now()).await;
+        assert_eq!(row(&text, "NODE")[4], "REPORTED");
+        assert_eq!(
+            row(&text, "worker-1"),
+            ["worker-1", "Mixed", "2", "1", "9m0s ago", "2"]
+        );
+        let words = text.replace('\n', " ");
+        for part in [
+            "may be others now",
+            "cannot list resource",
+            "the ClusterRole view allows it",
+        ] {
+            assert!(words.contains(part), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn pods_of_a_large_cluster_are_not_listed() {
+        let (cluster, asked) = cluster(200, &pods());
+        let names: Vec<String> = (0..=MOST_NODES)
+            .map(|number| format!("worker-{number:03}"))
+            .collect();
+        let nodes: Vec<NodeMigration> = names.iter().map(|name| node(name, Some("Calico"))).collect();
+        let nodes: Vec<&NodeMigration> = nodes.iter().collect();
+        let text = describe(&cluster, &nodes, true, fixture::now()).await;
+        assert_eq!(*asked.lock().unwrap(), [""; 0]);
+        assert_eq!(
+            row(&text, "worker-007"),
+            ["worker-007", "Calico", "2", "1", "9m0s ago", "2"]
+        );
+        let words = text.replace('\n', " ");
+        assert!(
+            words.contains("51 nodes have left flannel, and pods are counted on 50 at most"),
+            "{text}"
+        );
+        assert!(words.contains("After the last node"), "{text}");
+    }
+
+    /// Pods are not listed on nodes where nothing is evicted, however many there are.
+    #[tokio::test]
+    async fn on_a_node_of_flannels_nothing_is_evicted_and_of_a_silent_one_nothing_is_known() {
+        let (cluster, asked) = cluster(403, &forbidden());
+        let (flannel, silent) = (node("worker-1", Some("Flannel")), node("worker-2", None));
+        let mut nodes = vec![&silent];
+        nodes.resize(MOST_NODES + 9, &flannel);
+        let text = describe(&cluster, &nodes, true, fixture::now()).await;
+        assert_eq!(row(&text, "worker-1"), ["worker-1", "Flannel", "all", "0", "2"]);
+        assert_eq!(
+            row(&text, "worker-2"),
+            ["worker-2", "-", "not known", "not known", "2"]
+        );
+        assert_eq!(*asked.lock().unwrap(), [""; 0]);
+    }
+}

@@ -1,0 +1,272 @@
+//! One step of a conversion in a cluster. Each is idempotent, and each write carries the version that was read.
+
+use api::migration::{CalicoDatastoreStatus, TurnedBack};
+use calico_datastore::cluster::calico::Calico;
+use calico_datastore::cluster::step::{Step, StoreWork};
+use crash_point::Edge;
+use datastore::run::Options;
+use engine::decision::{Wait, WaitReason};
+use engine::evict::PodName;
+use engine::words;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::backup;
+use super::drive::Pass;
+use super::look::Observed;
+use super::objects::{patch, spec_change};
+use super::saved::{Saved, on_delete};
+use super::stores::{self, Patience};
+use crate::evict::evict;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+/// Keys of one transaction; etcd takes 128 changes, and as many conditions, by default.
+const BATCH: usize = 100;
+
+/// What a step has come to.
+pub(super) enum Made {
+    /// It was made; what was done, for people.
+    Done(String),
+    /// It could not be made yet.
+    Waits(Wait),
+}
+
+impl Made {
+    fn waits(reason: WaitReason, message: String) -> Self {
+        Self::Waits(Wait {
+            reason,
+            message,
+            until: None,
+        })
+    }
+}
+
+impl Pass<'_> {
+    /// Makes a step that is about the stores alone, and needs nothing of the cluster.
+    pub(super) async fn make_on_stores(
+        &self,
+        step: &Step,
+        known: &mut CalicoDatastoreStatus,
+        memory: &mut Memory,
+    ) -> Made {
+        crash_point::reach(step.name(), Edge::Announced, None).await;
+        let made = match step {
+            Step::TurnBack(why) => {
+                known.turned_back = Some(TurnedBack {
+                    at: self.now,
+                    why: why.clone(),
+                });
+                // Not in the next pass: the API server may be away by then.
+                let begun = self
+                    .begin(StoreWork::TakeBack { nodes_of_v3: true }, known, memory)
+                    .await;
+                match begun {
+                    Made::Done(_) => Made::Done(format!("{why}: everything is taken back")),
+                    waits @ Made::Waits(_) => waits,
+                }
+            }
+            Step::StopWork => {
+                memory.calico_datastore.worker.stop();
+                Made::Done("what was done on the stores is stopped".to_owned())
+            }
+            Step::Work(work) => self.begin(*work, known, memory).await,
+            Step::BackUp
+            | Step::StopControllers
+            | Step::WriteConfiguration(_)
+            | Step::WriteDaemonSet(_)
+            | Step::Restart(_)
+            | Step::WriteControllers(_)
+            | Step::WriteStrategy(_)
+            | Step::Finish => Made::Done(String::new()),
+        };
+        crash_point::reach(step.name(), Edge::Changed, None).await;
+        made
+    }
+
+    /// Makes the step, and says for people what was done. [`Step::Finish`] is not made here.
+    pub(super) async fn make(
+        &self,
+        step: &Step,
+        known: &mut CalicoDatastoreStatus,
+        memory: &mut Memory,
+        observed: &Observed,
+    ) -> Result<Made, WriteError> {
+        if matches!(step, Step::TurnBack(_) | Step::StopWork | Step::Work(_)) {
+            return Ok(self.make_on_stores(step, known, memory).await);
+        }
+        crash_point::reach(step.name(), Edge::Announced, None).await;
+        let made = match step {
+            Step::BackUp => self.back_up(known, memory).await?,
+            Step::Restart(pods) => self.restart(pods, memory).await,
+            Step::StopControllers => {
+                let change = json!({ "spec": { "replicas": 0 } });
+                self.write(observed.controllers.as_ref(), change).await?;
+                Made::Done(
+                    "calico-kube-controllers is stopped: policies that change take no effect until it is back".to_owned(),
+                )
+            }
+            Step::WriteConfiguration(calico) => {
+                self.write_configuration(*calico, observed.configuration.as_ref())
+                    .await?;
+                Made::Done(format!(
+                    "the ConfigMap says what it says for Calico {}",
+                    calico.as_str()
+                ))
+            }
+            Step::WriteDaemonSet(calico) => {
+                let change = held(self.saved, &observed.daemon_set, *calico);
+                self.write(Some(&observed.daemon_set), change).await?;
+                Made::Done(format!(
+                    "the DaemonSet of calico-node makes pods of Calico {}, node by node",
+                    calico.as_str()
+                ))
+            }
+            Step::WriteControllers(calico) => {
+                self.write_controllers(*calico, observed.controllers.as_ref())
+                    .await?;
+                Made::Done(format!(
+                    "calico-kube-controllers is that of Calico {}",
+                    calico.as_str()
+                ))
+            }
+            Step::WriteStrategy(calico) => {
+                let strategy = &self.saved.daemon_set.of(*calico).strategy;
+                let change = spec_change(&observed.daemon_set, &[("updateStrategy", strategy)]);
+                self.write(Some(&observed.daemon_set), change).await?;
+                Made::Done("the DaemonSet of calico-node rolls its pods by itself again".to_owned())
+            }
+            Step::TurnBack(_) | Step::StopWork | Step::Work(_) | Step::Finish => Made::Done(String::new()),
+        };
+        crash_point::reach(step.name(), Edge::Changed, None).await;
+        Ok(made)
+    }
+
+    /// Lets pods of calico-node be made again. One whose eviction was refused is asked for again when it is time.
+    async fn restart(&self, pods: &[PodName], memory: &mut Memory) -> Made {
+        let is_due = |pod: &&PodName| {
+            let refusal = memory.refusals.get(&pod.uid);
+            refusal.is_none_or(|refusal| refusal.next_try <= self.now)
+        };
+        let due: Vec<PodName> = pods.iter().filter(is_due).cloned().collect();
+        evict(self.context, &due, None, memory).await;
+        let refused = pods
+            .iter()
+            .find_map(|pod| Some((pod, memory.refusals.get(&pod.uid)?)));
+        if let Some((pod, refusal)) = refused {
+            let reason = if refusal.by_budget {
+                WaitReason::DisruptionBudget
+            } else {
+                WaitReason::EvictionRefused
+            };
+            let message = format!(
+                "the eviction of pod {}/{} is refused: {}",
+                pod.namespace, pod.name, refusal.message
+            );
+            return Made::waits(reason, message);
+        }
+        let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
+        Made::Done(format!("made again: {}", words::names(&names)))
+    }
+
+    async fn back_up(
+        &self,
+        known: &mut CalicoDatastoreStatus,
+        memory: &mut Memory,
+    ) -> Result<Made, WriteError> {
+        let read = match self.ask(memory, known, backup::read).await {
+            Ok(read) => read,
+            Err(why) => return Ok(Made::waits(WaitReason::Datastore, why)),
+        };
+        // The same time at each attempt: what one has written, and did not live to record, is the next one's.
+        let begun = self
+            .migration
+            .status
+            .as_ref()
+            .and_then(|status| status.started_at);
+        let made = backup::keep(self.context, &read, begun.unwrap_or(self.now)).await?;
+        let said = format!(
+            "backup: Secret {}/{} ({} parts, {} keys of v2, {} of v3, sha256 {})",
+            self.context.namespace, made.name, made.parts, made.v2_keys, made.v3_keys, made.sha256
+        );
+        known.backup = Some(made);
+        Ok(Made::Done(said))
+    }
+
+    async fn begin(&self, work: StoreWork, known: &CalicoDatastoreStatus, memory: &mut Memory) -> Made {
+        let settings = &known.settings;
+        // Another connection than the one that looks: in the middle of the work a store is waited for.
+        let (v2, v3) = (&settings.etcd_v2.value, &settings.etcd_v3.value);
+        let stores = match stores::connect(self.context, v2, v3, Patience::Waits).await {
+            Ok(stores) => stores,
+            Err(problem) => return Made::waits(WaitReason::Datastore, problem.to_string()),
+        };
+        let seconds = |seconds: u32| SignedDuration::from_secs(i64::from(seconds));
+        let options = Options {
+            settle: seconds(settings.settle_seconds.value),
+            pause_limit: seconds(settings.pause_limit_seconds.value),
+            batch: BATCH,
+            // Taken before Calico was paused.
+            backups: None,
+            no_nodes_of_v3: matches!(work, StoreWork::TakeBack { nodes_of_v3: false }),
+            holder: format!(
+                "replumb's coordinator on node {}, since {}",
+                self.context.node_name,
+                Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+            ),
+        };
+        let over_existing = settings.ignore_v3_data.value;
+        memory
+            .calico_datastore
+            .worker
+            .begin(stores, options, work, over_existing);
+        Made::Done(words(work).to_owned())
+    }
+
+    async fn write_configuration(&self, calico: Calico, there: Option<&Value>) -> Result<(), WriteError> {
+        let (Some(known), Some(there)) = (&self.saved.configuration, there) else {
+            return Ok(());
+        };
+        let wanted = json!(known.of(calico));
+        let Some(change) = ::api::merge::difference(&there["data"], &wanted) else {
+            return Ok(());
+        };
+        self.write(Some(there), json!({ "data": change })).await
+    }
+
+    async fn write_controllers(&self, calico: Calico, there: Option<&Value>) -> Result<(), WriteError> {
+        let (Some(known), Some(there)) = (&self.saved.controllers, there) else {
+            return Ok(());
+        };
+        let wanted = known.of(calico);
+        let mut change = spec_change(there, &[("template", &wanted.template)]);
+        change["spec"]["replicas"] = json!(wanted.replicas);
+        self.write(Some(there), change).await
+    }
+
+    /// Writes what is left of an object. What is done about one that is gone was decided before.
+    async fn write(&self, there: Option<&Value>, change: Value) -> Result<(), WriteError> {
+        if let Some(there) = there {
+            patch(self.context, there, change, false).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of what is done on the stores, for people.
+fn words(work: StoreWork) -> &'static str {
+    match work {
+        StoreWork::Convert => "Calico is paused and its data are converted",
+        StoreWork::AnnounceNodes => "it is recorded that calico-nodes of v3 may run",
+        StoreWork::Complete => "Calico is let work with etcd v3",
+        StoreWork::TakeBack { nodes_of_v3: true } => "Calico is let work with etcd v2 again",
+        StoreWork::TakeBack { nodes_of_v3: false } => "etcd v3 is made as it was before",
+    }
+}
+
+/// The patch of the `DaemonSet` that gives it these pods and rolls none of them.
+fn held(saved: &Saved, there: &Value, calico: Calico) -> Value {
+    let mut change = spec_change(there, &[("template", &saved.daemon_set.of(calico).template)]);
+    change["spec"]["updateStrategy"] = json!({ "type": on_delete()["type"], "rollingUpdate": null });
+    change
+}

@@ -1,0 +1,304 @@
+//! One pass of a conversion in a cluster: what is there becomes a view, the view a decision, the decision one step. The stores come first:
+//! whatever else cannot be looked at, or not be written, does not keep Calico paused.
+
+use api::migration::{CalicoDatastoreStatus, Desired, Direction, MigrationPhase, TurnedBack};
+use api::{Migration, MigrationStatus};
+use calico_datastore::cluster::calico::Calico;
+use calico_datastore::cluster::decide::{decide, urgent};
+use calico_datastore::cluster::step::{Stage, Step};
+use calico_datastore::cluster::view::{Next, Policy};
+use engine::decision::{Decision, WaitReason};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::apply::Made;
+use super::found;
+use super::look::Observed;
+use super::saved::Saved;
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::lifecycle::wait;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::tell::Tone;
+use crate::write::WriteError;
+use crate::{limits, stages, stop, traffic};
+
+/// What one pass is made on.
+pub(super) struct Pass<'pass> {
+    pub(super) context: &'pass Context,
+    pub(super) cache: &'pass Cache,
+    pub(super) migration: &'pass Migration,
+    pub(super) saved: &'pass Saved,
+    pub(super) snapshot: &'pass Snapshot,
+    /// Whether nothing is left to do but to take away what was made for the time of the migration.
+    pub(super) is_over: bool,
+    pub(super) now: Timestamp,
+}
+
+impl Pass<'_> {
+    /// Where it leads. Who has turned back once does not turn again: what was taken back is converted anew by another Migration.
+    pub(super) fn direction(&self, known: &CalicoDatastoreStatus) -> Direction {
+        let has_turned = known.turned_back.is_some();
+        match self.migration.spec.desired {
+            // Half of a conversion is nothing to stay at.
+            Desired::Rollback | Desired::Abort => Direction::Back,
+            Desired::Plan | Desired::Run | Desired::Pause if has_turned => Direction::Back,
+            Desired::Plan | Desired::Run | Desired::Pause => Direction::There,
+        }
+    }
+}
+
+/// The phase of the Migration in this stage.
+fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
+    match (direction, stage) {
+        (Direction::Back, _) => MigrationPhase::RollingBack,
+        (Direction::There, Stage::Prepare | Stage::Convert) => MigrationPhase::Preparing,
+        (Direction::There, Stage::Nodes | Stage::Controllers) => MigrationPhase::Rolling,
+        (Direction::There, Stage::Open | Stage::CleanUp) => MigrationPhase::Finishing,
+    }
+}
+
+/// One pass of a migration that has begun.
+pub async fn go_on(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    saved: &Saved,
+    mut known: CalicoDatastoreStatus,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    if status.phase.is_over() {
+        return Ok(());
+    }
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    let is_cleaning = known
+        .stage
+        .as_ref()
+        .is_some_and(|stage| stage.name == Stage::CleanUp);
+    let pass = Pass {
+        context,
+        cache,
+        migration,
+        saved,
+        snapshot: &snapshot,
+        is_over: is_cleaning,
+        now: Timestamp::now(),
+    };
+    let stores = pass.stores(memory, &mut known).await;
+    let work = memory.calico_datastore.worker.look().await;
+    if let Some(why) = memory.calico_datastore.worker.took_back()
+        && pass.direction(&known) == Direction::There
+    {
+        known.turned_back = Some(TurnedBack { at: pass.now, why });
+    }
+    pass.count(&mut known);
+    let first = stores
+        .as_ref()
+        .ok()
+        .and_then(|stores| urgent(pass.direction(&known), stores, &work, pass.now));
+    if let Some(next) = first {
+        let direction = pass.direction(&known);
+        pass.enter(&next, direction, &mut known, status);
+        match next.decision {
+            Decision::Run(step) => {
+                let made = pass.make_on_stores(&step, &mut known, memory).await;
+                done(Ok(made), status)?;
+            }
+            other => tell(other, status),
+        }
+        status.calico_datastore = Some(Box::new(known));
+        return Ok(());
+    }
+    let adopted = super::adopt(context, cache, migration).await;
+    let held = pass.traffic(memory, &known, adopted, status).await;
+    let Some(observed) = pass.observe(&known).await? else {
+        let message = format!(
+            "DaemonSet {} is gone: somebody has deleted it. Apply it again, of v2 as long as Calico works with etcd v2, and this goes on",
+            known.settings.daemon_set.value
+        );
+        wait(status, WaitReason::DaemonSetRollout, message);
+        status.calico_datastore = Some(Box::new(known));
+        return Ok(());
+    };
+    let is_past = matches!(&stores, Ok(stores) if stores.is_past_the_point_of_no_return());
+    let controllers = pass.controllers(&known, &observed);
+    let controllers_work = pass
+        .controllers_work(memory, &known, &stores, controllers.as_ref())
+        .await;
+    let view = pass.view(&known, &observed, stores, controllers, controllers_work, &work);
+    let policy = Policy {
+        at_once: limits::rules(migration)
+            .max_unavailable
+            .resolve(observed.nodes.len()),
+        hold: held.hold,
+    };
+    let next = decide(&view, &policy);
+    let direction = if is_past {
+        Direction::There
+    } else {
+        pass.direction(&known)
+    };
+    pass.enter(&next, direction, &mut known, status);
+    progress(status, &observed, direction);
+    match next.decision {
+        Decision::Run(Step::Finish) => pass.finish(direction, memory, &mut known, status).await?,
+        Decision::Run(step) => {
+            let made = Box::pin(pass.make(&step, &mut known, memory, &observed)).await;
+            done(made, status)?;
+        }
+        other => tell(other, status),
+    }
+    // On the way back traffic stops nothing.
+    if let Some(stop) = held.stop
+        && direction == Direction::There
+        && status.phase != MigrationPhase::Halted
+        && !status.phase.is_over()
+    {
+        stop::halt(status, &stop);
+    }
+    if is_past && pass.wants_back() && !status.phase.is_over() {
+        status.message = format!(
+            "{}. This is past the point of no return, and goes on to its end: Calico works with etcd v3",
+            status.message.trim_end_matches('.')
+        );
+    }
+    status.calico_datastore = Some(Box::new(known));
+    Ok(())
+}
+
+/// Says what a step has come to. What the API server refuses is nothing that another pass mends.
+fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
+    match made {
+        Ok(Made::Done(said)) => {
+            status.blocked = String::new();
+            status.message = said;
+        }
+        Ok(Made::Waits(found)) => wait(status, found.reason, found.message),
+        Err(error) => match error.refusal() {
+            Some(why) => {
+                let message = format!("{error}: the API server refuses it: {why}");
+                wait(status, WaitReason::CheckFailing, message);
+            }
+            None => return Err(error),
+        },
+    }
+    Ok(())
+}
+
+/// What is waited for, or stands against it.
+fn tell(decision: Decision<Step>, status: &mut MigrationStatus) {
+    match decision {
+        Decision::Wait(found) => wait(status, found.reason, found.message),
+        Decision::Halt(halt) => {
+            status.phase = MigrationPhase::Halted;
+            halt.reason.as_str().clone_into(&mut status.blocked);
+            status.message = halt.message;
+        }
+        Decision::Run(_) | Decision::Settled => {}
+    }
+}
+
+fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direction) {
+    let target = match direction {
+        Direction::There => Calico::V3,
+        Direction::Back => Calico::V2,
+    };
+    let done = observed.nodes.iter().filter(|node| node.is_done(target)).count();
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    status.progress.text = format!("{done}/{} nodes", observed.nodes.len());
+    status.progress.nodes = number(observed.nodes.len());
+    status.progress.done = number(done);
+}
+
+impl Pass<'_> {
+    /// Whether somebody wants all of it taken back.
+    fn wants_back(&self) -> bool {
+        match self.migration.spec.desired {
+            Desired::Rollback | Desired::Abort => true,
+            Desired::Plan | Desired::Run | Desired::Pause => false,
+        }
+    }
+
+    fn enter(
+        &self,
+        next: &Next,
+        direction: Direction,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) {
+        if let Some(stage) = next.stage {
+            stages::enter(&mut known.stage, &mut known.history, stage, direction, self.now);
+            status.phase = phase(stage, direction);
+        }
+    }
+
+    /// Counts pods that wait for a network.
+    fn count(&self, known: &mut CalicoDatastoreStatus) {
+        let waiting = found::without_network(self.cache);
+        let count = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+        known.first_without_network = waiting.into_iter().next().map(|pod| pod.key);
+        known.pods_without_network = count;
+        if known.paused_since.is_some() {
+            known.most_pods_without_network = known.most_pods_without_network.max(count);
+        }
+        let metrics = &self.context.metrics;
+        metrics.pods_without_network.set(i64::from(count));
+        metrics.calico_paused.set(i64::from(known.paused_since.is_some()));
+    }
+}
+
+impl Pass<'_> {
+    /// Takes away what was made for the time of the migration, and says that it is over.
+    async fn finish(
+        &self,
+        direction: Direction,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        use crash_point::Edge;
+        crash_point::reach(Step::Finish.name(), Edge::Announced, None).await;
+        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
+        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
+            wait(status, held.reason, held.message);
+            return Ok(());
+        }
+        status.message = match direction {
+            Direction::There => format!(
+                "Calico works with etcd v3, on every node with {}. etcd v2 is as it was, but for its flag; {} pods waited at most",
+                known.settings.to_image.value, known.most_pods_without_network
+            ),
+            Direction::Back => {
+                let why = known
+                    .turned_back
+                    .as_ref()
+                    .map(|turned| format!("{}: ", turned.why))
+                    .unwrap_or_default();
+                format!("{why}Calico works with etcd v2 as before, and etcd v3 is as it was")
+            }
+        };
+        crash_point::reach(Step::Finish.name(), Edge::Changed, None).await;
+        stages::finish(&mut known.stage, &mut known.history, self.now);
+        status.phase = match direction {
+            Direction::There => MigrationPhase::Completed,
+            Direction::Back => MigrationPhase::RolledBack,
+        };
+        status.completed_at = Some(self.now);
+        status.blocked = String::new();
+        self.context.metrics.pods_without_network.set(0);
+        self.context.metrics.calico_paused.set(0);
+        let phase = status.phase;
+        self.context
+            .teller
+            .migration(
+                self.migration,
+                Tone::Normal,
+                &format!("{phase:?}"),
+                &status.message,
+            )
+            .await;
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+//! Everything that a decision depends on, of one pass.
+
+use std::sync::Arc;
+
+use api::migration::{CalicoDatastoreStatus, Direction, TurnedBack};
+use calico_datastore::cluster::calico::{Calico, Each, Says};
+use calico_datastore::cluster::manifest::{self, Name};
+use calico_datastore::cluster::nodes::NodeView;
+use calico_datastore::cluster::view::{
+    ControllersView, ControllersWork, DaemonSetView, StoresView, View, Work,
+};
+use calico_datastore::run::record::{Phase, Record};
+use datastore::error::StoreError;
+use datastore::stores::Stores;
+use engine::check::names;
+use jiff::SignedDuration;
+use serde_json::Value;
+
+use super::drive::Pass;
+use super::found::{self, Waiting};
+use super::objects::{get, named};
+use super::saved::{Saved, on_delete, parts};
+use crate::facts;
+use crate::memory::Memory;
+use crate::pod_index::Index;
+use crate::snapshot::node_order;
+use crate::write::WriteError;
+
+/// For so long after v3 was opened a pod without an address is said to wait for the network.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
+
+/// What was read of the cluster.
+pub(super) struct Observed {
+    /// The `DaemonSet`.
+    pub daemon_set: Value,
+    /// The Deployment of the controllers.
+    pub controllers: Option<Value>,
+    /// The `ConfigMap`.
+    pub configuration: Option<Value>,
+    pods: Arc<Index>,
+    /// Pods that wait for a network.
+    pub waiting: Vec<Waiting>,
+    /// calico-node on every node.
+    pub nodes: Vec<NodeView>,
+}
+
+impl Pass<'_> {
+    /// Reads the objects. `None` when the `DaemonSet` is gone.
+    pub(super) async fn observe(
+        &self,
+        known: &CalicoDatastoreStatus,
+    ) -> Result<Option<Observed>, WriteError> {
+        let read = async |name: Option<Name>| match name {
+            Some(name) => get(self.context, &name).await,
+            None => Ok(None),
+        };
+        let settings = &known.settings;
+        let (daemon_set, controllers, configuration) = tokio::try_join!(
+            read(named("DaemonSet", &settings.daemon_set.value)),
+            read(named("Deployment", &settings.controllers.value)),
+            read(named("ConfigMap", &settings.configuration.value)),
+        )?;
+        let Some(daemon_set) = daemon_set else {
+            return Ok(None);
+        };
+        let pods = self.cache.pods.index();
+        let nodes = self.nodes(&pods, &settings.daemon_set.value);
+        Ok(Some(Observed {
+            daemon_set,
+            controllers,
+            configuration,
+            waiting: found::without_network(self.cache),
+            nodes,
+            pods,
+        }))
+    }
+
+    fn nodes(&self, pods: &Index, key: &str) -> Vec<NodeView> {
+        let order = node_order(self.snapshot, &self.context.node_name);
+        let views = order.into_iter().map(|name| NodeView {
+            ready: self
+                .snapshot
+                .nodes
+                .get(&name)
+                .is_some_and(|node| facts::nodes::is_ready(node)),
+            pods: pods
+                .on(&name)
+                .iter()
+                .filter(|pod| found::is_of_daemon_set(pod, key))
+                .map(|pod| found::calico_pod(pods, pod, self.saved))
+                .collect(),
+            name,
+        });
+        // Where the DaemonSet makes none, there is none to be made again. Where it had made one, one is missing.
+        views
+            .filter(|view| !view.pods.is_empty() || self.saved.nodes.contains(&view.name))
+            .collect()
+    }
+
+    /// Asks both stores; an error says why nobody knows, and what helps.
+    pub(super) async fn ask<T>(
+        &self,
+        memory: &mut Memory,
+        known: &CalicoDatastoreStatus,
+        question: impl AsyncFnOnce(&Stores) -> Result<T, StoreError>,
+    ) -> Result<T, String> {
+        let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
+        let asked = memory.calico_datastore.ask(self.context, v2, v3, question);
+        asked.await.map_err(|problem| problem.to_string())
+    }
+
+    /// Both stores as they are, or why nobody knows; what the record says is written down.
+    pub(super) async fn stores(
+        &self,
+        memory: &mut Memory,
+        known: &mut CalicoDatastoreStatus,
+    ) -> Result<StoresView, String> {
+        let (record, mut view) = self.ask(memory, known, read).await?;
+        self.write_down(known, record.as_ref(), &view);
+        view.is_ours = record.is_some_and(|record| known.record == Some(record.id));
+        Ok(view)
+    }
+
+    fn write_down(&self, known: &mut CalicoDatastoreStatus, record: Option<&Record>, view: &StoresView) {
+        let is_paused = view.is_paused();
+        known.record_phase = record.map(|record| record.phase.to_string());
+        known.paused_since = record
+            .filter(|_| is_paused)
+            .map(|record| record.paused_at.unwrap_or(record.started_at));
+        known.paused_until = record.filter(|_| is_paused).map(|record| record.abort_at);
+        if view.phase == Some(Phase::Completed) && view.is_past_the_point_of_no_return() {
+            known.opened_at = known.opened_at.or(Some(self.now));
+        }
+        // Before that nothing was begun by us.
+        let Some(record) = record.filter(|_| known.backup.is_some()) else {
+            return;
+        };
+        let is_ours = known.record.as_ref() == Some(&record.id);
+        match record.phase {
+            // One of before this migration says nothing of it.
+            Phase::Aborted if is_ours && self.direction(known) == Direction::There => {
+                let why = record
+                    .why
+                    .clone()
+                    .unwrap_or_else(|| "somebody took the conversion back".to_owned());
+                known.turned_back = Some(TurnedBack { at: self.now, why });
+            }
+            Phase::Aborted => {}
+            Phase::Pausing
+            | Phase::Paused
+            | Phase::Writing
+            | Phase::Written
+            | Phase::Verified
+            | Phase::Completing
+            | Phase::Completed
+            | Phase::Aborting => known.record = Some(record.id.clone()),
+        }
+    }
+
+    /// Everything at once.
+    pub(super) fn view<'pass>(
+        &self,
+        known: &CalicoDatastoreStatus,
+        observed: &'pass Observed,
+        stores: Result<StoresView, String>,
+        controllers: Option<ControllersView>,
+        controllers_work: ControllersWork,
+        work: &'pass Work,
+    ) -> View<'pass> {
+        let saved = self.saved;
+        View {
+            direction: self.direction(known),
+            is_backed_up: known.backup.is_some(),
+            stores,
+            configuration: configuration(saved, observed.configuration.as_ref()),
+            daemon_set: daemon_set(saved, &observed.daemon_set),
+            nodes: &observed.nodes,
+            controllers,
+            controllers_work,
+            work,
+            without_network: self.still_waiting(known, observed),
+            now: self.now,
+        }
+    }
+
+    /// The controllers as they are.
+    pub(super) fn controllers(
+        &self,
+        known: &CalicoDatastoreStatus,
+        observed: &Observed,
+    ) -> Option<ControllersView> {
+        controllers(self.saved, observed.controllers.as_ref(), || {
+            found::controller_pods(&observed.pods, &known.settings.controllers.value)
+        })
+    }
+
+    /// Pods that wait since before v3 was opened, but for those that have waited since before all of this. After a while it is not the network
+    /// that they wait for.
+    fn still_waiting(&self, known: &CalicoDatastoreStatus, observed: &Observed) -> Option<String> {
+        let opened_at = known
+            .opened_at
+            .filter(|opened| self.now.duration_since(*opened) < PATIENCE)?;
+        let waits = |waiting: &&Waiting| {
+            waiting.made.is_none_or(|made| made <= opened_at)
+                && !self.saved.without_network.contains(&waiting.uid)
+        };
+        let left: Vec<&str> = observed
+            .waiting
+            .iter()
+            .filter(waits)
+            .map(|waiting| waiting.key.as_str())
+            .collect();
+        (!left.is_empty()).then(|| {
+            format!(
+                "{} pods that waited for a network have none yet: {}",
+                left.len(),
+                names(&left)
+            )
+        })
+    }
+}
+
+async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), StoreError> {
+    // v2 first: who decides by the record must not decide by an older one.
+    let v2 = stores.ready_v2().await?;
+    let (recorded, information) = tokio::try_join!(stores.record(), stores.cluster_information())?;
+    let record = recorded.map(|recorded| recorded.record);
+    let view = StoresView {
+        phase: record.as_ref().map(|record| record.phase),
+        v2,
+        v3: datastore::stores::ready_v3(information.as_ref().map(|(_, value)| value))?,
+        abort_at: record.as_ref().map(|record| record.abort_at),
+        nodes_of_v3: record.as_ref().is_some_and(|record| record.nodes_of_v3),
+        is_ours: false,
+    };
+    Ok((record, view))
+}
+
+fn configuration(saved: &Saved, there: Option<&Value>) -> Option<Says> {
+    let known = saved.configuration.as_ref()?;
+    Some(there.map_or(Says::Missing, |there| Says::of(&manifest::texts(there), known)))
+}
+
+fn daemon_set(saved: &Saved, there: &Value) -> DaemonSetView {
+    let now = parts(there);
+    let known = &saved.daemon_set;
+    let template = Each {
+        v2: known.v2.template.clone(),
+        v3: known.v3.template.clone(),
+    };
+    let strategy = Each {
+        v2: known.v2.strategy.clone(),
+        v3: known.v3.strategy.clone(),
+    };
+    let number = |field: &str| there["status"][field].as_u64().unwrap_or_default();
+    let missing = number("desiredNumberScheduled").saturating_sub(number("currentNumberScheduled"));
+    DaemonSetView {
+        template: Says::of(&now.template, &template),
+        strategy: Says::of(&now.strategy, &strategy),
+        is_held: now.strategy["type"] == on_delete()["type"],
+        missing: usize::try_from(missing).unwrap_or(usize::MAX),
+    }
+}
+
+fn controllers(
+    saved: &Saved,
+    there: Option<&Value>,
+    pods: impl FnOnce() -> usize,
+) -> Option<ControllersView> {
+    let known = saved.controllers.as_ref()?;
+    let Some(there) = there else {
+        // Deleted by somebody: there is nobody who writes, and nothing that is as it has to be.
+        return Some(ControllersView {
+            template: Says::Missing,
+            is_stopped: true,
+            is_whole: false,
+            pods: 0,
+            is_available: false,
+        });
+    };
+    let template = Each {
+        v2: known.v2.template.clone(),
+        v3: known.v3.template.clone(),
+    };
+    let says = Says::of(&there["spec"]["template"], &template);
+    let replicas = there["spec"]["replicas"].as_i64().unwrap_or(1);
+    let wanted = if says.is(Calico::V3) {
+        known.v3.replicas
+    } else {
+        known.v2.replicas
+    };
+    let status = &there["status"];
+    let number = |field: &str| status[field].as_i64().unwrap_or_default();
+    let is_seen =
+        number("observedGeneration") >= there["metadata"]["generation"].as_i64().unwrap_or_default();
+    Some(ControllersView {
+        template: says,
+        is_stopped: replicas == 0,
+        is_whole: replicas == wanted,
+        pods: pods(),
+        is_available: is_seen
+            && number("updatedReplicas") >= replicas
+            && number("availableReplicas") >= replicas,
+    })
+}

@@ -1,0 +1,89 @@
+//! The objects of Calico's in the cluster, read and written as they are stored: every field is kept.
+
+use calico_datastore::cluster::manifest::Name;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch};
+use serde_json::{Value, json};
+
+use crate::answers;
+use crate::context::Context;
+use crate::write::{WriteError, parameters};
+
+/// Where the `DaemonSet`s and Deployments are, whatever a manifest of that time says.
+const APPS: &str = "apps/v1";
+
+/// The name of a `DaemonSet`, a Deployment or a `ConfigMap` as it is read and written.
+pub fn current(name: &Name) -> Name {
+    let version = if name.kind == "ConfigMap" { "v1" } else { APPS };
+    Name {
+        version: version.to_owned(),
+        ..name.clone()
+    }
+}
+
+/// The name of an object of this kind by `namespace/name`; `None` where there is none.
+pub fn named(kind: &str, key: &str) -> Option<Name> {
+    let (namespace, name) = key.split_once('/')?;
+    Some(current(&Name {
+        version: String::new(),
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }))
+}
+
+fn api(context: &Context, name: &Name) -> Api<DynamicObject> {
+    let (group, version) = name.version.rsplit_once('/').unwrap_or(("", &name.version));
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &name.kind));
+    if name.namespace.is_empty() {
+        Api::all_with(context.client.clone(), &kind)
+    } else {
+        Api::namespaced_with(context.client.clone(), &name.namespace, &kind)
+    }
+}
+
+/// The object as it is stored; `None` when there is none, or no such kind.
+pub async fn get(context: &Context, name: &Name) -> Result<Option<Value>, WriteError> {
+    match answers::get_opt(&api(context, name), &name.name).await {
+        // Objects of the API server always serialize.
+        Ok(found) => Ok(found.map(|object| serde_json::to_value(&object).unwrap_or_default())),
+        // A kind that nobody serves is answered with a plain text, without the reason NotFound.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(source) => Err(WriteError::of("reading", name.words(), source)),
+    }
+}
+
+/// Merge-patches an object as it was read. With `dry_run` nothing is stored; what would be is returned.
+pub async fn patch(
+    context: &Context,
+    read: &Value,
+    change: Value,
+    dry_run: bool,
+) -> Result<Value, WriteError> {
+    let name = current(&Name::of(read));
+    let mut change = change;
+    // By what was read: whoever has changed it since is looked at first.
+    change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
+    let mut parameters = parameters();
+    parameters.dry_run = dry_run;
+    let patched = answers::patch(
+        &api(context, &name),
+        &name.name,
+        &parameters,
+        &Patch::Merge(change),
+    )
+    .await
+    .map_err(|source| WriteError::of("writing", name.words(), source))?;
+    Ok(serde_json::to_value(&patched).unwrap_or_default())
+}
+
+/// The patch that gives an object these fields of its spec, and takes away what they have no more.
+pub fn spec_change(read: &Value, wanted: &[(&str, &Value)]) -> Value {
+    let mut change = json!({ "spec": {} });
+    for (field, value) in wanted {
+        if let Some(difference) = ::api::merge::difference(&read["spec"][*field], value) {
+            change["spec"][*field] = difference;
+        }
+    }
+    change
+}

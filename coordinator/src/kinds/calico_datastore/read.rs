@@ -1,0 +1,443 @@
+//! Reading what the checks and the plan depend on. Changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::migration::CalicoDatastore;
+use calico::NODE_CONTAINER;
+use calico::etcd_access::ConfigMaps;
+use calico_datastore::cluster::checks::{PERMISSIONS, PERMISSIONS_AT_HOME};
+use calico_datastore::cluster::detect::detect;
+use calico_datastore::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
+use calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
+use calico_datastore::left::Left;
+use calico_datastore::sources::Source;
+use engine::cluster::{self, Malformed};
+use engine::owner::Owner;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{Node, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::looks::{Asked, Looks};
+use super::objects::{current, get, patch, spec_change};
+use super::{found, left, saved, wishes};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::write::WriteError;
+use crate::{facts, node_migrations, read};
+
+/// Parts of the images of what writes into etcd v2 beside calico-node: calico-kube-controllers, and what was there before it.
+const CONTROLLER_IMAGES: [&str; 2] = ["calico/kube-controllers", "calico/kube-policy-controller"];
+/// Of an object of the manifest.
+const MISSING: &str = "it is not in the cluster";
+/// An object in a refusal that is longer than this is left out, in bytes.
+const LONGEST: usize = 200;
+
+/// Takes a manifest apart. An error is everything that is wrong with it.
+pub fn manifest(text: &str) -> Result<Manifest, Vec<String>> {
+    let mut documents = Vec::new();
+    for document in yaml_serde::Deserializer::from_str(text) {
+        match Value::deserialize(document) {
+            Ok(value) => documents.push(value),
+            Err(error) => return Err(vec![format!("it is no YAML: {error}")]),
+        }
+    }
+    manifest::read(&documents)
+}
+
+/// Everything that the checks and the plan need.
+pub async fn cluster(
+    context: &Context,
+    cache: &Cache,
+    looks: &mut Looks,
+    kind: &CalicoDatastore,
+    by: Asked,
+) -> Result<ClusterFacts, WriteError> {
+    let nodes = cache.nodes.state();
+    let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
+    let manifest = manifest(&kind.manifest);
+    let mut cluster = ClusterFacts {
+        nodes: nodes
+            .into_iter()
+            .filter(|node| node.operating_system != "windows")
+            .map(|node| (node.name.clone(), node))
+            .collect(),
+        without_network: found::without_network(cache)
+            .into_iter()
+            .map(|pod| pod.key)
+            .collect(),
+        kubernetes_version: version(context).await?,
+        ..ClusterFacts::default()
+    };
+    cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
+    let at_home = read::permissions_in(context, &PERMISSIONS_AT_HOME, &context.namespace).await?;
+    cluster.permissions.extend(at_home);
+    cluster.policies = read::policies(context).await?;
+    cluster.webhooks = webhooks(context, cache).await?;
+    if let Ok(manifest) = &manifest {
+        of_manifest(context, cache, manifest, &mut cluster).await?;
+    }
+    cluster.manifest = Some(manifest);
+    if let Ok(settings) = detect(&wishes(kind), &cluster) {
+        let mut read = looks
+            .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value, by)
+            .await;
+        if let Ok(StoreFacts {
+            conversion: Ok(converted),
+            ..
+        }) = &mut read
+        {
+            match left_to_controllers(context, converted).await {
+                Ok(()) => {}
+                // A right that is missing is a finding of its own.
+                Err(error) if error.refusal().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        cluster.stores = Some(read);
+    }
+    Ok(cluster)
+}
+
+/// What the controllers of v3 make of the objects of this cluster, and of which they cannot write anything.
+async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
+    if converted.left.is_empty() {
+        return Ok(());
+    }
+    let sources = left::sources(context, &converted.left).await?;
+    converted.left = Left::made_of(&sources);
+    let flawed = |source: Source| Some((source.origin, source.flaw?));
+    converted.flawed = sources.into_iter().filter_map(flawed).collect();
+    Ok(())
+}
+
+/// What is in the cluster of what the manifest has.
+async fn of_manifest(
+    context: &Context,
+    cache: &Cache,
+    manifest: &Manifest,
+    cluster: &mut ClusterFacts,
+) -> Result<(), WriteError> {
+    let name = current(&Name::of(&manifest.daemon_set));
+    let key = format!("{}/{}", name.namespace, name.name);
+    cluster.other_daemon_sets = other_daemon_sets(context, &name).await?;
+    cluster.other_controllers = other_controllers(context, &name.namespace).await?;
+    cluster.without_image = without_images(context, cache, &manifest.images()).await?;
+    let Some(there) = get(context, &name).await? else {
+        return Ok(());
+    };
+    match found_daemon_set(&there) {
+        Ok(found) => cluster.daemon_set = Some(found),
+        Err(malformed) => cluster.malformed.push(malformed),
+    }
+    let pods = cache.pods.index();
+    cluster.pods = found::of_daemon_set(&pods, &key)
+        .into_iter()
+        .map(|pod| NodePod {
+            name: pod.name.clone(),
+            node: pod.node.clone(),
+            image: found::image(&pods, pod),
+            ready: pod.ready,
+        })
+        .collect();
+    let wanted = saved::wanted_daemon_set(manifest, &there);
+    let change = spec_change(
+        &there,
+        &[
+            ("template", &wanted.template),
+            ("updateStrategy", &wanted.strategy),
+        ],
+    );
+    let made = try_patch(context, &there, change.clone(), cluster).await?;
+    let again = try_patch(context, &there, change, cluster).await?;
+    if made.map(|made| made["spec"].clone()) != again.map(|made| made["spec"].clone()) {
+        let why = "an admission webhook makes something else of it each time: nobody could tell whether it is as it has to be";
+        cluster.refused.push((name.words(), why.to_owned()));
+    }
+    let controllers = Name {
+        kind: "Deployment".to_owned(),
+        name: CONTROLLERS.to_owned(),
+        ..name.clone()
+    };
+    if let Some(there) = get(context, &controllers).await? {
+        match found_deployment(&there) {
+            Ok(found) => cluster.controllers = Some(found),
+            Err(malformed) => cluster.malformed.push(malformed),
+        }
+        if let Some(wanted) = &manifest.controllers {
+            let change = spec_change(&there, &[("template", &wanted["spec"]["template"])]);
+            try_patch(context, &there, change, cluster).await?;
+        }
+    }
+    cluster.config_maps = config_maps(context, &name.namespace, cluster.daemon_set.as_ref()).await?;
+    if let Some(wanted) = &manifest.configuration {
+        let name = Name::of(wanted);
+        match get(context, &current(&name)).await? {
+            Some(there) => {
+                let change = json!({ "data": manifest::texts(wanted) });
+                try_patch(context, &there, change, cluster).await?;
+            }
+            None => cluster.not_applied.push((name.words(), MISSING.to_owned())),
+        }
+    }
+    for wanted in &manifest.others {
+        let name = Name::of(wanted);
+        match get(context, &name).await {
+            Ok(None) => cluster.not_applied.push((name.words(), MISSING.to_owned())),
+            Ok(Some(there)) => {
+                let otherwise = manifest::otherwise(wanted, &there);
+                cluster
+                    .not_applied
+                    .extend(otherwise.map(|what| (name.words(), what)));
+            }
+            // A right that is missing is no reason to stop looking at all else.
+            Err(error) if error.refusal().is_some() => cluster.unseen.push(name.words()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Asks the API server whether it would take this, and returns what it would be.
+async fn try_patch(
+    context: &Context,
+    there: &Value,
+    change: Value,
+    cluster: &mut ClusterFacts,
+) -> Result<Option<Value>, WriteError> {
+    match patch(context, there, change, true).await {
+        Ok(made) => Ok(Some(made)),
+        // One that changed meanwhile is asked about again.
+        Err(WriteError::Conflict { .. }) => Ok(None),
+        Err(error) => match error.refusal() {
+            Some(why) => {
+                cluster
+                    .refused
+                    .push((Name::of(there).words(), without_object(why)));
+                Ok(None)
+            }
+            None => Err(error),
+        },
+    }
+}
+
+/// An API server that cannot read a patched object says all of it before it says why.
+fn without_object(why: &str) -> String {
+    let (Some(start), Some(end)) = (why.find('{'), why.rfind('}')) else {
+        return why.to_owned();
+    };
+    match (why.get(..start), why.get(end + 1..)) {
+        (Some(before), Some(after)) if end > start + LONGEST => format!("{before}{{…}}{after}"),
+        (_, _) => why.to_owned(),
+    }
+}
+
+fn found_daemon_set(there: &Value) -> Result<Found, Malformed> {
+    let object: DaemonSet = understood(there)?;
+    Ok(Found {
+        object: facts::daemon_sets::daemon_set(&object),
+        template: there["spec"]["template"].clone(),
+        selector: there["spec"]["selector"].clone(),
+    })
+}
+
+fn understood<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malformed> {
+    serde_json::from_value(there.clone()).map_err(|error| Malformed {
+        object: Name::of(there).words(),
+        problem: error.to_string(),
+    })
+}
+
+fn found_deployment(there: &Value) -> Result<Found, Malformed> {
+    let object: Deployment = understood(there)?;
+    let status = object.status.unwrap_or_default();
+    Ok(Found {
+        object: cluster::DaemonSet {
+            namespace: object.metadata.namespace.clone().unwrap_or_default(),
+            name: object.metadata.name.clone().unwrap_or_default(),
+            labels: object.metadata.labels.clone().unwrap_or_default(),
+            annotations: object.metadata.annotations.clone().unwrap_or_default(),
+            managers: facts::managers(&object.metadata),
+            desired: object.spec.and_then(|spec| spec.replicas).unwrap_or(1),
+            ready: status.ready_replicas.unwrap_or(0),
+            ..cluster::DaemonSet::default()
+        },
+        template: there["spec"]["template"].clone(),
+        selector: there["spec"]["selector"].clone(),
+    })
+}
+
+/// `ConfigMap`s that calico-node takes its environment from.
+async fn config_maps(
+    context: &Context,
+    namespace: &str,
+    daemon_set: Option<&Found>,
+) -> Result<ConfigMaps, WriteError> {
+    let names: BTreeSet<(String, String)> = daemon_set
+        .iter()
+        .flat_map(|found| found.object.referred_config_maps())
+        .map(|name| (namespace.to_owned(), name.to_owned()))
+        .collect();
+    let maps = read::config_maps(context, names).await?;
+    let texts = |map: &k8s_openapi::api::core::v1::ConfigMap| map.data.clone().unwrap_or_default();
+    Ok(maps.iter().map(|map| (map.name_any(), texts(map))).collect())
+}
+
+/// Other controllers of Calico v2's that run, by their images: they would write to a store that is being converted.
+async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, WriteError> {
+    let name = |object: &ObjectMeta| {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{}/{}", part(&object.namespace), part(&object.name))
+    };
+    let owner = |object: &ObjectMeta| Owner::of(object.namespace.as_deref(), &[namespace]);
+    let known = format!("{namespace}/{CONTROLLERS}");
+    let deployment = |object: Deployment| {
+        let (name, owner) = (name(&object.metadata), owner(&object.metadata));
+        let spec = object.spec.unwrap_or_default();
+        let runs = name != known && spec.replicas != Some(0) && is_calicos(Some(spec.template));
+        runs.then(|| (format!("Deployment {name}"), owner))
+    };
+    let replica_set = |object: ReplicaSet| {
+        let is_its_own = object.owner_references().is_empty();
+        let spec = object.spec.unwrap_or_default();
+        let runs = is_its_own && spec.replicas != Some(0) && is_calicos(spec.template);
+        runs.then(|| {
+            (
+                format!("ReplicaSet {}", name(&object.metadata)),
+                owner(&object.metadata),
+            )
+        })
+    };
+    let (deployments, replica_sets) = tokio::try_join!(
+        read::each(context, "Deployments", deployment),
+        read::each(context, "ReplicaSets", replica_set),
+    )?;
+    Ok([deployments, replica_sets].concat())
+}
+
+/// Whether a pod of this template runs a controller of Calico v2's.
+fn is_calicos(template: Option<PodTemplateSpec>) -> bool {
+    let spec = template.and_then(|template| template.spec);
+    let containers = spec.into_iter().flat_map(|spec| spec.containers);
+    let mut images = containers.filter_map(|container| container.image);
+    images.any(|image| CONTROLLER_IMAGES.iter().any(|part| image.contains(part)))
+}
+
+/// Other `DaemonSet`s that run calico-node.
+async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String>, WriteError> {
+    let runs_node = |object: DaemonSet| {
+        let name = (object.namespace().unwrap_or_default(), object.name_any());
+        let pod = object.spec?.template.spec?;
+        let mut names = pod.containers.iter().map(|container| container.name.as_str());
+        // What is not in its host's network and is called so is a tenant's.
+        let runs = pod.host_network == Some(true) && names.any(|name| name == NODE_CONTAINER);
+        let is_another = (&name.0, &name.1) != (&known.namespace, &known.name);
+        (runs && is_another).then(|| format!("DaemonSet {}/{}", name.0, name.1))
+    };
+    read::each(context, "DaemonSets", runs_node).await
+}
+
+/// Images that some kubelet does not say it has, each with those Nodes.
+async fn without_images(
+    context: &Context,
+    cache: &Cache,
+    images: &BTreeSet<String>,
+) -> Result<BTreeMap<String, Vec<String>>, WriteError> {
+    // What kubelets have is long, and nothing else asks for it: of each Node only what it lacks is kept.
+    let linux = node_migrations::linux_nodes(cache);
+    let lacking = |node: Node| {
+        let name = Some(node.name_any()).filter(|name| linux.contains_key(name))?;
+        let lacking: Vec<&String> = images.iter().filter(|image| !has_image(&node, image)).collect();
+        (!lacking.is_empty()).then_some((name, lacking))
+    };
+    let mut without: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (node, lacking) in read::each(context, "Nodes", lacking).await? {
+        for image in lacking {
+            without.entry(image.clone()).or_default().push(node.clone());
+        }
+    }
+    Ok(without)
+}
+
+/// Whether the Node's kubelet says that it has this image.
+fn has_image(node: &Node, image: &str) -> bool {
+    let images = node.status.as_ref().and_then(|status| status.images.as_ref());
+    let mut names = images
+        .into_iter()
+        .flatten()
+        .filter_map(|image| image.names.as_ref())
+        .flatten();
+    names.any(|name| name == image || name.strip_suffix(image).is_some_and(|rest| rest.ends_with('/')))
+}
+
+/// Fail-closed webhooks, and who answers for them.
+async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, WriteError> {
+    let webhooks = read::webhooks(context).await?;
+    Ok(webhooks.behind(&cache.pods.index().pods()))
+}
+
+async fn version(context: &Context) -> Result<String, WriteError> {
+    let found = context
+        .client
+        .apiserver_version()
+        .await
+        .map_err(|source| WriteError::of("asking for", "the version of the API server", source))?;
+    Ok(found.git_version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answers::PAGE;
+    use crate::fake_api::FakeApi;
+
+    #[test]
+    fn a_refusal_is_said_without_the_object() {
+        let long = format!(
+            "patch: Invalid value: \"{{{}}}\": json: cannot unmarshal",
+            "x".repeat(300)
+        );
+        assert_eq!(
+            without_object(&long),
+            "patch: Invalid value: \"{…}\": json: cannot unmarshal"
+        );
+        assert_eq!(without_object("denied by {a}"), "denied by {a}");
+    }
+
+    #[test]
+    fn what_is_no_yaml_says_so() {
+        assert!(manifest("a: [").unwrap_err()[0].contains("no YAML"));
+        assert!(manifest("").unwrap_err()[0].contains("found 0 of: DaemonSet"));
+    }
+
+    /// Of each Node no more is kept than what it lacks: its kubelet may name a hundred images.
+    #[tokio::test]
+    async fn images_are_looked_for_page_by_page() {
+        let api = FakeApi::default();
+        let count = 2 * usize::try_from(PAGE).unwrap() + 1;
+        for number in 0..count {
+            let name = format!("node-{number:04}");
+            let image = if number == 7 {
+                "calico/node:v2"
+            } else {
+                "quay.io/calico/node:v3"
+            };
+            api.put(
+                &format!("/api/v1/nodes/{name}"),
+                json!({
+                    "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": { "kubernetes.io/os": "linux" } },
+                    "status": { "images": [{ "names": [image], "sizeBytes": 1 }] },
+                }),
+            );
+        }
+        let images = ["calico/node:v3", "ode:v3"].map(str::to_owned).into();
+        let found = without_images(&api.context(), &api.cache(), &images)
+            .await
+            .unwrap();
+        assert_eq!(found["calico/node:v3"], ["node-0007"]);
+        assert_eq!(found["ode:v3"].len(), count, "a part of a name is another image");
+        assert_eq!(api.take_reads().len(), 3);
+    }
+}

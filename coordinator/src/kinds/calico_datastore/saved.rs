@@ -1,0 +1,193 @@
+//! What the objects said before the first change, and what they are to say: saved into `status.before`, so that whoever goes on after a
+//! crash, and whoever goes back, knows both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::migration::CalicoDatastore;
+use calico_datastore::cluster::calico::{Calico, Each};
+use calico_datastore::cluster::manifest::{self, Manifest, Name};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::objects::{current, get, patch, spec_change};
+use super::{found, read};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::write::WriteError;
+
+/// Key of `status.before`.
+const KEY: &str = "Calico's objects";
+/// A `DaemonSet` that rolls none of its pods by itself.
+pub fn on_delete() -> Value {
+    json!({ "type": "OnDelete" })
+}
+
+/// What was saved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Saved {
+    /// The `DaemonSet` of calico-node.
+    pub daemon_set: Each<DaemonSetParts>,
+    /// The Deployment of the controllers.
+    pub controllers: Option<Each<ControllersParts>>,
+    /// The data of the `ConfigMap`.
+    pub configuration: Option<Each<BTreeMap<String, String>>>,
+    /// UIDs of pods that had no network before, for whatever reason.
+    pub without_network: Vec<String>,
+    /// Nodes that had a calico-node.
+    pub nodes: BTreeSet<String>,
+}
+
+/// What is written of the `DaemonSet`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DaemonSetParts {
+    /// `spec.template`.
+    pub template: Value,
+    /// `spec.updateStrategy`.
+    pub strategy: Value,
+}
+
+/// What is written of the Deployment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ControllersParts {
+    /// `spec.template`.
+    pub template: Value,
+    /// `spec.replicas`.
+    pub replicas: i64,
+}
+
+impl Saved {
+    /// The image of calico-node.
+    pub fn image(&self, calico: Calico) -> String {
+        manifest::image(&self.daemon_set.of(calico).template)
+    }
+}
+
+/// Reads what is there, and asks the API server what would be there: it fills in what a manifest leaves out.
+pub async fn read(
+    context: &Context,
+    cache: &Cache,
+    kind: &CalicoDatastore,
+) -> Result<BTreeMap<String, String>, WriteError> {
+    let missing = |what: &str| WriteError::of("saving what is there before", what, gone());
+    let Ok(manifest) = read::manifest(&kind.manifest) else {
+        return Err(missing("the manifest"));
+    };
+    let daemon_set = existing(context, &manifest.daemon_set).await?;
+    let wanted = wanted_daemon_set(&manifest, &daemon_set);
+    let rolled = patch(
+        context,
+        &daemon_set,
+        spec_change(
+            &daemon_set,
+            &[
+                ("template", &wanted.template),
+                ("updateStrategy", &wanted.strategy),
+            ],
+        ),
+        true,
+    )
+    .await?;
+    let controllers = match &manifest.controllers {
+        None => None,
+        Some(wanted) => {
+            let there = existing(context, wanted).await?;
+            let template = &wanted["spec"]["template"];
+            let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(1);
+            let made = patch(
+                context,
+                &there,
+                spec_change(&there, &[("template", template)]),
+                true,
+            )
+            .await?;
+            Some(Each {
+                v2: ControllersParts {
+                    template: there["spec"]["template"].clone(),
+                    replicas: there["spec"]["replicas"].as_i64().unwrap_or(1),
+                },
+                v3: ControllersParts {
+                    template: made["spec"]["template"].clone(),
+                    replicas,
+                },
+            })
+        }
+    };
+    let configuration = match &manifest.configuration {
+        None => None,
+        Some(wanted) => {
+            let there = existing(context, wanted).await?;
+            let before = manifest::texts(&there);
+            // What somebody else keeps in it stays.
+            let mut after = before.clone();
+            after.extend(manifest::texts(wanted));
+            Some(Each {
+                v2: before,
+                v3: after,
+            })
+        }
+    };
+    let name = Name::of(&manifest.daemon_set);
+    let pods = cache.pods.index();
+    let of_calico = found::of_daemon_set(&pods, &format!("{}/{}", name.namespace, name.name));
+    let saved = Saved {
+        nodes: of_calico
+            .iter()
+            .filter(|pod| !pod.node.is_empty())
+            .map(|pod| pod.node.clone())
+            .collect(),
+        daemon_set: Each {
+            v2: parts(&daemon_set),
+            v3: parts(&rolled),
+        },
+        controllers,
+        configuration,
+        without_network: found::without_network(cache)
+            .into_iter()
+            .map(|pod| pod.uid)
+            .collect(),
+    };
+    // Texts and values always serialize.
+    let text = serde_json::to_string(&saved).unwrap_or_default();
+    Ok(BTreeMap::from([(KEY.to_owned(), text)]))
+}
+
+/// What was saved; an error names the part that is gone.
+pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
+    let gone = || format!("status.before[\"{KEY}\"]");
+    let text = before.get(KEY).ok_or_else(gone)?;
+    serde_json::from_str(text).map_err(|_| gone())
+}
+
+async fn existing(context: &Context, wanted: &Value) -> Result<Value, WriteError> {
+    let name = current(&Name::of(wanted));
+    get(context, &name)
+        .await?
+        .ok_or_else(|| WriteError::of("saving what is there before", name.words(), gone()))
+}
+
+/// As the API server would say it.
+fn gone() -> kube::Error {
+    kube::Error::Service("it is not there any more".into())
+}
+
+/// What the manifest says of the `DaemonSet`. How it rolls its pods stays where the manifest does not say.
+pub fn wanted_daemon_set(manifest: &Manifest, there: &Value) -> DaemonSetParts {
+    let spec = &manifest.daemon_set["spec"];
+    let strategy = match &spec["updateStrategy"] {
+        Value::Null => there["spec"]["updateStrategy"].clone(),
+        said => said.clone(),
+    };
+    DaemonSetParts {
+        template: spec["template"].clone(),
+        strategy,
+    }
+}
+
+/// What the `DaemonSet` says now.
+pub fn parts(daemon_set: &Value) -> DaemonSetParts {
+    DaemonSetParts {
+        template: daemon_set["spec"]["template"].clone(),
+        strategy: daemon_set["spec"]["updateStrategy"].clone(),
+    }
+}

@@ -1,0 +1,112 @@
+//! What traffic says, and whoever stopped the migration: why nothing may be begun now.
+
+use std::collections::BTreeMap;
+
+use api::MigrationStatus;
+use api::migration::CalicoDatastoreStatus;
+use engine::decision::{Wait, WaitReason};
+use engine::traffic::Generation;
+use engine::traffic::pods::Fate;
+
+use super::drive::Pass;
+use crate::facts;
+use crate::memory::Memory;
+use crate::stop::{self, Stop};
+use crate::traffic::{self, Fates, Network, Networks, Watched};
+use crate::write::WriteError;
+
+/// Why nothing may be begun now.
+pub(super) struct Held {
+    /// In the decision's words.
+    pub(super) hold: Option<Wait>,
+    /// What a person has to look at first.
+    pub(super) stop: Option<Stop>,
+}
+
+impl Pass<'_> {
+    /// Keeps the traffic pods, and says why nothing may be begun now: somebody said so, or traffic is lost, or nobody can see it.
+    pub(super) async fn traffic(
+        &self,
+        memory: &mut Memory,
+        known: &CalicoDatastoreStatus,
+        adopted: Result<(), WriteError>,
+        status: &mut MigrationStatus,
+    ) -> Held {
+        let watched = match adopted {
+            Ok(()) => self.watch(memory, status).await,
+            Err(error) => Err(error),
+        };
+        // Nobody sees the traffic then; that keeps nobody from leading Calico out of its pause.
+        let watched = watched.unwrap_or_else(|error| Watched {
+            unwatched: Some(Wait {
+                reason: WaitReason::TrafficUnwatched,
+                message: runtime::error::chain(&error),
+                until: None,
+            }),
+            ..Watched::default()
+        });
+        let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
+        let stop = stop::stop(None, status, lossy);
+        // While Calico is paused a traffic pod that has gone cannot come again, and to wait for it would only prolong the pause.
+        let is_before = known.record.is_none();
+        let hold = if let Some(stop) = &stop {
+            Some(stop.hold())
+        } else if status.paused {
+            Some(Wait {
+                reason: WaitReason::Paused,
+                message: "paused: no further calico-node is made again, and neither store is turned. Go on with `kubectl replumb resume`, or \
+                          lead back with `kubectl replumb rollback --all`"
+                    .to_owned(),
+                until: None,
+            })
+        } else {
+            watched.hold(self.migration).filter(|_| is_before)
+        };
+        Held { hold, stop }
+    }
+
+    async fn watch(&self, memory: &mut Memory, status: &mut MigrationStatus) -> Result<Watched, WriteError> {
+        let (watched, asks) = traffic::watch(
+            self.context,
+            &mut memory.traffic,
+            self.migration,
+            &networks(),
+            self.fates(),
+            self.snapshot,
+            status,
+        )
+        .await?;
+        asks.write(self.context).await?;
+        Ok(watched)
+    }
+
+    fn fates(&self) -> Fates<'_> {
+        let mut fates = BTreeMap::new();
+        if self.is_over {
+            return fates;
+        }
+        for name in self.snapshot.node_migrations.keys() {
+            let Some(node) = self.snapshot.nodes.get(name) else {
+                continue;
+            };
+            let is_usable = facts::nodes::is_ready(node) && self.snapshot.agent_ready(name);
+            let fate = if is_usable { Fate::Wanted } else { Fate::Kept };
+            fates.insert((name.as_str(), Generation::Old), fate);
+        }
+        fates
+    }
+}
+
+/// Pods have one network here, and stay on it.
+fn networks() -> Networks {
+    Networks {
+        old: Network {
+            name: "pods",
+            annotations: BTreeMap::new(),
+        },
+        new: Network {
+            name: "none",
+            annotations: BTreeMap::new(),
+        },
+    }
+}

@@ -1,0 +1,157 @@
+//! Nodes that join and leave: one that joins while the migration runs starts on flannel and is migrated like the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, names};
+use flannel_to_calico::host::HostSettings;
+use flannel_to_calico::objects::Pool;
+use flannel_to_calico::settings::Settings;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::blocks;
+use super::node_objects::{self, Outcome};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::node_migrations::{self, belongs_to, linux_nodes};
+use crate::write::{self, WriteError, describe};
+
+/// Brings the `NodeMigration`s in line with the Nodes.
+pub async fn adopt_node_migrations(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+) -> Result<(), WriteError> {
+    for object in node_migrations::without_node(cache, migration) {
+        let removal = async {
+            let node = &object.spec.node_name;
+            let ranges = blocks::by_node(context).await?.remove(node).unwrap_or_default();
+            node_objects::remove(context, node, &ranges, &BTreeSet::new()).await?;
+            node_migrations::delete(context, &object).await
+        };
+        context
+            .obstacles
+            .attempt(&describe(object.as_ref()), removal)
+            .await?;
+    }
+    // What an agent does without settings is to look.
+    node_migrations::adopt(context, cache, migration, |_| {}).await
+}
+
+/// The same while the migration runs; a Node that joined gets what the others got at the start. Returns the Nodes
+/// that cannot be started yet, with the reason.
+pub async fn adopt_nodes(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+) -> Result<BTreeMap<String, String>, WriteError> {
+    adopt_node_migrations(context, cache, migration).await?;
+    let nodes = linux_nodes(cache);
+    write_settings(context, cache, migration, settings).await?;
+    label_with_flannel(context, &newcomers(cache, migration)).await?;
+    let joined: Vec<&Arc<Node>> = nodes
+        .values()
+        .filter(|node| !node_objects::is_prepared(node, migration))
+        .collect();
+    if joined.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let pools = node_objects::pools(context, settings).await?.and_then(|pools| {
+        flannel_to_calico::objects::pools(settings, &pools).map_err(|conflict| conflict.to_string())
+    });
+    let mut unprepared = BTreeMap::new();
+    for node in joined {
+        let outcome = match &pools {
+            Ok(pools) => prepare_node(context, migration, settings, pools, node).await?,
+            Err(message) => Some(Outcome::Blocked(message.clone())),
+        };
+        match outcome {
+            Some(Outcome::Written) => {}
+            None => {
+                unprepared.insert(node.name_any(), "the next pass prepares it".to_owned());
+            }
+            // flannel has not reached it yet, perhaps: it is looked at again, and not started before.
+            Some(Outcome::Blocked(message)) => {
+                unprepared.insert(node.name_any(), message);
+            }
+        }
+    }
+    Ok(unprepared)
+}
+
+/// Writes everything for one node. What the API server refuses is in the way of this node alone. `None`: the next pass writes it.
+pub async fn prepare_node(
+    context: &Context,
+    migration: &Migration,
+    settings: &Settings,
+    pools: &[Pool],
+    node: &Node,
+) -> Result<Option<Outcome>, WriteError> {
+    let object = describe(node);
+    let write = node_objects::write(context, migration, settings, pools, node);
+    Ok(match context.obstacles.attempt(&object, write).await? {
+        Some(outcome) => Some(outcome),
+        None => match context.obstacles.holds(&object, Timestamp::now()) {
+            Some(message) => Some(Outcome::Blocked(message)),
+            None if context.obstacles.postponed() > 0 => None,
+            None => Some(Outcome::Blocked(format!(
+                "{object} changed since it was read; it is looked at again"
+            ))),
+        },
+    })
+}
+
+/// Gives every agent the settings, where it has others: of an earlier version, or of a migration that was about to end.
+pub async fn write_settings(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+) -> Result<(), WriteError> {
+    let wanted = Some(HostSettings::of(settings));
+    for object in cache.node_migrations.state() {
+        if belongs_to(&object, migration) && object.spec.flannel_to_calico != wanted {
+            let spec = NodeMigrationSpec {
+                flannel_to_calico: wanted.clone(),
+                ..object.spec.clone()
+            };
+            node_migrations::bring_to(context, &object, &spec).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Nodes that joined: the label of any other says where it is, and one that is missing there was taken away.
+pub fn newcomers(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
+    let mut newcomers = linux_nodes(cache);
+    newcomers.retain(|_, node| !node_objects::is_prepared(node, migration));
+    for object in cache.node_migrations.state() {
+        if belongs_to(&object, migration) && object.spec.admitted {
+            newcomers.remove(&object.spec.node_name);
+        }
+    }
+    newcomers
+}
+
+/// Labels the Nodes that have no network label: flannel's node selector then keeps its pods there.
+pub async fn label_with_flannel(
+    context: &Context,
+    nodes: &BTreeMap<String, Arc<Node>>,
+) -> Result<(), WriteError> {
+    let api: Api<Node> = Api::all(context.client.clone());
+    for node in nodes
+        .values()
+        .filter(|node| !node.labels().contains_key(names::NODE_NETWORK_LABEL))
+    {
+        let change =
+            json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: names::NETWORK_FLANNEL } } });
+        let write = write::patch(&api, node.as_ref(), "labelling", &change);
+        context.obstacles.attempt(&describe(node.as_ref()), write).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Which blocks of Calico's IPAM are a node's. Their names follow from what is known of the node, and each is fetched by its name: a
+//! list of every block of a large cluster is hundreds of megabytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ::calico::node_of;
+use api::node_migration::NodeBefore;
+use flannel_to_calico::import::claimed;
+use flannel_to_calico::objects::{affinity, block_name, hostname_hash};
+use flannel_to_calico::settings::Settings;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Node;
+use kube::core::DynamicObject;
+
+use crate::calico;
+use crate::context::Context;
+use crate::facts;
+use crate::write::WriteError;
+
+/// A node, and the names of blocks that can be its own.
+#[derive(Clone, Debug)]
+pub struct Own<'node> {
+    /// Name of the node.
+    pub node: &'node str,
+    /// Names of blocks.
+    pub blocks: BTreeSet<String>,
+}
+
+impl<'node> Own<'node> {
+    /// What the migration claims for this node, and what the node had before.
+    pub fn of(name: &'node str, node: &Node, settings: &Settings, before: Option<&NodeBefore>) -> Self {
+        let mut blocks: BTreeSet<String> = of_node(node, settings).into_iter().map(block_name).collect();
+        blocks.extend(
+            before
+                .into_iter()
+                .flat_map(|before| before.blocks.iter().cloned()),
+        );
+        Self { node: name, blocks }
+    }
+
+    /// The blocks that are there and the node's, as they are now.
+    pub async fn read(&self, context: &Context) -> Result<Vec<(IpNet, DynamicObject)>, WriteError> {
+        let affinity = affinity(self.node);
+        let mut found = Vec::new();
+        for name in &self.blocks {
+            let Some(read) = calico::IPAM_BLOCK.get(&context.client, name).await? else {
+                continue;
+            };
+            let spec = &read.data["spec"];
+            if spec["affinity"].as_str() != Some(&affinity) {
+                continue;
+            }
+            if let Some(Ok(range)) = spec["cidr"].as_str().map(str::parse) {
+                found.push((range, read));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Ranges of the blocks that the migration claims for this node.
+pub fn of_node(node: &Node, settings: &Settings) -> BTreeSet<IpNet> {
+    let claimed = claimed(&facts::nodes::node(node), &settings.pod_networks());
+    claimed.into_iter().flat_map(|claimed| claimed.blocks).collect()
+}
+
+/// Ranges of the blocks that each node has, by what the blocks say themselves: a claim may be gone while its block is still there. One list
+/// of all, page by page: once a migration on the way back, and once for a Node that is gone.
+pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNet>>, WriteError> {
+    let found = calico::IPAM_BLOCK.each(&context.client, |block| {
+        let node = block.data["spec"]["affinity"].as_str().and_then(node_of)?;
+        Some((node.to_owned(), range(&block)?))
+    });
+    let mut blocks: BTreeMap<String, BTreeSet<IpNet>> = BTreeMap::new();
+    for (node, range) in found.await? {
+        blocks.entry(node).or_default().insert(range);
+    }
+    Ok(blocks)
+}
+
+/// Ranges that the node has claimed, with labels as Calico writes them since v3.30, and as this tool does.
+pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>, WriteError> {
+    let labels = format!("projectcalico.org/hostname-hash={}", hostname_hash(node));
+    let claims = calico::BLOCK_AFFINITY.each_labelled(&context.client, &labels, |claim| {
+        let is_its_own = claim.data["spec"]["node"].as_str() == Some(node);
+        range(&claim).filter(|_| is_its_own)
+    });
+    Ok(claims.await?.into_iter().collect())
+}
+
+/// The range of a block or a claim; `None` where it is not understood: no node has it then.
+fn range(object: &DynamicObject) -> Option<IpNet> {
+    let range: IpNet = object.data["spec"]["cidr"].as_str()?.parse().ok()?;
+    Some(range.trunc())
+}
+
+/// Names of the blocks of these ranges.
+#[cfg(test)]
+pub fn named(ranges: impl IntoIterator<Item = IpNet>) -> BTreeSet<String> {
+    ranges.into_iter().map(block_name).collect()
+}

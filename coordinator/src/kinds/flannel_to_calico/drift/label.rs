@@ -1,0 +1,71 @@
+//! The Nodes' network labels, compared with what is recorded of them.
+
+use std::sync::Arc;
+
+use api::NodeMigration;
+use api::node_migration::LabelRecord;
+use flannel_to_calico::node::{NetworkLabel, drift};
+use k8s_openapi::api::core::v1::Node;
+
+use super::super::view::network_label;
+use super::{Found, Mend};
+use crate::drafts::Drafts;
+use crate::snapshot::Snapshot;
+
+/// More writes than this are left to the next pass.
+const WRITES_AT_ONCE: usize = 100;
+
+/// Records the label of each node that none is recorded of: it was labelled while the migration was prepared, or by a tool whose
+/// half-done work is taken over.
+pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
+    let unrecorded = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(_, object)| object.spec.label.is_empty());
+    for (name, object) in unrecorded.take(WRITES_AT_ONCE) {
+        let label = snapshot.nodes.get(name).map(|node| network_label(node));
+        let written = match &label {
+            Some(label @ (NetworkLabel::Flannel | NetworkLabel::Neither | NetworkLabel::Calico)) => {
+                label.value()
+            }
+            Some(NetworkLabel::Missing | NetworkLabel::Other(_)) | None => continue,
+        };
+        drafts.change(object, |spec| {
+            spec.label = LabelRecord {
+                written: written.map(str::to_owned),
+                next: None,
+            };
+        });
+    }
+}
+
+/// Labels that say something else than what is recorded.
+pub(super) fn look(snapshot: &Snapshot) -> Vec<Found> {
+    let nodes = snapshot.nodes.iter();
+    nodes
+        .filter_map(|(name, node)| of_node(node, snapshot.node_migrations.get(name)?))
+        .collect()
+}
+
+fn of_node(node: &Arc<Node>, object: &NodeMigration) -> Option<Found> {
+    let record = &object.spec.label;
+    let drift = drift(
+        &network_label(node),
+        record.written.as_deref(),
+        record.next.as_deref(),
+    )?;
+    let name = &object.spec.node_name;
+    let hint = match object.spec.finished_at {
+        Some(_) => format!(" (to take the node back, `kubectl replumb rollback {name}`)"),
+        None => String::new(),
+    };
+    let label = api::names::NODE_NETWORK_LABEL;
+    Some(Found {
+        what: format!("Node {name}: label {label} {drift}{hint}"),
+        mend: Mend::Label {
+            node: Arc::clone(node),
+            record: record.clone(),
+            needed: drift.needed,
+        },
+    })
+}

@@ -1,0 +1,260 @@
+//! After the last node: flannel's `DaemonSet`, the node selector and the labels go; then everything is verified.
+
+use std::collections::BTreeMap;
+
+use api::migration::MigrationPhase;
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, names};
+use engine::decision::WaitReason;
+use engine::words;
+use flannel_to_calico::host::SUBNET_TABLE;
+use flannel_to_calico::phase::{Goal, Phase};
+use flannel_to_calico::settings::Settings;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::PropagationPolicy;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::prepare::daemon_set;
+use super::{drift, saved};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::drift::announce;
+use crate::facts;
+use crate::lifecycle::{is_written, wait};
+use crate::memory::Memory;
+use crate::node_migrations::bring_to;
+use crate::snapshot::Snapshot;
+use crate::write::{self, WriteError};
+use crate::{own_pods, traffic};
+
+/// One pass of the end: each step is done when what it removes is not there.
+pub async fn finish(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    for pod in snapshot.probe_pods.values() {
+        own_pods::delete(context, pod).await?;
+    }
+    traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
+    if selects_nodes(cache, settings)
+        && keep_calicos_objects(context, memory, migration, settings, status).await?
+    {
+        return Ok(());
+    }
+    if forget_flannels_pods(context, &snapshot).await? {
+        let message = "every agent is told that no pod of flannel's lives any more";
+        wait(status, WaitReason::Leftovers, message.to_owned());
+        return Ok(());
+    }
+    if let Some(message) = left(&snapshot) {
+        wait(status, WaitReason::Leftovers, message);
+        return Ok(());
+    }
+    let flannel = (
+        &settings.flannel_daemon_set_namespace.value,
+        &settings.flannel_daemon_set_name.value,
+    );
+    if let Some(set) = daemon_set(cache, flannel.0, flannel.1) {
+        delete_daemon_set(context, &set).await?;
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!(
+                "DaemonSet {}/{} and its pods are being deleted",
+                flannel.0, flannel.1
+            ),
+        );
+        return Ok(());
+    }
+    let calico = (
+        &settings.calico_daemon_set_namespace.value,
+        &settings.calico_daemon_set_name.value,
+    );
+    let Some(set) = daemon_set(cache, calico.0, calico.1) else {
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!(
+                "DaemonSet {}/{} is not there: Calico was removed from the cluster; apply its manifest again",
+                calico.0, calico.1
+            ),
+        );
+        return Ok(());
+    };
+    let read = facts::daemon_sets::daemon_set(&set);
+    if read.node_selector.contains_key(names::NODE_NETWORK_LABEL) {
+        let change = json!({ "spec": { "template": { "spec": {
+            "nodeSelector": { names::NODE_NETWORK_LABEL: null } } } } });
+        let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), calico.0);
+        write::patch(&sets, set.as_ref(), "removing the node selector of", &change).await?;
+        wait(
+            status,
+            WaitReason::DaemonSetRollout,
+            format!("DaemonSet {}/{} is rolled", calico.0, calico.1),
+        );
+        return Ok(());
+    }
+    if !read.rolled_out || read.ready < read.desired {
+        let message = format!(
+            "DaemonSet {}/{}: {} of {} pods Ready",
+            calico.0, calico.1, read.ready, read.desired
+        );
+        wait(status, WaitReason::DaemonSetRollout, message);
+        return Ok(());
+    }
+    if let Some(held) = traffic::ending(&memory.traffic, &snapshot) {
+        wait(status, held.reason, held.message);
+        return Ok(());
+    }
+    release_agents(context, &snapshot).await?;
+    remove_labels(context, &snapshot.nodes).await?;
+    if !is_written(context, status) {
+        return Ok(());
+    }
+    saved::restore_ipam_config(context, &status.before).await?;
+    status.phase = MigrationPhase::Completed;
+    status.completed_at = Some(Timestamp::now());
+    status.blocked = String::new();
+    status.message = format!(
+        "{} nodes are on Calico; nothing of flannel is left on them. Its namespace, ConfigMap, RBAC and node \
+         annotations are not ours to delete",
+        snapshot.node_migrations.len()
+    );
+    context
+        .teller
+        .migration(migration, crate::tell::Tone::Normal, "Completed", &status.message)
+        .await;
+    Ok(())
+}
+
+/// Whether Calico's `DaemonSet` still goes by the label of the Nodes: nothing of what was written has been taken back.
+fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
+    let set = daemon_set(
+        cache,
+        &settings.calico_daemon_set_namespace.value,
+        &settings.calico_daemon_set_name.value,
+    );
+    set.is_some_and(|set| {
+        facts::daemon_sets::daemon_set(&set)
+            .node_selector
+            .contains_key(names::NODE_NETWORK_LABEL)
+    })
+}
+
+/// All traffic goes by them now: what somebody else changes is written again. Returns whether the status has to say so first.
+async fn keep_calicos_objects(
+    context: &Context,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<bool, WriteError> {
+    let found = drift::look_at_calicos_objects(context, memory, migration, settings, status).await?;
+    let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
+    if announce(context, migration, &what, status).await {
+        return Ok(true);
+    }
+    let restored = drift::restore(context, &mut memory.restores, &found).await?;
+    announce(context, migration, &restored.refused, status).await;
+    Ok(false)
+}
+
+/// Tells every agent that no pod of flannel's lives any more: whole subnets of IPv6 need no routes from now on. Returns
+/// whether one did not know.
+async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, WriteError> {
+    let mut wrote = false;
+    for object in snapshot.node_migrations.values() {
+        let mut spec = object.spec.clone();
+        let Some(ipv6) = spec
+            .flannel_to_calico
+            .as_mut()
+            .and_then(|host| host.ipv6.as_mut())
+        else {
+            continue;
+        };
+        if std::mem::take(&mut ipv6.flannel_pods) {
+            bring_to(context, object, &spec).await?;
+            wrote = true;
+        }
+    }
+    Ok(wrote)
+}
+
+/// What is left of flannel on the hosts, by their agents' own words; `None` when every agent proves that
+/// nothing is.
+fn left(snapshot: &Snapshot) -> Option<String> {
+    let mut lines = Vec::new();
+    for (node, object) in &snapshot.node_migrations {
+        if !snapshot.nodes.contains_key(node) {
+            continue;
+        }
+        let report = object.status.clone().unwrap_or_default();
+        let subnets = report.facts.as_ref().map(|facts| facts.calico.subnet_routes);
+        if !report.leftovers.is_empty() {
+            lines.push(format!("node {node}: {}", words::names(&report.leftovers)));
+        } else if report.phase != Some(Phase::Calico) {
+            lines.push(format!(
+                "node {node}: its agent does not report phase Calico: {}",
+                report.message
+            ));
+        } else if subnets.is_some_and(|subnets| !subnets.is_gone()) {
+            // As it was when the agent looked last: it may not have read yet that they are to go.
+            lines.push(format!(
+                "node {node}: routes to whole IPv6 subnets (`ip -6 route show table {SUBNET_TABLE}`) or their rule"
+            ));
+        }
+    }
+    (!lines.is_empty()).then(|| words::lines(&lines))
+}
+
+async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), WriteError> {
+    if set.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
+    write::delete(&sets, set, Some(PropagationPolicy::Foreground)).await
+}
+
+/// Nothing more is asked of the agents: a network that somebody installs later is none of their business.
+pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
+    for object in snapshot.node_migrations.values() {
+        let spec = NodeMigrationSpec {
+            goal: Goal::Hold,
+            probes: Vec::new(),
+            ..object.spec.clone()
+        };
+        bring_to(context, object, &spec).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn remove_labels(
+    context: &Context,
+    nodes: &BTreeMap<String, std::sync::Arc<Node>>,
+) -> Result<(), WriteError> {
+    let api: Api<Node> = Api::all(context.client.clone());
+    let marked = |node: &&std::sync::Arc<Node>| {
+        node.labels().contains_key(names::NODE_NETWORK_LABEL)
+            || node.annotations().contains_key(names::PREPARED_BY_ANNOTATION)
+    };
+    for node in nodes.values().filter(marked) {
+        let change = json!({ "metadata": {
+            "labels": { names::NODE_NETWORK_LABEL: null },
+            "annotations": { names::PREPARED_BY_ANNOTATION: null },
+        } });
+        let write = write::patch(&api, node.as_ref(), "removing the network label of", &change);
+        context
+            .obstacles
+            .attempt(&write::describe(node.as_ref()), write)
+            .await?;
+    }
+    Ok(())
+}

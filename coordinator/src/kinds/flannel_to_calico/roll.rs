@@ -1,0 +1,303 @@
+//! The rollout: which nodes are in work, and the next step of each.
+
+mod aside;
+mod mixed;
+mod perform;
+mod record;
+mod round;
+mod seats;
+mod turn;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, MigrationStatus, NodeMigration};
+use crash_point::Edge;
+use engine::rollout::{self, Back, Seat, Standing};
+use flannel_to_calico::node::{NetworkLabel, Policy, Stage};
+use flannel_to_calico::phase::Phase;
+use flannel_to_calico::settings::Settings;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use mixed::{finish_or_stay, restart_pods, restarts};
+use record::count_nodes;
+use round::{Round, Worked};
+use seats::seats;
+
+use super::traffic::{fates, networks};
+use super::view::network_label;
+use super::{adopt, drift, undo};
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::drafts::Drafts;
+use crate::limits::{self, rules};
+use crate::memory::Memory;
+use crate::node_migrations::write_spec;
+use crate::probe;
+use crate::snapshot::{Snapshot, node_order};
+use crate::steps::step_now;
+use crate::summary::summarize;
+use crate::traffic;
+use crate::write::{WriteError, describe};
+use crate::{evict, stop};
+
+/// One pass over every node. Returns why each node in work waits.
+pub async fn roll(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    kind: &FlannelToCalico,
+    settings: &Settings,
+    status: &mut MigrationStatus,
+) -> Result<Vec<&'static str>, WriteError> {
+    let now = Timestamp::now();
+    let name = migration.name_any();
+    let back = turn::wanted(migration);
+    let mut unprepared = adopt_nodes(context, cache, migration, settings, back.as_ref()).await?;
+    let snapshot = Snapshot::take(cache, &name, &context.namespace);
+    let relabelled =
+        match keep_written(context, cache, memory, migration, settings, &snapshot, status).await? {
+            Kept::Announced => return Ok(Vec::new()),
+            Kept::Restored(nodes) => nodes,
+        };
+    evict::look(context, memory, snapshot.pods());
+    let probes = probe::choose(&snapshot, is_untouched);
+    probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
+    let fates = fates(context, migration, kind.strategy, &snapshot);
+    let (watched, mut drafts) = traffic::watch(
+        context,
+        &mut memory.traffic,
+        migration,
+        &networks(),
+        fates,
+        &snapshot,
+        status,
+    )
+    .await?;
+    if is_kept_written(status) {
+        drift::record(&snapshot, &mut drafts);
+    }
+    probe::ask_probers(&snapshot, &probes, &mut drafts);
+    let lossy = traffic::stop(context, migration, &watched, status, now).await;
+    let policy = policy(migration, kind.strategy, &memory.clock, now);
+    let order = node_order(&snapshot, &context.node_name);
+    let mut seats = seats(context, &snapshot, migration, back.as_ref(), &order, now);
+    // First of all: a node that turns around does not take one step more on the way there.
+    let (turned, held_back) = turn::turn_around(
+        context,
+        migration,
+        &snapshot,
+        &order,
+        &mut seats,
+        back.as_ref(),
+        &mut drafts,
+    )
+    .await?;
+    let goes_on = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
+    let round = Round {
+        context,
+        migration,
+        settings,
+        snapshot: &snapshot,
+        probes: &probes,
+        policy: &policy,
+        now,
+    };
+    let Worked { mut waits, blocked } = round
+        .work(memory, &mut drafts, order.iter().filter(goes_on))
+        .await?;
+    unprepared.extend(blocked);
+    waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
+    let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
+    let rules = stop::held(rules(migration), status, &seats, &watched, stop.as_ref());
+    let admission = rollout::admit(&seats, &rules, now);
+    // Those that lost their record in the middle are in work: no rule holds them.
+    let lost = seats.iter().filter(|seat| has_lost_its_record(seat, &snapshot));
+    let start: Vec<&str> = lost
+        .map(|seat| seat.name)
+        .chain(admission.start.iter().copied())
+        .collect();
+    start_nodes(context, &snapshot, &start, &drafts, now).await?;
+    drafts.write(context).await?;
+    let held = match &back {
+        Some(Back::All) => held_back,
+        Some(Back::InWork | Back::Named(_)) | None => held_back.or(admission.held),
+    };
+    summarize(status, &seats, &waits, held.as_ref(), &unprepared);
+    if let Some(stop) = &stop
+        && status.phase != MigrationPhase::Halted
+    {
+        stop::halt(status, stop);
+    }
+    if back == Some(Back::All) {
+        turn::rolling_back(context, cache, memory, migration, settings, &seats, status).await?;
+    }
+    count_nodes(context, &snapshot);
+    if stop.is_none() && turn::all_are_there(back.as_ref(), &seats) {
+        let held = if restarts(migration, kind) {
+            restart_pods(&round, memory, &order).await?
+        } else {
+            None
+        };
+        match (unprepared.is_empty(), kind.strategy) {
+            (true, strategy) => {
+                finish_or_stay(&snapshot, &context.namespace, strategy, held, status);
+                stop::stay_until_watched(status, watched.unwatched);
+            }
+            (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
+            (false, Strategy::Drain) => {}
+        }
+    }
+    Ok(waits.values().map(|held| held.reason).collect())
+}
+
+/// Whether a node is on flannel as it was before.
+fn is_untouched(object: &NodeMigration) -> bool {
+    let phase = object.status.as_ref().and_then(|status| status.phase);
+    phase == Some(Phase::Flannel) && !object.spec.admitted
+}
+
+/// Whether the probe pod of a node has an address of Calico's, and the node is on its way back: it goes before the host is put
+/// back.
+fn goes_with_calico(object: &NodeMigration, node: Option<&Node>) -> bool {
+    let on_flannel = node.is_some_and(|node| network_label(node) == NetworkLabel::Flannel);
+    object.spec.returning && !on_flannel
+}
+
+/// What became of what the migration has written.
+enum Kept {
+    /// Somebody else changed something that nobody knew of: the status has to say so before anything else is done.
+    Announced,
+    /// The labels of these nodes were not what was written.
+    Restored(BTreeSet<String>),
+}
+
+/// Whether all of what was written for the cluster is there, and is not being taken back.
+fn is_kept_written(status: &MigrationStatus) -> bool {
+    status.prepared_at.is_some() && status.undone_since.is_none()
+}
+
+/// Finds and writes again what somebody else changed, from when all of it is there until it is being taken back.
+async fn keep_written(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    settings: &Settings,
+    snapshot: &Snapshot,
+    status: &mut MigrationStatus,
+) -> Result<Kept, WriteError> {
+    if !is_kept_written(status) {
+        return Ok(Kept::Restored(BTreeSet::new()));
+    }
+    let found = drift::look(context, cache, memory, migration, settings, snapshot, status).await?;
+    let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
+    if crate::drift::announce(context, migration, &what, status).await {
+        if let Some(stop) = stop::stop(crate::drift::stop(migration, status), status, false) {
+            stop::halt(status, &stop);
+        }
+        return Ok(Kept::Announced);
+    }
+    let restored = drift::restore(context, &mut memory.restores, &found).await?;
+    crate::drift::announce(context, migration, &restored.refused, status).await;
+    Ok(Kept::Restored(restored.nodes))
+}
+
+/// Nodes that joined get what the others have. Returns those that cannot be started yet, with the reason.
+async fn adopt_nodes(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    settings: &Settings,
+    back: Option<&Back>,
+) -> Result<BTreeMap<String, String>, WriteError> {
+    if back != Some(&Back::All) {
+        return adopt::adopt_nodes(context, cache, migration, settings).await;
+    }
+    // Nothing is prepared any more: what was written for the nodes goes, too. But a Node that joins needs flannel.
+    adopt::adopt_node_migrations(context, cache, migration).await?;
+    adopt::write_settings(context, cache, migration, settings).await?;
+    if undo::selects_nodes(cache, settings) {
+        adopt::label_with_flannel(context, &adopt::newcomers(cache, migration)).await?;
+    }
+    Ok(BTreeMap::new())
+}
+
+/// The limits and permissions of the spec.
+fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timestamp) -> Policy {
+    Policy {
+        strategy,
+        step_timeout: limits::step_timeout(migration),
+        drain_timeout: limits::drain_timeout(migration),
+        on_blocked: limits::on_blocked(migration),
+        permissions: limits::permissions(migration),
+        grace_period_seconds: migration.spec.drain.grace_period_seconds,
+        resumed_at: clock.deadlines_from(migration.spec.resumed_at, now),
+    }
+}
+
+/// Whether a node that was named is to go back and is not back.
+pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
+    let names = &migration.spec.rollback_nodes;
+    cache.node_migrations.state().iter().any(|object| {
+        let spec = &object.spec;
+        spec.migration == migration.name_any()
+            && names.contains(&spec.node_name)
+            && (spec.admitted || spec.finished_at.is_some())
+    })
+}
+
+/// Whether a node is in work by what is there, and not by its `NodeMigration`, which was made again.
+fn has_lost_its_record(seat: &Seat<'_>, snapshot: &Snapshot) -> bool {
+    let object = snapshot.node_migrations.get(seat.name);
+    seat.standing == Standing::Working && object.is_some_and(|object| !object.spec.admitted)
+}
+
+/// Takes these nodes into work.
+async fn start_nodes(
+    context: &Context,
+    snapshot: &Snapshot,
+    nodes: &[&str],
+    drafts: &Drafts,
+    now: Timestamp,
+) -> Result<(), WriteError> {
+    for node in nodes {
+        let Some(object) = snapshot.node_migrations.get(*node) else {
+            continue;
+        };
+        // First its agent is told what it is asked: what the node before has brought along is seen before this one changes.
+        if drafts.has(node) {
+            continue;
+        }
+        let spec = NodeMigrationSpec {
+            admitted: true,
+            skipped: false,
+            returned_at: None,
+            fell_back: None,
+            started_at: object.spec.started_at.or(Some(now)),
+            step: Some(step_now(Stage::Cordon.as_str(), now)),
+            ..object.spec.clone()
+        };
+        let write = write_spec(context, object, &spec);
+        let written = context
+            .obstacles
+            .attempt(&describe(object.as_ref()), write)
+            .await?;
+        if written.is_some() {
+            crash_point::reach("StartNode", Edge::Recorded, Some(node)).await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the Node's label says that flannel runs on it.
+pub fn is_on_flannel(node: &Node) -> bool {
+    match network_label(node) {
+        NetworkLabel::Missing | NetworkLabel::Flannel => true,
+        NetworkLabel::Neither | NetworkLabel::Calico | NetworkLabel::Other(_) => false,
+    }
+}

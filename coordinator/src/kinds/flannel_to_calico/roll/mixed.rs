@@ -1,0 +1,164 @@
+//! In place, once every node is on Calico: pods from before live on beside Calico's, or are restarted.
+
+use std::sync::Arc;
+
+use api::migration::{Desired, FlannelToCalico, LegacyPods, MigrationPhase, Strategy};
+use api::{Migration, MigrationStatus};
+use engine::decision::{Decision, Wait, WaitReason};
+use engine::drain::Pod;
+use flannel_to_calico::node::{NodeStep, NodeView, Policy, restart};
+use flannel_to_calico::phase::Phase;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::super::view::view;
+use super::perform::Act;
+use super::round::Round;
+use crate::limits::rules;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::summary::Held;
+use crate::traffic::is_traffic_pod;
+use crate::write::{self, WriteError};
+
+/// Whether the pods from before are to be restarted now.
+pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
+    kind.strategy == Strategy::InPlace
+        && kind.legacy_pods == LegacyPods::Restart
+        && migration.spec.desired == Desired::Run
+}
+
+/// Evicts pods from before, on as many nodes at a time as may be out of work. Returns what has to be said: of the first
+/// node that is held up, or else of the first in work.
+pub(super) async fn restart_pods(
+    round: &Round<'_>,
+    memory: &mut Memory,
+    order: &[String],
+) -> Result<Option<Held>, WriteError> {
+    let Round {
+        context,
+        migration,
+        settings,
+        snapshot,
+        policy,
+        now,
+        ..
+    } = *round;
+    let limit = rules(migration).max_unavailable.resolve(order.len());
+    let (mut held, mut out_of_work) = (Vec::new(), 0);
+    for node in order {
+        if out_of_work >= limit {
+            break;
+        }
+        let name = migration.name_any();
+        let view = view(snapshot, settings, node, &name, &memory.refusals, Vec::new());
+        let (Some(view), Some(node_object), Some(object)) =
+            (view, snapshot.nodes.get(node), snapshot.node_migrations.get(node))
+        else {
+            continue;
+        };
+        if view.legacy_pods.is_empty() {
+            continue;
+        }
+        let in_work = Wait {
+            reason: WaitReason::PodsTerminating,
+            message: format!("{} pods from before leave node {node}", view.legacy_pods.len()),
+            until: None,
+        };
+        let decision = restart(&view, policy, now);
+        out_of_work += usize::from(is_out_of_work(&view, decision.as_ref(), policy, now));
+        match decision {
+            Some(Decision::Run(step)) => {
+                let mut spec = object.spec.clone();
+                let mut act = Act {
+                    context,
+                    memory: &mut *memory,
+                    migration,
+                    settings,
+                    node: node_object,
+                    object: Arc::clone(object),
+                    policy,
+                    now,
+                };
+                let eviction = act.perform(&step, &mut spec);
+                let object = write::describe(node_object.as_ref());
+                let _ = context.obstacles.attempt(&object, eviction).await?;
+                held.push(Held::waiting(&in_work));
+            }
+            Some(Decision::Wait(wait)) => held.push(Held::waiting(&wait)),
+            Some(Decision::Halt(halt)) => held.push(Held::halted(&halt)),
+            Some(Decision::Settled) | None => held.push(Held::waiting(&in_work)),
+        }
+    }
+    let first = held
+        .iter()
+        .position(|held| held.needs_a_person)
+        .unwrap_or_default();
+    Ok((!held.is_empty()).then(|| held.swap_remove(first)))
+}
+
+/// Whether pods from before leave this node now. Where each that is left is refused, or has had the time of a drain, none does: one budget, or one
+/// grace period without an end, keeps no pod of other nodes.
+fn is_out_of_work(
+    view: &NodeView<'_>,
+    decision: Option<&Decision<NodeStep>>,
+    policy: &Policy,
+    now: Timestamp,
+) -> bool {
+    let terminating = &view.residents.terminating;
+    let is_leaving = |pod: &&Pod| {
+        let since = pod.deleted_at;
+        since.is_some_and(|since| now.duration_since(since) < policy.drain_timeout)
+    };
+    let is_in_work = match decision {
+        Some(Decision::Run(_)) => true,
+        Some(Decision::Wait(_) | Decision::Halt(_) | Decision::Settled) => false,
+        // The API has forgotten them, and the agent still sees one.
+        None => terminating.is_empty() && view.legacy_pods.iter().any(|pod| pod.attached),
+    };
+    is_in_work || terminating.iter().any(is_leaving)
+}
+
+/// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and
+/// they are the way back.
+pub(super) fn finish_or_stay(
+    snapshot: &Snapshot,
+    namespace: &str,
+    strategy: Strategy,
+    restarting: Option<Held>,
+    status: &mut MigrationStatus,
+) {
+    let mixed: Vec<(&str, usize)> = snapshot
+        .node_migrations
+        .iter()
+        .filter(|(node, _)| snapshot.nodes.contains_key(*node))
+        .filter_map(|(node, object)| {
+            // An agent that has not reported is not taken for one that has nothing to report.
+            let report = object.status.clone().unwrap_or_default();
+            let pods = report.facts.iter().flat_map(|facts| &facts.legacy_pods);
+            let pods = pods
+                .filter(|pod| !is_traffic_pod(&pod.namespace, &pod.name, namespace))
+                .count();
+            (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
+                .then_some((node.as_str(), pods))
+        })
+        .collect();
+    if strategy == Strategy::Drain || mixed.is_empty() {
+        status.phase = MigrationPhase::Finishing;
+        "every node is on Calico; the old network's objects are removed".clone_into(&mut status.message);
+        return;
+    }
+    status.phase = MigrationPhase::Mixed;
+    if let Some(held) = restarting {
+        held.reason.clone_into(&mut status.blocked);
+        status.message = held.message;
+        return;
+    }
+    status.blocked = String::new();
+    status.message = format!(
+        "every node is on Calico. {} pods from before live on {} nodes and keep their addresses; each node is cleaned \
+         up when its last one has gone",
+        mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
+        mixed.len()
+    );
+}

@@ -1,0 +1,194 @@
+//! Makes the change that was decided for a node.
+
+use std::sync::Arc;
+
+use api::node_migration::{LabelRecord, NodeMigrationSpec};
+use api::{Migration, NodeMigration, names};
+use crash_point::Edge;
+use engine::decision::{Decision, Wait, WaitReason};
+use flannel_to_calico::node::{NodeStep, NodeView, Policy, Stage, at_deadline};
+use flannel_to_calico::phase::Goal;
+use flannel_to_calico::settings::Settings;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::super::blocks::Own;
+use super::super::import;
+use super::super::node_objects::Outcome;
+use super::record::record;
+use crate::context::Context;
+use crate::cordon;
+use crate::evict;
+use crate::memory::Memory;
+use crate::probe;
+use crate::steps::finish_stage;
+use crate::tell::Tone;
+use crate::write::{self, WriteError};
+
+/// What changes to one node are made with.
+pub(super) struct Act<'pass> {
+    pub context: &'pass Context,
+    pub memory: &'pass mut Memory,
+    pub migration: &'pass Migration,
+    pub settings: &'pass Settings,
+    pub node: &'pass Node,
+    /// What is written on: as it was last seen, or written.
+    pub object: Arc<NodeMigration>,
+    pub policy: &'pass Policy,
+    pub now: Timestamp,
+}
+
+impl Act<'_> {
+    /// Makes the change, if one was decided. A write that an object of Calico's is in the way of is a wait of the node like
+    /// any other, with its deadline; returns what it comes to.
+    pub(super) async fn decided(
+        &mut self,
+        view: &NodeView<'_>,
+        stage: Stage,
+        decision: Decision<NodeStep>,
+        spec: &mut NodeMigrationSpec,
+    ) -> Result<Decision<NodeStep>, WriteError> {
+        let Decision::Run(step) = &decision else {
+            return Ok(decision);
+        };
+        let Outcome::Blocked(message) = self.perform(step, spec).await? else {
+            return Ok(decision);
+        };
+        let wait = Wait {
+            reason: WaitReason::CalicoObjects,
+            message,
+            until: None,
+        };
+        let decision = at_deadline(view, self.policy, stage, wait, self.now);
+        record(self.context, spec, stage, &decision, self.policy, self.now);
+        Ok(decision)
+    }
+
+    /// Makes one change. Idempotent: a crash before the spec is written repeats it.
+    pub(super) async fn perform(
+        &mut self,
+        step: &NodeStep,
+        spec: &mut NodeMigrationSpec,
+    ) -> Result<Outcome, WriteError> {
+        let node = self.node.metadata.name.as_deref();
+        if let NodeStep::Label(value) = step {
+            self.announce_label(value, spec).await?;
+        }
+        crash_point::reach(step.name(), Edge::Announced, node).await;
+        let outcome = self.make(step, spec).await?;
+        match outcome {
+            Outcome::Written => crash_point::reach(step.name(), Edge::Changed, node).await,
+            Outcome::Blocked(_) => {}
+        }
+        Ok(outcome)
+    }
+
+    /// Records which value is about to be written: whatever else a label says is somebody else's word.
+    async fn announce_label(
+        &mut self,
+        value: &'static str,
+        spec: &mut NodeMigrationSpec,
+    ) -> Result<(), WriteError> {
+        spec.label.next = Some(value.to_owned());
+        let announced = NodeMigrationSpec {
+            label: spec.label.clone(),
+            ..self.object.spec.clone()
+        };
+        let api: Api<NodeMigration> = Api::all(self.context.client.clone());
+        let (read, is) = (self.object.as_ref(), &self.object.spec);
+        if let Some(metadata) = write::patch_spec(&api, read, is, &announced).await? {
+            self.object = Arc::new(NodeMigration {
+                metadata,
+                spec: announced,
+                status: self.object.status.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    async fn make(&mut self, step: &NodeStep, spec: &mut NodeMigrationSpec) -> Result<Outcome, WriteError> {
+        let Self {
+            context,
+            migration,
+            settings,
+            node,
+            now,
+            ..
+        } = *self;
+        let memory = &mut *self.memory;
+        let name = node.name_any();
+        let own = |spec: &NodeMigrationSpec| Own::of(&name, node, settings, spec.before.as_ref());
+        match step {
+            NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
+            NodeStep::Evict(pods) => {
+                let grace = migration.spec.drain.grace_period_seconds;
+                evict::evict(context, pods, grace, memory).await;
+            }
+            NodeStep::Label(value) => {
+                let change = json!({ "metadata": { "labels": { names::NODE_NETWORK_LABEL: value } } });
+                let nodes: Api<Node> = Api::all(context.client.clone());
+                write::patch(&nodes, node, "labelling", &change).await?;
+                spec.label = LabelRecord {
+                    written: Some((*value).to_owned()),
+                    next: None,
+                };
+            }
+            NodeStep::Goal(goal) => spec.goal = *goal,
+            NodeStep::Import(allocations) => {
+                return import::import(context, &own(spec), allocations, spec).await;
+            }
+            NodeStep::Release(addresses) => {
+                return import::release(context, &own(spec), addresses, spec).await;
+            }
+            NodeStep::Return => {
+                if let Outcome::Blocked(message) = import::release_all(context, &own(spec)).await? {
+                    return Ok(Outcome::Blocked(message));
+                }
+                cordon::release_scale_down(context, migration, node).await?;
+                if let Some(step) = spec.step.take() {
+                    finish_stage(context, spec, step, now);
+                }
+                *spec = NodeMigrationSpec {
+                    goal: Goal::Hold,
+                    returning: false,
+                    admitted: false,
+                    skipped: false,
+                    imported: Vec::new(),
+                    label: LabelRecord {
+                        next: None,
+                        ..spec.label.clone()
+                    },
+                    started_at: None,
+                    finished_at: None,
+                    done_before: None,
+                    returned_at: Some(now),
+                    ..spec.clone()
+                };
+                let note = format!("node {name} is back on flannel, as it was before");
+                context.teller.node(node, Tone::Normal, "Returned", &note).await;
+            }
+            NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
+            NodeStep::Uncordon => cordon::uncordon(context, migration, node).await?,
+            NodeStep::Complete => {
+                cordon::release_scale_down(context, migration, node).await?;
+                if let Some(step) = spec.step.take() {
+                    finish_stage(context, spec, step, now);
+                }
+                spec.finished_at = Some(now);
+                spec.label.next = None;
+                context
+                    .teller
+                    .node(
+                        node,
+                        Tone::Normal,
+                        "Migrated",
+                        &format!("node {name} is on Calico"),
+                    )
+                    .await;
+            }
+        }
+        Ok(Outcome::Written)
+    }
+}

@@ -1,0 +1,107 @@
+//! What a node does now, told in its NodeMigration, in Events and in metrics.
+
+use std::collections::BTreeMap;
+
+use api::node_migration::{NodeMigrationSpec, Patience};
+use engine::decision::{Decision, Wait};
+use flannel_to_calico::node::{NodeStep, Policy, Stage};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+
+use crate::bounds;
+use crate::context::Context;
+use crate::snapshot::Snapshot;
+use crate::steps::{finish_stage, step_now};
+use crate::tell::Tone;
+
+/// Writes what the node does now into its spec; a stage that is over goes to the history. A wait that may be over in a moment is not
+/// written yet.
+pub(super) fn record(
+    context: &Context,
+    spec: &mut NodeMigrationSpec,
+    stage: Stage,
+    decision: &Decision<NodeStep>,
+    policy: &Policy,
+    now: Timestamp,
+) {
+    let mut step = match spec.step.take() {
+        Some(step) if step.name == stage.as_str() => step,
+        Some(over) => {
+            finish_stage(context, spec, over, now);
+            step_now(stage.as_str(), now)
+        }
+        None => step_now(stage.as_str(), now),
+    };
+    let (reason, message, halted) = match decision {
+        Decision::Wait(wait) if wait.is_told(step.since, context.pace.told_after, now) => {
+            (wait.reason.as_str().to_owned(), wait.message.clone(), false)
+        }
+        Decision::Run(_) | Decision::Settled | Decision::Wait(_) => (String::new(), String::new(), false),
+        Decision::Halt(halt) => (halt.reason.as_str().to_owned(), halt.message.clone(), true),
+    };
+    // An eviction that is under way keeps the words of the last refusal: they say who blocks.
+    if !matches!(decision, Decision::Run(NodeStep::Evict(_))) {
+        step.reason = reason;
+        step.message = message;
+        bounds::cut_to(&mut step.message, bounds::MESSAGE);
+    }
+    step.halted = halted;
+    // The clock was set back: the time of the stage begins anew, and does not wait for the clock to be there again.
+    step.since = step.since.min(now);
+    step.patience = stage.patience(policy).map(|seconds| Patience {
+        seconds,
+        from: policy.resumed_at.unwrap_or(step.since).max(step.since),
+    });
+    spec.step = Some(step);
+}
+
+/// Tells what the node waits for, as far as it is written in the spec, and why it halts.
+pub(super) async fn tell(
+    context: &Context,
+    node: &Node,
+    decision: &Decision<NodeStep>,
+    spec: &NodeMigrationSpec,
+) {
+    match decision {
+        Decision::Run(_) | Decision::Settled => {}
+        Decision::Wait(wait) if !is_written(wait, spec) => {}
+        Decision::Wait(wait) => {
+            context
+                .teller
+                .node(node, Tone::Normal, wait.reason.as_str(), &wait.message)
+                .await;
+        }
+        Decision::Halt(halt) => {
+            context
+                .teller
+                .node(node, Tone::Warning, halt.reason.as_str(), &halt.message)
+                .await;
+        }
+    }
+}
+
+/// Whether the wait is what the spec says.
+pub(super) fn is_written(wait: &Wait, spec: &NodeMigrationSpec) -> bool {
+    spec.step
+        .as_ref()
+        .is_some_and(|step| step.reason == wait.reason.as_str())
+}
+
+/// Nodes by where they stand, for the metrics.
+pub(super) fn count_nodes(context: &Context, snapshot: &Snapshot) {
+    let mut by_stage: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.as_str(), 0)).collect();
+    by_stage.extend([("Waiting", 0), ("Skipped", 0), ("Done", 0)]);
+    for object in snapshot.node_migrations.values() {
+        let spec = &object.spec;
+        let phase = match (&spec.step, spec.finished_at) {
+            (_, Some(_)) => "Done",
+            (Some(step), None) if spec.admitted => Stage::read(&step.name).map_or("Waiting", Stage::as_str),
+            (_, None) if spec.skipped => "Skipped",
+            (_, None) => "Waiting",
+        };
+        *by_stage.entry(phase).or_default() += 1;
+    }
+    for (phase, nodes) in by_stage {
+        context.metrics.nodes.with_label_values(&[phase]).set(nodes);
+    }
+}

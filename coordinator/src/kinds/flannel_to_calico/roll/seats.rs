@@ -1,0 +1,77 @@
+//! Where each node stands in the rollout.
+
+use api::Migration;
+use api::migration::Desired;
+use engine::rollout::{Back, Seat, Standing};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::super::node_objects;
+use super::aside::first_step;
+use super::{is_on_flannel, turn};
+use crate::context::Context;
+use crate::snapshot::Snapshot;
+use crate::write::describe;
+use crate::{cordon, facts};
+
+/// Every node in its order.
+pub(super) fn seats<'order>(
+    context: &Context,
+    snapshot: &Snapshot,
+    migration: &Migration,
+    back: Option<&Back>,
+    order: &'order [String],
+    now: Timestamp,
+) -> Vec<Seat<'order>> {
+    order
+        .iter()
+        .filter_map(|name| {
+            let object = snapshot.node_migrations.get(name)?;
+            let node = snapshot.nodes.get(name)?;
+            let spec = &object.spec;
+            let kept = migration.spec.rollback_nodes.contains(name);
+            let fallen = turn::has_fallen(spec, migration);
+            let on_old = is_on_flannel(node);
+            let has_our_cordon = cordon::is_by(node, &migration.name_any());
+            let standing = match (spec.finished_at, spec.admitted, spec.skipped) {
+                (Some(at), _, _) => Standing::Done(at),
+                (None, true, _) if spec.step.as_ref().is_some_and(|step| step.halted) => Standing::Halted,
+                (None, true, _) if spec.returning => Standing::Returning,
+                (None, true, _) => Standing::Working,
+                // Its NodeMigration was deleted in the middle, and is made again.
+                (None, false, _) if has_our_cordon && !on_old => Standing::Working,
+                (None, false, _) if fallen => Standing::Fallen,
+                (None, false, _) if kept => Standing::Kept,
+                (None, false, true) => Standing::Skipped,
+                (None, false, false) => Standing::Waiting,
+            };
+            // A node that Calico does not know yet (it joined a moment ago) cannot start either.
+            let starts = matches!(standing, Standing::Waiting | Standing::Skipped)
+                && migration.spec.desired != Desired::Rollback;
+            let prepared = !starts || node_objects::is_prepared(node, migration);
+            let in_work = matches!(
+                standing,
+                Standing::Working | Standing::Halted | Standing::Returning
+            );
+            // One whose cordon of ours is still there is out of work.
+            let is_lifted = in_work || !has_our_cordon;
+            let mut seat = Seat {
+                name,
+                standing,
+                ready: facts::nodes::is_ready(node) && prepared && is_lifted,
+                on_old,
+                rests: false,
+                tries: context.obstacles.failures(&first_step(node)),
+            };
+            let turns = !in_work && back.is_some_and(|back| back.means(&seat));
+            seat.rests = (starts || turns) && {
+                let obstacles = &context.obstacles;
+                let rests = obstacles.holds(&first_step(node), now).is_some();
+                // What takes it into work, or turns it around, is written there.
+                let record = describe(object.as_ref());
+                rests || (obstacles.is_held(&record, now) && obstacles.holds(&record, now).is_some())
+            };
+            Some(seat)
+        })
+        .collect()
+}

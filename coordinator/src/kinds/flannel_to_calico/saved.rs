@@ -1,0 +1,418 @@
+//! What was there in the cluster before the first change: put back at the end or on the way back. What is the cluster's is read at
+//! the start into `status.before`, what is of one node into its `NodeMigration`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::calico::family::{IPV4, IPV6};
+use ::calico::node_of;
+use api::node_migration::{NodeBefore, NodeMigrationSpec};
+use api::{Migration, NodeMigration};
+use flannel_to_calico::objects;
+use futures::StreamExt as _;
+use kube::{Api, ResourceExt};
+use serde_json::{Map, Value, json};
+
+use super::prepare::NODES_AT_ONCE;
+use crate::cache::Cache;
+use crate::calico::{self, Kind};
+use crate::context::Context;
+use crate::node_migrations::belongs_to;
+use crate::write::{self, WriteError};
+
+/// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
+pub const IPAM_CONFIG: &str = "IPAMConfig default";
+/// Key: the spec of `FelixConfiguration default`, likewise.
+pub const FELIX_CONFIGURATION: &str = "FelixConfiguration default";
+/// Key: names of the pools.
+pub const IP_POOLS: &str = "IPPool";
+/// Key: names of the blocks that were no node's; an earlier version saved those of nodes here, too.
+pub const IPAM_BLOCKS: &str = "IPAMBlock";
+/// Key: Calico's annotations of Nodes that had some, as an earlier version saved them.
+pub const NODE_ANNOTATIONS: &str = "Node annotations";
+/// Key: where what was there of each node is saved.
+pub const NODES: &str = "Nodes";
+/// Its value: in `spec.before` of each `NodeMigration`.
+pub const IN_NODE_MIGRATIONS: &str = "\"NodeMigration spec.before\"";
+
+/// Calico's annotations of Nodes begin so.
+pub const ANNOTATION_PREFIX: &str = "projectcalico.org/";
+
+/// Reads everything that the way back needs. What is of one node is written into its `NodeMigration`, the rest is returned.
+pub async fn read(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+) -> Result<BTreeMap<String, String>, WriteError> {
+    let objects: BTreeMap<String, Arc<NodeMigration>> = cache
+        .node_migrations
+        .state()
+        .into_iter()
+        .filter(|object| belongs_to(object, migration))
+        .map(|object| (object.spec.node_name.clone(), object))
+        .collect();
+    let mut of_nodes: BTreeMap<String, NodeBefore> = objects
+        .keys()
+        .map(|node| (node.clone(), NodeBefore::default()))
+        .collect();
+    for node in cache.nodes.state() {
+        if let Some(before) = of_nodes.get_mut(&node.name_any()) {
+            before.annotations = node.annotations().clone();
+            before
+                .annotations
+                .retain(|key, _| key.starts_with(ANNOTATION_PREFIX));
+        }
+    }
+    // Every block, once a migration: one whose name follows from no node is saved, too, or the way back would delete it.
+    let found = calico::IPAM_BLOCK.each(&context.client, |block| {
+        let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();
+        Some((node_of(affinity).map(ToOwned::to_owned), block.name_any()))
+    });
+    let mut blocks = Vec::new();
+    for (node, block) in found.await? {
+        match node.and_then(|node| of_nodes.get_mut(&node)) {
+            Some(before) => before.blocks.push(block),
+            None => blocks.push(block),
+        }
+    }
+    blocks.sort();
+    write_of_nodes(context, objects, of_nodes).await?;
+    let felix = spec(
+        context,
+        calico::FELIX_CONFIGURATION,
+        &objects::FELIX_CONFIGURATION_FIELDS,
+    );
+    let ipam = spec(context, calico::IPAM_CONFIG, &objects::IPAM_CONFIG_FIELDS);
+    Ok(BTreeMap::from([
+        (IPAM_CONFIG.to_owned(), ipam.await?.to_string()),
+        (FELIX_CONFIGURATION.to_owned(), felix.await?.to_string()),
+        (
+            IP_POOLS.to_owned(),
+            json!(names(context, calico::IP_POOL).await?).to_string(),
+        ),
+        (IPAM_BLOCKS.to_owned(), json!(blocks).to_string()),
+        (NODES.to_owned(), IN_NODE_MIGRATIONS.to_owned()),
+    ]))
+}
+
+/// Writes into each `NodeMigration` what was there of its node. One that changed since it was read keeps no other from it; an error
+/// says that not all are written yet.
+async fn write_of_nodes(
+    context: &Context,
+    objects: BTreeMap<String, Arc<NodeMigration>>,
+    mut of_nodes: BTreeMap<String, NodeBefore>,
+) -> Result<(), WriteError> {
+    let api: Api<NodeMigration> = Api::all(context.client.clone());
+    let writes = objects.into_iter().filter_map(|(node, object)| {
+        let mut before = of_nodes.remove(&node)?;
+        before.blocks.sort();
+        let spec = NodeMigrationSpec {
+            before: Some(before),
+            ..object.spec.clone()
+        };
+        Some((object, spec))
+    });
+    let written: Vec<Result<_, WriteError>> = futures::stream::iter(writes)
+        .map(|(object, spec)| {
+            let api = &api;
+            async move { write::patch_spec(api, object.as_ref(), &object.spec, &spec).await }
+        })
+        .buffer_unordered(NODES_AT_ONCE)
+        .collect()
+        .await;
+    written.into_iter().try_for_each(|written| written.map(|_| ()))
+}
+
+/// What was there of a node: in its `NodeMigration`, or where an earlier version saved it. `None` when one that is older still
+/// saved nothing.
+pub fn of_node(
+    before: &BTreeMap<String, String>,
+    node: &str,
+    object: Option<&NodeMigration>,
+) -> Option<NodeBefore> {
+    if before.contains_key(NODES) {
+        // A node that joined later had nothing of Calico's; one that is not this migration's keeps what it has.
+        return object.map(|object| object.spec.before.clone().unwrap_or_default());
+    }
+    let had = value(before, NODE_ANNOTATIONS)?;
+    let annotations = had.get(node).cloned().unwrap_or_else(|| json!({}));
+    Some(NodeBefore {
+        annotations: serde_json::from_value(annotations).unwrap_or_default(),
+        blocks: Vec::new(),
+    })
+}
+
+/// Names of blocks that were there and are not deleted with a node's others.
+pub fn blocks_of(before: &BTreeMap<String, String>, of_node: Option<&NodeBefore>) -> BTreeSet<String> {
+    let mut known = known_names(before, IPAM_BLOCKS).unwrap_or_default();
+    known.extend(
+        of_node
+            .into_iter()
+            .flat_map(|before| before.blocks.iter().cloned()),
+    );
+    known
+}
+
+/// Those fields of an object that are put back; null when there is no object.
+async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, WriteError> {
+    let found = kind.get(&context.client, objects::DEFAULT).await?;
+    Ok(found.map_or(Value::Null, |object| {
+        let fields = ours.iter().filter_map(|field| {
+            let value = object.data.get("spec")?.get(field)?;
+            Some(((*field).to_owned(), value.clone()))
+        });
+        Value::Object(fields.collect())
+    }))
+}
+
+/// Names of objects of a kind of which a cluster has few.
+async fn names(context: &Context, kind: Kind) -> Result<Vec<String>, WriteError> {
+    let mut names: Vec<String> = kind
+        .list(&context.client)
+        .await?
+        .iter()
+        .map(ResourceExt::name_any)
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+/// What was saved under this key; `None` when an earlier version of this tool started the migration and saved nothing.
+pub fn value(before: &BTreeMap<String, String>, key: &str) -> Option<Value> {
+    // Our own words, written by `read`.
+    before.get(key).and_then(|text| serde_json::from_str(text).ok())
+}
+
+/// Puts back what `IPAMConfig default` said; an object that was not there is deleted.
+pub async fn restore_ipam_config(
+    context: &Context,
+    before: &BTreeMap<String, String>,
+) -> Result<(), WriteError> {
+    match value(before, IPAM_CONFIG) {
+        Some(spec) => restore(context, calico::IPAM_CONFIG, &spec, &objects::IPAM_CONFIG_FIELDS).await,
+        None => Ok(()),
+    }
+}
+
+/// The same of `FelixConfiguration default`.
+pub async fn restore_felix_configuration(
+    context: &Context,
+    before: &BTreeMap<String, String>,
+) -> Result<(), WriteError> {
+    match value(before, FELIX_CONFIGURATION) {
+        Some(spec) => {
+            restore(
+                context,
+                calico::FELIX_CONFIGURATION,
+                &spec,
+                &objects::FELIX_CONFIGURATION_FIELDS,
+            )
+            .await
+        }
+        None => Ok(()),
+    }
+}
+
+/// Our own fields as they were; what anybody else has written since stays.
+async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -> Result<(), WriteError> {
+    let Some(read) = kind.get(&context.client, objects::DEFAULT).await? else {
+        return Ok(());
+    };
+    let found = read.data.get("spec").cloned().unwrap_or_else(|| json!({}));
+    let is_others = |field: &str, value: &Value| !ours.contains(&field) && !objects::is_default(field, value);
+    let others = found
+        .as_object()
+        .is_some_and(|fields| fields.iter().any(|(field, value)| is_others(field, value)));
+    // It was not there, and nobody has written anything of his own into it since.
+    if before.is_null() && !others {
+        return kind.delete(&context.client, objects::DEFAULT).await;
+    }
+    let change: Map<String, Value> = ours
+        .iter()
+        .map(|field| {
+            (
+                (*field).to_owned(),
+                before.get(*field).cloned().unwrap_or(Value::Null),
+            )
+        })
+        .filter(|(field, value)| found.get(field).unwrap_or(&Value::Null) != value)
+        .collect();
+    if change.is_empty() {
+        return Ok(());
+    }
+    kind.patch_spec(&context.client, &read, &Value::Object(change))
+        .await
+}
+
+/// Deletes pools that were not there. Those that nobody saved the names of stay.
+pub async fn delete_new_pools(
+    context: &Context,
+    before: &BTreeMap<String, String>,
+) -> Result<(), WriteError> {
+    let Some(known) = known_names(before, IP_POOLS) else {
+        return Ok(());
+    };
+    for name in objects::family::ALL.iter().map(|family| family.pool) {
+        if !known.contains(name) && calico::IP_POOL.get(&context.client, name).await?.is_some() {
+            calico::IP_POOL.delete(&context.client, name).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Names that were saved under this key.
+pub fn known_names(before: &BTreeMap<String, String>, key: &str) -> Option<BTreeSet<String>> {
+    serde_json::from_value(value(before, key)?).ok()
+}
+
+/// What to patch in a Node's annotations so that Calico's are as they were: `None` when they are. An address that other nodes would send
+/// to, and that is not the Node's as it was prepared, does not come back: calico-node writes its own as it starts, unless it is told to find none.
+pub fn annotations_change(
+    found: &BTreeMap<String, String>,
+    had: &BTreeMap<String, String>,
+) -> Option<Map<String, Value>> {
+    let address = |text: &String| {
+        text.split('/')
+            .next()
+            .and_then(|text| text.parse::<IpAddr>().ok())
+    };
+    let comes_back = |key: &str, value: &String| {
+        let is_address = [&IPV4, &IPV6]
+            .iter()
+            .any(|family| family.address_annotation == key);
+        !is_address || found.get(key).is_some_and(|now| address(now) == address(value))
+    };
+    let had: BTreeMap<&String, &String> = had.iter().filter(|(key, value)| comes_back(key, value)).collect();
+    let new = found
+        .keys()
+        .filter(|key| key.starts_with(ANNOTATION_PREFIX) && !had.contains_key(key))
+        .map(|key| (key.clone(), Value::Null));
+    let change: Map<String, Value> = had
+        .iter()
+        .filter(|(key, value)| found.get(**key) != Some(**value))
+        .map(|(key, value)| ((*key).clone(), json!(value)))
+        .chain(new)
+        .collect();
+    (!change.is_empty()).then_some(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenarios;
+    use super::*;
+
+    fn text(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn calicos_annotations_become_what_they_were_and_no_others_change() {
+        let had = text(&[("projectcalico.org/IPv4Address", "192.0.2.1/24")]);
+        let found = text(&[
+            ("projectcalico.org/IPv4Address", "192.0.2.1/32"),
+            ("projectcalico.org/IPv4VXLANTunnelAddr", "10.244.1.0"),
+            ("flannel.alpha.coreos.com/backend-type", "vxlan"),
+        ]);
+        let change = annotations_change(&found, &had).unwrap();
+        assert_eq!(
+            Value::Object(change),
+            json!({
+                "projectcalico.org/IPv4Address": "192.0.2.1/24",
+                "projectcalico.org/IPv4VXLANTunnelAddr": null,
+            })
+        );
+        assert_eq!(annotations_change(&had, &had), None);
+        // Another node had none.
+        let change = annotations_change(&had, &BTreeMap::new()).unwrap();
+        assert_eq!(
+            Value::Object(change),
+            json!({ "projectcalico.org/IPv4Address": null })
+        );
+        // It had another machine's.
+        let other = text(&[("projectcalico.org/IPv4Address", "192.0.2.9/24")]);
+        let change = annotations_change(&had, &other).unwrap();
+        assert_eq!(
+            Value::Object(change),
+            json!({ "projectcalico.org/IPv4Address": null })
+        );
+        assert_eq!(annotations_change(&BTreeMap::new(), &other), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_of_a_node_is_written_into_its_object_and_the_rest_is_returned() {
+        let api = scenarios::cluster();
+        let migration = || serde_json::from_value(api.get(scenarios::MIGRATION).unwrap()).unwrap();
+        super::super::adopt::adopt_node_migrations(&api.context(), &api.cache(), &migration())
+            .await
+            .unwrap();
+        let annotations = json!({ "projectcalico.org/x": "1", "example.org/y": "2" });
+        let node = format!("{}/a", scenarios::NODES);
+        api.edit(&node, &json!({ "metadata": { "annotations": annotations } }));
+        for (name, affinity) in [("10-9-0-0-26", "host:a"), ("10-9-1-0-26", "")] {
+            let path = format!("{}/ipamblocks/{name}", scenarios::CALICO_GROUP);
+            let kind = "IPAMBlock";
+            let version = "crd.projectcalico.org/v1";
+            let spec = json!({ "cidr": "10.9.0.0/26", "affinity": affinity });
+            api.put(
+                &path,
+                json!({ "apiVersion": version, "kind": kind, "metadata": { "name": name }, "spec": spec }),
+            );
+        }
+        let (context, cache) = (api.context(), api.cache());
+        // Its spec changes between our look and our write: nobody says that everything is saved.
+        api.edit(
+            &scenarios::node_migration("b"),
+            &json!({ "spec": { "position": 1 } }),
+        );
+        let early = read(&context, &cache, &migration()).await;
+        assert!(matches!(early, Err(WriteError::Conflict { .. })), "{early:?}");
+        let before = read(&context, &api.cache(), &migration()).await.unwrap();
+        assert_eq!(known_names(&before, IPAM_BLOCKS).unwrap().len(), 1);
+        let object = |node: &str| -> NodeMigration {
+            serde_json::from_value(api.get(&scenarios::node_migration(node)).unwrap()).unwrap()
+        };
+        let saved = of_node(&before, "a", Some(&object("a"))).unwrap();
+        assert_eq!(saved.annotations, text(&[("projectcalico.org/x", "1")]));
+        assert_eq!(saved.blocks, ["10-9-0-0-26"]);
+        assert_eq!(object("b").spec.before, Some(NodeBefore::default()));
+    }
+
+    #[test]
+    fn what_was_there_of_a_node_is_where_it_was_saved() {
+        let object = |before: Value| -> NodeMigration {
+            serde_json::from_value(json!({
+                "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m", "before": before },
+            }))
+            .unwrap()
+        };
+        let mine =
+            object(json!({ "annotations": { "projectcalico.org/x": "new" }, "blocks": ["10-244-1-0-24"] }));
+        let joined = object(Value::Null);
+        let now = text(&[(NODES, IN_NODE_MIGRATIONS), (IPAM_BLOCKS, r#"["10-9-0-0-26"]"#)]);
+        let saved = of_node(&now, "a", Some(&mine)).unwrap();
+        assert_eq!(saved.annotations["projectcalico.org/x"], "new");
+        assert_eq!(
+            blocks_of(&now, Some(&saved)).into_iter().collect::<Vec<_>>(),
+            ["10-244-1-0-24", "10-9-0-0-26"]
+        );
+        assert_eq!(of_node(&now, "a", Some(&joined)), Some(NodeBefore::default()));
+        assert_eq!(of_node(&now, "windows", None), None);
+
+        // An earlier version began it.
+        let earlier = text(&[
+            (NODE_ANNOTATIONS, r#"{"a":{"projectcalico.org/x":"old"}}"#),
+            (IPAM_BLOCKS, r#"["10-244-1-0-24"]"#),
+        ]);
+        let saved = of_node(&earlier, "a", Some(&joined)).unwrap();
+        assert_eq!(saved.annotations["projectcalico.org/x"], "old");
+        assert_eq!(blocks_of(&earlier, Some(&saved)).len(), 1);
+        assert_eq!(of_node(&earlier, "b", None), Some(NodeBefore::default()));
+
+        // One that is older still saved nothing: nothing is touched.
+        assert_eq!(of_node(&BTreeMap::new(), "a", Some(&joined)), None);
+    }
+}

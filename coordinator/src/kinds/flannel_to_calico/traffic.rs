@@ -1,0 +1,68 @@
+//! On which nodes there has to be a traffic pod of which network.
+
+use std::collections::BTreeMap;
+
+use api::migration::{Desired, Strategy};
+use api::{Migration, names};
+use engine::traffic::Generation;
+use engine::traffic::pods::{Place, Stand, fate};
+use flannel_to_calico::facts::LegacyPod;
+
+use super::roll::is_on_flannel;
+use crate::context::Context;
+use crate::facts;
+use crate::snapshot::Snapshot;
+use crate::traffic::{Fates, Network, Networks, is_traffic_pod};
+
+/// The two networks. Which of them a pod is on is its node's doing.
+pub fn networks() -> Networks {
+    let of = |name| Network {
+        name,
+        annotations: BTreeMap::new(),
+    };
+    Networks {
+        old: of(names::NETWORK_FLANNEL),
+        new: of(names::NETWORK_CALICO),
+    }
+}
+
+/// What becomes of the traffic pods of every node.
+pub fn fates<'snapshot>(
+    context: &Context,
+    migration: &Migration,
+    strategy: Strategy,
+    snapshot: &'snapshot Snapshot,
+) -> Fates<'snapshot> {
+    let mut fates = BTreeMap::new();
+    for (name, object) in &snapshot.node_migrations {
+        let Some(node) = snapshot.nodes.get(name) else {
+            continue;
+        };
+        let spec = &object.spec;
+        let stand = match (spec.finished_at, spec.admitted, spec.returning) {
+            (Some(_), _, _) => Stand::Done,
+            (None, true, true) => Stand::Back,
+            (None, true, false) => Stand::There,
+            (None, false, _) => Stand::Idle,
+        };
+        let host = object.status.as_ref().and_then(|status| status.facts.as_ref());
+        let place = Place {
+            stand,
+            in_place: strategy == Strategy::InPlace,
+            on_old: is_on_flannel(node),
+            // What goes back is not made.
+            usable: migration.spec.desired != Desired::Rollback
+                && facts::nodes::is_ready(node)
+                && snapshot.agent_ready(name),
+            others_of_old: host.map(|host| {
+                let others =
+                    |pod: &&LegacyPod| !is_traffic_pod(&pod.namespace, &pod.name, &context.namespace);
+                host.legacy_pods.iter().any(|pod| others(&pod))
+            }),
+        };
+        for generation in [Generation::Old, Generation::New] {
+            fates.insert((name.as_str(), generation), fate(generation, place));
+        }
+    }
+    fates
+}

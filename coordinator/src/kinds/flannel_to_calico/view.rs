@@ -1,0 +1,106 @@
+//! From stores to the view of one node that the decision is made on. Reads nothing but its arguments.
+
+use api::names;
+use engine::drain;
+use engine::probe::Prober;
+use engine::sourced::Sourced;
+use flannel_to_calico::import;
+use flannel_to_calico::node::{AgentReport, Direction, NetworkLabel, NodeView, Stage};
+use flannel_to_calico::settings::Settings;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use crate::cordon;
+use crate::evict::Refusals;
+use crate::facts;
+use crate::probe::probe_pod;
+use crate::snapshot::Snapshot;
+
+/// The view of one node; `None` when the Node or its `NodeMigration` is not there.
+pub fn view<'snapshot>(
+    snapshot: &'snapshot Snapshot,
+    settings: &Settings,
+    name: &'snapshot str,
+    migration: &str,
+    refusals: &'snapshot Refusals,
+    probers: Vec<Prober>,
+) -> Option<NodeView<'snapshot>> {
+    let daemons = |namespace: &Sourced<String>, set: &Sourced<String>| {
+        snapshot.daemons_on(name, &namespace.value, &set.value)
+    };
+    let node = snapshot.nodes.get(name)?;
+    let object = snapshot.node_migrations.get(name)?;
+    let status = object.status.clone().unwrap_or_default();
+    let host = status.facts.as_ref();
+    let wanted = host.map(|host| {
+        let claimed = import::claimed(&facts::nodes::node(node), &settings.pod_networks());
+        import::wanted(name, &claimed, host)
+    });
+    Some(NodeView {
+        name,
+        direction: if object.spec.returning {
+            Direction::Back
+        } else {
+            Direction::There
+        },
+        done_before: object.spec.done_before,
+        ready: facts::nodes::is_ready(node),
+        ready_changed: facts::nodes::ready_changed(node),
+        unschedulable: cordon::is_unschedulable(node),
+        cordoned_by_us: cordon::is_by(node, migration),
+        network: network_label(node),
+        goal: object.spec.goal,
+        agent: AgentReport {
+            ready: snapshot.agent_ready(name),
+            phase: status.phase,
+            message: status.message,
+            failure: status
+                .failure
+                .filter(|failure| !failure.retriable)
+                .map(|failure| failure.message),
+            failing_checks: status
+                .checks
+                .iter()
+                .filter(|check| !check.verdict.allows())
+                .map(engine::check::Check::line)
+                .collect(),
+            goal: status.goal,
+            changes: status.changes,
+            fell_back: status.fell_back,
+            sees_calicos_pods: host.is_some_and(|host| !host.calico.pods.is_empty()),
+        },
+        residents: drain::residents(snapshot.pods_on(name), name),
+        budgets: &snapshot.budgets,
+        refusals,
+        flannel_pods: daemons(
+            &settings.flannel_daemon_set_namespace,
+            &settings.flannel_daemon_set_name,
+        ),
+        calico_pods: daemons(
+            &settings.calico_daemon_set_namespace,
+            &settings.calico_daemon_set_name,
+        ),
+        to_import: wanted
+            .as_ref()
+            .map(|wanted| import::missing(wanted, &object.spec.imported))
+            .unwrap_or_default(),
+        to_release: wanted
+            .as_ref()
+            .map(|wanted| import::outdated(wanted, &object.spec.imported))
+            .unwrap_or_default(),
+        legacy_pods: host.map(|host| host.legacy_pods.clone()).unwrap_or_default(),
+        probe_pod: snapshot.probe_pods.get(name).map(|pod| probe_pod(pod)),
+        probers,
+        stage: object
+            .spec
+            .step
+            .as_ref()
+            .and_then(|step| Stage::read(&step.name).map(|stage| (stage, step.since))),
+    })
+}
+
+/// What the Node's network label says.
+pub fn network_label(node: &Node) -> NetworkLabel {
+    let label = node.labels().get(names::NODE_NETWORK_LABEL);
+    NetworkLabel::read(label.map(String::as_str))
+}

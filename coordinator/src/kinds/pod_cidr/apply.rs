@@ -1,0 +1,398 @@
+//! One step of a change of the range. Each is idempotent, and looks once more at what it depends on before it writes.
+
+use api::Migration;
+use api::migration::PodCidrStatus;
+use crash_point::Edge;
+use engine::evict::PodName;
+use engine::words;
+use ipnet::IpNet;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::{DynamicObject, Patch};
+use pod_cidr::decide::{Off, Step, Which};
+use pod_cidr::ipam::Claim;
+use pod_cidr::pools::{self, Openness};
+use serde_json::{Value, json};
+
+use super::looks::Looks;
+use super::saved::Saved;
+use super::unclear::Claims;
+use super::{calico_nodes, objects, unclear};
+use crate::answers;
+use crate::calico::store::Store;
+use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
+use crate::context::Context;
+use crate::cordon;
+use crate::evict::evict;
+use crate::looks::Pace;
+use crate::memory::Memory;
+use crate::read;
+use crate::write::{WriteError, parameters};
+
+/// Blocks that are released in one pass: a pass that takes minutes looks at nothing else meanwhile.
+const BLOCKS_AT_ONCE: usize = 50;
+
+/// What a step is made with.
+pub struct Hands<'pass> {
+    /// Clients.
+    pub context: &'pass Context,
+    /// Calico's objects.
+    pub store: &'pass Store,
+    /// Whose steps they are.
+    pub migration: &'pass Migration,
+    /// What was there before.
+    pub saved: &'pass Saved,
+    /// The spec that the new pool has once it is open.
+    pub wanted: &'pass Value,
+    /// Grace period that overrides the pods' own, in seconds.
+    pub grace_period_seconds: Option<u32>,
+}
+
+/// What has become of a step.
+#[derive(Debug)]
+pub enum Made {
+    /// It is made; the words say for people what was done.
+    Done(String),
+    /// It cannot be made as things are: what a person has to correct.
+    Refused(String),
+}
+
+impl Hands<'_> {
+    /// Makes the step. [`Step::Complete`] is not made here.
+    pub async fn make(
+        &self,
+        step: &Step,
+        known: &mut PodCidrStatus,
+        memory: &mut Memory,
+    ) -> Result<Made, WriteError> {
+        crash_point::reach(step.name(), Edge::Announced, None).await;
+        let made = match step {
+            Step::CreatePool => Made::Done(self.create_pool(&known.settings.new_pool.value).await?),
+            Step::Scale(deployment, pods) => Made::Done(self.scale(deployment, *pods, known).await?),
+            Step::Open(which, openness) => Made::Done(self.open(pool_of(*which, known), *openness).await?),
+            Step::Narrow(which, round) => {
+                Made::Done(self.narrow(pool_of(*which, known), *which, *round).await?)
+            }
+            Step::TakeOff(which, nodes) => {
+                let made = self.take_off(*which, nodes).await?;
+                if matches!(made, Made::Refused(_)) {
+                    // Somebody has what was chosen: it is chosen anew.
+                    memory.pod_cidr.forget_ipam();
+                }
+                made
+            }
+            Step::RestartCalicoNode(pod) => Made::Done(self.restart(pod, memory).await),
+            Step::HoldEnds(ends) => {
+                memory.pod_cidr.forget_ipam();
+                self.hold_ends(ends).await?
+            }
+            Step::ReleaseEnds(ends) => {
+                memory.pod_cidr.forget_ipam();
+                self.release_ends(ends).await?
+            }
+            Step::Cordon(node) => Made::Done(self.cordon(node).await?),
+            Step::Evict(pods) => Made::Done(self.evict(pods, memory).await),
+            Step::Uncordon(node) => Made::Done(self.uncordon(node).await?),
+            Step::ReleaseBlocks(ranges) => Made::Done(self.release(ranges, &mut memory.pod_cidr).await?),
+            Step::DeletePool(which) => {
+                memory.pod_cidr.forget_ipam();
+                let (range, name) = match which {
+                    Which::Old => (known.settings.from.value, pool_of(Which::Old, known)),
+                    Which::New => (known.settings.to.value, pool_of(Which::New, known)),
+                };
+                Made::Done(self.delete_pool(name, &range).await?)
+            }
+            Step::Complete => Made::Done(String::new()),
+        };
+        crash_point::reach(step.name(), Edge::Changed, None).await;
+        Ok(made)
+    }
+
+    async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
+        let object = pools::created(name, self.wanted);
+        Ok(match self.store.create(IP_POOL, &object).await? {
+            calico::Created::Now => format!("IPPool {name} is made, closed"),
+            calico::Created::Before => {
+                format!("IPPool {name} appeared a moment ago; it is looked at again")
+            }
+        })
+    }
+
+    async fn open(&self, name: &str, openness: Openness) -> Result<String, WriteError> {
+        let Some(object) = self.store.pool(name).await? else {
+            return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
+        };
+        if let Some(change) = pools::opening(&object.data["spec"], openness, &self.saved.old_pool) {
+            self.store.patch_spec(IP_POOL, &object, &change).await?;
+        }
+        let how = match openness {
+            Openness::Absent | Openness::Closed => {
+                "is closed: pods keep their addresses of it, and nobody gets another"
+            }
+            Openness::ToWhoNamesIt => "gives addresses to pods that name it",
+            Openness::Narrowed | Openness::ToEverybody => "gives every pod its address",
+        };
+        Ok(format!("IPPool {name} {how}"))
+    }
+
+    async fn narrow(&self, name: &str, which: Which, round: u32) -> Result<String, WriteError> {
+        let Some(object) = self.store.pool(name).await? else {
+            return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
+        };
+        let selector = pools::selector_of(&self.saved.old_pool);
+        if let Some(change) = pools::narrowing(&object.data["spec"], &selector, which.mark(), round) {
+            self.store.patch_spec(IP_POOL, &object, &change).await?;
+        }
+        Ok(format!("IPPool {name} is left node by node"))
+    }
+
+    async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
+        let mut refused = None;
+        for off in nodes {
+            let object = format!("Node {}", off.node);
+            let taken_off = self.take_off_one(which, off);
+            // What is in the way of one node keeps no other from it.
+            refused = refused.or(self
+                .context
+                .obstacles
+                .attempt(&object, taken_off)
+                .await?
+                .flatten());
+        }
+        if let Some(refused) = refused {
+            return Ok(Made::Refused(refused));
+        }
+        let said = nodes.iter().map(|Off { node, ends }| {
+            if ends.is_empty() {
+                format!("node {node} takes another address for the end of its tunnel")
+            } else {
+                let ends = ends.values();
+                let addresses: Vec<String> = ends.map(|end| end.allocation.address.to_string()).collect();
+                format!(
+                    "node {node} gets {} for the end of its tunnel",
+                    words::names(&addresses)
+                )
+            }
+        });
+        Ok(Made::Done(words::lines(&said.collect::<Vec<_>>())))
+    }
+
+    /// Says what is in the way, where it cannot be taken off.
+    async fn take_off_one(&self, which: Which, off: &Off) -> Result<Option<String>, WriteError> {
+        for end in off.ends.values() {
+            if let Some(refused) = self.hold_end(end).await? {
+                return Ok(Some(refused));
+            }
+        }
+        calico_nodes::take_off(self.store, &off.node, which.mark(), &off.ends).await?;
+        Ok(None)
+    }
+
+    async fn cordon(&self, name: &str) -> Result<String, WriteError> {
+        // Somebody else may have cordoned it a moment ago: that cordon is not ours to lift.
+        if let Some(node) = read::node(&self.context.client, name)
+            .await?
+            .filter(|node| !cordon::is_unschedulable(node))
+        {
+            cordon::cordon(self.context, self.migration, &node).await?;
+        }
+        Ok(format!("node {name} is cordoned, and its pods move"))
+    }
+
+    async fn uncordon(&self, name: &str) -> Result<String, WriteError> {
+        if let Some(node) = read::node(&self.context.client, name).await? {
+            cordon::uncordon(self.context, self.migration, &node).await?;
+        }
+        Ok(format!("no pod of node {name} has to move: it takes pods again"))
+    }
+
+    /// What it had is written down first, in a pass of its own: who knows it after a crash puts it back.
+    async fn scale(
+        &self,
+        deployment: &str,
+        pods: u32,
+        known: &mut PodCidrStatus,
+    ) -> Result<String, WriteError> {
+        let Some((namespace, name)) = deployment.split_once('/') else {
+            return Ok(String::new());
+        };
+        let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
+        let found = answers::get_opt(&api, name)
+            .await
+            .map_err(|source| WriteError::of("reading", format!("Deployment {deployment}"), source))?;
+        let Some(found) = found else {
+            return Ok(format!("Deployment {deployment} went a moment ago"));
+        };
+        let now = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
+        let now = u32::try_from(now).unwrap_or_default();
+        if !known.raised.contains_key(deployment) {
+            known.raised.insert(deployment.to_owned(), now);
+            return Ok(format!(
+                "Deployment {deployment} gets {pods} pods for the time of the migration"
+            ));
+        }
+        if now < pods {
+            self.write_scale(&api, deployment, name, pods).await?;
+        }
+        Ok(format!(
+            "Deployment {deployment} gets {pods} pods for the time of the migration"
+        ))
+    }
+
+    async fn write_scale(
+        &self,
+        api: &Api<Deployment>,
+        deployment: &str,
+        name: &str,
+        pods: u32,
+    ) -> Result<(), WriteError> {
+        let change = json!({ "spec": { "replicas": pods } });
+        api.patch_scale(name, &parameters(), &Patch::Merge(change))
+            .await
+            .map_err(|source| WriteError::of("scaling", format!("Deployment {deployment}"), source))?;
+        Ok(())
+    }
+
+    /// Gives every Deployment that was raised what it had. One that somebody else has scaled meanwhile keeps what it has.
+    pub async fn lower(&self, known: &mut PodCidrStatus, raised_to: u32) -> Result<(), WriteError> {
+        for (deployment, before) in known.raised.clone() {
+            if let Some((namespace, name)) = deployment.split_once('/') {
+                let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
+                let found = answers::get_opt(&api, name).await.map_err(|source| {
+                    WriteError::of("reading", format!("Deployment {deployment}"), source)
+                })?;
+                let now = found.and_then(|found| found.spec?.replicas);
+                if now.is_some_and(|now| u32::try_from(now) == Ok(raised_to)) {
+                    self.write_scale(&api, &deployment, name, before).await?;
+                }
+            }
+            known.raised.remove(&deployment);
+        }
+        Ok(())
+    }
+
+    /// Its `DaemonSet` makes it again; what it has programmed stays.
+    async fn restart(&self, pod: &PodName, memory: &mut Memory) -> String {
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let refused = |memory: &Memory| memory.refusals.get(&pod.uid).cloned();
+        if refused(memory).is_none_or(|refusal| refusal.next_try <= Timestamp::now()) {
+            evict(self.context, std::slice::from_ref(pod), None, memory).await;
+        }
+        let why = "it has not taken another address for the end of its tunnel by itself";
+        match refused(memory) {
+            Some(refusal) => format!(
+                "pod {name} is to start again, since {why}; it is not let go: {}",
+                refusal.message
+            ),
+            None => format!("pod {name} starts again: {why}"),
+        }
+    }
+
+    async fn evict(&self, pods: &[PodName], memory: &mut Memory) -> String {
+        evict(self.context, pods, self.grace_period_seconds, memory).await;
+        let names: Vec<String> = pods
+            .iter()
+            .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+            .collect();
+        format!("pods move: {}", words::names(&names))
+    }
+
+    /// Releases some of these blocks. Each is read by its name: a list of all of them for each batch would be hundreds of lists.
+    async fn release(&self, ranges: &[IpNet], looks: &mut Looks) -> Result<String, WriteError> {
+        let ipam = looks.ipam(self.store, Pace::Seldom).await?;
+        let is_empty = |range: &&IpNet| {
+            let block = ipam.block(**range);
+            block.is_none_or(|block| block.allocations.is_empty())
+        };
+        let mut released = Vec::new();
+        let mut tried = 0;
+        for range in ranges.iter().filter(is_empty) {
+            if tried == BLOCKS_AT_ONCE {
+                break;
+            }
+            // What cannot be written keeps no other from it.
+            let object = format!("IPAMBlock {range}");
+            let release = async {
+                tried += 1;
+                self.release_one(*range, ipam.claims_on(*range)).await
+            };
+            if self.context.obstacles.attempt(&object, release).await? == Some(true) {
+                released.push(*range);
+            }
+        }
+        let said = format!("{} of {} blocks are released", released.len(), ranges.len());
+        if released.len() == tried && tried < ranges.len() {
+            looks.released(released);
+        } else {
+            // The last ones: or there is something else than was read.
+            looks.forget_ipam();
+        }
+        Ok(said)
+    }
+
+    /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.
+    /// Each write carries the version that was read: who takes an address of it meanwhile keeps it, and the block stays. Says whether the
+    /// block is gone.
+    async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, WriteError> {
+        let store = self.store;
+        let block = store.block(range).await?;
+        let is_empty = |block: &DynamicObject| {
+            let found = objects::block(block);
+            // What is not understood is not released.
+            found.is_ok_and(|found| found.range == range && found.allocations.is_empty())
+        };
+        if !block.as_ref().is_none_or(is_empty) {
+            return Ok(false);
+        }
+        let mut affinities = Vec::new();
+        for claim in claims {
+            let node = claim.node.as_deref().unwrap_or_default();
+            let found = store.claim(&claim.name, node, range).await?;
+            affinities
+                .extend(found.filter(|found| objects::claim(found).is_ok_and(|claim| claim.range == range)));
+        }
+        for affinity in &affinities {
+            store
+                .patch_spec(BLOCK_AFFINITY, affinity, &json!({ "state": "pendingDeletion" }))
+                .await?;
+            crash_point::reach("AffinityPending", Edge::Changed, None).await;
+        }
+        if let Some(block) = &block {
+            store.delete_marked(IPAM_BLOCK, block).await?;
+        }
+        for affinity in &affinities {
+            if let Some(affinity) = store.again(BLOCK_AFFINITY, affinity).await? {
+                store.delete_marked(BLOCK_AFFINITY, &affinity).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
+        let claims = Claims::default();
+        let of_range = |object: DynamicObject| {
+            let is_of_range = match unclear::block(&object, &claims) {
+                Ok(block) => range.contains(&block.range),
+                // One that is not understood may be of this range.
+                Err(block) => block.may_touch(range),
+            };
+            is_of_range.then_some(())
+        };
+        let left = self.store.each(IPAM_BLOCK, of_range).await?.len();
+        if left > 0 {
+            return Ok(format!(
+                "{left} blocks of {range} appeared a moment ago; they are looked at again"
+            ));
+        }
+        self.store.delete_pool(name).await?;
+        Ok(format!("IPPool {name} is deleted"))
+    }
+}
+
+fn pool_of(which: Which, known: &PodCidrStatus) -> &str {
+    match which {
+        Which::Old => &known.settings.old_pool.value,
+        Which::New => &known.settings.new_pool.value,
+    }
+}

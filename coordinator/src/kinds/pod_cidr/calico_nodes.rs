@@ -1,0 +1,86 @@
+//! Nodes as Calico has them, wherever that is, and what takes one off a pool. Each write carries the version that was read.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::DynamicObject;
+use kube::{Api, Client, ResourceExt};
+use pod_cidr::calico_node::{CalicoNode, off_in_etcd, off_in_kubernetes};
+use pod_cidr::pools::OFF_LABEL;
+use pod_cidr::tunnel::Held;
+use serde_json::{Value, json};
+
+use crate::cache::Cache;
+use crate::calico::etcd;
+use crate::calico::store::Store;
+use crate::read;
+use crate::write::{self, WriteError};
+
+/// Every node, by its name. In etcd they are Calico's own objects, and Nodes that Calico does not know have no tunnel.
+pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, CalicoNode>, WriteError> {
+    Ok(match store {
+        Store::Kubernetes(_) => {
+            let nodes = cache.nodes.state();
+            let nodes = nodes.iter().map(|node| {
+                let found = CalicoNode::in_kubernetes(node.labels(), node.annotations());
+                (node.name_any(), found)
+            });
+            nodes.collect()
+        }
+        Store::Etcd(store) => {
+            let known = |node: DynamicObject| {
+                let found = CalicoNode::in_etcd(node.labels(), &node.data["spec"]);
+                Some((node.name_any(), found))
+            };
+            etcd::each_node(store, known).await?.into_iter().collect()
+        }
+    })
+}
+
+/// Takes this node off the pool of this mark, and gives its tunnels these addresses. One that is gone meanwhile is not missed.
+pub async fn take_off(
+    store: &Store,
+    name: &str,
+    mark: &str,
+    ends: &BTreeMap<String, Held>,
+) -> Result<(), WriteError> {
+    match store {
+        Store::Kubernetes(client) => {
+            if let Some(node) = read::node(client, name).await? {
+                label(client, &node, &off_in_kubernetes(mark, ends)).await?;
+            }
+        }
+        Store::Etcd(store) => {
+            if let Some(node) = etcd::node(store, name).await? {
+                etcd::patch_node(store, &node, &off_in_etcd(mark, ends)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes the label from every node that has it.
+pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
+    let change = json!({ "metadata": { "labels": { OFF_LABEL: null } } });
+    match store {
+        Store::Kubernetes(client) => {
+            for node in cache.nodes.state() {
+                if node.labels().contains_key(OFF_LABEL) {
+                    label(client, &node, &change).await?;
+                }
+            }
+        }
+        Store::Etcd(store) => {
+            let is_off = |node: &DynamicObject| node.labels().contains_key(OFF_LABEL);
+            for node in etcd::each_node(store, |node| Some(node).filter(is_off)).await? {
+                etcd::patch_node(store, &node, &change).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn label(client: &Client, node: &Node, change: &Value) -> Result<(), WriteError> {
+    let api: Api<Node> = Api::all(client.clone());
+    write::patch(&api, node, "labelling", change).await.map(drop)
+}

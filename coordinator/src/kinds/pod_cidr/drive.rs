@@ -1,0 +1,337 @@
+//! One pass of a change of the range: what is there becomes a view, the view a decision, the decision one step.
+
+use std::collections::BTreeMap;
+
+use api::migration::{Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus, Stage, StageNow};
+use api::{Migration, MigrationStatus};
+use crash_point::Edge;
+use engine::decision::{Decision, WaitReason};
+use engine::moves::{Workload, WorkloadFacts};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use pod_cidr::calico_node::CalicoNode;
+use pod_cidr::decide::{Step, Which};
+use pod_cidr::facts::Pool;
+use pod_cidr::host::HostSettings;
+use pod_cidr::ipam::Ipam;
+use pod_cidr::{choice, mentions, pools};
+
+use super::adopt::Tunnels;
+use super::apply::{Hands, Made};
+use super::looks::{IpamLook, Looks};
+use super::redundancy::RAISED_TO;
+use super::saved::Saved;
+use super::unclear::{self, Pools};
+use super::{adopt, away, calico_nodes, progress, read};
+use crate::cache::Cache;
+use crate::calico::store::Store;
+use crate::context::Context;
+use crate::lifecycle::wait;
+use crate::looks::Pace;
+use crate::memory::Memory;
+use crate::snapshot::Snapshot;
+use crate::tell::Tone;
+use crate::write::WriteError;
+use crate::{stages, stop, traffic, workloads};
+
+/// Where the pods are led.
+fn direction(desired: Desired) -> Direction {
+    match desired {
+        Desired::Rollback => Direction::Back,
+        Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Direction::There,
+    }
+}
+
+/// One pass of a migration that has begun.
+#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
+pub async fn go_on(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    kind: &PodCidr,
+    saved: &Saved,
+    mut known: PodCidrStatus,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    if status.phase.is_over() {
+        return Ok(());
+    }
+    let datastore = &known.settings.datastore.value;
+    let begun_with = known.settings.calico_daemon_set();
+    let looks = &mut memory.pod_cidr;
+    if let Some(message) = looks.moved(context, cache, kind, datastore, begun_with).await? {
+        wait(status, WaitReason::Datastore, message);
+        return Ok(());
+    }
+    let store = match memory.pod_cidr.store(context, datastore).await {
+        Ok(store) => store,
+        Err(problem) => {
+            wait(status, WaitReason::Datastore, away(&problem));
+            return Ok(());
+        }
+    };
+    let now = Timestamp::now();
+    let direction = direction(migration.spec.desired);
+    let look = match direction {
+        Direction::There => adopt::look(kind),
+        Direction::Back => adopt::look_back(kind),
+    };
+    // A cluster of many nodes without a tunnel is not asked for them in each pass.
+    let calico_nodes = if pools::has_tunnel(&saved.old_pool) {
+        calico_nodes::read(&store, cache).await?
+    } else {
+        BTreeMap::new()
+    };
+    let looks = &mut memory.pod_cidr;
+    let ipam = if adopt::keeps(cache, known.stage.as_ref()) {
+        let stage = known.stage.as_ref();
+        Some(ipam(looks, cache, &store, &calico_nodes, stage, direction, &look).await?)
+    } else {
+        None
+    };
+    let tunnels = ipam.as_deref().map(|ipam| Tunnels {
+        nodes: &calico_nodes,
+        ipam,
+    });
+    adopt::adopt(context, cache, migration, &look, tunnels).await?;
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    let pools = read::pools(&store).await?;
+    let ranges = [kind.from, kind.to];
+    let seen = ipam.as_deref().map(|ipam| &ipam.unclear);
+    let told = unclear::told(&pools.unclear, seen, ranges);
+    memory.warnings.of_kind(&migration.name_any(), told);
+    let ours =
+        [&known.settings.old_pool.value, &known.settings.new_pool.value].map(|name| format!("IPPool {name}"));
+    if let Some(pool) = pools
+        .unclear
+        .iter()
+        .find(|pool| ours.contains(&pool.malformed.object))
+    {
+        let message = format!("{}; nothing is done until it is corrected", pool.words());
+        wait(status, WaitReason::CalicoObjects, message);
+        return Ok(());
+    }
+    let Some(workloads) = workloads::watched(context, cache, status).await else {
+        return Ok(());
+    };
+    let pass = Pass {
+        context,
+        store: &store,
+        cache,
+        migration,
+        kind,
+        saved,
+        snapshot: &snapshot,
+        pools: &pools,
+        workloads: &workloads,
+        calico_nodes: &calico_nodes,
+        ipam: ipam.as_deref(),
+        direction,
+        now,
+    };
+    if direction == Direction::Back && pass.pool(Which::Old, &known).is_none() {
+        "PastReturn".clone_into(&mut status.blocked);
+        status.message = pass.past_return(&known);
+        return Ok(());
+    }
+    let (next, stop) = Box::pin(pass.look(memory, &mut known, status)).await?;
+    stages::enter(&mut known.stage, &mut known.history, next.stage, direction, now);
+    status.phase = progress::phase(next.stage, direction);
+    Box::pin(pass.act(memory, next.decision, &mut known, status)).await?;
+    if let Some(stop) = stop
+        && status.phase != MigrationPhase::Halted
+    {
+        stop::halt(status, &stop);
+    }
+    status.pod_cidr = Some(known);
+    Ok(())
+}
+
+/// What Calico's IPAM has given out, while agents keep addresses of tunnels: as fresh as what is done next needs it.
+async fn ipam(
+    looks: &mut Looks,
+    cache: &Cache,
+    store: &Store,
+    calico_nodes: &BTreeMap<String, CalicoNode>,
+    stage: Option<&StageNow<Stage>>,
+    direction: Direction,
+    look: &HostSettings,
+) -> Result<IpamLook, WriteError> {
+    let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
+    if switches && adopt::somebody_returns(cache, &look.from) {
+        // Before a pool is opened, what was free in it a moment ago counts for nothing.
+        looks.forget_ipam();
+    }
+    let found = looks.ipam(store, Pace::Seldom).await?;
+    let mark = Which::left(direction).mark();
+    if choice::is_missing(calico_nodes, mark, &found, &look.from, &look.to) {
+        looks.ipam(store, Pace::Soon).await
+    } else {
+        Ok(found)
+    }
+}
+
+/// What one pass is made on.
+pub(super) struct Pass<'pass> {
+    pub(super) context: &'pass Context,
+    /// Calico's objects.
+    pub(super) store: &'pass Store,
+    pub(super) cache: &'pass Cache,
+    pub(super) migration: &'pass Migration,
+    pub(super) kind: &'pass PodCidr,
+    pub(super) saved: &'pass Saved,
+    pub(super) snapshot: &'pass Snapshot,
+    pub(super) pools: &'pass Pools,
+    /// Every workload that makes pods again.
+    pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
+    /// Nodes as Calico has them.
+    pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
+    /// What Calico's IPAM has given out, while agents keep addresses of tunnels.
+    pub(super) ipam: Option<&'pass Ipam>,
+    pub(super) direction: Direction,
+    pub(super) now: Timestamp,
+}
+
+impl Pass<'_> {
+    /// The pool that pods leave.
+    pub(super) fn left_pool(&self) -> Which {
+        Which::left(self.direction)
+    }
+
+    /// The range of a pool.
+    pub(super) fn range(&self, which: Which) -> IpNet {
+        match which {
+            Which::Old => self.kind.from,
+            Which::New => self.kind.to,
+        }
+    }
+
+    /// A pool, if it is there.
+    pub(super) fn pool(&self, which: Which, known: &PodCidrStatus) -> Option<&Pool> {
+        let name = match which {
+            Which::Old => &known.settings.old_pool.value,
+            Which::New => &known.settings.new_pool.value,
+        };
+        self.pools.understood.get(name)
+    }
+
+    /// Nobody can lead pods to a pool that is not there any more.
+    fn past_return(&self, known: &PodCidrStatus) -> String {
+        let (from, to) = (self.range(Which::Old), self.range(Which::New));
+        format!(
+            "IPPool {} is deleted, and {from} is past its point of no return: nothing was taken back. `kubectl replumb resume` finishes \
+             what is left of this migration; another one, from {to} to {from}, leads the pods back",
+            known.settings.old_pool.value
+        )
+    }
+
+    /// Makes the step, or says what is waited for.
+    async fn act(
+        &self,
+        memory: &mut Memory,
+        decision: Decision<Step>,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        let hands = Hands {
+            context: self.context,
+            store: self.store,
+            migration: self.migration,
+            saved: self.saved,
+            wanted: &pools::wanted(
+                &self.saved.old_pool,
+                &known.settings.to.value,
+                known.settings.block_size.value,
+            ),
+            grace_period_seconds: self.migration.spec.drain.grace_period_seconds,
+        };
+        match decision {
+            Decision::Run(Step::Complete) => self.complete(&hands, memory, known, status).await,
+            Decision::Run(step) => {
+                match hands.make(&step, known, memory).await? {
+                    Made::Done(said) => {
+                        status.blocked = String::new();
+                        status.message = said;
+                    }
+                    Made::Refused(why) => {
+                        let message = format!("{why}; it is tried again until that is corrected");
+                        wait(status, WaitReason::CalicoObjects, message);
+                    }
+                }
+                Ok(())
+            }
+            Decision::Wait(found) => {
+                wait(status, found.reason, found.message);
+                Ok(())
+            }
+            Decision::Halt(halt) => {
+                status.phase = MigrationPhase::Halted;
+                halt.reason.as_str().clone_into(&mut status.blocked);
+                status.message = halt.message;
+                Ok(())
+            }
+            Decision::Settled => Ok(()),
+        }
+    }
+
+    /// Puts back what was raised, ends the traffic, and says that it is over.
+    async fn complete(
+        &self,
+        hands: &Hands<'_>,
+        memory: &mut Memory,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
+        hands.lower(known, RAISED_TO).await?;
+        calico_nodes::forget(self.store, self.cache).await?;
+        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
+        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
+            wait(status, held.reason, held.message);
+            return Ok(());
+        }
+        let settings = &known.settings;
+        let (from, to) = (settings.from.value, settings.to.value);
+        let (phase, pool, left, range) = match self.direction {
+            Direction::There => (MigrationPhase::Completed, &settings.old_pool.value, from, to),
+            Direction::Back => (MigrationPhase::RolledBack, &settings.new_pool.value, to, from),
+        };
+        // On the way back nobody has waited for a person: what was changed for the way there is told at its end.
+        let mentions = memory
+            .pod_cidr
+            .mentions(
+                self.context,
+                self.cache,
+                self.store,
+                self.kind,
+                settings.calico_daemon_set(),
+                Pace::Soon,
+            )
+            .await?;
+        let still = mentions::follow_up(&mentions, &left, &range);
+        let still = still.first().map_or_else(String::new, |first| {
+            let count = still.len();
+            format!("; {count} places say {left} still, and have to be changed back; the first: {first}")
+        });
+        status.message = format!(
+            "every pod has an address of {range}; IPPool {pool}, its blocks and every route into it are gone{still}"
+        );
+        crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
+        stages::finish(&mut known.stage, &mut known.history, self.now);
+        status.phase = phase;
+        status.completed_at = Some(self.now);
+        status.blocked = String::new();
+        self.context
+            .teller
+            .migration(
+                self.migration,
+                Tone::Normal,
+                &format!("{phase:?}"),
+                &status.message,
+            )
+            .await;
+        Ok(())
+    }
+}

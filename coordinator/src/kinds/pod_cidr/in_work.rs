@@ -1,0 +1,87 @@
+//! Mode `ByNode`: every Node as it is worked on, and which host is not waited for any longer.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use kube::ResourceExt;
+use pod_cidr::by_node::{self, Cordon};
+use pod_cidr::host;
+
+use super::drive::Pass;
+use super::switch;
+use crate::memory::Memory;
+use crate::{cordon, facts};
+
+impl Pass<'_> {
+    /// Every Node in the order in which they are worked on, where pods leave node by node. A host on which no pod has to move, and that is
+    /// not well for minutes, is named in the warnings and counts as well: no node keeps the pods of others. `with_pods`: nodes on which a pod
+    /// has to move.
+    pub(super) fn nodes_in_work<'order>(
+        &self,
+        memory: &mut Memory,
+        order: &'order [String],
+        with_pods: &BTreeSet<&str>,
+    ) -> Vec<by_node::Node<'order>> {
+        let mut nodes = self.nodes_as_they_are(order);
+        let without_pods =
+            |node: &&by_node::Node<'_>| node.unsettled.is_some() && !with_pods.contains(node.name);
+        let unsettled = &mut memory.pod_cidr.unsettled;
+        unsettled.keep(nodes.iter().filter(without_pods).map(|node| node.name.to_owned()));
+        let patience = switch::patience(nodes.len());
+        let mut told = Vec::new();
+        for node in &mut nodes {
+            if unsettled.is_as_long_as(node.name, patience)
+                && let Some(words) = node.unsettled.take()
+            {
+                told.push((
+                    format!("node {}", node.name),
+                    format!(
+                        "{words}, and no pod of node {} has to move. This has lasted for minutes: other nodes go on without it. Fix: see the \
+                         logs of the agent and of calico-node on this node",
+                        node.name
+                    ),
+                ));
+            }
+        }
+        memory.warnings.also(told);
+        nodes
+    }
+
+    fn nodes_as_they_are<'order>(&self, order: &'order [String]) -> Vec<by_node::Node<'order>> {
+        let migration = self.migration.name_any();
+        // Traffic pods stay where they are, and watch the range that is left until all other pods have moved.
+        let ours: BTreeSet<IpAddr> = self
+            .snapshot
+            .traffic_pods
+            .iter()
+            .map(|pod| facts::pods::pod(pod))
+            .flat_map(|pod| pod.addresses)
+            .collect();
+        let mut nodes = Vec::new();
+        for name in order {
+            let Some(node) = self.snapshot.nodes.get(name) else {
+                continue;
+            };
+            let cordon = match (cordon::is_unschedulable(node), cordon::is_by(node, &migration)) {
+                (false, true) => Cordon::Lifted,
+                (false, false) => Cordon::None,
+                (true, true) => Cordon::Ours,
+                (true, false) => Cordon::Others,
+            };
+            let unsettled = match self.facts_of(name) {
+                // No agent reports of a node that is away; its pods are counted all the same.
+                None if !facts::nodes::is_ready(node) => None,
+                None => Some("its agent has not answered".to_owned()),
+                Some(facts) => host::route_to_pod(facts, &ours),
+            };
+            nodes.push(by_node::Node {
+                name,
+                ready: facts::nodes::is_ready(node),
+                cordon,
+                takes_pods: facts::nodes::takes_pods(node),
+                unsettled,
+            });
+        }
+        nodes
+    }
+}

@@ -1,0 +1,195 @@
+//! Everything that a decision depends on, of one pass; and the decision.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::MigrationStatus;
+use api::migration::PodCidrStatus;
+use engine::decision::Direction;
+use engine::moves;
+use engine::residents::{health, residents, workloads_of};
+use ipnet::IpNet;
+use jiff::SignedDuration;
+use kube::ResourceExt;
+use pod_cidr::decide::{Next, Policy, PoolView, View, Which, decide};
+use pod_cidr::mentions::{self, Mention};
+use pod_cidr::pools::{self, Openness};
+use pod_cidr::settings::Mode;
+
+use super::drive::Pass;
+use super::left::Left;
+use super::watched::{Held, openness};
+use super::{progress, soak_seconds};
+use crate::looks::Pace;
+use crate::memory::Memory;
+use crate::snapshot::node_order;
+use crate::stop::Stop;
+use crate::write::WriteError;
+use crate::{evict, limits, stalls};
+
+/// Pods that may be on their way at the same time, when nobody says.
+const PODS_AT_ONCE: u32 = 5;
+
+impl Pass<'_> {
+    /// What comes next, and what a person has to look at first.
+    pub(super) async fn look(
+        &self,
+        memory: &mut Memory,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(Next, Option<Stop>), WriteError> {
+        let (from, to) = (self.range(Which::Old), self.range(Which::New));
+        let (target, left_range) = match self.left_pool() {
+            Which::Old => (to, from),
+            Which::New => (from, to),
+        };
+        known.closed_at = match openness(self.pool(self.left_pool(), known)) {
+            Openness::Closed => known.closed_at.or(Some(self.now)),
+            Openness::Absent => known.closed_at,
+            Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => None,
+        };
+        let pods = self.snapshot.pods();
+        evict::look(self.context, memory, pods);
+        progress::count(known, pods, self.direction, status);
+
+        let workloads = workloads_of(pods);
+        let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
+        let residents = residents(pods, &workloads, &needed, known.closed_at);
+        let targets = known.settings.stay(&target, self.pools.ranges());
+        let strange_pool = self.strange_pool();
+        let movers = if strange_pool.is_some() {
+            moves::Movers::Within(&left_range)
+        } else {
+            moves::Movers::OutOf(&targets)
+        };
+        let left_there = moves::left(&residents, movers);
+        let nodes = left_there
+            .values()
+            .flatten()
+            .map(|resident| resident.pod.node.as_str());
+        let with_pods: BTreeSet<&str> = nodes.collect();
+        let have_to_move = !with_pods.is_empty();
+        let once_moved = if have_to_move { Pace::Seldom } else { Pace::Soon };
+        let started_at = status.started_at.unwrap_or(self.now);
+        let mut workload_health = health(self.workloads, &self.saved.ill, started_at);
+        let goes_back = self.direction == Direction::Back;
+        let name = self.migration.name_any();
+        stalls::mark(
+            memory,
+            &name,
+            &residents,
+            movers,
+            &mut workload_health,
+            goes_back,
+            self.now,
+        );
+        let held = self.traffic(memory, have_to_move, known, status).await?;
+        let left = self
+            .left(memory, &left_range, have_to_move, once_moved, known)
+            .await?;
+        let routes = self.routes(known);
+        let mentions = self
+            .mentions(memory, known, (&left_range, &target), once_moved)
+            .await?;
+        let switch = self.switch(memory, &left_range, &target, known);
+        let redundancy = self.redundancy(&residents, self.workloads, known, &mut memory.restores);
+        let Held {
+            hold,
+            stop,
+            unwatched,
+        } = held;
+        let order = node_order(self.snapshot, &self.context.node_name);
+        let by_node = match self.kind.mode {
+            Mode::ByWorkload => None,
+            Mode::ByNode => Some(self.nodes_in_work(memory, &order, &with_pods)),
+        };
+        let view = View {
+            direction: self.direction,
+            old: self.pool_view(Which::Old, known, &left, &routes),
+            new: self.pool_view(Which::New, known, &left, &routes),
+            wanted: &pools::wanted(&self.saved.old_pool, &to, known.settings.block_size.value),
+            widen: &mentions::widen(&mentions, &left_range, &target),
+            ends: switch.ends,
+            kept_in_left: self.kept_in_left(&left_range),
+            kept_in_target: switch.kept_in_target,
+            to_hold: &self.to_hold(&target),
+            to_release: &self.to_release(&left_range, &target),
+            unread: self.unread(&target),
+            strange_pool,
+            switched: switch.switched,
+            canary: self.canary(known, &unwatched),
+            redundancy,
+            follow_up: &mentions::follow_up(&mentions, &from, &to),
+            rolling: self.rolling(known),
+            moves: moves::View {
+                residents: &residents,
+                movers,
+                budgets: &self.snapshot.budgets,
+                refusals: &memory.refusals,
+                workloads: &workload_health,
+                only: None,
+            },
+            nodes: by_node.as_deref(),
+        };
+        Ok((decide(&view, &self.policy(hold), self.now), stop))
+    }
+
+    /// Who else says a range. What tenants have is told as warnings. `ranges`: the one that pods leave, and the one that they are led to.
+    async fn mentions(
+        &self,
+        memory: &mut Memory,
+        known: &PodCidrStatus,
+        ranges: (&IpNet, &IpNet),
+        pace: Pace,
+    ) -> Result<Arc<[Mention]>, WriteError> {
+        let calico = known.settings.calico_daemon_set();
+        let looks = &mut memory.pod_cidr;
+        let found = looks
+            .mentions(self.context, self.cache, self.store, self.kind, calico, pace)
+            .await?;
+        let of_tenants = mentions::of_tenants(&found, ranges.0, ranges.1).into_iter();
+        let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
+        memory.warnings.also(of_tenants);
+        Ok(found)
+    }
+
+    fn policy(&self, hold: Option<engine::decision::Wait>) -> Policy {
+        Policy {
+            moves: moves::Policy {
+                pods_at_once: usize::try_from(self.kind.pods_at_once.unwrap_or(PODS_AT_ONCE)).unwrap_or(1),
+                permissions: limits::permissions(self.migration),
+                delete_bare_pods: self.kind.delete_bare_pods,
+            },
+            nodes_at_once: limits::rules(self.migration)
+                .max_unavailable
+                .resolve(self.snapshot.nodes.len()),
+            soak: SignedDuration::from_secs(i64::from(soak_seconds(self.kind))),
+            hold,
+        }
+    }
+
+    fn pool_view<'view>(
+        &'view self,
+        which: Which,
+        known: &'view PodCidrStatus,
+        left: &'view Left,
+        routes: &'view [String],
+    ) -> PoolView<'view> {
+        let found = self.pool(which, known);
+        let is_left = which == self.left_pool();
+        PoolView {
+            which,
+            name: match which {
+                Which::Old => &known.settings.old_pool.value,
+                Which::New => &known.settings.new_pool.value,
+            },
+            range: self.range(which),
+            spec: found.map(|pool| &pool.spec),
+            terminating: found.is_some_and(|pool| pool.terminating),
+            blocks: if is_left { &left.blocks } else { &[] },
+            holders: if is_left { &left.holders } else { &[] },
+            empty_since: known.empty_since,
+            routes,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Another range for the pods: the driver of one pass.
+//!
+//! `read` and `looks` read, the kind decides, `apply` makes one step. There and back are the same way between two pools.
+
+mod adopt;
+mod apply;
+mod calico_nodes;
+mod datastore;
+mod drive;
+#[cfg(test)]
+mod etcd_scenarios;
+mod in_work;
+#[cfg(test)]
+mod in_work_scenarios;
+mod left;
+mod look;
+mod looks;
+mod objects;
+mod places;
+mod progress;
+mod read;
+mod redundancy;
+mod saved;
+#[cfg(test)]
+mod scenarios;
+#[cfg(test)]
+mod stranger_scenarios;
+mod switch;
+#[cfg(test)]
+mod switch_scenarios;
+mod traffic;
+mod tunnels;
+mod unclear;
+mod watched;
+#[cfg(test)]
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::migration::{PodCidr, PodCidrStatus};
+use api::node_migration::NodeMigrationSpec;
+use api::traffic::TrafficGate;
+use api::{Migration, MigrationStatus, NodeMigration};
+use calico::etcd_access::StoreProblem;
+use engine::check::Check;
+use engine::decision::WaitReason;
+use engine::document::Document;
+use pod_cidr::checks::{self, CheckPolicy};
+use pod_cidr::detect::detect;
+use pod_cidr::document::{Wishes, document};
+use pod_cidr::facts::ClusterFacts;
+use pod_cidr::settings::{Options, Settings};
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::etcd_access::problem;
+use crate::lifecycle::{Kind, wait};
+use crate::limits;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+pub use looks::Looks;
+
+/// How long the old pool stays, empty, when nobody says.
+const SOAK_SECONDS: u32 = 24 * 60 * 60;
+
+/// How long the old pool stays once it is empty.
+fn soak_seconds(kind: &PodCidr) -> u32 {
+    kind.soak_seconds.unwrap_or(SOAK_SECONDS)
+}
+
+/// Where Calico's objects are nobody answers.
+fn away(problem: &StoreProblem) -> String {
+    format!("{}; it is asked again. {}", problem.message, problem.hint)
+}
+
+impl Kind for PodCidr {
+    type Facts = ClusterFacts;
+    type Settings = Settings;
+
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+        adopt::adopt(context, cache, migration, &adopt::look(self), None).await
+    }
+
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        _migration: &Migration,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<ClusterFacts, WriteError> {
+        let looks = &mut memory.pod_cidr;
+        Box::pin(read::cluster(context, cache, looks, self, node_migrations)).await
+    }
+
+    fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
+        facts
+            .linux_nodes()
+            .filter(|node| !facts.hosts.contains_key(&node.name))
+            .map(|node| node.name.clone())
+            .collect()
+    }
+
+    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        let options = Options {
+            from: self.from,
+            to: self.to,
+            family: self.family,
+            block_size: self.block_size,
+        };
+        let settings = match detect(&options, facts) {
+            Ok(settings) => settings,
+            Err(checks) => return (None, checks),
+        };
+        let policy = CheckPolicy {
+            permissions: limits::permissions(migration),
+            on_blocked: limits::on_blocked(migration),
+            delete_bare_pods: self.delete_bare_pods,
+            mode: self.mode,
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
+        };
+        let found = checks::check(&settings, facts, policy);
+        (Some(settings), found)
+    }
+
+    fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
+        let wishes = Wishes {
+            mode: self.mode,
+            soak_seconds: soak_seconds(self),
+            delete_bare_pods: self.delete_bare_pods,
+            needed: &facts.needed(),
+        };
+        document(settings, facts, &wishes)
+    }
+
+    /// What agents look for was asked when their objects were made: the checks need the answer.
+    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+
+    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+        status.pod_cidr = Some(PodCidrStatus::of(settings));
+    }
+
+    async fn before(
+        &self,
+        _context: &Context,
+        cache: &Cache,
+        _migration: &Migration,
+        facts: &ClusterFacts,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
+        Ok(saved::of(facts, cache, self))
+    }
+
+    async fn go_on(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError> {
+        // By an edit of the status by hand, or an update of replumb that reads another version's.
+        let gone = |status: &mut MigrationStatus, what: &str| {
+            "SettingsGone".clone_into(&mut status.blocked);
+            status.message = format!(
+                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
+                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration"
+            );
+        };
+        let Some(known) = status.pod_cidr.clone() else {
+            gone(status, "status.podCidr");
+            return Ok(Vec::new());
+        };
+        let saved = match saved::understand(&status.before) {
+            Ok(saved) => saved,
+            Err(what) => {
+                gone(status, &what);
+                return Ok(Vec::new());
+            }
+        };
+        match drive::go_on(context, cache, memory, migration, self, &saved, known, status).await {
+            Ok(()) => Ok(Vec::new()),
+            // What was done is done, and what was not is decided anew.
+            Err(WriteError::Etcd(error)) => {
+                memory.pod_cidr.forget_store();
+                wait(status, WaitReason::Datastore, away(&problem(&error)));
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Places that say the pods' range besides Calico's pool, as the API shows them. Pure: objects come in, mentions go out.
+
+use api::migration::PodCidr;
+use calico::{ConfigMaps, calico_node, variable};
+use engine::cluster::DaemonSet;
+use engine::owner::Owner;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use pod_cidr::facts::ControllerManager;
+use pod_cidr::mentions::{Mention, Needs, few, ranges_in, value_of};
+
+/// What calico-node makes its first pool of.
+const POOL_VARIABLES: [&str; 2] = ["CALICO_IPV4POOL_CIDR", "CALICO_IPV6POOL_CIDR"];
+
+/// Variables of calico-node: it makes a pool of them once there is none of the family.
+pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec<Mention> {
+    let Some(container) = calico_node(set) else {
+        return Vec::new();
+    };
+    POOL_VARIABLES
+        .iter()
+        .filter_map(|name| {
+            let value = variable(config_maps, set, container, name)?;
+            Some(Mention {
+                object: format!("DaemonSet {}: {name}", set.key()),
+                owner: Owner::of(Some(&set.namespace), system),
+                ranges: ranges_in(value),
+                more: 0,
+                needs: Needs::New,
+                fix: format!(
+                    // Without a container's name it would say it in those that initialize the pod, too.
+                    "where it is installed from (manifest, chart, kops, kubespray), and in the cluster: `kubectl set env daemonset/{} -n \
+                     {} --containers={} {name}={{ranges}}`. It rolls calico-node; pods keep their network meanwhile",
+                    set.name, set.namespace, container.name
+                ),
+            })
+        })
+        .collect()
+}
+
+/// kubeadm's own record: an upgrade writes it into the control plane.
+pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
+    let text = map.data.as_ref()?.get("ClusterConfiguration")?;
+    let said = [value_of(text, "podSubnet"), value_of(text, "cluster-cidr")];
+    let ranges = said.into_iter().flatten().flat_map(ranges_in).collect();
+    Some(Mention {
+        object: "ConfigMap kube-system/kubeadm-config: networking.podSubnet".to_owned(),
+        owner: Owner::Cluster,
+        ranges,
+        more: 0,
+        needs: Needs::New,
+        fix: "`kubectl edit configmap kubeadm-config -n kube-system`: podSubnet {ranges}; and in controllerManager.extraArgs \
+              allocate-node-cidrs \"false\" before cluster-cidr"
+            .to_owned(),
+    })
+}
+
+/// kube-proxy tells pods from others by it, unless it tells them otherwise.
+pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
+    let text = map.data.as_ref()?.get("config.conf")?;
+    let mode = value_of(text, "detectLocalMode").unwrap_or("ClusterCIDR");
+    let ranges = value_of(text, "clusterCIDR").map(ranges_in).unwrap_or_default();
+    (mode == "ClusterCIDR" && !ranges.is_empty()).then(|| Mention {
+        object: "ConfigMap kube-system/kube-proxy: clusterCIDR".to_owned(),
+        owner: Owner::Cluster,
+        ranges,
+        more: 0,
+        needs: Needs::BothThenNew,
+        fix: "`kubectl edit configmap kube-proxy -n kube-system`: clusterCIDR one range around both while pods of both live, or \
+              detectLocalMode InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout restart \
+              daemonset/kube-proxy -n kube-system`. It has to say {ranges}"
+            .to_owned(),
+    })
+}
+
+/// A policy of Kubernetes' own.
+pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<Mention> {
+    // All of it that may hold a range: `ipBlock` in either direction.
+    let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
+    policy_of("NetworkPolicy", policy, &text, system, kind)
+}
+
+/// A policy or a set of addresses of Calico's.
+pub fn calicos_policy(
+    what: &str,
+    object: &DynamicObject,
+    system: &[&str],
+    kind: &PodCidr,
+) -> Option<Mention> {
+    policy_of(what, object, &object.data["spec"].to_string(), system, kind)
+}
+
+fn policy_of(
+    what: &str,
+    policy: &impl ResourceExt,
+    text: &str,
+    system: &[&str],
+    kind: &PodCidr,
+) -> Option<Mention> {
+    let (ranges, more) = few(ranges_in(text), &kind.from, &kind.to);
+    let (namespace, name) = (policy.namespace(), policy.name_any());
+    (!ranges.is_empty()).then(|| Mention {
+        object: match &namespace {
+            Some(namespace) => format!("{what} {namespace}/{name}"),
+            None => format!("{what} {name}"),
+        },
+        owner: Owner::of(namespace.as_deref(), system),
+        ranges,
+        more,
+        needs: Needs::Both,
+        fix: "add the range that it lacks (it needs {ranges}); the one that pods leave can go once the migration is over".to_owned(),
+    })
+}
+
+/// A controller manager that gives every Node a podCIDR of the range.
+pub fn controller_manager(manager: &ControllerManager) -> Option<Mention> {
+    let ranges = manager.ranges.clone().filter(|_| manager.allocates)?;
+    Some(Mention {
+        object: format!("Pod {}: --cluster-cidr", manager.pod),
+        owner: Owner::Cluster,
+        ranges,
+        more: 0,
+        needs: Needs::New,
+        fix: "in its manifest: --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one control plane node \
+              at a time. The other way round it ends at each start, since every Node keeps its podCIDR"
+            .to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn kind() -> PodCidr {
+        serde_json::from_value(json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16" })).unwrap()
+    }
+
+    fn map(key: &str, text: &str) -> ConfigMap {
+        serde_json::from_value(json!({ "metadata": { "name": "x" }, "data": { key: text } })).unwrap()
+    }
+
+    fn said(mention: Option<Mention>) -> Vec<String> {
+        let ranges = mention.map(|mention| mention.ranges).unwrap_or_default();
+        ranges.iter().map(ToString::to_string).collect()
+    }
+
+    #[rstest]
+    #[case::by_default("clusterCIDR: 10.244.0.0/16\n", &["10.244.0.0/16"])]
+    #[case::said("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: ClusterCIDR\n", &["10.244.0.0/16"])]
+    #[case::otherwise("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: InterfaceNamePrefix\n", &[])]
+    #[case::empty("clusterCIDR: \"\"\n", &[])]
+    fn kube_proxy_by_its_way_of_telling(#[case] text: &str, #[case] expected: &[&str]) {
+        assert_eq!(said(kube_proxy(&map("config.conf", text))), expected);
+    }
+
+    #[test]
+    fn kubeadm_says_it_twice() {
+        let text = "controllerManager:\n  extraArgs:\n    cluster-cidr: 10.244.0.0/16\nnetworking:\n  podSubnet: 10.244.0.0/16\n";
+        assert_eq!(
+            said(kubeadm(&map("ClusterConfiguration", text))),
+            ["10.244.0.0/16"; 2]
+        );
+        assert_eq!(kubeadm(&map("other", "")), None);
+    }
+
+    #[test]
+    fn policies_by_the_ranges_that_stand_in_them() {
+        let policy: NetworkPolicy = serde_json::from_value(json!({
+            "metadata": { "namespace": "shop", "name": "web" },
+            "spec": { "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.244.0.0/16", "except": ["10.244.9.0/24"] } }] }] },
+        }))
+        .unwrap();
+        let found = network_policy(&policy, &[], &kind());
+        assert_eq!(found.as_ref().unwrap().object, "NetworkPolicy shop/web");
+        assert_eq!(found.as_ref().unwrap().owner, Owner::Tenant("shop".to_owned()));
+        assert_eq!(said(found), ["10.244.0.0/16", "10.244.9.0/24"]);
+        let set: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "crd.projectcalico.org/v1", "kind": "GlobalNetworkSet", "metadata": { "name": "pods" },
+            "spec": { "nets": ["10.244.0.0/16"] },
+        }))
+        .unwrap();
+        let found = calicos_policy("GlobalNetworkSet", &set, &[], &kind());
+        assert_eq!(found.as_ref().unwrap().object, "GlobalNetworkSet pods");
+        assert_eq!(found.as_ref().unwrap().owner, Owner::Cluster);
+        assert_eq!(found.unwrap().needs, Needs::Both);
+    }
+
+    #[test]
+    fn a_controller_manager_that_allocates_nothing_says_nothing() {
+        let manager = |allocates| ControllerManager {
+            pod: "kube-system/kcm".to_owned(),
+            ranges: Some(vec!["10.244.0.0/16".parse().unwrap()]),
+            allocates,
+        };
+        assert!(controller_manager(&manager(true)).is_some());
+        assert!(controller_manager(&manager(false)).is_none());
+    }
+}

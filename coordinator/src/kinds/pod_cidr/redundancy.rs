@@ -1,0 +1,79 @@
+//! Name servers and admission webhooks have more than one pod while others move.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use api::migration::PodCidrStatus;
+use engine::decision::{Wait, WaitReason};
+use engine::moves::{Resident, Role, Workload, WorkloadFacts};
+use pod_cidr::decide::{Missing, Step};
+
+use super::drive::Pass;
+use crate::drift::Restores;
+use crate::facts;
+
+/// So many pods they have.
+pub(super) const RAISED_TO: u32 = 2;
+
+impl Pass<'_> {
+    /// Name servers and admission webhooks have more than one pod, where a Deployment has them.
+    pub(super) fn redundancy(
+        &self,
+        residents: &[Resident<'_>],
+        workloads: &BTreeMap<Workload, WorkloadFacts>,
+        known: &PodCidrStatus,
+        restores: &mut Restores,
+    ) -> Option<Missing> {
+        let places = self
+            .snapshot
+            .nodes
+            .values()
+            .filter(|node| facts::nodes::takes_pods(node))
+            .count();
+        if places < 2 {
+            return None;
+        }
+        let wanted = usize::try_from(RAISED_TO).unwrap_or(usize::MAX);
+        let mut ready_of: BTreeMap<&Workload, usize> = BTreeMap::new();
+        for resident in residents {
+            if let Some(workload) = resident.workload
+                && resident.pod.ready
+                && resident.pod.deleted_at.is_none()
+            {
+                *ready_of.entry(workload).or_default() += 1;
+            }
+        }
+        for resident in residents {
+            match resident.role {
+                Role::NameServer | Role::Admission => {}
+                Role::Coordinator | Role::Any => continue,
+            }
+            let Some(workload) = resident.workload.filter(|workload| workload.kind == "Deployment") else {
+                continue;
+            };
+            let key = format!("{}/{}", workload.namespace, workload.name);
+            let has = workloads.get(workload).map_or(0, |facts| facts.wanted);
+            let is_raised = known.raised.contains_key(&key);
+            let answer = |message: String| {
+                Some(Missing::Answer(Wait {
+                    reason: WaitReason::MovedPodsNotReady,
+                    message,
+                    until: None,
+                }))
+            };
+            if has < wanted && has > 0 {
+                if !is_raised || restores.may(&key, Instant::now()) {
+                    return Some(Missing::Step(Step::Scale(key, RAISED_TO)));
+                }
+                return answer(format!(
+                    "Deployment {key} has {has} pods, and {wanted} are needed while others move: somebody else scales it back"
+                ));
+            }
+            let ready = ready_of.get(workload).copied().unwrap_or_default();
+            if is_raised && ready < wanted {
+                return answer(format!("Deployment {key}: {ready} of {wanted} pods are Ready"));
+            }
+        }
+        None
+    }
+}

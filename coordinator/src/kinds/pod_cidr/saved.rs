@@ -1,0 +1,75 @@
+//! What was there in the cluster before the first change: read at the start into `status.before`.
+
+use std::collections::BTreeMap;
+
+use api::migration::PodCidr;
+use engine::moves::Workload;
+use pod_cidr::facts::ClusterFacts;
+use serde_json::Value;
+
+use crate::cache::Cache;
+use crate::ill::{self, ILL};
+
+/// Key of `status.before`: the spec of the old pool, as JSON.
+const OLD_POOL: &str = "IPPool";
+
+/// What was there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Saved {
+    /// The spec of the old pool.
+    pub old_pool: Value,
+    /// Pods that were not Ready, by workload, where one was.
+    pub ill: BTreeMap<Workload, usize>,
+}
+
+/// Everything that the way there and back needs.
+pub fn of(facts: &ClusterFacts, cache: &Cache, kind: &PodCidr) -> BTreeMap<String, String> {
+    // One that is not understood was refused by a check.
+    let old = facts
+        .pools
+        .values()
+        .find(|pool| pool.range == kind.from)
+        .map_or(Value::Null, |pool| pool.spec.clone());
+    BTreeMap::from([
+        (OLD_POOL.to_owned(), old.to_string()),
+        (ILL.to_owned(), ill::read(cache)),
+    ])
+}
+
+/// What was saved; an error names the part that is gone.
+pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
+    let part = |key: &str| -> Result<Value, String> {
+        let gone = || format!("status.before[\"{key}\"]");
+        let text = before.get(key).ok_or_else(gone)?;
+        serde_json::from_str(text).map_err(|_| gone())
+    };
+    let old_pool = part(OLD_POOL)?;
+    let ill = ill::understand(before)?;
+    if !old_pool.is_object() {
+        return Err(format!("status.before[\"{OLD_POOL}\"]"));
+    }
+    Ok(Saved { old_pool, ill })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_saved_is_understood_and_what_is_gone_is_named() {
+        let mut before = BTreeMap::from([
+            (OLD_POOL.to_owned(), r#"{"cidr":"10.244.0.0/16"}"#.to_owned()),
+            (ILL.to_owned(), r#"[["StatefulSet","shop","db",2]]"#.to_owned()),
+        ]);
+        let saved = understand(&before).unwrap();
+        assert_eq!(saved.old_pool["cidr"], "10.244.0.0/16");
+        assert_eq!(saved.ill.values().sum::<usize>(), 2);
+        before.insert(OLD_POOL.to_owned(), "null".to_owned());
+        assert_eq!(understand(&before).unwrap_err(), "status.before[\"IPPool\"]");
+        before.remove(ILL);
+        assert_eq!(
+            understand(&before).unwrap_err(),
+            "status.before[\"pods not Ready\"]"
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! Addresses of tunnels in Calico's IPAM: held for the tunnels that get them, and released behind them. Each write carries the version
+//! that was read.
+
+use calico::{BlockConflict, allocated, block_change, block_release, handle, handle_change};
+use crash_point::Edge;
+use engine::words::names;
+use kube::core::DynamicObject;
+use pod_cidr::tunnel::Held;
+use serde_json::Value;
+
+use super::apply::{Hands, Made};
+use crate::calico::{IPAM_BLOCK, IPAM_HANDLE};
+use crate::write::WriteError;
+
+impl Hands<'_> {
+    /// Writes these addresses as the nodes' into Calico's IPAM, in Calico's own order.
+    pub(super) async fn hold_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
+        let mut refused = None;
+        for end in ends {
+            // One that cannot be held holds up no other.
+            refused = refused.or(self.attempt(end, self.hold_end(end)).await?);
+        }
+        let said: Vec<String> = ends
+            .iter()
+            .map(|end| format!("{} of node {}", end.allocation.address, end.node))
+            .collect();
+        Ok(refused.map_or_else(
+            || {
+                Made::Done(format!(
+                    "{} ends of tunnels get back what they had; nobody else can: {}",
+                    said.len(),
+                    names(&said)
+                ))
+            },
+            Made::Refused,
+        ))
+    }
+
+    /// Makes the writes of one address: what the API server refuses of it keeps no other from being written.
+    async fn attempt(
+        &self,
+        end: &Held,
+        writes: impl Future<Output = Result<Option<String>, WriteError>>,
+    ) -> Result<Option<String>, WriteError> {
+        let object = format!("IPAMBlock {}", end.block);
+        let made = self.context.obstacles.attempt(&object, writes).await?;
+        Ok(made.flatten())
+    }
+
+    /// Why it cannot be held; `None` when it is.
+    pub(super) async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
+        let Some(read) = self.store.block(end.block).await? else {
+            return Ok(Some(gone(end)));
+        };
+        let spec = &read.data["spec"];
+        // The handle first: an address that no handle knows is released by nobody.
+        if let Some(refused) = self.count(end, spec).await? {
+            return Ok(Some(refused));
+        }
+        crash_point::reach("EndCounted", Edge::Changed, None).await;
+        let change = block_change(spec, end.block, &end.node, std::slice::from_ref(&end.allocation));
+        self.write_block(&read, change).await
+    }
+
+    /// Sees to it that the handle of an address counts it: one that is given back may have been about to be released. Says why not,
+    /// where it cannot.
+    async fn count(&self, end: &Held, spec: &Value) -> Result<Option<String>, WriteError> {
+        let Held {
+            block, allocation, ..
+        } = end;
+        let others = match others(end, spec) {
+            Ok(others) => others,
+            Err(refused) => return Ok(Some(refused)),
+        };
+        let object = handle(&allocation.handle, *block, others + 1);
+        let counted = |found: &Value| handle_change(found, *block, others + 1);
+        self.store
+            .ensure_handle(&allocation.handle, &object, counted)
+            .await?;
+        Ok(None)
+    }
+
+    /// Takes these addresses back, as Calico does when it exchanges one itself.
+    pub(super) async fn release_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
+        let mut refused = None;
+        for end in ends {
+            refused = refused.or(self.attempt(end, self.release_end(end)).await?);
+        }
+        Ok(refused.map_or_else(
+            || {
+                Made::Done(format!(
+                    "{} addresses that tunnels had for a time are released",
+                    ends.len()
+                ))
+            },
+            Made::Refused,
+        ))
+    }
+
+    /// Why it cannot be released; `None` when it is.
+    async fn release_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
+        let (block, allocation) = (end.block, &end.allocation);
+        let Some(read) = self.store.block(block).await? else {
+            return Ok(None);
+        };
+        let spec = &read.data["spec"];
+        let others = match others(end, spec) {
+            Ok(others) => others,
+            Err(refused) => return Ok(Some(refused)),
+        };
+        // The handle first: after a crash the address is found again by its block.
+        if let Some(handle) = self.store.handle(&allocation.handle).await?
+            && let Some(change) = handle_change(&handle.data["spec"], block, others)
+        {
+            self.store.patch_spec(IPAM_HANDLE, &handle, &change).await?;
+        }
+        crash_point::reach("EndUncounted", Edge::Changed, None).await;
+        let change = block_release(spec, block, &[(allocation.address, &allocation.handle)]);
+        self.write_block(&read, change).await
+    }
+
+    /// Writes a block as it was read. Says why not, where what is in it does not allow the change.
+    async fn write_block(
+        &self,
+        read: &DynamicObject,
+        change: Result<Option<Value>, BlockConflict>,
+    ) -> Result<Option<String>, WriteError> {
+        match change {
+            Ok(Some(change)) => {
+                self.store.patch_spec(IPAM_BLOCK, read, &change).await?;
+                Ok(None)
+            }
+            Ok(None) => Ok(None),
+            Err(conflict) => Ok(Some(conflict.to_string())),
+        }
+    }
+}
+
+fn gone(end: &Held) -> String {
+    format!("IPAMBlock {} of node {} went a moment ago", end.block, end.node)
+}
+
+/// How many other addresses of the block the handle has.
+fn others(end: &Held, spec: &Value) -> Result<u32, String> {
+    let Held {
+        block, allocation, ..
+    } = end;
+    let found = allocated(spec, *block).map_err(|conflict| conflict.to_string())?;
+    let others = found
+        .iter()
+        .filter(|(address, of)| *of == allocation.handle && *address != allocation.address);
+    Ok(u32::try_from(others.count()).unwrap_or(u32::MAX))
+}

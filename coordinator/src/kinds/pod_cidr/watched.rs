@@ -1,0 +1,150 @@
+//! What traffic says, and whoever stopped the migration: why nothing may be done now.
+
+use api::MigrationStatus;
+use api::migration::{Direction, PodCidrStatus, Stage, StageNow};
+use engine::decision::{Wait, WaitReason};
+use jiff::SignedDuration;
+use kube::ResourceExt;
+use pod_cidr::by_node;
+use pod_cidr::decide::Which;
+use pod_cidr::facts::Pool;
+use pod_cidr::pools::Openness;
+use pod_cidr::settings::Family;
+
+use super::drive::Pass;
+use super::traffic as fates;
+use crate::memory::Memory;
+use crate::stop::{self, Stop};
+use crate::traffic::Fates;
+use crate::write::WriteError;
+use crate::{cordon, limits, traffic};
+
+/// So long every path between both ranges is watched at least before the new pool is opened: one answer proves little.
+const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
+
+/// Why nothing may be done now.
+pub(super) struct Held {
+    /// In the decision's words.
+    pub(super) hold: Option<Wait>,
+    /// What a person has to look at first.
+    pub(super) stop: Option<Stop>,
+    /// What is missing until every path is known to answer; empty when nothing is.
+    pub(super) unwatched: String,
+}
+
+impl Pass<'_> {
+    /// Keeps the traffic pods, and says why nothing may be done now: somebody said so, or traffic is lost.
+    pub(super) async fn traffic(
+        &self,
+        memory: &mut Memory,
+        have_to_move: bool,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<Held, WriteError> {
+        let of = |which| openness(self.pool(which, known));
+        let settings = &known.settings;
+        let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
+        let networks = fates::networks(&settings.old_pool.value, &settings.new_pool.value, is_ipv4);
+        // Once all is done nobody watches any more; what changes that begins another stage.
+        let is_over =
+            |stage: &StageNow<Stage>| stage.name == Stage::CleanUp && stage.direction == self.direction;
+        let wanted = if known.stage.as_ref().is_some_and(is_over) {
+            Fates::new()
+        } else {
+            fates::fates(self.snapshot, self.direction, of, have_to_move)
+        };
+        let (watched, asks) = traffic::watch(
+            self.context,
+            &mut memory.traffic,
+            self.migration,
+            &networks,
+            wanted,
+            self.snapshot,
+            status,
+        )
+        .await?;
+        asks.write(self.context).await?;
+        let is_open = of(Which::New) >= Openness::ToWhoNamesIt;
+        let is_watched = watched.unwatched.is_none() && watched.breaches.is_empty();
+        if !is_open && self.direction == Direction::There {
+            // It is proved anew: whoever closed it may have changed more.
+            known.proved_at = None;
+        } else if is_open && is_watched {
+            known.proved_at = known.proved_at.or(Some(self.now));
+        }
+        let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
+        let stop = stop::stop(None, status, lossy);
+        let unwatched = watched
+            .unwatched
+            .as_ref()
+            .map(|wait| wait.message.clone())
+            .or(watched.breaches.first().cloned())
+            .unwrap_or_default();
+        let hold = if let Some(stop) = &stop {
+            Some(stop.hold())
+        } else if status.paused {
+            Some(Wait {
+                reason: WaitReason::Paused,
+                message: format!(
+                    "paused: no pod moves, and no pool is opened or closed{}. Go on with `kubectl replumb resume`, or lead the pods back \
+                     with `kubectl replumb rollback --all`",
+                    self.cordoned()
+                ),
+                until: None,
+            })
+        } else {
+            // What was mended has to be seen to be.
+            watched
+                .hold(self.migration)
+                .filter(|_| stop::is_to_be_proved(status))
+        };
+        Ok(Held {
+            hold,
+            stop,
+            unwatched,
+        })
+    }
+
+    /// Which Nodes stay cordoned by this migration meanwhile, in words that go on a sentence.
+    fn cordoned(&self) -> String {
+        let migration = self.migration.name_any();
+        let nodes = self.snapshot.nodes.iter();
+        let ours =
+            nodes.filter(|(_, node)| cordon::is_unschedulable(node) && cordon::is_by(node, &migration));
+        by_node::meanwhile(ours.map(|(name, _)| name.as_str()))
+    }
+
+    /// Whether every path between both ranges has answered for long enough.
+    pub(super) fn canary(&self, known: &PodCidrStatus, unwatched: &str) -> Option<Wait> {
+        let settings = &known.settings;
+        let rules = limits::rules(self.migration);
+        let Some(proved_at) = known.proved_at else {
+            return Some(Wait {
+                reason: WaitReason::TrafficUnwatched,
+                message: format!(
+                    "pods that name IPPool {} have to be reached from every node whose agent reports before anybody else gets an address of it: {}",
+                    settings.new_pool.value, unwatched
+                ),
+                until: None,
+            });
+        };
+        let until = proved_at + rules.canary_soak.max(LEAST_SOAK);
+        (self.now < until).then(|| Wait {
+            reason: WaitReason::CanarySoak,
+            message: format!(
+                "every path between both ranges answers since {proved_at:.0}; it is watched until {until:.0} before IPPool {} is opened",
+                settings.new_pool.value
+            ),
+            until: Some(until),
+        })
+    }
+}
+
+/// How far a pool is open; one that is being deleted gives no address any more.
+pub(super) fn openness(pool: Option<&Pool>) -> Openness {
+    match pool {
+        None => Openness::Absent,
+        Some(pool) if pool.terminating => Openness::Closed,
+        Some(pool) => Openness::of(&pool.spec),
+    }
+}

@@ -1,0 +1,94 @@
+//! One `NodeMigration` for each Node, with what its agent looks for.
+
+use std::collections::BTreeMap;
+
+use api::node_migration::NodeMigrationSpec;
+use api::{Migration, NodeMigration};
+use ipnet::IpNet;
+use service_cidr::host::{HostSettings, Left};
+use service_cidr::ranges::afterwards;
+use service_cidr::settings::Settings;
+use service_cidr::side::Side;
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::node_migrations::{self, belongs_to};
+use crate::write::WriteError;
+
+/// What agents look for before the settings are known: by the default range as it is, and what the user wrote.
+pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
+    let after = afterwards(from, to);
+    HostSettings {
+        left: Left {
+            ranges: from
+                .iter()
+                .filter(|range| !after.contains(range))
+                .copied()
+                .collect(),
+            kept: Vec::new(),
+        },
+        target: to.to_vec(),
+        report_users: false,
+        expected_ports: None,
+    }
+}
+
+/// What agents look for while Services are led there.
+pub fn look(settings: &Settings, goal: Side) -> HostSettings {
+    let changed = settings.changed();
+    HostSettings {
+        left: Left {
+            ranges: changed.of(goal.other()).clone(),
+            kept: Vec::new(),
+        },
+        target: changed.of(goal).clone(),
+        report_users: false,
+        expected_ports: None,
+    }
+}
+
+/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not look for yet. What it was asked of
+/// kube-proxy stays as long as the ranges do.
+pub async fn adopt(
+    context: &Context,
+    cache: &Cache,
+    migration: &Migration,
+    look: &HostSettings,
+) -> Result<(), WriteError> {
+    for object in node_migrations::without_node(cache, migration) {
+        node_migrations::delete(context, &object).await?;
+    }
+    // From the start: an agent that does not know better looks for flannel.
+    let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
+    node_migrations::adopt(context, cache, migration, ask).await?;
+    let is_same = |asked: &HostSettings| asked.left.ranges == look.left.ranges && asked.target == look.target;
+    for object in cache.node_migrations.state() {
+        let asked = object.spec.service_cidr.as_ref();
+        if belongs_to(&object, migration) && !asked.is_some_and(is_same) {
+            write(context, &object, look.clone()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Asks every agent whether kube-proxy knows these.
+pub async fn ask(
+    context: &Context,
+    node_migrations: &BTreeMap<String, std::sync::Arc<NodeMigration>>,
+    look: &HostSettings,
+) -> Result<(), WriteError> {
+    for object in node_migrations.values() {
+        if object.spec.service_cidr.as_ref() != Some(look) {
+            write(context, object, look.clone()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn write(context: &Context, object: &NodeMigration, look: HostSettings) -> Result<(), WriteError> {
+    let spec = NodeMigrationSpec {
+        service_cidr: Some(look),
+        ..object.spec.clone()
+    };
+    node_migrations::bring_to(context, object, &spec).await
+}

@@ -1,0 +1,188 @@
+//! One step of a change of the Services' range. Each is idempotent, and each write carries the version that was read.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+
+use api::migration::ServiceCidrStatus;
+use crash_point::Edge;
+use engine::words;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
+use service_cidr::objects::Ground;
+use service_cidr::ranges::{DEFAULT, listed};
+use service_cidr::step::Step;
+use service_cidr::swap;
+
+use super::book;
+use super::drive::Pass;
+use super::exchange::{Exchange, Seen, Subject, Written};
+use super::objects::{create_range, delete_range};
+use crate::evict::evict;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+/// The steps of so many Services are under way at the same time.
+const AT_ONCE: usize = 32;
+
+/// What a step is made with.
+pub(super) struct Hands<'pass> {
+    pub(super) pass: &'pass Pass<'pass>,
+    /// The Services that were looked at.
+    pub(super) seen: BTreeMap<String, (Subject, Seen)>,
+}
+
+impl Hands<'_> {
+    /// Makes the step, and says for people what was done. [`Step::Complete`] is not made here.
+    pub(super) async fn make(
+        &mut self,
+        step: &Step,
+        known: &ServiceCidrStatus,
+        memory: &mut Memory,
+    ) -> Result<String, WriteError> {
+        let client = &self.pass.context.client;
+        crash_point::reach(step.name(), Edge::Announced, None).await;
+        let made = match step {
+            Step::CreateRange(name, ranges) => {
+                create_range(client, self.pass.version, name, ranges).await?;
+                format!("ServiceCIDR {name} is made: {}", listed(ranges))
+            }
+            Step::DeleteRange(name) => {
+                delete_range(client, self.pass.version, name).await?;
+                let what = if name == DEFAULT {
+                    "an API server makes it again of its flag once it is gone"
+                } else {
+                    "it goes once no address needs it"
+                };
+                format!("ServiceCIDR {name} is deleted: it gives out nothing more, and {what}")
+            }
+            Step::Exchange(steps) if steps.is_empty() => {
+                // This pass has looked at as many as it may, and nothing was to be done for them.
+                self.pass.cache.wake();
+                "Services are looked at".to_owned()
+            }
+            Step::Exchange(steps) => self.exchange(steps, known, memory).await?,
+            Step::Evict(pods) => {
+                let grace = self.pass.migration.spec.drain.grace_period_seconds;
+                evict(self.pass.context, pods, grace, memory).await;
+                let names: Vec<String> = pods
+                    .iter()
+                    .map(|pod| format!("{}/{}", pod.namespace, pod.name))
+                    .collect();
+                format!("pods start again: {}", words::names(&names))
+            }
+            Step::Complete => String::new(),
+        };
+        crash_point::reach(step.name(), Edge::Changed, None).await;
+        Ok(made)
+    }
+
+    /// Writes down for which Services something is done from now on.
+    async fn begin(&self, steps: &[(String, swap::Step)], memory: &mut Memory) -> Result<(), WriteError> {
+        if !steps.iter().any(|(name, _)| self.pass.untouched.contains(name)) {
+            return Ok(());
+        }
+        let Pass {
+            context,
+            migration,
+            booked,
+            ..
+        } = self.pass;
+        // This pass may have begun some before.
+        let mut untouched = book::untouched(&memory.records);
+        for (name, _) in steps {
+            untouched.remove(name);
+        }
+        let records = &mut memory.records;
+        book::write(&context.client, records, migration, &booked.book, &untouched).await?;
+        crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
+        Ok(())
+    }
+
+    /// Each Service goes on by itself: what one cannot do keeps no other from it.
+    pub(super) async fn exchange(
+        &mut self,
+        steps: &[(String, swap::Step)],
+        known: &ServiceCidrStatus,
+        memory: &mut Memory,
+    ) -> Result<String, WriteError> {
+        self.begin(steps, memory).await?;
+        let store = &self.pass.cache.services;
+        let stored: Mutex<Vec<Value>> = Mutex::default();
+        let exchange = Exchange {
+            client: &self.pass.context.client,
+            domain: &known.settings.domain.value,
+            ground: &self.pass.ground(known),
+            // The watches tell of these writes later: the next pass knows them already.
+            tell: &|written| match written {
+                Written::Stored(service) => {
+                    store.wrote(service);
+                    stored
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(service.clone());
+                }
+                Written::Deleted(service) => store.deleted(service),
+            },
+        };
+        let found: Vec<(Subject, Seen, swap::Step)> = steps
+            .iter()
+            .filter_map(|(name, step)| {
+                let (subject, seen) = self.seen.remove(name)?;
+                Some((subject, seen, *step))
+            })
+            .collect();
+        let looks = &mut memory.service_cidr;
+        for (name, step) in steps {
+            looks.waits.goes_on(name, *step, self.pass.now);
+        }
+        let (exchange, obstacles) = (&exchange, &self.pass.context.obstacles);
+        let made = found.iter().map(|(subject, seen, step)| async move {
+            let object = format!("Service {}/{}", subject.namespace, subject.name);
+            let write = exchange.make(subject, seen.clone(), *step);
+            obstacles.attempt(&object, write).await
+        });
+        // Each is large, and what begins after the time of this pass is left to the next one.
+        let made: Vec<_> = stream::iter(made).buffered(AT_ONCE).collect().await;
+        for service in stored.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            looks.whole.wrote(service);
+        }
+        for ((subject, _, _), made) in found.iter().zip(&made) {
+            if !matches!(made, Ok(Some(()))) {
+                looks.whole.forget(&subject.namespace, &subject.name);
+            }
+        }
+        made.into_iter().collect::<Result<Vec<Option<()>>, _>>()?;
+        let names: Vec<String> = steps
+            .iter()
+            .map(|(name, step)| format!("{name} {}", step.name()))
+            .collect();
+        Ok(format!("Services: {}", words::names(&names)))
+    }
+}
+
+impl Pass<'_> {
+    /// How bridges stand.
+    pub(super) fn ground(&self, known: &ServiceCidrStatus) -> Ground {
+        Ground {
+            policy: known.settings.bridge_policy.value,
+            node_addresses: self
+                .snapshot
+                .nodes
+                .values()
+                .flat_map(|node| addresses(node))
+                .collect(),
+        }
+    }
+}
+
+/// Addresses by which somebody asks a Node for a node port.
+fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
+    let said = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten());
+    said.filter(|address| ["InternalIP", "ExternalIP"].contains(&address.type_.as_str()))
+        .filter_map(|address| address.address.parse().ok())
+}

@@ -1,0 +1,257 @@
+//! The book: the addresses of every Service that changes, as they were and as they are to be. It is in records of ours, so that it may
+//! grow, and no tenant can write into it. What is in it is written before anything is done for its Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::Migration;
+use api::record::{self, Holds, MOST_BYTES, MigrationRecordSpec, ServiceRecord, bytes};
+use kube::Client;
+use service_cidr::side::Sides;
+use service_cidr::subjects::Book;
+
+use crate::records::{Content, Records};
+use crate::write::WriteError;
+
+/// The book as it is written down. `written_in_status` is what an earlier version wrote there: whatever a record says of the same
+/// Service is newer.
+pub fn read(records: &Records, written_in_status: Book) -> Book {
+    record::book(records.holding(Holds::ServiceAddresses), written_in_status)
+}
+
+/// The Services for which nothing has been done yet: no client knows their new addresses. Of what an earlier version wrote that is not known, so
+/// that none of those is among them.
+pub fn untouched(records: &Records) -> BTreeSet<String> {
+    let services = records
+        .holding(Holds::ServiceAddresses)
+        .flat_map(|record| &record.services);
+    services
+        .filter(|found| found.untouched)
+        .map(|found| found.service.clone())
+        .collect()
+}
+
+/// Writes the book down, where it differs from what is written. For these of its Services nothing has been done yet.
+pub async fn write(
+    client: &Client,
+    records: &mut Records,
+    migration: &Migration,
+    book: &Book,
+    untouched: &BTreeSet<String>,
+) -> Result<(), WriteError> {
+    let parts = place(records.holding(Holds::ServiceAddresses), book, untouched);
+    let parts = parts.into_iter().map(Content::Services).collect();
+    records
+        .write(client, migration, Holds::ServiceAddresses, parts)
+        .await
+}
+
+/// The parts that hold this book. Each Service stays in its part, so that who comes or goes changes one part; whoever comes gets a
+/// place in the first part that has room, or in a new one.
+fn place<'record>(
+    written: impl Iterator<Item = &'record MigrationRecordSpec>,
+    book: &Book,
+    untouched: &BTreeSet<String>,
+) -> Vec<Vec<ServiceRecord>> {
+    let entry = |name: &String, both: &Sides<Vec<std::net::IpAddr>>| ServiceRecord {
+        service: name.clone(),
+        old: both.old.clone(),
+        new: both.new.clone(),
+        untouched: untouched.contains(name),
+    };
+    let mut rest: BTreeMap<&String, &Sides<Vec<std::net::IpAddr>>> = book.iter().collect();
+    let mut parts: Vec<Vec<ServiceRecord>> = written
+        .map(|record| {
+            let services = record.services.iter();
+            services
+                .filter_map(|found| {
+                    let (name, both) = rest.remove_entry(&found.service)?;
+                    Some(entry(name, both))
+                })
+                .collect()
+        })
+        .collect();
+    let mut rooms: Vec<usize> = parts
+        .iter()
+        .map(|part| MOST_BYTES.saturating_sub(part.iter().map(bytes).sum()))
+        .collect();
+    let mut first = 0;
+    for (name, both) in rest {
+        let entry = entry(name, both);
+        let size = bytes(&entry);
+        // Entries are about as long as one another: a part that has no room for one has none for the next.
+        while rooms.get(first).is_some_and(|room| *room < size) {
+            first += 1;
+        }
+        if first == parts.len() {
+            parts.push(Vec::new());
+            rooms.push(MOST_BYTES);
+        }
+        parts[first].push(entry);
+        rooms[first] = rooms[first].saturating_sub(size);
+    }
+    while parts.last().is_some_and(Vec::is_empty) {
+        parts.pop();
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake_api::{FakeApi, MIGRATION};
+
+    const RECORDS: &str = "/apis/replumb.dev/v1alpha1/migrationrecords";
+
+    /// Services with names and addresses as long as they can be.
+    fn services(count: usize) -> Book {
+        (0..count)
+            .map(|number| {
+                let name = format!("{}/{number:0>63}", "n".repeat(63));
+                let address = |start: &str| {
+                    vec![
+                        format!("255.255.{}.{}", number / 256, number % 256)
+                            .parse()
+                            .unwrap(),
+                        format!("{start}:ffff:ffff:ffff:ffff:ffff:ffff:{number:x}")
+                            .parse()
+                            .unwrap(),
+                    ]
+                };
+                let both = Sides {
+                    old: address("fd00"),
+                    new: address("fdff"),
+                };
+                (name, both)
+            })
+            .collect()
+    }
+
+    fn server() -> (FakeApi, Migration) {
+        let api = FakeApi::default();
+        api.put_migration(
+            &json!({ "serviceCidr": { "to": [] } }),
+            &api::MigrationStatus::default(),
+        );
+        let migration = serde_json::from_value(api.get(MIGRATION).unwrap()).unwrap();
+        (api, migration)
+    }
+
+    #[tokio::test]
+    async fn a_book_of_any_length_is_in_small_records_and_is_read_again() {
+        let (api, migration) = server();
+        let client = api.client();
+        let mut records = Records::default();
+        let book = services(30_000);
+        write(&client, &mut records, &migration, &book, &none())
+            .await
+            .unwrap();
+        let sizes: Vec<usize> = api
+            .below(RECORDS)
+            .iter()
+            .map(|record| record.to_string().len())
+            .collect();
+        assert!(
+            sizes.len() > 10 && sizes.iter().all(|size| *size < 256 * 1024),
+            "{sizes:?}"
+        );
+        let mut next = Records::default();
+        next.load(&client, &migration).await.unwrap();
+        assert_eq!(read(&next, Book::new()), book);
+    }
+
+    fn none() -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+
+    #[tokio::test]
+    async fn a_service_that_begins_changes_one_record() {
+        let (api, migration) = server();
+        let client = api.client();
+        let mut records = Records::default();
+        let book = services(3000);
+        let mut untouched: BTreeSet<String> = book.keys().cloned().collect();
+        write(&client, &mut records, &migration, &book, &untouched)
+            .await
+            .unwrap();
+        let begins = untouched.pop_last().unwrap();
+        api.take_changes();
+        write(&client, &mut records, &migration, &book, &untouched)
+            .await
+            .unwrap();
+        assert_eq!(api.take_changes().len(), 1, "only its own");
+        let mut next = Records::default();
+        next.load(&client, &migration).await.unwrap();
+        assert_eq!(super::untouched(&next), untouched);
+        assert!(!untouched.contains(&begins));
+        assert_eq!(read(&next, Book::new()), book);
+    }
+
+    #[tokio::test]
+    async fn who_comes_and_goes_changes_one_record() {
+        let (api, migration) = server();
+        let client = api.client();
+        let mut records = Records::default();
+        let mut book = services(3000);
+        write(&client, &mut records, &migration, &book, &none())
+            .await
+            .unwrap();
+        api.take_changes();
+        let gone = book.keys().next().unwrap().clone();
+        book.remove(&gone);
+        let (_, new) = services(3001).pop_last().unwrap();
+        book.insert("a/late".to_owned(), new);
+        write(&client, &mut records, &migration, &book, &none())
+            .await
+            .unwrap();
+        let calls: Vec<String> = api.take_changes().into_iter().map(|(call, _)| call).collect();
+        assert_eq!(calls, [format!("PATCH {RECORDS}/m-1-service-addresses-0")]);
+        assert_eq!(read(&records, Book::new()), book);
+        // All are gone.
+        write(&client, &mut records, &migration, &Book::new(), &none())
+            .await
+            .unwrap();
+        assert!(api.below(RECORDS).is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_version_wrote_is_read_until_a_record_says_it() {
+        let (api, migration) = server();
+        let client = api.client();
+        let mut records = Records::default();
+        let (mut earlier, here) = (services(2), services(3));
+        assert_eq!(read(&records, earlier.clone()), earlier);
+        write(&client, &mut records, &migration, &here, &none())
+            .await
+            .unwrap();
+        earlier.first_entry().unwrap().get_mut().new.clear();
+        assert_eq!(read(&records, earlier), here);
+    }
+
+    /// Whoever goes on after a write that was the last of its process knows every Service that something was done for.
+    #[tokio::test]
+    async fn after_a_crash_at_any_write_the_rest_is_written() {
+        let book = services(2000);
+        for writes in 0.. {
+            let (api, migration) = server();
+            let client = api.client();
+            api.allow(Some(writes));
+            let mut records = Records::default();
+            let written = write(&client, &mut records, &migration, &book, &none()).await;
+            api.allow(None);
+            let mut next = Records::default();
+            next.load(&client, &migration).await.unwrap();
+            let found = read(&next, Book::new());
+            assert!(found.iter().all(|(name, both)| book[name] == *both));
+            write(&client, &mut next, &migration, &book, &none())
+                .await
+                .unwrap();
+            assert_eq!(read(&next, Book::new()), book);
+            if written.is_ok() {
+                assert!(writes > 2, "it is more than one write");
+                return;
+            }
+        }
+    }
+}

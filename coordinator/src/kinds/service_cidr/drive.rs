@@ -1,0 +1,318 @@
+//! One pass of a change of the Services' range: what is there becomes a view, the view a decision, the decision one step.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCidrStatus};
+use api::{Migration, MigrationStatus};
+use crash_point::Edge;
+use engine::cluster::Malformed;
+use engine::decision::{Decision, WaitReason};
+use engine::moves::{Workload, WorkloadFacts};
+use engine::words::number;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use service_cidr::ranges::{ServiceCidr as Range, listed};
+use service_cidr::side::Side;
+use service_cidr::step::{Stage, Step};
+use service_cidr::subjects::{self, Booked, Ground, counts};
+
+use super::adopt;
+use super::apply::Hands;
+use super::book;
+use super::index::{Index, name_of};
+use super::objects::{all_ranges, api_version};
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::lifecycle::wait;
+use crate::memory::Memory;
+use crate::records::Records;
+use crate::snapshot::Snapshot;
+use crate::tell::Tone;
+use crate::write::WriteError;
+use crate::{stages, stop, traffic, workloads};
+
+/// The addresses that Services are led to.
+fn goal(desired: Desired) -> Side {
+    match desired {
+        Desired::Rollback => Side::Old,
+        Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort => Side::New,
+    }
+}
+
+pub(super) fn direction(goal: Side) -> Direction {
+    match goal {
+        Side::New => Direction::There,
+        Side::Old => Direction::Back,
+    }
+}
+
+/// The phase of the Migration in this stage.
+fn phase(stage: Stage, goal: Side) -> MigrationPhase {
+    match (goal, stage) {
+        (Side::Old, _) => MigrationPhase::RollingBack,
+        (Side::New, Stage::Range | Stage::ControlPlane) => MigrationPhase::Preparing,
+        (Side::New, Stage::Exchange) => MigrationPhase::Rolling,
+        (
+            Side::New,
+            Stage::Close
+            | Stage::FollowUp
+            | Stage::Restart
+            | Stage::Soak
+            | Stage::Release
+            | Stage::Default
+            | Stage::CleanUp,
+        ) => MigrationPhase::Finishing,
+    }
+}
+
+/// What one pass is made on.
+pub(super) struct Pass<'pass> {
+    pub(super) context: &'pass Context,
+    pub(super) cache: &'pass Cache,
+    pub(super) migration: &'pass Migration,
+    pub(super) kind: &'pass ServiceCidr,
+    /// Pods that were not Ready before the first change.
+    pub(super) ill: &'pass BTreeMap<Workload, usize>,
+    pub(super) snapshot: &'pass Snapshot,
+    /// Every Service.
+    pub(super) index: &'pass Index,
+    /// Every workload that makes pods again.
+    pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
+    pub(super) ranges: &'pass [Range],
+    /// Every Service that changes, as it is written down.
+    pub(super) booked: &'pass Booked,
+    /// Those of them for which nothing has been done yet: no client knows their new addresses.
+    pub(super) untouched: &'pass BTreeSet<String>,
+    /// Version of the API that has ranges as objects.
+    pub(super) version: &'pass str,
+    pub(super) goal: Side,
+    /// Whether nothing is left to do but to take away what was made for the time of the migration.
+    pub(super) is_over: bool,
+    pub(super) now: Timestamp,
+}
+
+/// One pass of a migration that has begun.
+#[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
+pub async fn go_on(
+    context: &Context,
+    cache: &Cache,
+    memory: &mut Memory,
+    migration: &Migration,
+    kind: &ServiceCidr,
+    ill: &BTreeMap<Workload, usize>,
+    mut known: ServiceCidrStatus,
+    status: &mut MigrationStatus,
+) -> Result<(), WriteError> {
+    if status.phase.is_over() {
+        return Ok(());
+    }
+    let goal = goal(migration.spec.desired);
+    adopt::adopt(context, cache, migration, &adopt::look(&known.settings, goal)).await?;
+    let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
+    let Some(version) = api_version(&context.client).await? else {
+        let message = "the API serves no ServiceCIDRs any more: nothing is done until it does";
+        wait(status, WaitReason::ServiceRanges, message.to_owned());
+        return Ok(());
+    };
+    let Some(index) = cache.services(&context.watching).await else {
+        let message = "Services and EndpointSlices are not known yet: the API server has not told of all of them. The coordinator \
+                       needs the right to watch both (deploy/service-cidr)";
+        wait(status, WaitReason::RequestRefused, message.to_owned());
+        return Ok(());
+    };
+    let Some(workloads) = workloads::watched(context, cache, status).await else {
+        return Ok(());
+    };
+    let ranges = match all_ranges(&context.client, &version).await? {
+        Ok(ranges) => ranges,
+        Err(malformed) => {
+            wait(status, WaitReason::ServiceRanges, not_understood(&malformed));
+            return Ok(());
+        }
+    };
+    let found = counts(index.services(), &known.settings);
+    known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
+    known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
+    let records = &mut memory.records;
+    let (booked, untouched) = write_down(context, records, migration, &mut known, &index, goal).await?;
+    let before = migration
+        .status
+        .as_ref()
+        .and_then(|status| status.service_cidr.as_ref());
+    let stage = before.and_then(|known| known.stage.as_ref());
+    let pass = Pass {
+        context,
+        cache,
+        migration,
+        kind,
+        ill,
+        snapshot: &snapshot,
+        index: &index,
+        workloads: &workloads,
+        ranges: &ranges,
+        booked: &booked,
+        untouched: &untouched,
+        version: &version,
+        goal,
+        is_over: stage
+            .is_some_and(|stage| stage.name == Stage::CleanUp && stage.direction == direction(goal)),
+        now: Timestamp::now(),
+    };
+    if stage.is_some_and(|stage| stage.direction != direction(goal)) {
+        known.exchange_began = None;
+        known.soak_began = None;
+        // On the way back nodes that do not tell are not waited for: what is known then is not what all know.
+        memory.service_cidr.confirmed.clear();
+    }
+    let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
+    enter(&mut known, next.stage, goal, pass.now);
+    status.phase = phase(next.stage, goal);
+    status.progress.text = format!("{}/{} services", services.arrived(), services.views.len());
+    let mut hands = Hands {
+        pass: &pass,
+        seen: services.seen,
+    };
+    if !next.beside.is_empty() {
+        Box::pin(hands.exchange(&next.beside, &known, memory)).await?;
+    }
+    match next.decision {
+        Decision::Run(Step::Complete) => pass.complete(memory, &mut known, status).await?,
+        Decision::Run(step) => {
+            let said = Box::pin(hands.make(&step, &known, memory)).await?;
+            status.blocked = String::new();
+            status.message = said;
+        }
+        Decision::Wait(found) => wait(status, found.reason, found.message),
+        Decision::Halt(halt) => {
+            status.phase = MigrationPhase::Halted;
+            halt.reason.as_str().clone_into(&mut status.blocked);
+            status.message = halt.message;
+        }
+        Decision::Settled => {}
+    }
+    if let Some(aside) = next.aside {
+        aside.reason.as_str().clone_into(&mut status.blocked);
+        status.message = format!("{}. {}", aside.message, status.message);
+    }
+    if let Some(stop) = stop
+        && status.phase != MigrationPhase::Halted
+        && !status.phase.is_over()
+    {
+        stop::halt(status, &stop);
+    }
+    status.service_cidr = Some(known);
+    Ok(())
+}
+
+/// Writes down where the migration is.
+fn enter(known: &mut ServiceCidrStatus, stage: Stage, goal: Side, now: Timestamp) {
+    if stage == Stage::Exchange {
+        known.exchange_began.get_or_insert(now);
+    }
+    stages::enter(&mut known.stage, &mut known.history, stage, direction(goal), now);
+}
+
+fn not_understood(malformed: &Malformed) -> String {
+    format!(
+        "{}: {}; nothing is done until it is corrected",
+        malformed.object, malformed.problem
+    )
+}
+
+/// Writes down the addresses of Services that nobody knows of yet, and returns all. Nothing is done for who is not written down yet:
+/// whoever goes on after a crash has to know both addresses. The pass goes on: otherwise whoever makes a Service each second would
+/// stop it.
+async fn write_down(
+    context: &Context,
+    records: &mut Records,
+    migration: &Migration,
+    known: &mut ServiceCidrStatus,
+    index: &Index,
+    goal: Side,
+) -> Result<(Booked, BTreeSet<String>), WriteError> {
+    let written = book::read(records, known.written_here());
+    let mut untouched = book::untouched(records);
+    let ground = Ground {
+        goal,
+        settings: &known.settings,
+        since: migration.status.as_ref().and_then(|status| status.started_at),
+        holder: &|address| index.holder(address),
+    };
+    let booked = subjects::book(&written, index.services(), &ground);
+    if booked.book != written || !known.addresses.is_empty() {
+        for (key, both) in &booked.book {
+            if written.get(key) != Some(both) {
+                let entry = name_of(key).and_then(|name| index.service(&name));
+                // One that was made at its new address has told clients that.
+                if entry.is_some_and(|entry| entry.is_at(&both.old)) {
+                    untouched.insert(key.clone());
+                } else {
+                    untouched.remove(key);
+                }
+            }
+        }
+        book::write(&context.client, records, migration, &booked.book, &untouched).await?;
+        crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
+        known.addresses.clear();
+    }
+    Ok((booked, untouched))
+}
+
+impl Pass<'_> {
+    /// Takes away what was made for the time of the migration, and says that it is over.
+    async fn complete(
+        &self,
+        memory: &mut Memory,
+        known: &mut ServiceCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<(), WriteError> {
+        crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
+        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
+        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
+            wait(status, held.reason, held.message);
+            return Ok(());
+        }
+        let changed = known.settings.changed();
+        let (left, target) = (
+            listed(changed.of(self.goal.other())),
+            listed(changed.of(self.goal)),
+        );
+        let kept = match self.goal {
+            Side::New => known.services_in_old_range,
+            Side::Old => known.services_in_new_range,
+        };
+        let kept = match usize::try_from(kept).unwrap_or(usize::MAX) {
+            0 => String::new(),
+            kept => format!(
+                " but for {}",
+                number(
+                    kept,
+                    "load balancer, which keeps its address",
+                    "load balancers, which keep their addresses"
+                )
+            ),
+        };
+        status.message = format!(
+            "every Service has an address of {target}{kept}; nobody answers at addresses of {left} any more"
+        );
+        crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
+        stages::finish(&mut known.stage, &mut known.history, self.now);
+        status.phase = match self.goal {
+            Side::New => MigrationPhase::Completed,
+            Side::Old => MigrationPhase::RolledBack,
+        };
+        status.completed_at = Some(self.now);
+        status.blocked = String::new();
+        let phase = status.phase;
+        self.context
+            .teller
+            .migration(
+                self.migration,
+                Tone::Normal,
+                &format!("{phase:?}"),
+                &status.message,
+            )
+            .await;
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! One Service and its helpers in the API: they are read as one view, and a step is made write by write. Each write is made only where the
+//! fields that it is decided by are as they were read: no other writer is overwritten, and the next look starts from what is there then.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crash_point::Edge;
+use engine::field_patch::FieldPatch;
+use kube::Client;
+use serde_json::Value;
+use service_cidr::endpoints::{self, Copy};
+use service_cidr::objects::{Ground, Objects, Request, Spare, basis, basis_with_helpers, own};
+use service_cidr::side::{Side, Sides};
+use service_cidr::swap::{Role, Step, View, Write};
+
+use super::objects::{
+    create_service, delete_service, delete_slice, get_service, patch_service, patch_service_status,
+    write_slice,
+};
+use crate::write::WriteError;
+
+/// So often a write is made again when the owner of the Service was faster.
+const CONFLICTS: usize = 5;
+
+/// One Service that has, or is to have, another address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its addresses that change: as they were before, and in the new range.
+    pub addresses: Sides<Vec<IpAddr>>,
+    /// Addresses for helpers that are to have any.
+    pub spare: Spare,
+    /// Which of both it is to have.
+    pub goal: Side,
+    /// Whether somebody may still use the other one.
+    pub left_is_used: bool,
+    /// Whether a helper can ask for that one.
+    pub left_is_given: bool,
+    /// Whether its owner edits it without pause: its exchange does not wait for helpers that say the newest words.
+    pub is_restless: bool,
+}
+
+/// A Service and its helpers as they were read.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The Service.
+    pub service: Value,
+    /// Its helpers.
+    pub helpers: BTreeMap<Role, Value>,
+    /// Its slices, where it has no selector.
+    pub slices: Vec<Value>,
+    /// Those of its helpers, likewise.
+    pub copies: BTreeMap<Role, Vec<Value>>,
+    /// What is decided by.
+    pub view: View,
+}
+
+/// What was written, for the keeper of what is known of Services.
+#[derive(Clone, Copy, Debug)]
+pub enum Written<'write> {
+    /// This Service is stored so now.
+    Stored(&'write Value),
+    /// This one, as it was read, is gone.
+    Deleted(&'write Value),
+}
+
+/// Writes one Service after the other.
+pub struct Exchange<'pass> {
+    /// A client.
+    pub client: &'pass Client,
+    /// Is told of every write to a Service.
+    pub tell: &'pass (dyn Fn(Written<'_>) + Sync),
+    /// The domain of the cluster: `cluster.local`.
+    pub domain: &'pass str,
+    /// How bridges stand.
+    pub ground: &'pass Ground,
+}
+
+impl Exchange<'_> {
+    /// Makes a step, write by write.
+    pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), WriteError> {
+        crash_point::reach(step.name(), Edge::Announced, None).await;
+        // An owner who edits the Service between look and first write may have meant its helpers, too: they are told before. Once it has
+        // begun, or where no helper answers for it, or where the owner never rests, the exchange goes on with the newest words.
+        let mut goes_on =
+            subject.is_restless || matches!(step, Step::Move | Step::MoveBack | Step::MoveAlone);
+        for write in step.writes(subject.goal) {
+            let objects = Objects {
+                domain: self.domain,
+                service: &seen.service,
+                addresses: &subject.addresses,
+                spare: &subject.spare,
+                ground: self.ground,
+            };
+            let Some(request) = objects.request(write) else {
+                // `objects::own` calls it away only where what was saved is there.
+                return Ok(());
+            };
+            match request {
+                Request::Create(role, helper) => {
+                    let made = create_service(self.client, &subject.namespace, &helper).await?;
+                    (self.tell)(Written::Stored(&made));
+                    seen.helpers.insert(role, made);
+                }
+                Request::PatchService(change) => {
+                    let basis = if goes_on {
+                        basis(&seen.service)
+                    } else {
+                        basis_with_helpers(&seen.service)
+                    };
+                    let patch = FieldPatch::new(&seen.service, &basis, &change);
+                    seen.service = match patch_service(self.client, &seen.service, &patch).await {
+                        Err(error) if error.is_conflict() && goes_on => {
+                            self.patch_newest(subject, &seen, write).await?.ok_or(error)?
+                        }
+                        patched => patched?,
+                    };
+                    (self.tell)(Written::Stored(&seen.service));
+                }
+                Request::PatchHelper(side, change) => {
+                    self.patch(&mut seen, Role::Address(side), &change).await?;
+                }
+                Request::Answer(part) => {
+                    let role = Role::Bridge(part);
+                    if let Some(bridge) = seen.helpers.get_mut(&role)
+                        && let Some(change) = objects.answer(part, bridge)
+                    {
+                        *bridge = patch_service_status(self.client, bridge, &change).await?;
+                        (self.tell)(Written::Stored(bridge));
+                    }
+                }
+                Request::RefreshHelper(role) => {
+                    let helper = seen.helpers.get(&role);
+                    if let Some(change) = helper.and_then(|helper| objects.refresh(role, helper)) {
+                        self.patch(&mut seen, role, &change).await?;
+                    }
+                }
+                Request::CopyEndpoints(role) => self.copy(subject, &seen, role).await?,
+                Request::DeleteHelper(role) => {
+                    if let Some(helper) = seen.helpers.remove(&role) {
+                        delete_service(self.client, &helper).await?;
+                        (self.tell)(Written::Deleted(&helper));
+                    }
+                }
+            }
+            goes_on = true;
+            crash_point::reach(write.name(), Edge::Changed, None).await;
+        }
+        crash_point::reach(step.name(), Edge::Changed, None).await;
+        Ok(())
+    }
+
+    /// Makes a write of the Service as it is by now, if it is where it was. `None` where it is not, or its owner was faster again.
+    async fn patch_newest(
+        &self,
+        subject: &Subject,
+        seen: &Seen,
+        write: Write,
+    ) -> Result<Option<Value>, WriteError> {
+        for _ in 0..CONFLICTS {
+            let service = get_service(self.client, &subject.namespace, &subject.name).await?;
+            let is_where_it_was = |service: &Value| {
+                service["metadata"]["uid"] == seen.service["metadata"]["uid"]
+                    && own(service, &subject.addresses) == own(&seen.service, &subject.addresses)
+            };
+            let Some(service) = service.filter(is_where_it_was) else {
+                return Ok(None);
+            };
+            let objects = Objects {
+                domain: self.domain,
+                service: &service,
+                addresses: &subject.addresses,
+                spare: &subject.spare,
+                ground: self.ground,
+            };
+            let Some(Request::PatchService(change)) = objects.request(write) else {
+                return Ok(None);
+            };
+            let patch = FieldPatch::new(&service, &basis(&service), &change);
+            match patch_service(self.client, &service, &patch).await {
+                Err(error) if error.is_conflict() => {}
+                patched => return patched.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn copy(&self, subject: &Subject, seen: &Seen, role: Role) -> Result<(), WriteError> {
+        let Some(helper) = seen.helpers.get(&role) else {
+            return Ok(());
+        };
+        let copies = seen.copies.get(&role).map_or(&[][..], Vec::as_slice);
+        for change in endpoints::copies(&seen.slices, helper, copies) {
+            match change {
+                Copy::Write(slice) => write_slice(self.client, &slice).await?,
+                Copy::Delete(name) => delete_slice(self.client, &subject.namespace, &name).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Patches a helper that is where it was when it was read; the next patch is of what it is then.
+    async fn patch(&self, seen: &mut Seen, role: Role, change: &Value) -> Result<(), WriteError> {
+        if let Some(helper) = seen.helpers.get_mut(&role) {
+            let patch = FieldPatch::new(helper, &basis(helper), change);
+            *helper = patch_service(self.client, helper, &patch).await?;
+            (self.tell)(Written::Stored(helper));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,450 @@
+//! Every Service and which endpoints answer for it, by watches. Whole objects are let go as they arrive: those that a pass works on are
+//! read by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Client;
+use kube::runtime::watcher::Event;
+use serde_json::Value;
+use service_cidr::endpoints::{Digest, OF_SERVICE_LABEL, serves};
+use service_cidr::entry::{Entry, NodePort};
+use tokio::sync::{Notify, watch};
+
+use crate::lenient::plain;
+use crate::watches::{OnDemand, first_lists};
+
+/// Namespace and name.
+pub type Name = (String, String);
+
+/// The namespace and the name of `namespace/name`.
+pub fn name_of(key: &str) -> Option<Name> {
+    let (namespace, name) = key.split_once('/')?;
+    Some((namespace.to_owned(), name.to_owned()))
+}
+
+/// An `EndpointSlice`, as decisions about all Services read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Its version, as the API server counts them.
+    pub version: String,
+    /// Whether one of its endpoints answers.
+    pub serves: bool,
+    /// Its endpoints.
+    pub endpoints: Digest,
+    /// Its bytes as JSON.
+    pub size: usize,
+    /// The Service that it is of.
+    service: Arc<Name>,
+}
+
+/// The Services at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Index {
+    services: BTreeMap<Arc<Name>, Arc<Entry>>,
+    holders: BTreeMap<IpAddr, Arc<Name>>,
+    node_ports: BTreeMap<NodePort, Arc<Name>>,
+    health_ports: BTreeMap<u64, Arc<Name>>,
+    slices: BTreeMap<Name, Arc<Slice>>,
+    /// Names of slices, by the Service that they are of.
+    by_service: BTreeMap<Arc<Name>, Vec<String>>,
+    /// Helpers, by the Service that they are for.
+    helpers: BTreeMap<Name, Vec<Arc<Name>>>,
+}
+
+impl Index {
+    /// Every Service, in order of namespace and name.
+    pub fn services(&self) -> impl Iterator<Item = &Entry> {
+        self.services.values().map(AsRef::as_ref)
+    }
+
+    /// A Service, if there is one.
+    pub fn service(&self, name: &Name) -> Option<&Entry> {
+        self.services.get(name).map(AsRef::as_ref)
+    }
+
+    /// The Service that has this address.
+    pub fn holder(&self, address: &IpAddr) -> Option<&Entry> {
+        self.service(self.holders.get(address)?.as_ref())
+    }
+
+    /// The Service that has this port of every node.
+    pub fn has_node_port(&self, port: &NodePort) -> Option<&Entry> {
+        // A load balancer's port for checks of its nodes is one, too, of whatever protocol.
+        let name = self
+            .node_ports
+            .get(port)
+            .or_else(|| self.health_ports.get(&port.1));
+        self.service(name?.as_ref())
+    }
+
+    /// The helpers of a Service.
+    pub fn helpers(&self, service: &Name) -> impl Iterator<Item = &Entry> {
+        let names = self.helpers.get(service).into_iter().flatten();
+        names.filter_map(|name| self.service(name.as_ref()))
+    }
+
+    /// The slices of a Service, each with its name.
+    pub fn slices(&self, service: &Name) -> impl Iterator<Item = (Name, &Slice)> {
+        let names = self.by_service.get(service).into_iter().flatten();
+        names.filter_map(|name| {
+            let name = (service.0.clone(), name.clone());
+            let slice = self.slices.get(&name)?;
+            Some((name, slice.as_ref()))
+        })
+    }
+
+    /// Whether an endpoint of this Service answers.
+    pub fn is_served(&self, service: &Name) -> bool {
+        self.slices(service).any(|(_, slice)| slice.serves)
+    }
+
+    fn put(&mut self, name: &Arc<Name>, entry: Entry) {
+        self.remove(name);
+        for address in &entry.addresses {
+            self.holders.insert(*address, Arc::clone(name));
+        }
+        for port in &entry.node_ports {
+            self.node_ports.insert(port.clone(), Arc::clone(name));
+        }
+        if let Some(port) = entry.health_port {
+            self.health_ports.insert(port, Arc::clone(name));
+        }
+        if let Some(of) = &entry.helper_of {
+            let of = (name.0.clone(), of.clone());
+            self.helpers.entry(of).or_default().push(Arc::clone(name));
+        }
+        self.services.insert(Arc::clone(name), Arc::new(entry));
+    }
+
+    fn remove(&mut self, name: &Arc<Name>) -> bool {
+        let Some(entry) = self.services.remove(name) else {
+            return false;
+        };
+        // Another Service may have been given it meanwhile.
+        for address in &entry.addresses {
+            remove_own(&mut self.holders, address, name);
+        }
+        for port in &entry.node_ports {
+            remove_own(&mut self.node_ports, port, name);
+        }
+        if let Some(port) = &entry.health_port {
+            remove_own(&mut self.health_ports, port, name);
+        }
+        if let Some(of) = &entry.helper_of {
+            let of = (name.0.clone(), of.clone());
+            if let Some(helpers) = self.helpers.get_mut(&of) {
+                helpers.retain(|helper| helper != name);
+                if helpers.is_empty() {
+                    self.helpers.remove(&of);
+                }
+            }
+        }
+        true
+    }
+
+    fn put_slice(&mut self, name: Name, slice: Slice) -> bool {
+        let known = self.slices.get(&name);
+        let is_same = known.is_some_and(|known| **known == slice);
+        if known.is_none_or(|known| known.service != slice.service) {
+            self.remove_slice(&name);
+            let names = self.by_service.entry(Arc::clone(&slice.service)).or_default();
+            names.push(name.1.clone());
+        }
+        self.slices.insert(name, Arc::new(slice));
+        !is_same
+    }
+
+    fn remove_slice(&mut self, name: &Name) -> bool {
+        let Some(slice) = self.slices.remove(name) else {
+            return false;
+        };
+        if let Some(names) = self.by_service.get_mut(&slice.service) {
+            names.retain(|known| *known != name.1);
+            if names.is_empty() {
+                self.by_service.remove(&slice.service);
+            }
+        }
+        true
+    }
+}
+
+fn remove_own<K: Ord>(held: &mut BTreeMap<K, Arc<Name>>, what: &K, name: &Arc<Name>) {
+    if held.get(what) == Some(name) {
+        held.remove(what);
+    }
+}
+
+/// The Services as watches tell of them, and as this process has written them. Cloning shares them.
+#[derive(Clone, Default)]
+pub struct ServiceStore(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    filled: Filled,
+    watches: OnDemand,
+}
+
+struct Filled {
+    services: watch::Sender<bool>,
+    slices: watch::Sender<bool>,
+}
+
+impl Default for Filled {
+    fn default() -> Self {
+        Self {
+            services: watch::Sender::new(false),
+            slices: watch::Sender::new(false),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// What readers are given. It is changed in place while none of them holds it, and copied otherwise.
+    index: Arc<Index>,
+    /// Names of a list that has not come to its end.
+    listed_services: Option<BTreeMap<Arc<Name>, Entry>>,
+    listed_slices: Option<BTreeMap<Name, Slice>>,
+    /// Services that this process has written since that list began.
+    written: BTreeSet<Name>,
+    /// Services that this process has deleted, with the version that was deleted: the watch may tell of an earlier one still.
+    deleted: BTreeMap<Name, String>,
+}
+
+impl State {
+    fn index(&mut self) -> &mut Index {
+        Arc::make_mut(&mut self.index)
+    }
+
+    /// Takes in a Service, unless a later version of it is known.
+    fn keep(&mut self, entry: Entry) -> bool {
+        let name = Arc::new((entry.namespace.clone(), entry.name.clone()));
+        if let Some(deleted) = self.deleted.get(name.as_ref()) {
+            if !is_later(&entry.version, deleted) {
+                return false;
+            }
+            self.deleted.remove(name.as_ref());
+        }
+        let known = self.index.services.get(&name);
+        if known
+            .is_some_and(|known| known.version == entry.version || is_later(&known.version, &entry.version))
+        {
+            return false;
+        }
+        self.index().put(&name, entry);
+        true
+    }
+}
+
+/// Whether this version is later than that one. Versions of one resource are numbers that grow (Kubernetes 1.35 promises it; etcd has always
+/// counted so).
+fn is_later(one: &str, other: &str) -> bool {
+    let number = |text: &str| text.parse::<u128>().ok();
+    matches!((number(one), number(other)), (Some(one), Some(other)) if one > other)
+}
+
+fn service_entry(mut service: Service) -> Entry {
+    service.metadata.managed_fields = None;
+    // Objects of the API server always serialize.
+    Entry::of(&serde_json::to_value(&service).unwrap_or_default())
+}
+
+fn slice_of(slice: &EndpointSlice) -> Option<(Name, Slice)> {
+    let metadata = &slice.metadata;
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    let service = metadata.labels.as_ref()?.get(OF_SERVICE_LABEL)?.clone();
+    let name = (namespace.clone(), metadata.name.clone().unwrap_or_default());
+    // Objects of the API server always serialize.
+    let whole = serde_json::to_value(slice).unwrap_or_default();
+    let slice = Slice {
+        version: metadata.resource_version.clone().unwrap_or_default(),
+        serves: serves(&whole),
+        endpoints: Digest::of(&whole),
+        size: whole.to_string().len(),
+        service: Arc::new((namespace, service)),
+    };
+    Some((name, slice))
+}
+
+fn slice_name(slice: &EndpointSlice) -> Name {
+    (
+        slice.metadata.namespace.clone().unwrap_or_default(),
+        slice.metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+impl ServiceStore {
+    /// Services and slices that are there already.
+    pub fn of(
+        services: impl IntoIterator<Item = Service>,
+        slices: impl IntoIterator<Item = EndpointSlice>,
+    ) -> Self {
+        let store = Self::default();
+        for service in services {
+            store.keep_service(Event::Apply(service));
+        }
+        for slice in slices {
+            store.keep_slice(Event::Apply(slice));
+        }
+        store.0.filled.services.send_replace(true);
+        store.0.filled.slices.send_replace(true);
+        store
+    }
+
+    /// The Services as they are known now; `None` where the watches have not told of all there is. The first call starts them.
+    pub async fn index(&self, client: &Client, changed: &Arc<Notify>) -> Option<Arc<Index>> {
+        let filled = &self.0.filled;
+        let is_filled = *filled.services.borrow() && *filled.slices.borrow();
+        self.0
+            .watches
+            .start("Services", is_filled, client, changed, |watches| {
+                let store = self.clone();
+                watches.start("Service", move |event| store.keep_service(plain(event)));
+                let store = self.clone();
+                watches.start("EndpointSlice", move |event| store.keep_slice(plain(event)));
+            });
+        first_lists(&[&filled.services, &filled.slices]).await?;
+        Some(Arc::clone(&self.state().index))
+    }
+
+    /// Ends the watches and lets go what they told: no Migration needs it any more, or another process leads.
+    pub fn stop(&self) {
+        if self.0.watches.stop() {
+            *self.state() = State::default();
+            self.0.filled.services.send_replace(false);
+            self.0.filled.slices.send_replace(false);
+        }
+    }
+
+    /// Takes in a Service that this process has read or written.
+    pub fn wrote(&self, service: &Value) {
+        let entry = Entry::of(service);
+        let mut state = self.state();
+        if state.listed_services.is_some() {
+            state
+                .written
+                .insert((entry.namespace.clone(), entry.name.clone()));
+        }
+        state.keep(entry);
+    }
+
+    /// Takes in that this process has deleted this Service, as it was read.
+    pub fn deleted(&self, service: &Value) {
+        let entry = Entry::of(service);
+        let name = Arc::new((entry.namespace, entry.name));
+        let mut state = self.state();
+        let known = state.index.services.get(&name);
+        // The watch may have told of it already, and of a later Service of its name.
+        if known.is_some_and(|known| !is_later(&known.version, &entry.version)) {
+            state.deleted.insert(name.as_ref().clone(), entry.version);
+            state.index().remove(&name);
+        }
+    }
+
+    fn keep_service(&self, event: Event<Service>) -> bool {
+        let mut state = self.state();
+        match event {
+            Event::Init => {
+                state.listed_services = Some(BTreeMap::new());
+                state.written.clear();
+                false
+            }
+            Event::InitApply(service) => {
+                let entry = service_entry(service);
+                let name = Arc::new((entry.namespace.clone(), entry.name.clone()));
+                state.listed_services.get_or_insert_default().insert(name, entry);
+                false
+            }
+            Event::InitDone => {
+                let listed = state.listed_services.take().unwrap_or_default();
+                let gone: Vec<Arc<Name>> = state
+                    .index
+                    .services
+                    .keys()
+                    .filter(|name| !listed.contains_key(*name))
+                    .cloned()
+                    .collect();
+                for name in gone {
+                    state.index().remove(&name);
+                }
+                // A list tells of deletions by what it leaves out, and of all else as it is: after a restore of etcd in earlier versions, too.
+                state.deleted.clear();
+                let written = std::mem::take(&mut state.written);
+                for (name, entry) in listed {
+                    if written.contains(name.as_ref()) {
+                        state.keep(entry);
+                    } else {
+                        state.index().put(&name, entry);
+                    }
+                }
+                drop(state);
+                self.0.filled.services.send_replace(true);
+                true
+            }
+            Event::Apply(service) => state.keep(service_entry(service)),
+            Event::Delete(service) => {
+                let entry = service_entry(service);
+                let name = Arc::new((entry.namespace, entry.name));
+                state.deleted.remove(name.as_ref());
+                let known = state.index.services.get(&name);
+                // One of the same name may have been made since.
+                if known.is_some_and(|known| is_later(&known.version, &entry.version)) {
+                    return false;
+                }
+                state.index().remove(&name)
+            }
+        }
+    }
+
+    fn keep_slice(&self, event: Event<EndpointSlice>) -> bool {
+        let mut state = self.state();
+        match event {
+            Event::Init => {
+                state.listed_slices = Some(BTreeMap::new());
+                false
+            }
+            Event::InitApply(slice) => {
+                state
+                    .listed_slices
+                    .get_or_insert_default()
+                    .extend(slice_of(&slice));
+                false
+            }
+            Event::InitDone => {
+                let listed = state.listed_slices.take().unwrap_or_default();
+                let index = state.index();
+                let known: Vec<Name> = index.slices.keys().cloned().collect();
+                for name in known {
+                    if !listed.contains_key(&name) {
+                        index.remove_slice(&name);
+                    }
+                }
+                for (name, slice) in listed {
+                    index.put_slice(name, slice);
+                }
+                drop(state);
+                self.0.filled.slices.send_replace(true);
+                true
+            }
+            Event::Apply(slice) => match slice_of(&slice) {
+                Some((name, slice)) => state.index().put_slice(name, slice),
+                None => state.index().remove_slice(&slice_name(&slice)),
+            },
+            Event::Delete(slice) => state.index().remove_slice(&slice_name(&slice)),
+        }
+    }
+
+    // Nothing panics while it holds the lock: what is behind a poisoned one is whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

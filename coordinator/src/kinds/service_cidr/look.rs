@@ -1,0 +1,192 @@
+//! One Service and its helpers as one view, from what was read. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use engine::decision::{Wait, WaitReason};
+use serde_json::Value;
+use service_cidr::class::addresses;
+use service_cidr::endpoints;
+use service_cidr::entry::node_ports;
+use service_cidr::objects::{self, Ground, Objects, helper_name};
+use service_cidr::side::Sides;
+use service_cidr::swap::{Bridge, Endpoints, Helper, Own, Parts, Role, Taken, View};
+
+use super::exchange::{Seen, Subject};
+use super::index::Slice;
+use super::observed::Observed;
+
+/// What is known besides the Service and its helpers.
+pub struct Around<'pass> {
+    /// The domain of the cluster.
+    pub domain: &'pass str,
+    /// How bridges stand.
+    pub ground: &'pass Ground,
+    /// Which node does not know this helper at its own address yet.
+    pub unknown: &'pass dyn Fn(Role, &Value) -> Option<Wait>,
+}
+
+/// Looks at a Service and its helpers. `None` when the Service is gone: its helpers go with it.
+pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
+    let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
+    let service = observed.service(namespace, name)?.clone();
+    let is_selected = service["spec"]["selector"]
+        .as_object()
+        .is_some_and(|selector| !selector.is_empty());
+    // Another Service that has the name of a helper is left alone: the API server says so when the helper is to be made.
+    let found = |role: Role| {
+        let found = observed.service(namespace, &helper_name(name, role))?;
+        objects::is_helper_of(&service, found, role).then(|| (role, found.clone()))
+    };
+    let helpers: BTreeMap<Role, Value> = Role::ALL.into_iter().filter_map(found).collect();
+    let of_helper = |role: Role| observed.slices(namespace, &helper_name(name, role));
+    let (slices, copies) = if is_selected {
+        Default::default()
+    } else {
+        to_copy(observed, namespace, name)
+    };
+    let own = objects::own(&service, &subject.addresses);
+    let wanted = match own {
+        // Nobody keeps the endpoints of a name: those of the helper that has an address are what they would be.
+        Own::Away(_) => of_helper(Role::Address(subject.goal.other())),
+        Own::At(_) | Own::Elsewhere(_) => observed.slices(namespace, name),
+    };
+    let objects = Objects {
+        domain: around.domain,
+        service: &service,
+        addresses: &subject.addresses,
+        spare: &subject.spare,
+        ground: around.ground,
+    };
+    // Nobody can see rules of a bridge without endpoints: it answers nobody, nor does its Service.
+    let is_answered = serve(&wanted);
+    // A helper that follows every edit of a restless owner would never be ready, and the others would never go. The one that stays is told
+    // once it is the only one.
+    let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
+    let is_followed = !subject.is_restless || is_last;
+    let endpoints = |role: Role, helper: &Value| {
+        let families = objects.families(role);
+        let families: Vec<&str> = families.iter().map(String::as_str).collect();
+        if !is_followed && (serve(&of_helper(role)) || !is_answered) {
+            // It answers by what its Service said a moment ago.
+            Endpoints::Same
+        } else if is_followed && objects.refresh(role, helper).is_some() {
+            Endpoints::Edited
+        } else if is_selected {
+            let helpers = of_helper(role);
+            endpoints::difference(
+                wanted.iter().map(|slice| &slice.endpoints),
+                helpers.iter().map(|slice| &slice.endpoints),
+                &families,
+            )
+            .map_or(Endpoints::Same, |(missing, other)| {
+                Endpoints::Missing(not_yet(namespace, name, role, missing, other))
+            })
+        } else if endpoints::copies(&slices, helper, copies.get(&role).map_or(&[], Vec::as_slice)).is_empty()
+        {
+            Endpoints::Same
+        } else {
+            Endpoints::ToCopy
+        }
+    };
+    let known = |role: Role, helper: &Value| match endpoints(role, helper) {
+        Endpoints::Same if is_answered => {
+            (around.unknown)(role, helper).map_or(Endpoints::Same, Endpoints::Missing)
+        }
+        other => other,
+    };
+    let helper = |side| {
+        let role = Role::Address(side);
+        let Some(helper) = helpers.get(&role) else {
+            return Helper::Absent;
+        };
+        match objects::own(helper, &subject.addresses) {
+            // The bridge answers for it until every node knows it.
+            Own::At(found) if found == side => Helper::Home(endpoints(role, helper)),
+            _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(endpoints(role, helper)),
+            Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(known(role, helper)),
+        }
+    };
+    let bridge = |part| {
+        let role = Role::Bridge(part);
+        match helpers.get(&role) {
+            None if objects.needs(part) => Bridge::Absent,
+            None => Bridge::NotNeeded,
+            Some(bridge) if objects.answer(part, bridge).is_some() => Bridge::Silent,
+            Some(bridge) => Bridge::Stands(known(role, bridge)),
+        }
+    };
+    let view = View {
+        name: format!("{namespace}/{name}"),
+        goal: subject.goal,
+        taken: taken(observed, subject, &service, &own),
+        own: own.clone(),
+        helpers: Sides::each(helper),
+        bridge: Parts::each(bridge),
+        is_marked: objects::before(&service).is_some(),
+        left_is_used: subject.left_is_used,
+        left_is_given: subject.left_is_given,
+        is_served: is_answered,
+    };
+    Some(Seen {
+        service,
+        helpers,
+        slices,
+        copies,
+        view,
+    })
+}
+
+/// Who else has what this Service has to get.
+fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own) -> Taken {
+    let (namespace, name) = (&subject.namespace, &subject.name);
+    let helpers = Role::ALL.map(|role| format!("{namespace}/{}", helper_name(name, role)));
+    let is_ours =
+        |holder: &str| holder == format!("{namespace}/{name}") || helpers.iter().any(|one| one == holder);
+    let before = objects::before(service).filter(|_| matches!(own, Own::Away(_)));
+    // It has to get back those of the other family, too, which do not change.
+    let all = before.as_ref().map(addresses).unwrap_or_default();
+    let both = [&subject.addresses.old, &subject.addresses.new];
+    let unchanged: Vec<IpAddr> = all
+        .into_iter()
+        .filter(|address| !both.iter().any(|side| side.contains(address)))
+        .collect();
+    let addresses = Sides::each(|side| {
+        let mut wanted = subject.addresses.of(side).iter().chain(&unchanged);
+        wanted.find_map(|address| {
+            let holder = observed
+                .holder(address)
+                .filter(|holder| !is_ours(holder.as_str()))?;
+            Some(format!("Service {holder} has address {address}"))
+        })
+    });
+    let ports = before.as_ref().map(node_ports).unwrap_or_default();
+    let node_port = ports.iter().find_map(|port| {
+        let holder = observed.has_node_port(port)?;
+        Some(format!("Service {holder} has node port {}/{}", port.1, port.0))
+    });
+    Taken { addresses, node_port }
+}
+
+/// Whole slices of a Service without a selector, and those of its helpers: the copies. Where there is a selector kube-controller-manager makes
+/// them.
+fn to_copy(observed: &Observed<'_>, namespace: &str, name: &str) -> (Vec<Value>, BTreeMap<Role, Vec<Value>>) {
+    let of_helper = |role: Role| observed.whole_slices(namespace, &helper_name(name, role));
+    let copies = Role::ALL.into_iter().map(|role| (role, of_helper(role)));
+    (observed.whole_slices(namespace, name), copies.collect())
+}
+
+fn serve(slices: &[&Slice]) -> bool {
+    slices.iter().any(|slice| slice.serves)
+}
+
+fn not_yet(namespace: &str, name: &str, role: Role, missing: usize, other: usize) -> Wait {
+    Wait {
+        reason: WaitReason::MovedPodsNotReady,
+        message: format!(
+            "Service {namespace}/{} has {missing} endpoints less than {name}, and {other} that {name} has not",
+            helper_name(name, role)
+        ),
+        until: None,
+    }
+}

@@ -1,0 +1,225 @@
+//! Another range for the Services: what reads and writes the cluster. What is done, and when, `service_cidr` decides.
+//!
+//! `read` and `view` read, the kind decides, `apply` makes one step. There and back are the same way between two ranges.
+
+mod adopt;
+mod api_servers;
+mod apply;
+pub mod book;
+#[cfg(test)]
+mod crowd_scenarios;
+mod decided;
+mod drive;
+pub mod exchange;
+mod expected;
+pub mod index;
+mod knowledge;
+mod lagging;
+pub mod look;
+mod looks;
+#[cfg(test)]
+mod mention_scenarios;
+mod mentions;
+mod objects;
+pub mod observed;
+mod read;
+mod services;
+#[cfg(test)]
+mod silent_scenarios;
+#[cfg(test)]
+mod stranger_scenarios;
+mod trial;
+mod view;
+mod watched;
+#[cfg(test)]
+mod watched_scenarios;
+pub mod whole;
+
+pub use looks::Waits;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::migration::{ServiceCidr, ServiceCidrStatus};
+use api::node_migration::NodeMigrationSpec;
+use api::traffic::TrafficGate;
+use api::{Migration, MigrationStatus, NodeMigration};
+use engine::check::Check;
+use engine::document::Document;
+use engine::words::number;
+use service_cidr::checks::{self, CheckPolicy};
+use service_cidr::detect::detect;
+use service_cidr::document::{Wishes, document};
+use service_cidr::entry::Entry;
+use service_cidr::facts::ClusterFacts;
+use service_cidr::settings::Settings;
+use service_cidr::side::Side;
+use service_cidr::subjects::{self, Book, Ground};
+
+use crate::cache::Cache;
+use crate::context::Context;
+use crate::ill::{self, ILL};
+use crate::lifecycle::Kind;
+use crate::limits;
+use crate::memory::Memory;
+use crate::write::WriteError;
+
+pub use looks::Looks;
+
+/// How long both addresses answer at the end, when nobody says.
+const SOAK_SECONDS: u32 = 24 * 60 * 60;
+/// How many Services exchange their addresses at the same time, when nobody says.
+const SERVICES_AT_ONCE: u32 = 10;
+
+/// How long both addresses answer once nobody is seen to use the old one.
+fn soak_seconds(kind: &ServiceCidr) -> u32 {
+    kind.soak_seconds.unwrap_or(SOAK_SECONDS)
+}
+
+fn services_at_once(kind: &ServiceCidr) -> usize {
+    usize::try_from(kind.services_at_once.unwrap_or(SERVICES_AT_ONCE)).unwrap_or(1)
+}
+
+impl Kind for ServiceCidr {
+    type Facts = ClusterFacts;
+    type Settings = Settings;
+
+    async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
+        let left = read::default_ranges(context).await?;
+        adopt::adopt(context, cache, migration, &adopt::first_look(&left, &self.to)).await
+    }
+
+    async fn read(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        node_migrations: &[Arc<NodeMigration>],
+    ) -> Result<ClusterFacts, WriteError> {
+        Box::pin(read::cluster(
+            context,
+            cache,
+            memory,
+            migration,
+            node_migrations,
+            &self.to,
+        ))
+        .await
+    }
+
+    fn silent(&self, facts: &ClusterFacts) -> Vec<String> {
+        facts
+            .linux_nodes()
+            .filter(|node| !facts.hosts.contains_key(&node.name))
+            .map(|node| node.name.clone())
+            .collect()
+    }
+
+    fn unfinished(&self, facts: &ClusterFacts) -> Option<String> {
+        let untried = facts.untried_before;
+        (untried > 0).then(|| {
+            let services = number(untried, "Service", "Services");
+            format!("asking the API server whether it would take each write: {services} to go")
+        })
+    }
+
+    fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
+        let settings = match detect(&self.to, facts) {
+            Ok(settings) => settings,
+            Err(checks) => return (None, checks),
+        };
+        let policy = CheckPolicy {
+            permissions: limits::permissions(migration),
+            on_blocked: limits::on_blocked(migration),
+            delete_bare_pods: self.delete_bare_pods,
+            keep_load_balancers: self.keep_load_balancers,
+            order: self.order.clone(),
+            services_at_once: services_at_once(self),
+            is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
+        };
+        let found = checks::check(&settings, facts, &policy);
+        (Some(settings), found)
+    }
+
+    fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
+        let services: Vec<Entry> = facts.services.iter().map(Entry::of).collect();
+        let holders: BTreeMap<IpAddr, &Entry> = services
+            .iter()
+            .flat_map(|service| service.addresses.iter().map(move |address| (*address, service)))
+            .collect();
+        let ground = Ground {
+            goal: Side::New,
+            settings,
+            since: None,
+            holder: &|address| holders.get(address).copied(),
+        };
+        // A range that has no room was refused by a check.
+        let booked = subjects::book(&Book::new(), &services, &ground);
+        let wishes = Wishes {
+            book: &booked.book,
+            order: &self.order,
+            services_at_once: services_at_once(self),
+            soak_seconds: soak_seconds(self),
+            keep_load_balancers: self.keep_load_balancers,
+        };
+        document(settings, facts, &wishes)
+    }
+
+    /// What agents look for was asked when their objects were made: the checks need the answer.
+    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+
+    fn save(&self, settings: Settings, status: &mut MigrationStatus) {
+        status.service_cidr = Some(ServiceCidrStatus::of(settings));
+    }
+
+    async fn before(
+        &self,
+        _context: &Context,
+        cache: &Cache,
+        _migration: &Migration,
+        _facts: &Self::Facts,
+    ) -> Result<BTreeMap<String, String>, WriteError> {
+        Ok(BTreeMap::from([(ILL.to_owned(), ill::read(cache))]))
+    }
+
+    async fn go_on(
+        &self,
+        context: &Context,
+        cache: &Cache,
+        memory: &mut Memory,
+        migration: &Migration,
+        status: &mut MigrationStatus,
+    ) -> Result<Vec<&'static str>, WriteError> {
+        // By an edit of the status by hand, or an update of replumb that reads another version's.
+        let gone = |status: &mut MigrationStatus, what: &str| {
+            "SettingsGone".clone_into(&mut status.blocked);
+            status.message = format!(
+                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
+                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration"
+            );
+        };
+        let Some(known) = status.service_cidr.clone() else {
+            gone(status, "status.serviceCidr");
+            return Ok(Vec::new());
+        };
+        let ill = match ill::understand(&status.before) {
+            Ok(ill) => ill,
+            Err(what) => {
+                gone(status, &what);
+                return Ok(Vec::new());
+            }
+        };
+        Box::pin(drive::go_on(
+            context, cache, memory, migration, self, &ill, known, status,
+        ))
+        .await?;
+        Ok(Vec::new())
+    }
+}
+
+/// Addresses that a Service has.
+fn addresses_of(service: &serde_json::Value) -> Vec<IpAddr> {
+    service_cidr::class::addresses(&service["spec"])
+}

@@ -1,0 +1,506 @@
+//! The Services of one pass: those whose turn it is are looked at, the others are known by what the watches tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use api::migration::ServiceCidrStatus;
+use engine::decision::{Decision, Wait, WaitReason};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use service_cidr::class::Class;
+use service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
+use service_cidr::entry::Entry;
+use service_cidr::line::{Place, Standing, to_look};
+use service_cidr::objects::{Ground, Spare};
+use service_cidr::ranges::can_be_asked_for;
+use service_cidr::side::{Side, Sides};
+use service_cidr::subjects::{sort, spare};
+use service_cidr::swap::{self, Own, Part, Parts, Role};
+
+use super::drive::Pass;
+use super::exchange::{Seen, Subject};
+use super::index::{Name, name_of};
+use super::knowledge::{Answers, Asking, By, Knowledge, Known};
+use super::look::{Around, look};
+use super::looks::{Looks, Waits};
+use super::observed::Observed;
+use super::services_at_once;
+use super::whole::names;
+use crate::memory::Memory;
+use crate::obstacles::refusal;
+use crate::write::WriteError;
+
+/// So many Services are looked at in one pass at most.
+const MOST_LOOKS: usize = 512;
+/// So many bytes of slices of one Service are copied at most: some 3 000 endpoints. Their owner decides how many there are.
+const MOST_COPIED: usize = 1 << 20;
+/// A Service is large that has so many bytes, with its helpers.
+const LARGE: usize = 32 << 10;
+/// So many bytes of large Services are read in one pass. The largest that the API takes, with five helpers, has some 10 MiB.
+const MOST_READ: usize = 16 << 20;
+/// With so many Services of one namespace that came after the start, a person is told why the migration takes longer.
+const CROWD: usize = 100;
+
+/// The Services that change, as this pass sees them.
+#[derive(Default)]
+pub(super) struct Services {
+    /// Each of them, in the order in which they go.
+    pub(super) views: Vec<ServiceView>,
+    /// Those that were looked at.
+    pub(super) seen: BTreeMap<String, (Subject, Seen)>,
+    /// What agents have to look for.
+    pub(super) asking: Asking,
+}
+
+impl Services {
+    /// How many have the address that they are to have.
+    pub(super) fn arrived(&self) -> usize {
+        self.views.iter().filter(|view| view.is_there).count()
+    }
+}
+
+/// One Service that changes, besides its place in the line.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct Listed<'pass> {
+    name: Name,
+    addresses: &'pass Sides<Vec<IpAddr>>,
+    goal: Side,
+    left_is_used: bool,
+    left_is_given: bool,
+    /// Whether it came after the exchange had begun.
+    is_late: bool,
+    /// A hash of all that the decision about it depends on.
+    fingerprint: u64,
+    /// Bytes of it and its helpers.
+    size: usize,
+    decision: Option<Decision<swap::Step>>,
+    /// Whether it is gone.
+    is_gone: bool,
+}
+
+impl Listed<'_> {
+    /// Addresses that a range has to be made for before this one goes on.
+    fn uncovered(&self) -> Vec<IpAddr> {
+        match &self.decision {
+            Some(decision) if self.is_late && swap::waits_for_left(decision) => {
+                self.addresses.of(self.goal.other()).clone()
+            }
+            Some(_) | None => Vec::new(),
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// Looks at the Services whose turn it is. `left_is_used` says whether a client may use addresses that are left.
+    pub(super) async fn services(
+        &self,
+        memory: &mut Memory,
+        known: &ServiceCidrStatus,
+        answers: &Answers<'_>,
+        left_is_used: bool,
+    ) -> Result<Services, WriteError> {
+        let ground = self.ground(known);
+        let looks = &mut memory.service_cidr;
+        let mut listed = self.listed(looks, known, left_is_used, &ground);
+        sort(&mut listed, &self.kind.order, |(place, _)| {
+            (place.turn, place.name.clone())
+        });
+        let (mut line, mut listed): (Vec<Place>, Vec<Listed<'_>>) = listed.into_iter().unzip();
+        let knowledge = Knowledge::new(answers, &looks.confirmed, looks.expected.question());
+        let mut spares = Spares::default();
+        let mut seen = BTreeMap::new();
+        let mut at_once = services_at_once(self.kind);
+        let mut left = MOST_LOOKS;
+        let sizes = line.iter().zip(&listed).map(|(place, listed)| {
+            let size = if place.is_away { 0 } else { listed.size };
+            (place.name.as_str(), size)
+        });
+        let waiting = out_of_turn(sizes, self.now.as_second());
+        loop {
+            let is_seen = |index: usize| {
+                listed[index].decision.is_some() || listed[index].is_gone || waiting.contains(&index)
+            };
+            let mut window = to_look(&line, is_seen, at_once);
+            window.truncate(left);
+            left -= window.len();
+            let mut steps = 0;
+            let names = window.iter().map(|index| listed[*index].name.clone());
+            looks
+                .whole
+                .read(&self.context.client, &self.cache.services, self.index, names)
+                .await?;
+            let observed = Observed {
+                index: self.index,
+                whole: &looks.whole,
+            };
+            let around = Around {
+                domain: &known.settings.domain.value,
+                ground: &ground,
+                unknown: &|role, helper| match role {
+                    Role::Address(_) => knowledge.unknown(helper, By::Address),
+                    Role::Bridge(_) => knowledge.unknown(helper, By::Balancer),
+                },
+            };
+            for index in &window {
+                let (place, listed) = (&mut line[*index], &mut listed[*index]);
+                let subject = Subject {
+                    namespace: listed.name.0.clone(),
+                    name: listed.name.1.clone(),
+                    addresses: listed.addresses.clone(),
+                    spare: spares.next(self, known),
+                    goal: listed.goal,
+                    left_is_used: listed.left_is_used,
+                    left_is_given: listed.left_is_given,
+                    is_restless: looks.waits.is_restless(&place.name, self.now),
+                };
+                let Some(found) = look(&observed, &subject, &around) else {
+                    listed.is_gone = true;
+                    continue;
+                };
+                let decision = swap::decide(&found.view);
+                steps += usize::from(matches!(decision, Decision::Run(_)));
+                looks.decided.keep(&place.name, listed.fingerprint, &decision);
+                place.is_there = match found.view.own {
+                    Own::At(side) => side == self.goal && listed.goal == self.goal,
+                    Own::Elsewhere(_) => true,
+                    Own::Away(_) => false,
+                };
+                place.is_away = matches!(found.view.own, Own::Away(_));
+                place.is_served = found.view.is_served;
+                if !place.is_begun && place.is_served && !matches!(decision, Decision::Halt(_)) {
+                    at_once = at_once.saturating_sub(1);
+                }
+                listed.decision = Some(decision);
+                seen.insert(place.name.clone(), (subject, found));
+            }
+            if window.is_empty() || left == 0 || steps >= LIGHT_AT_ONCE {
+                break;
+            }
+        }
+        let Known { confirmed, asking } = knowledge.finish();
+        looks.confirmed = confirmed;
+        looks.keep_only(self.index, &self.booked.book, seen.keys());
+        let views = views(line, listed, &mut looks.waits, self.now);
+        let told = self.told(known, &views, &looks.waits);
+        memory.warnings.of_kind(&self.migration.name_any(), told);
+        Ok(Services { views, seen, asking })
+    }
+
+    /// Every Service of the book that is there, with what was decided of it and stands.
+    fn listed(
+        &self,
+        looks: &Looks,
+        known: &ServiceCidrStatus,
+        left_is_used: bool,
+        ground: &Ground,
+    ) -> Vec<(Place, Listed<'_>)> {
+        let held = self.held_back(known);
+        let changed = known.settings.changed();
+        let surroundings = hash(&(ground.policy.as_str(), &ground.node_addresses));
+        let book = self.booked.book.iter();
+        book.filter_map(|(key, addresses)| {
+            let name = name_of(key)?;
+            let entry = self.index.service(&name)?;
+            let is_held_back = held.contains(key);
+            let goal = if is_held_back {
+                self.goal.other()
+            } else {
+                self.goal
+            };
+            let is_late = !is_held_back && is_late(entry, known);
+            let left = addresses.of(goal.other());
+            let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
+            // One that is wanted back has been at the other address, and may go there again. Nobody uses an address that it never had.
+            let is_known = goal == Side::New || !self.untouched.contains(key);
+            let left_is_used = (left_is_used || is_held_back) && is_known;
+            let mut versions = DefaultHasher::new();
+            (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
+            (&addresses.old, &addresses.new).hash(&mut versions);
+            // Pods that start again change endpoints all the time. Once it has its address, those that kube-controller-manager keeps
+            // decide nothing more.
+            let is_there = !is_held_back && entry.is_at(addresses.of(goal));
+            let depends_on_endpoints = !(is_there && entry.is_selected);
+            let mut of = |entry: &Entry| {
+                entry.version.hash(&mut versions);
+                let name = (entry.namespace.clone(), entry.name.clone());
+                for (_, slice) in self.index.slices(&name).filter(|_| depends_on_endpoints) {
+                    slice.version.hash(&mut versions);
+                }
+            };
+            of(entry);
+            let (mut is_begun, mut size) = (entry.is_marked, entry.size);
+            for helper in self.index.helpers(&name) {
+                is_begun = true;
+                size += helper.size;
+                of(helper);
+            }
+            let fingerprint = versions.finish();
+            let refused = self.context.obstacles.holds(&format!("Service {key}"), self.now);
+            let is_elsewhere = is_elsewhere(entry, addresses.of(goal), changed.of(goal.other()));
+            let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
+            // Nothing of ours is left of it, and nothing is missed.
+            let is_done = is_arrived && !is_begun;
+            let too_large = || self.too_large(entry, &name).filter(|_| !is_done);
+            let (decision, stands) = if let Some(wait) = refused.map(refusal).or_else(too_large) {
+                (Some(Decision::Wait(wait)), Some(Standing::Stuck))
+            } else if is_done {
+                (Some(Decision::Settled), Some(Standing::Settled))
+            } else {
+                let decision = looks.decided.of(key, fingerprint);
+                let stands = decision.as_ref().and_then(Standing::of);
+                (decision, stands)
+            };
+            let place = Place {
+                name: key.clone(),
+                turn: entry.turn(),
+                is_there: !is_held_back && (is_elsewhere || entry.is_at(addresses.of(goal))),
+                is_away: entry.is_away(),
+                is_held_back,
+                is_begun,
+                is_served: self.index.is_served(&name),
+                stands,
+            };
+            let listed = Listed {
+                name,
+                addresses,
+                goal,
+                left_is_used,
+                left_is_given,
+                is_late,
+                fingerprint,
+                size,
+                decision,
+                is_gone: false,
+            };
+            Some((place, listed))
+        })
+        .collect()
+    }
+
+    /// Why the endpoints of this Service cannot be copied for helpers, if they cannot: its owner writes them, as many as the owner likes.
+    fn too_large(&self, entry: &Entry, name: &Name) -> Option<Wait> {
+        if entry.is_selected {
+            return None;
+        }
+        let sizes = names(&name.0, &name.1).flat_map(|name| {
+            let slices = self.index.slices(&name).map(|(_, slice)| slice.size);
+            slices.collect::<Vec<_>>()
+        });
+        let size: usize = sizes.sum();
+        (size > MOST_COPIED).then(|| Wait {
+            reason: WaitReason::ConfigurationFollowUp,
+            message: format!(
+                "Service {}: found {} KiB of EndpointSlices and no selector, needed at most {} KiB, since they are copied for the helpers of an \
+                 exchange. Fix: give the Service a selector, or delete EndpointSlices of it",
+                entry.key(),
+                size / 1024,
+                MOST_COPIED / 1024
+            ),
+            until: None,
+        })
+    }
+
+    /// Namespaces with a Service that came when the exchange had begun, and has not the address yet that it is to have.
+    pub(super) fn namespaces_of_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+        let changed = known.settings.changed();
+        let leaves = changed.of(self.goal.other());
+        let is_on_its_way = |(entry, addresses): &(&Entry, &[IpAddr])| {
+            !entry.is_at(addresses) && !is_elsewhere(entry, addresses, leaves)
+        };
+        let late = self.latecomers(known).filter(is_on_its_way);
+        late.map(|(entry, _)| entry.namespace.as_str()).collect()
+    }
+
+    /// Namespaces that have, or had, Services which were created after the exchange had begun.
+    pub(super) fn namespaces_with_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+        let late = self.latecomers(known);
+        late.map(|(entry, _)| entry.namespace.as_str()).collect()
+    }
+
+    /// Services that were created after the exchange had begun, each with the addresses that it is to have.
+    fn latecomers(&self, known: &ServiceCidrStatus) -> impl Iterator<Item = (&Entry, &[IpAddr])> {
+        let book = self.booked.book.iter();
+        let there = book.filter_map(|(key, addresses)| {
+            let entry = self.index.service(&name_of(key)?)?;
+            Some((entry, addresses.of(self.goal).as_slice()))
+        });
+        there.filter(|(entry, _)| is_late(entry, known))
+    }
+
+    /// What a person is told of Services that cost the migration time, or that their owners have changed: what it is about, and a line.
+    fn told(&self, known: &ServiceCidrStatus, views: &[ServiceView], waits: &Waits) -> Vec<(String, String)> {
+        let started = self
+            .migration
+            .status
+            .as_ref()
+            .and_then(|status| status.started_at);
+        let changed = known.settings.changed();
+        let (mut crowds, mut told) = (BTreeMap::<&str, usize>::new(), Vec::new());
+        for view in views {
+            let entry = name_of(&view.name).and_then(|name| self.index.service(&name));
+            let Some(entry) = entry else { continue };
+            let namespace = entry.namespace.as_str();
+            let about = || format!("namespace {namespace}");
+            let is_late = entry
+                .created
+                .is_some_and(|at| started.is_some_and(|started| at > started));
+            if is_late && !view.is_there {
+                *crowds.entry(namespace).or_default() += 1;
+            }
+            let both = self.booked.book.get(&view.name);
+            let is_at_either =
+                both.is_some_and(|both| Side::ALL.iter().any(|side| entry.is_at(both.of(*side))));
+            let moves = matches!(entry.class(changed.of(self.goal.other())), Class::Moves(_));
+            if !is_at_either && !moves && !entry.is_away() {
+                told.push((
+                    about(),
+                    format!(
+                        "Service {}: its owner changed it after the migration had begun, and it has no address to exchange; it is left as it is",
+                        view.name
+                    ),
+                ));
+            } else if view.is_slow {
+                let why = match &view.decision {
+                    _ if waits.is_restless(&view.name, self.now) => "its owner edits it again and again",
+                    Some(Decision::Wait(wait)) => wait.message.as_str(),
+                    Some(Decision::Run(_) | Decision::Settled | Decision::Halt(_)) | None => continue,
+                };
+                told.push((
+                    about(),
+                    format!(
+                        "Service {}: its exchange takes long, and keeps no other waiting: {why}",
+                        view.name
+                    ),
+                ));
+            }
+        }
+        let crowds = crowds.into_iter().filter(|(_, count)| *count >= CROWD);
+        told.extend(crowds.map(|(namespace, count)| {
+            (
+                format!("namespace {namespace}"),
+                format!(
+                    "namespace {namespace}: {count} Services that came after the migration had begun have an address to exchange; the Services \
+                     of other namespaces do not wait for them"
+                ),
+            )
+        }));
+        told
+    }
+}
+
+/// The Services that are there, as they are decided about together.
+fn views(line: Vec<Place>, listed: Vec<Listed<'_>>, waits: &mut Waits, now: Timestamp) -> Vec<ServiceView> {
+    let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
+    there
+        .map(|(place, listed)| ServiceView {
+            uncovered: listed.uncovered(),
+            is_late: listed.is_late,
+            turn: place.turn,
+            is_slow: waits.is_slow(&place.name, listed.decision.as_ref(), now),
+            is_there: place.is_there,
+            is_held_back: place.is_held_back,
+            is_away: place.is_away,
+            is_served: place.is_served,
+            decision: listed.decision,
+            name: place.name,
+        })
+        .collect()
+}
+
+/// Indexes of the large Services that are not read in this pass; `sizes` are names and bytes. Large ones take turns, in another order at each
+/// `moment`: tenants decide how large Services are, and how many.
+fn out_of_turn<'name>(sizes: impl Iterator<Item = (&'name str, usize)>, moment: i64) -> BTreeSet<usize> {
+    let mut large: Vec<(u64, usize, usize)> = sizes
+        .enumerate()
+        .filter(|(_, (_, size))| *size > LARGE)
+        .map(|(index, (name, size))| (hash(&(name, moment)), index, size))
+        .collect();
+    large.sort_unstable();
+    let mut room = MOST_READ;
+    large
+        .into_iter()
+        .filter(|(_, _, size)| {
+            let has_room = *size <= room;
+            room = room.saturating_sub(*size);
+            !has_room
+        })
+        .map(|(_, index, _)| index)
+        .collect()
+}
+
+fn hash(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Addresses for helpers that are to have any: no two get the same in one pass.
+#[derive(Default)]
+struct Spares(Option<std::vec::IntoIter<Vec<IpAddr>>>);
+
+/// As many as a pass may need.
+const MOST_SPARES: usize = MOST_LOOKS * (1 + Part::ALL.len());
+
+impl Spares {
+    fn next(&mut self, pass: &Pass<'_>, known: &ServiceCidrStatus) -> Spare {
+        let spares = self.0.get_or_insert_with(|| {
+            let is_taken = |address: &IpAddr| pass.index.holder(address).is_some();
+            spare(
+                MOST_SPARES,
+                pass.goal,
+                &pass.booked.book,
+                is_taken,
+                &known.settings,
+            )
+            .into_iter()
+        });
+        let mut next = || spares.next().unwrap_or_default();
+        Spare {
+            helper: next(),
+            bridge: Parts::each(|_| next()),
+        }
+    }
+}
+
+/// Whether the owner of a Service has made something else of it: it has nothing to exchange then. `goal` has the addresses that it is to
+/// have, and `leaves` the ranges that Services leave.
+fn is_elsewhere(entry: &Entry, goal: &[IpAddr], leaves: &[IpNet]) -> bool {
+    !entry.is_away() && !entry.is_at(goal) && !matches!(entry.class(leaves), Class::Moves(_))
+}
+
+/// Whether a Service came when the exchange had begun.
+pub(super) fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
+    let began = known.exchange_began;
+    entry
+        .created
+        .is_some_and(|at| began.is_some_and(|began| at > began))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_services_take_turns_and_small_ones_always_go() {
+        let names: Vec<String> = (0..1000).map(|number| format!("tenant/large-{number}")).collect();
+        let sizes = || {
+            let large = names.iter().map(|name| (name.as_str(), 200 << 10));
+            large.chain([("shop/web", 2000), ("shop/media", 100 << 10)])
+        };
+        let (web, media) = (1000, 1001);
+        let (mut read, mut media_read) = (BTreeSet::new(), 0);
+        for moment in 0..400 {
+            let waiting = out_of_turn(sizes(), moment);
+            let now: Vec<usize> = (0..1002).filter(|index| !waiting.contains(index)).collect();
+            let bytes: usize = now.iter().map(|index| sizes().nth(*index).unwrap().1).sum();
+            assert!(bytes <= MOST_READ + 2000 && now.contains(&web), "{bytes}");
+            media_read += usize::from(now.contains(&media));
+            read.extend(now);
+        }
+        assert_eq!(read.len(), 1002, "each had its turn");
+        assert!(media_read > 10, "{media_read}");
+        assert!(out_of_turn([("one", MOST_READ)].into_iter(), 0).is_empty());
+    }
+}

@@ -1,0 +1,780 @@
+//! Everything that a decision depends on, of one pass; and the decision.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::time::Instant;
+
+use api::MigrationStatus;
+use api::migration::ServiceCidrStatus;
+use api::record::Holds;
+use api::traffic::SoakGate;
+use engine::decision::{Wait, WaitReason};
+use engine::drain::Pod;
+use engine::evict;
+use engine::found::Found;
+use engine::moves::{self, Movers, Resident};
+use engine::owner::Owner;
+use engine::residents::{ON_ITS_WAY, health, residents, workloads_of};
+use engine::words::{self, lines, names};
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use service_cidr::addresses::first;
+use service_cidr::class::Class;
+use service_cidr::covers::Kept;
+use service_cidr::decide::{Next, Policy, View, decide};
+use service_cidr::entry::{self, Entry};
+use service_cidr::facts::ApiServer;
+use service_cidr::host::MOST_KEPT;
+use service_cidr::mentions::Said;
+use service_cidr::ranges::{ServiceCidr as Range, listed};
+use service_cidr::side::Side;
+use service_cidr::step::{Missing, Stage};
+
+use super::adopt;
+use super::drive::{Pass, direction};
+use super::expected::Expected;
+use super::knowledge::{self, Answer, Answers, Asking};
+use super::looks::Looks;
+use super::services::{Services, is_late};
+use super::watched::Held;
+use super::{services_at_once, soak_seconds};
+use crate::looks::Pace;
+use crate::memory::Memory;
+use crate::records::Content;
+use crate::stop::Stop;
+use crate::write::WriteError;
+use crate::{facts, limits, stalls};
+
+/// Pods that may start again at the same time, when nobody says.
+const PODS_AT_ONCE: u32 = 5;
+
+/// What comes next, what a person has to look at first, and the Services that change.
+pub(super) type Looked = (Next, Option<Stop>, Services);
+
+/// Who uses addresses that are left, as a view has it; nothing holds where they are given up.
+#[derive(Default)]
+struct LeftBehind {
+    follow_up: Option<Wait>,
+    carriers: Option<Missing>,
+    soak: Option<Wait>,
+    /// What tenants have to change: the namespace, and the words.
+    of_tenants: Vec<(String, String)>,
+}
+
+/// A load balancer, and its addresses that are left.
+struct LoadBalancer<'index> {
+    service: &'index Entry,
+    addresses: Vec<IpAddr>,
+}
+
+impl LoadBalancer<'_> {
+    fn line(&self) -> String {
+        let texts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        format!(
+            "Service {} of type LoadBalancer has {}. Fix: lead its clients to another Service and delete it, or set keepLoadBalancers",
+            self.service.key(),
+            texts.join(",")
+        )
+    }
+}
+
+/// The addresses that agents are told of, and the load balancers of all others.
+fn told_of<'keepers, 'index>(
+    keepers: &'keepers [LoadBalancer<'index>],
+) -> (Vec<IpAddr>, &'keepers [LoadBalancer<'index>]) {
+    let mut told = Vec::new();
+    for (index, keeper) in keepers.iter().enumerate() {
+        if told.len() + keeper.addresses.len() > MOST_KEPT {
+            return (told, &keepers[index..]);
+        }
+        told.extend(&keeper.addresses);
+    }
+    (told, &[])
+}
+
+/// What only people may change; `None` when there is nothing.
+fn follow_ups(lines: impl IntoIterator<Item = String>) -> Option<Wait> {
+    let lines: Vec<String> = lines.into_iter().collect();
+    (!lines.is_empty()).then(|| Wait {
+        reason: WaitReason::ConfigurationFollowUp,
+        message: format!("people change what only they may: {}", words::lines(&lines)),
+        until: None,
+    })
+}
+
+/// What is waited for while these pods would be told an address that is left whenever they start; `None` without them.
+fn start_again_later(residents: &[&Resident<'_>]) -> Option<Wait> {
+    let pods: Vec<String> = residents.iter().map(|resident| resident.pod.key()).collect();
+    (!pods.is_empty()).then(|| Wait {
+        reason: WaitReason::ServiceRanges,
+        message: format!(
+            "Services that came late have addresses that are left. A pod is told every Service of its namespace, so these pods start \
+             again later: {}",
+            names(&pods)
+        ),
+        until: None,
+    })
+}
+
+impl Pass<'_> {
+    /// What comes next.
+    pub(super) async fn look(
+        &self,
+        memory: &mut Memory,
+        known: &mut ServiceCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<Looked, WriteError> {
+        memory
+            .service_cidr
+            .expected
+            .resume(memory.records.holding(Holds::ExpectedPorts));
+        let answers = self.answers(&memory.service_cidr.expected);
+        let Held { hold, stop } = self.traffic(memory, status).await?;
+        let stage = known.stage.as_ref().map(|stage| stage.name);
+        let is_at_the_end = stage.is_some_and(|stage| stage >= Stage::Close);
+        let (api_pace, end_pace) = match stage {
+            None | Some(Stage::Range | Stage::ControlPlane) => (Pace::Soon, Pace::Seldom),
+            Some(_) if is_at_the_end => (Pace::Soon, Pace::Soon),
+            Some(_) => (Pace::Seldom, Pace::Seldom),
+        };
+        let servers = memory
+            .service_cidr
+            .api_servers(self.context, self.cache, api_pace)
+            .await?;
+        let api_servers = self.api_servers(&servers, known);
+        let is_closed = self.is_closed(known);
+        let LeftBehind {
+            follow_up,
+            carriers,
+            soak,
+            of_tenants,
+        } = self
+            .left_behind(memory, &answers, known, status, end_pace)
+            .await?;
+        let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
+        let unheard = self.unheard(memory, &answers);
+        let mut heard = Cow::Borrowed(&answers);
+        if !unheard.is_empty() {
+            heard.to_mut().retain(|node, _| !unheard.contains_key(node));
+        }
+        let services = self.services(memory, known, &heard, left_is_used).await?;
+        let of_tenants = of_tenants.into_iter();
+        let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
+        let unheard = unheard.into_iter();
+        let of_nodes = unheard.map(|(node, words)| (format!("node {node}"), words));
+        memory.warnings.also(of_tenants.chain(of_nodes));
+        let mut wanted = adopt::look(&known.settings, self.goal);
+        wanted.report_users = is_closed;
+        // Before that nobody is asked who uses these addresses: a tenant that makes load balancers costs no write to each node.
+        if is_closed {
+            wanted.left.kept = told_of(&self.keepers(known)).0;
+        }
+        self.expect(memory, &services, is_at_the_end).await?;
+        wanted.expected_ports = memory.service_cidr.expected.place(self.migration);
+        adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
+        let view = View {
+            goal: self.goal,
+            settings: &known.settings,
+            ranges: self.ranges,
+            api_servers,
+            services: &services.views,
+            without_room: &self.booked.without_room,
+            kept: &self.kept(known),
+            addresses: &self.addresses(),
+            follow_up,
+            carriers,
+            soak,
+        };
+        let policy = Policy {
+            services_at_once: services_at_once(self.kind),
+            hold: self.not_held_back(known).or(hold),
+        };
+        Ok((decide(&view, &policy), stop, services))
+    }
+
+    /// Writes down what agents have to look for now.
+    async fn expect(
+        &self,
+        memory: &mut Memory,
+        services: &Services,
+        is_at_the_end: bool,
+    ) -> Result<(), WriteError> {
+        let (expected, now) = (&mut memory.service_cidr.expected, Instant::now());
+        let nodes = self.snapshot.node_migrations.len();
+        let Asking { needed, is_answered } = services.asking.clone();
+        if is_at_the_end {
+            expected.only(needed, now);
+        } else if expected.need(needed, is_answered, nodes, now) {
+            // The record may be gone, or say something else: it is read again.
+            memory.records.forget();
+        }
+        // It stays when nothing is asked any more: each agent would have to be told where the next question is.
+        let question = expected.question().cloned().map(Content::ExpectedPorts);
+        let parts: Vec<Content> = question.into_iter().collect();
+        memory
+            .records
+            .write(&self.context.client, self.migration, Holds::ExpectedPorts, parts)
+            .await
+    }
+
+    /// Who uses addresses that are left.
+    async fn left_behind(
+        &self,
+        memory: &mut Memory,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        status: &MigrationStatus,
+        pace: Pace,
+    ) -> Result<LeftBehind, WriteError> {
+        let changed = known.settings.changed();
+        let ranges = [changed.old.as_slice(), changed.new.as_slice()].concat();
+        let mentions = memory.service_cidr.mentions(self.context, pace, &ranges).await?;
+        let mut said = Said::of(&mentions, &changed, self.goal);
+        if self.gives_nothing(known) && self.is_released(known) {
+            // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
+            return Ok(LeftBehind {
+                of_tenants: match self.goal {
+                    Side::Old => said.warnings,
+                    // Each was changed before.
+                    Side::New => Vec::new(),
+                },
+                ..LeftBehind::default()
+            });
+        }
+        let of_the_cluster = std::mem::take(&mut said.follow_up).into_iter();
+        let follow_up = follow_ups(of_the_cluster.chain(self.of_kubelets(answers, known)));
+        let is_closed = self.is_closed(known);
+        known.told_new_since = if is_closed && follow_up.is_none() {
+            known.told_new_since.or(Some(self.now))
+        } else {
+            None
+        };
+        let carriers = self.carriers(memory, answers, known, status, &mut said).await?;
+        let may_be_in_use = match &carriers {
+            // One that is silent says nothing of use: what was seen before holds, and nothing ends before it is heard.
+            Some(Missing::Answer(wait)) => wait.reason != WaitReason::AgentSilent,
+            Some(Missing::Evict(_)) => true,
+            None => false,
+        };
+        known.soak_began = if is_closed && follow_up.is_none() {
+            known
+                .soak_began
+                .or_else(|| carriers.is_none().then_some(self.now))
+        } else {
+            None
+        };
+        let nobody_was_told = is_closed && follow_up.is_none() && !may_be_in_use;
+        let soak = self.soak(answers, known, nobody_was_told);
+        // What tenants have is waited for at the end alone.
+        let awaited = self.awaited_load_balancers(known);
+        for balancer in &awaited {
+            said.warn(&balancer.service.namespace, &balancer.line(), self.goal);
+        }
+        let release = match self.migration.spec.gates.soak {
+            SoakGate::Unused => said.release,
+            SoakGate::Elapsed => Vec::new(),
+        };
+        let of_tenants = awaited.iter().map(LoadBalancer::line).chain(release);
+        Ok(LeftBehind {
+            follow_up,
+            carriers,
+            soak: soak.or_else(|| follow_ups(of_tenants)),
+            of_tenants: said.warnings,
+        })
+    }
+
+    /// Whether the addresses that are left are being given up, or have been.
+    fn is_released(&self, known: &ServiceCidrStatus) -> bool {
+        let stage = known.stage.as_ref();
+        stage.is_some_and(|stage| stage.name >= Stage::Release && stage.direction == direction(self.goal))
+    }
+
+    /// What every node says to what it is asked now.
+    fn answers(&self, expected: &Expected) -> Answers<'_> {
+        let mut answers = Answers::new();
+        for (name, node) in &self.snapshot.nodes {
+            // One that is away learns of everything when it comes back: kube-proxy begins with all that there is.
+            let is_away = !facts::nodes::is_ready(node) || node.metadata.deletion_timestamp.is_some();
+            if facts::nodes::is_linux(node) && !is_away {
+                answers.insert(name.as_str(), self.answer(name, expected));
+            }
+        }
+        answers
+    }
+
+    /// What this node says to what it was asked last.
+    fn answer(&self, node: &str, expected: &Expected) -> Option<Answer<'_>> {
+        let object = self.snapshot.node_migrations.get(node)?;
+        let status = object.status.as_ref()?;
+        let is_current = Some(status.observed_generation) == object.metadata.generation;
+        let said = status.service_cidr.as_ref()?;
+        let asked = object.spec.service_cidr.as_ref()?;
+        (is_current && self.snapshot.agent_ready(node)).then(|| Answer {
+            reports_users: asked.report_users,
+            is_newest: expected.is_of(said.expected_digest.as_deref()),
+            said,
+        })
+    }
+
+    /// Nodes that Services do not wait for, each with the words for its warning: on the way back those whose agents have been silent, or not
+    /// understood, for long, or whose kube-proxies have not learned of an address. Their kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
+    fn unheard<'pass>(&self, memory: &mut Memory, answers: &Answers<'pass>) -> BTreeMap<&'pass str, String> {
+        let Looks {
+            expected,
+            silent,
+            lagging,
+            ..
+        } = &mut memory.service_cidr;
+        let unheard = knowledge::unheard(answers, expected.ports(), silent, lagging);
+        if self.goal == Side::New {
+            return BTreeMap::new();
+        }
+        let words = |why: String| {
+            format!(
+                "{why} which Services its kube-proxy knows: Services go back without that. Fix: see the logs of its agent and of kube-proxy"
+            )
+        };
+        unheard
+            .into_iter()
+            .map(|(node, why)| (node, format!("node {node} {}", words(why))))
+            .collect()
+    }
+
+    /// Services that somebody wants back while the others go on: as long as the range that they leave gives addresses.
+    pub(super) fn held_back(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
+        if self.goal == Side::Old || self.is_closed(known) {
+            return BTreeSet::new();
+        }
+        self.migration.spec.rollback_services.iter().cloned().collect()
+    }
+
+    /// Whom somebody wants back too late for that, or whom nobody leads anywhere.
+    fn not_held_back(&self, known: &ServiceCidrStatus) -> Option<Wait> {
+        let (held, book) = (self.held_back(known), &self.booked.book);
+        let asked = self.migration.spec.rollback_services.iter();
+        let missed: Vec<&str> = asked
+            .filter(|name| !held.contains(*name) || !book.contains_key(*name))
+            .map(String::as_str)
+            .collect();
+        (self.goal == Side::New && !missed.is_empty()).then(|| Wait {
+            reason: WaitReason::Paused,
+            message: format!(
+                "spec.rollbackServices names what cannot go back by itself: {}. Either no such Service changes its address, or the old range \
+                 gives out no address any more. `kubectl replumb resume` goes on with all of them, `kubectl replumb rollback --all` leads all back",
+                names(&missed)
+            ),
+            until: None,
+        })
+    }
+
+    /// Whether the range that is left gives out nothing more, but to Services that came late: these come and go, and change nothing of what
+    /// holds for the others.
+    fn is_closed(&self, known: &ServiceCidrStatus) -> bool {
+        !self.any_range(known, Range::is_open_to_all)
+    }
+
+    /// Whether no range gives out an address that is left, to whomever.
+    fn gives_nothing(&self, known: &ServiceCidrStatus) -> bool {
+        !self.any_range(known, Range::is_open)
+    }
+
+    fn any_range(&self, known: &ServiceCidrStatus, is_open: fn(&Range, &[IpNet], &Kept) -> bool) -> bool {
+        let changed = known.settings.changed();
+        let left = changed.of(self.goal.other());
+        let kept = self.kept(known);
+        self.ranges.iter().any(|range| is_open(range, left, &kept))
+    }
+
+    /// Addresses that Services have, those of helpers among them.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let services = self.index.services();
+        services
+            .flat_map(|service| service.addresses.iter().copied())
+            .collect()
+    }
+
+    /// Addresses of load balancers that stay.
+    fn kept(&self, known: &ServiceCidrStatus) -> Kept {
+        let keepers = self.keepers(known).into_iter();
+        Kept::of(keepers.flat_map(|keeper| keeper.addresses).collect())
+    }
+
+    /// Whether a load balancer keeps an address that is left. On the way back the user asks no tenant to lead clients elsewhere first.
+    fn keeps_load_balancers(&self) -> bool {
+        self.kind.keep_load_balancers || self.goal == Side::Old
+    }
+
+    /// Load balancers that stay.
+    fn keepers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
+        if self.keeps_load_balancers() {
+            self.load_balancers(known)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Load balancers with an address that is left, the oldest first.
+    fn load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
+        let changed = known.settings.changed();
+        let services = entry::of_migration(self.index.services());
+        let found = services.filter_map(|service| match service.class(changed.of(self.goal.other())) {
+            Class::LoadBalancer(addresses) => Some(LoadBalancer { service, addresses }),
+            Class::Moves(_) | Class::Headless | Class::ExternalName | Class::Elsewhere => None,
+        });
+        let mut found: Vec<LoadBalancer<'_>> = found.collect();
+        found.sort_by_key(|balancer| balancer.service.created);
+        found
+    }
+
+    /// Those that the user does not want to keep their addresses, and that no pod of others waits for.
+    fn awaited_load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
+        if self.keeps_load_balancers() {
+            return Vec::new();
+        }
+        let mut found = self.load_balancers(known);
+        found.retain(|found| self.ends_the_soak(found.service, known));
+        found
+    }
+
+    /// Whether a load balancer is waited for at the end alone: it came when the exchange had begun, or a tenant has it. A tenant may make a
+    /// load balancer of any Service at any time.
+    fn ends_the_soak(&self, balancer: &Entry, known: &ServiceCidrStatus) -> bool {
+        let owner = Owner::of(Some(&balancer.namespace), &[&self.context.namespace]);
+        is_late(balancer, known) || owner.tenant().is_some()
+    }
+
+    /// Namespaces whose pods are told an address that is left whenever they start, for now.
+    fn not_yet(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+        let mut namespaces = self.namespaces_of_latecomers(known);
+        let (keepers, late) = (self.keepers(known), self.awaited_load_balancers(known));
+        let (_, untold) = told_of(&keepers);
+        namespaces.extend(
+            untold
+                .iter()
+                .chain(&late)
+                .map(|found| found.service.namespace.as_str()),
+        );
+        namespaces
+    }
+
+    /// Which API server does not have what it has to.
+    fn api_servers(&self, servers: &BTreeMap<IpAddr, ApiServer>, known: &ServiceCidrStatus) -> Option<Wait> {
+        let defaults = known.settings.defaults();
+        let wanted = defaults.of(self.goal);
+        let changed = known.settings.changed();
+        let firsts: Vec<IpAddr> = Side::ALL
+            .into_iter()
+            .flat_map(|side| changed.of(side).iter().filter_map(first))
+            .collect();
+        let mut missing = Vec::new();
+        if servers.is_empty() {
+            missing.push("no API server is behind Service default/kubernetes".to_owned());
+        }
+        for (address, server) in servers {
+            match &server.ranges {
+                Ok(ranges) if ranges == wanted => {}
+                Ok(ranges) => missing.push(format!(
+                    "API server {address} has --service-cluster-ip-range={}, needed {}",
+                    listed(ranges),
+                    listed(wanted)
+                )),
+                Err(why) => missing.push(format!("nobody knows the flag of API server {address}: {why}")),
+            }
+            match &server.addresses {
+                Ok(names) => {
+                    let lacks: Vec<String> = firsts
+                        .iter()
+                        .filter(|first| !names.contains(first))
+                        .map(ToString::to_string)
+                        .collect();
+                    if !lacks.is_empty() {
+                        missing.push(format!(
+                            "the certificate of API server {address} is not for {}",
+                            words::names(&lacks)
+                        ));
+                    }
+                }
+                Err(why) => missing.push(format!(
+                    "nobody knows the certificate of API server {address}: {why}"
+                )),
+            }
+        }
+        (!missing.is_empty()).then(|| Wait {
+            reason: WaitReason::ApiServers,
+            message: format!("people change what only they may: {}", lines(&missing)),
+            until: None,
+        })
+    }
+
+    /// Kubelets that say an address that is left, and load balancers that were to be changed before.
+    fn of_kubelets(&self, answers: &Answers<'_>, known: &ServiceCidrStatus) -> Vec<String> {
+        let changed = known.settings.changed();
+        let (left, target) = (changed.of(self.goal.other()), changed.of(self.goal));
+        let is_left = |address: &IpAddr| left.iter().any(|range| range.contains(address));
+        let mut lines = Vec::new();
+        for (node, answer) in answers {
+            match answer.as_ref().map(|answer| &answer.said.cluster_dns) {
+                Some(Found::Present(said)) => lines.extend(said.iter().filter(|said| is_left(said)).map(|said| {
+                    format!(
+                        "kubelet of Node {node}: clusterDNS: found {said}, needed an address of {}. Fix: in the kubelet's configuration \
+                         (/var/lib/kubelet/config.yaml, or --cluster-dns), then `systemctl restart kubelet`",
+                        listed(target)
+                    )
+                })),
+                // One that has not said it, or cannot, is waited for once the pods of the others have started again. What it said before
+                // holds as long.
+                Some(Found::Absent | Found::Malformed(_)) | None => {}
+            }
+        }
+        if !self.keeps_load_balancers() {
+            let found = self.load_balancers(known).into_iter();
+            let of_the_cluster = found.filter(|found| !self.ends_the_soak(found.service, known));
+            lines.extend(of_the_cluster.map(|found| found.line()));
+        }
+        lines
+    }
+
+    /// UIDs of pods that were told an address that is left, and why that is not known on some nodes.
+    fn pods_told(&self, answers: &Answers<'_>, since: Timestamp) -> (HashSet<&str>, Vec<String>) {
+        let mut told: HashSet<&str> = HashSet::new();
+        let mut silent = Vec::new();
+        for (node, answer) in answers {
+            if let Some(what) = answer.as_ref().and_then(Answer::unknown_cluster_dns) {
+                silent.push(format!(
+                    "node {node}: clusterDNS of its kubelet is not known: {what}"
+                ));
+            }
+            match answer.as_ref().and_then(Answer::carriers) {
+                Some(Found::Present(carriers)) => {
+                    let told_here = carriers.told(self.snapshot.pods_on(node), since);
+                    told.extend(told_here);
+                }
+                Some(Found::Absent) => {}
+                Some(Found::Malformed(what)) => silent.push(format!("node {node}: {what}")),
+                None => silent.push(format!("node {node}: its agent has not said")),
+            }
+        }
+        (told, silent)
+    }
+
+    /// Whether this pod of a tenant is told an address that is left whenever it starts: its own manifest says it.
+    fn is_told_again(&self, resident: &Resident<'_>) -> bool {
+        let owner = Owner::of(Some(&resident.pod.namespace), &[&self.context.namespace]);
+        resident.made_since && owner.tenant().is_some()
+    }
+
+    /// What such a pod's owner changes.
+    fn told_again(&self, pod: &Pod, known: &ServiceCidrStatus) -> String {
+        let changed = known.settings.changed();
+        format!(
+            "Pod {}: made after every Service had its new address, and told one of {} all the same: its own manifest says it, in its \
+             environment or its dnsConfig. Fix: write the name of the Service in its place, or the address of {}",
+            pod.key(),
+            listed(changed.of(self.goal.other())),
+            listed(changed.of(self.goal))
+        )
+    }
+
+    /// Pods that were told an address that is left, and what is done about them.
+    async fn carriers(
+        &self,
+        memory: &mut Memory,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        status: &MigrationStatus,
+        said: &mut Said,
+    ) -> Result<Option<Missing>, WriteError> {
+        if !self.is_closed(known) {
+            known.pods_told_left = None;
+            return Ok(Some(Missing::Answer(Wait {
+                reason: WaitReason::ServiceRanges,
+                message: "pods are asked about once no range gives out an address that is left".to_owned(),
+                until: None,
+            })));
+        }
+        let (told, silent) = self.pods_told(answers, known.told_new_since.unwrap_or(Timestamp::MAX));
+        let pods = self.snapshot.pods();
+        crate::evict::look(self.context, memory, pods);
+        let workloads = workloads_of(pods);
+        let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
+        let mut residents = residents(pods, &workloads, &needed, known.told_new_since);
+        let late = self.not_yet(known);
+        let arrived = memory
+            .service_cidr
+            .arrived(self.namespaces_with_latecomers(known), &late, self.now);
+        for resident in &mut residents {
+            // A pod is told the Services of its namespace, those that came late among them.
+            if let Some(arrived) = arrived.get(&resident.pod.namespace) {
+                let made_at = resident.pod.made_at;
+                resident.made_since &= made_at.is_some_and(|made| made > *arrived + ON_ITS_WAY);
+            }
+        }
+        let told: Vec<&Resident<'_>> = residents
+            .iter()
+            .filter(|resident| told.contains(resident.pod.uid.as_str()))
+            .filter(|resident| !resident.pod.finished && !resident.pod.mirror)
+            .collect();
+        if silent.is_empty() {
+            known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
+        }
+        // A pod is told every Service of its namespace: one that starts now would start once more.
+        let (later, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
+            .into_iter()
+            .partition(|resident| late.contains(resident.pod.namespace.as_str()));
+        // Evicted, it would be told the same again; and it keeps no pod of others from starting again.
+        let (again, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
+            .into_iter()
+            .partition(|resident| self.is_told_again(resident));
+        for Resident { pod, .. } in again {
+            said.by_a_tenant(&pod.namespace, self.told_again(pod, known), self.goal);
+        }
+        let told: BTreeSet<String> = told.iter().map(|resident| resident.pod.uid.clone()).collect();
+        let mut health = health(self.workloads, self.ill, status.started_at.unwrap_or(self.now));
+        let (name, movers) = (self.migration.name_any(), Movers::Told(&told));
+        let goes_back = self.goal == Side::Old;
+        stalls::mark(
+            memory,
+            &name,
+            &residents,
+            movers,
+            &mut health,
+            goes_back,
+            self.now,
+        );
+        let view = moves::View {
+            residents: &residents,
+            movers,
+            budgets: &self.snapshot.budgets,
+            refusals: &memory.refusals,
+            workloads: &health,
+            only: None,
+        };
+        let policy = moves::Policy {
+            pods_at_once: usize::try_from(self.kind.pods_at_once.unwrap_or(PODS_AT_ONCE)).unwrap_or(1),
+            permissions: limits::permissions(self.migration),
+            delete_bare_pods: self.kind.delete_bare_pods,
+        };
+        if let Some(next) = moves::next(&view, &policy, self.now) {
+            return Ok(Some(match next {
+                evict::Next::Evict(pods) => Missing::Evict(pods),
+                evict::Next::Wait(wait) => Missing::Answer(wait),
+            }));
+        }
+        // The last pods are not Ready yet.
+        if let Some(found) = moves::on_their_way(&view, self.now) {
+            return Ok(Some(Missing::Answer(found.wait)));
+        }
+        if let Some(found) = start_again_later(&later) {
+            return Ok(Some(Missing::Answer(found)));
+        }
+        // The operator has said that the time alone counts.
+        if self.goal == Side::New && self.migration.spec.gates.soak == SoakGate::Elapsed {
+            return Ok(None);
+        }
+        // A node that has not answered keeps the pods of no other node.
+        Ok((!silent.is_empty()).then(|| {
+            Missing::Answer(Wait {
+                reason: WaitReason::AgentSilent,
+                message: format!(
+                    "the pods that were told addresses that are left are not known on {}",
+                    words::lines(&silent)
+                ),
+                until: None,
+            })
+        }))
+    }
+
+    /// When the time began that the addresses that are left still answer; `None` while something else has to end first.
+    fn soak_since(&self, known: &ServiceCidrStatus) -> Option<Timestamp> {
+        match self.migration.spec.gates.soak {
+            SoakGate::Unused => known.unused_since,
+            SoakGate::Elapsed => known.soak_began,
+        }
+    }
+
+    /// Why the addresses that are left stay for now, though nobody is known to have been told one.
+    fn soak(
+        &self,
+        answers: &Answers<'_>,
+        known: &mut ServiceCidrStatus,
+        nobody_was_told: bool,
+    ) -> Option<Wait> {
+        let mut count = 0;
+        let mut first: Vec<String> = Vec::new();
+        let mut unknown: Vec<String> = Vec::new();
+        for (node, answer) in answers {
+            match answer.as_ref().and_then(Answer::connections) {
+                Some(Found::Present(connections)) => {
+                    count += connections.count();
+                    first.extend(
+                        connections
+                            .first
+                            .iter()
+                            .map(|found| format!("{found} (node {node})")),
+                    );
+                }
+                Some(Found::Absent) => {}
+                Some(Found::Malformed(what)) => unknown.push(format!("node {node}: {what}")),
+                None => unknown.push(format!("node {node}: its agent has not said")),
+            }
+        }
+        if !self.is_closed(known) {
+            known.connections_to_left = None;
+        } else if unknown.is_empty() {
+            known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
+        }
+        known.unused_since = if !nobody_was_told || count > 0 {
+            None
+        } else if unknown.is_empty() {
+            known.unused_since.or(Some(self.now))
+        } else {
+            known.unused_since
+        };
+        let is_elapsed = self.migration.spec.gates.soak == SoakGate::Elapsed;
+        // Back is wanted at once; and what was decided by the time alone stays decided.
+        if self.goal == Side::Old || (is_elapsed && self.is_released(known)) {
+            return None;
+        }
+        let leads = format!(
+            "{}; the first: {}",
+            words::number(
+                count,
+                "connection leads to an address that is left",
+                "connections lead to addresses that are left"
+            ),
+            lines(&first)
+        );
+        let until = |since: Timestamp| since + SignedDuration::from_secs(i64::from(soak_seconds(self.kind)));
+        let message = match self.soak_since(known) {
+            Some(since) if self.now >= until(since) && (is_elapsed || unknown.is_empty()) => return None,
+            Some(_) if !is_elapsed && !unknown.is_empty() => unknown.swap_remove(0),
+            Some(since) if known.unused_since.is_some() => format!(
+                "no use of an address that is left is seen since {since:.0}; each of them answers until {:.0}",
+                until(since)
+            ),
+            Some(since) => {
+                let seen = match unknown.first() {
+                    _ if count > 0 => leads,
+                    Some(unknown) => unknown.clone(),
+                    None => "pods may use addresses that are left".to_owned(),
+                };
+                format!(
+                    "{seen}. Each of them answers until {:.0}, as spec.gates.soak says",
+                    until(since)
+                )
+            }
+            None if count > 0 => format!("{leads}. Each of them answers still"),
+            None => unknown
+                .first()
+                .cloned()
+                .unwrap_or_else(|| "pods were told addresses that are left".to_owned()),
+        };
+        Some(Wait {
+            reason: WaitReason::ServiceSoak,
+            message,
+            until: None,
+        })
+    }
+}

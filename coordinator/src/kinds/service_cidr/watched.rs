@@ -1,0 +1,91 @@
+//! What traffic says, and whoever stopped the migration: why nothing may be done now.
+
+use std::collections::BTreeMap;
+
+use api::MigrationStatus;
+use engine::decision::{Wait, WaitReason};
+use engine::traffic::Generation;
+use engine::traffic::pods::Fate;
+
+use super::drive::Pass;
+use crate::facts;
+use crate::memory::Memory;
+use crate::stop::{self, Stop};
+use crate::traffic::{self, Fates, Network, Networks};
+use crate::write::WriteError;
+
+/// Why nothing may be done now.
+pub(super) struct Held {
+    /// In the decision's words.
+    pub(super) hold: Option<Wait>,
+    /// What a person has to look at first.
+    pub(super) stop: Option<Stop>,
+}
+
+impl Pass<'_> {
+    /// Keeps the traffic pods, and says why nothing may be done now: somebody said so, or traffic is lost.
+    pub(super) async fn traffic(
+        &self,
+        memory: &mut Memory,
+        status: &mut MigrationStatus,
+    ) -> Result<Held, WriteError> {
+        let (watched, asks) = traffic::watch(
+            self.context,
+            &mut memory.traffic,
+            self.migration,
+            &networks(),
+            self.fates(),
+            self.snapshot,
+            status,
+        )
+        .await?;
+        asks.write(self.context).await?;
+        let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
+        let stop = stop::stop(None, status, lossy);
+        let hold = if let Some(stop) = &stop {
+            Some(stop.hold())
+        } else if status.paused {
+            Some(Wait {
+                reason: WaitReason::Paused,
+                message: "paused: no Service begins to exchange its address, no pod is started again, and no range is made or deleted; every \
+                          address answers. Go on with `kubectl replumb resume`, or lead the Services back with `kubectl replumb rollback --all`"
+                    .to_owned(),
+                until: None,
+            })
+        } else {
+            // Before the first change, too: what was lost before is nobody's doing here.
+            watched.hold(self.migration)
+        };
+        Ok(Held { hold, stop })
+    }
+
+    fn fates(&self) -> Fates<'_> {
+        let mut fates = BTreeMap::new();
+        if self.is_over {
+            return fates;
+        }
+        for name in self.snapshot.node_migrations.keys() {
+            let Some(node) = self.snapshot.nodes.get(name) else {
+                continue;
+            };
+            let is_usable = facts::nodes::is_ready(node) && self.snapshot.agent_ready(name);
+            let fate = if is_usable { Fate::Wanted } else { Fate::Kept };
+            fates.insert((name.as_str(), Generation::Old), fate);
+        }
+        fates
+    }
+}
+
+/// Pods have one network here, and stay on it.
+fn networks() -> Networks {
+    Networks {
+        old: Network {
+            name: "pods",
+            annotations: BTreeMap::new(),
+        },
+        new: Network {
+            name: "none",
+            annotations: BTreeMap::new(),
+        },
+    }
+}

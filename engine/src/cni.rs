@@ -1,0 +1,226 @@
+//! The CNI configuration folder: what the runtime reads there, and which file wins.
+
+mod attachment;
+
+pub use attachment::{Attachment, AttachmentError, PluginCall, deletion};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::go_json;
+
+/// Endings of the files that runtimes read.
+const ENDINGS: [&str; 3] = [".conf", ".conflist", ".json"];
+/// containerd reads no larger file.
+pub const LARGEST_FILE: usize = 2 * 1024 * 1024;
+
+/// Whether a runtime reads a file of this name.
+pub fn is_read(name: &str) -> bool {
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// A file's bytes, or why it cannot be read.
+pub type Contents = Result<Vec<u8>, String>;
+
+/// One file of the folder that the runtime would look at (`.conf`, `.conflist`, `.json`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CniFile {
+    /// File name.
+    pub name: String,
+    /// The network's `name`, when the file was understood.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The `type` of each plugin, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<String>,
+    /// Why a runtime does not take the file; `None` when it is valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The folder as the runtime reads it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CniDirectory {
+    /// Path of the folder on the host.
+    pub path: String,
+    /// Files in the order in which the runtime reads them (by name).
+    pub files: Vec<CniFile>,
+}
+
+impl CniDirectory {
+    /// Reads the folder's files (name and bytes) as runtimes do: those with a known ending, by name.
+    pub fn read(path: impl Into<String>, files: Vec<(String, Vec<u8>)>) -> Self {
+        Self::of(path, files.into_iter().map(|(name, bytes)| (name, Ok(bytes))))
+    }
+
+    /// The same, where some of them cannot be read: as one that is broken stops a runtime, so does one that it cannot read.
+    pub fn of(path: impl Into<String>, files: impl IntoIterator<Item = (String, Contents)>) -> Self {
+        let mut files: Vec<CniFile> = files
+            .into_iter()
+            .filter(|(name, _)| is_read(name))
+            .map(|(name, contents)| CniFile::read(name, contents))
+            .collect();
+        files.sort_by(|left, right| left.name.cmp(&right.name));
+        Self {
+            path: path.into(),
+            files,
+        }
+    }
+
+    /// The file that the runtime uses: the first by name, if it is valid.
+    ///
+    /// A broken file before it leaves no winner: containerd stops there and has no network, CRI-O goes on to the
+    /// next. What works with one runtime only is not called working; [`Self::broken`] names the file.
+    pub fn winner(&self) -> Option<&CniFile> {
+        self.files.first().filter(|file| file.error.is_none())
+    }
+
+    /// The file that stops containerd: broken, with no valid one before it.
+    pub fn broken(&self) -> Option<&CniFile> {
+        self.files.first().filter(|file| file.error.is_some())
+    }
+
+    /// Files that belong to flannel: any plugin of type `flannel`.
+    pub fn flannel_files(&self) -> impl Iterator<Item = &CniFile> {
+        self.files.iter().filter(|file| file.is_flannel())
+    }
+}
+
+impl CniFile {
+    /// Reads one file. A file that is not understood is an entry with its error.
+    fn read(name: String, contents: Contents) -> Self {
+        let mut file = Self {
+            name,
+            network: None,
+            plugins: Vec::new(),
+            error: None,
+        };
+        if let Err(error) = contents.and_then(|bytes| file.fill(&bytes)) {
+            file.error = Some(error);
+        }
+        file
+    }
+
+    fn fill(&mut self, bytes: &[u8]) -> Result<(), String> {
+        if bytes.len() > LARGEST_FILE {
+            return Err(format!("{} bytes, needed at most {LARGEST_FILE}", bytes.len()));
+        }
+        // Go reads bytes that are not UTF-8 as replacement characters.
+        let value: Value = serde_json::from_str(&String::from_utf8_lossy(bytes))
+            .map_err(|error| format!("not JSON: {error}"))?;
+        let Value::Object(map) = value else {
+            return Err(format!("found {}, needed an object", go_json::kind(&value)));
+        };
+        if self.name.ends_with(".conflist") {
+            self.fill_from_list(&map)
+        } else {
+            self.fill_from_plugin(&map)
+        }
+    }
+
+    /// A conflist: its own keys are matched by case, those of its plugins are not.
+    fn fill_from_list(&mut self, map: &Map<String, Value>) -> Result<(), String> {
+        self.network = Some(text(map.get("name"), "name")?);
+        if let Some(version) = map.get("cniVersion") {
+            text(Some(version), "cniVersion")?;
+        }
+        for key in ["disableCheck", "disableGC", "loadOnlyInlinedPlugins"] {
+            flag(map.get(key), key)?;
+        }
+        let plugins = match map.get("plugins") {
+            Some(Value::Array(plugins)) if !plugins.is_empty() => plugins,
+            Some(Value::Array(_)) => {
+                return Err("plugins: found an empty list, needed at least one".to_owned());
+            }
+            Some(other) => return Err(format!("plugins: found {}, needed a list", go_json::kind(other))),
+            None => return Err("plugins: missing, needed a list of at least one".to_owned()),
+        };
+        for (index, plugin) in plugins.iter().enumerate() {
+            let Value::Object(map) = plugin else {
+                return Err(format!(
+                    "plugins[{index}]: found {}, needed an object",
+                    go_json::kind(plugin)
+                ));
+            };
+            self.plugins
+                .push(plugin_type(map).map_err(|error| format!("plugins[{index}].{error}"))?);
+        }
+        Ok(())
+    }
+
+    /// A single plugin's configuration, or a conflist that somebody gave the wrong ending.
+    fn fill_from_plugin(&mut self, map: &Map<String, Value>) -> Result<(), String> {
+        if map.contains_key("plugins") {
+            return Err(format!(
+                "found a list of plugins in {}, needed a file name that ends in .conflist",
+                self.name
+            ));
+        }
+        let plugin = plugin_type(map)?;
+        self.network = Some(text(go_value(map, "name"), "name")?);
+        self.plugins.push(plugin);
+        Ok(())
+    }
+
+    /// Whether a plugin of type `flannel` is in the chain.
+    pub fn is_flannel(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin == "flannel")
+    }
+
+    /// Whether a plugin of type `calico` is in the chain.
+    pub fn is_calico(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin == "calico")
+    }
+}
+
+/// The last value of a key in any case, as Go takes it.
+pub fn go_value<'map>(map: &'map Map<String, Value>, key: &str) -> Option<&'map Value> {
+    map.get(key)
+        .or_else(|| go_json::values(map, key).last().map(|(_, value)| *value))
+}
+
+/// The `type` of a plugin whose other well-known keys have the right kind.
+fn plugin_type(map: &Map<String, Value>) -> Result<String, String> {
+    for key in ["cniVersion", "name"] {
+        if let Some(value) = go_value(map, key).filter(|value| !value.is_null())
+            && !value.is_string()
+        {
+            return Err(format!("{key}: found {}, needed a string", go_json::kind(value)));
+        }
+    }
+    for key in ["ipam", "dns", "capabilities"] {
+        if let Some(value) = go_value(map, key).filter(|value| !value.is_null())
+            && !value.is_object()
+        {
+            return Err(format!("{key}: found {}, needed an object", go_json::kind(value)));
+        }
+    }
+    text(go_value(map, "type"), "type")
+}
+
+fn text(value: Option<&Value>, key: &str) -> Result<String, String> {
+    match value {
+        Some(Value::String(text)) if text.is_empty() => Err(format!("{key}: empty, needed a name")),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(other) => Err(format!("{key}: found {}, needed a string", go_json::kind(other))),
+        None => Err(format!("{key}: missing, needed a string")),
+    }
+}
+
+fn flag(value: Option<&Value>, key: &str) -> Result<(), String> {
+    match value {
+        None | Some(Value::Bool(_)) => Ok(()),
+        Some(Value::String(text))
+            if text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false") =>
+        {
+            Ok(())
+        }
+        Some(other) => Err(format!("{key}: found {other}, needed true or false")),
+    }
+}
+
+#[cfg(test)]
+#[path = "cni_tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+//! The plan as a document: every action on every object, in order, and a hash of it.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::words::cut;
+
+/// The object of an action is cut behind so many bytes.
+const OBJECT_BYTES: usize = 1024;
+/// The detail of an action is cut behind so many bytes.
+const DETAIL_BYTES: usize = 8192;
+
+/// One action on one object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Action {
+    /// Verb: create, patch, label, cordon, evict, delete, wait, probe, uncordon.
+    pub verb: String,
+    /// Object, with kind, namespace and name.
+    pub object: String,
+    /// What changes, in words and values.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub detail: String,
+    /// Whether the detail is only as of now (pods come and go) and stays out of the hash.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub as_of_now: bool,
+}
+
+impl Action {
+    /// An action that is part of the hash.
+    pub fn new(verb: &str, object: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self {
+            verb: verb.to_owned(),
+            object: small(object.into(), OBJECT_BYTES),
+            detail: small(detail.into(), DETAIL_BYTES),
+            as_of_now: false,
+        }
+    }
+
+    /// An action whose detail is only as of now.
+    pub fn as_of_now(verb: &str, object: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self {
+            as_of_now: true,
+            ..Self::new(verb, object, detail)
+        }
+    }
+}
+
+/// A text of at most so many bytes. One that is cut says by a hash what it was: a plan that differs only there is another plan.
+fn small(text: String, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text;
+    }
+    let whole = hexadecimal(&Sha256::digest(text.as_bytes()));
+    let end = format!(" ({} bytes, SHA-256 {whole})", text.len());
+    format!("{}{end}", cut(&text, bytes.saturating_sub(end.len())))
+}
+
+/// Each byte as two hexadecimal digits.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        use std::fmt::Write;
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// What will be done for one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeActions {
+    /// Name of the node.
+    pub node: String,
+    /// What is done for it before the first node changes, in order.
+    pub prepare: Vec<Action>,
+    /// What is done when it changes, in order.
+    pub actions: Vec<Action>,
+}
+
+/// What will be done, cluster-wide and node by node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Document {
+    /// Cluster-wide actions before the first node, in order. Those of each node follow them, in the order of the nodes.
+    pub prepare: Vec<Action>,
+    /// Nodes in order, with their actions.
+    pub nodes: Vec<NodeActions>,
+    /// Cluster-wide actions after the last node, in order.
+    pub finish: Vec<Action>,
+}
+
+impl Document {
+    /// Everything that is done before the first node changes, in order.
+    pub fn before_the_first(&self) -> impl Iterator<Item = &Action> {
+        let of_nodes = self.nodes.iter().flat_map(|node| &node.prepare);
+        self.prepare.iter().chain(of_nodes)
+    }
+
+    /// SHA-256 of everything but what is only as of now, hexadecimal.
+    ///
+    /// Which pods stand on a node changes by the minute and does not change what the migration does, so the
+    /// names of pods are shown and not hashed; nodes, order, objects and values are hashed.
+    pub fn hash(&self) -> String {
+        let mut hasher = Sha256::new();
+        let mut feed = |part: &str| {
+            hasher.update((part.len() as u64).to_be_bytes());
+            hasher.update(part.as_bytes());
+        };
+        let mut feed_actions = |heading: &str, actions: &mut dyn Iterator<Item = &Action>| {
+            feed(heading);
+            for action in actions {
+                feed(&action.verb);
+                feed(&action.object);
+                if !action.as_of_now {
+                    feed(&action.detail);
+                }
+            }
+        };
+        feed_actions("prepare", &mut self.before_the_first());
+        for node in &self.nodes {
+            feed_actions(&node.node, &mut node.actions.iter());
+        }
+        feed_actions("finish", &mut self.finish.iter());
+        hexadecimal(&hasher.finalize())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(pods: &str, object: &str) -> Document {
+        Document {
+            prepare: vec![Action::new("create", object, "cidr 10.244.0.0/16")],
+            nodes: vec![NodeActions {
+                node: "a".to_owned(),
+                prepare: vec![Action::new("create", format!("{object} of a"), "")],
+                actions: vec![Action::as_of_now("evict", "pods of a", pods)],
+            }],
+            finish: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_done_for_a_node_before_the_first_is_hashed_too() {
+        let document = document("web-1", "IPPool x");
+        let mut other = document.clone();
+        other.nodes[0].prepare.clear();
+        assert_ne!(document.hash(), other.hash());
+        // Where an action stands does not change what is done, nor when.
+        other.prepare = document.before_the_first().cloned().collect();
+        assert_eq!(document.hash(), other.hash());
+    }
+
+    #[test]
+    fn an_action_is_small_and_what_was_cut_is_hashed() {
+        let long = |end: &str| Action::new("wait", "x".repeat(5000), format!("{}{end}", "ä".repeat(1 << 20)));
+        assert!(long("").detail.len() <= DETAIL_BYTES && long("").object.len() <= OBJECT_BYTES);
+        assert_ne!(long("a").detail, long("b").detail);
+    }
+
+    #[test]
+    fn pods_are_not_hashed_and_objects_are() {
+        let hash = document("web-1", "IPPool x").hash();
+        assert_eq!(hash.len(), 64);
+        assert_eq!(hash, document("web-2", "IPPool x").hash());
+        assert_ne!(hash, document("web-1", "IPPool y").hash());
+    }
+}

@@ -1,0 +1,33 @@
+//! What every kind of migration is made of, as decisions: facts come in as values, steps go out as values.
+//!
+//! Nothing here reads a clock, a file, a socket or an API; `clippy.toml` beside this crate bans them. [`check`] judges prerequisites,
+//! [`order`] and [`rollout`] choose which nodes may be migrated at the same time, [`drain`], [`evict`] and [`moves`] which pods are evicted, and
+//! [`decision`] names every reason to wait or to halt.
+
+pub mod check;
+pub mod cluster;
+pub mod cni;
+pub mod command_line;
+pub mod corefile;
+pub mod decision;
+pub mod document;
+pub mod drain;
+pub mod evict;
+pub mod field_patch;
+pub mod found;
+pub mod go_json;
+pub mod kernel;
+pub mod labels;
+pub mod moves;
+pub mod order;
+pub mod owner;
+pub mod pods;
+pub mod probe;
+pub mod ranges;
+pub mod residents;
+pub mod rollout;
+pub mod sourced;
+pub mod stalls;
+pub mod standstill;
+pub mod traffic;
+pub mod words;

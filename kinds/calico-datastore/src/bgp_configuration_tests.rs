@@ -1,0 +1,43 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixture::converted;
+
+#[rstest]
+#[case("as_num", "64999", json!({ "asNumber": 64999 }))]
+#[case("as_num", "1.10", json!({ "asNumber": 65546 }))]
+#[case("loglevel", "debug", json!({ "logSeverityScreen": "Debug" }))]
+#[case("loglevel", "whatever", json!({ "logSeverityScreen": "Info" }))]
+#[case("node_mesh", r#"{"enabled": false}"#, json!({ "nodeToNodeMeshEnabled": false }))]
+#[case("node_mesh", r#"{"ENABLED": true}"#, json!({ "nodeToNodeMeshEnabled": true }))]
+#[case("node_mesh", "{}", json!({ "nodeToNodeMeshEnabled": false }))]
+fn settings(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
+    let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), value)]);
+    assert!(conversion.is_clean());
+    assert_eq!(conversion.value("bgpconfigurations/default")["spec"], wanted);
+}
+
+#[rstest]
+#[case("as_num")]
+#[case("loglevel")]
+fn an_empty_one_is_not_there(#[case] name: &str) {
+    let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), "")]);
+    assert!(conversion.is_clean() && !conversion.has_resources());
+}
+
+#[rstest]
+#[case("as_num", "seventy", Difference::GlobalAsNumber)]
+#[case("node_mesh", "{not json", Difference::NodeMesh)]
+#[case("node_mesh", "", Difference::NodeMesh)]
+#[case("node_mesh", r#"{"enabled": "true"}"#, Difference::NodeMesh)]
+fn what_cannot_be_read_is_a_line(#[case] name: &str, #[case] value: &str, #[case] difference: Difference) {
+    let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), value)]);
+    let said = conversion.said();
+    assert_eq!(said.len(), 1);
+    assert!(
+        said[0].starts_with(&format!("GlobalBGPConfig(name={name}): found {value:?}")),
+        "{said:?}"
+    );
+    assert!(conversion.differs_by(difference) && !conversion.has_resources());
+}

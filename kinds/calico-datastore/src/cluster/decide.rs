@@ -1,0 +1,443 @@
+//! The next step of the whole conversion. Level-triggered: the same facts give the same step, whatever was decided before, so that a
+//! restart or a crash changes nothing.
+//!
+//! There: nobody writes to v2, Calico is paused, everything is in v3, every calico-node and the controllers are of v3, the controllers have
+//! written theirs, v3 is opened. Back, as long as v3 was not: v2 is opened at once, since nobody gets a network before; calico-node goes back; v3 is made as it was only when
+//! no calico-node of v3 can run any more, since one that finds nothing there opens it.
+
+use jiff::Timestamp;
+
+use super::calico::{Calico, Says};
+use super::nodes;
+use super::step::{Stage, Step, StoreWork};
+use super::view::{ControllersView, ControllersWork, Next, Policy, StoresView, View, Work};
+use crate::run::decide::{ReadyV2, ReadyV3};
+use crate::run::record::Phase;
+use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
+
+/// What is next whatever the cluster looks like: Calico is let work with v2 again before anything else is even looked at. `None` when
+/// that is not what is next.
+pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Timestamp) -> Option<Next> {
+    if stores.is_past_the_point_of_no_return() {
+        return None;
+    }
+    match direction {
+        Direction::There => turns_back(stores, now).map(|why| run(Stage::Open, Step::TurnBack(why))),
+        // What is left of v3 goes later, when nobody of v3 runs.
+        Direction::Back if stores.is_paused() => Some(working(
+            work,
+            Stage::Open,
+            StoreWork::TakeBack { nodes_of_v3: true },
+        )),
+        Direction::Back => None,
+    }
+}
+
+/// Chooses the next step.
+pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
+    let stores = match &view.stores {
+        Ok(stores) => stores,
+        Err(message) => {
+            return Next {
+                stage: None,
+                decision: Decision::Wait(waits(WaitReason::Datastore, message.clone())),
+            };
+        }
+    };
+    if let Some(next) = urgent(view.direction, stores, view.work, view.now) {
+        return next;
+    }
+    if stores.is_past_the_point_of_no_return() {
+        return finish(view, stores, policy);
+    }
+    match view.direction {
+        Direction::Back => back(view, stores, policy),
+        Direction::There => {
+            let next = there(view, stores, policy);
+            match (&next.decision, &policy.hold) {
+                (Decision::Run(step), Some(hold)) if is_held(step) => Next {
+                    decision: Decision::Wait(hold.clone()),
+                    ..next
+                },
+                (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
+            }
+        }
+    }
+}
+
+/// Whether a step is not made while somebody holds it. Who turns back is never held.
+fn is_held(step: &Step) -> bool {
+    match step {
+        Step::TurnBack(_) | Step::StopWork => false,
+        Step::Work(work) => !work.is_back(),
+        Step::BackUp
+        | Step::StopControllers
+        | Step::WriteConfiguration(_)
+        | Step::WriteDaemonSet(_)
+        | Step::Restart(_)
+        | Step::WriteControllers(_)
+        | Step::WriteStrategy(_)
+        | Step::Finish => true,
+    }
+}
+
+fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
+    if let Some(drift) = drift(view) {
+        return drift;
+    }
+    let converted = || is_to_convert(stores).then(|| working(view.work, Stage::Convert, StoreWork::Convert));
+    prepared(view)
+        .or_else(converted)
+        .or_else(|| closed(stores))
+        .or_else(|| announced(view, stores))
+        .or_else(|| calico_node(view, Calico::V3, policy))
+        .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
+        .or_else(|| written_by_controllers(view, stores))
+        .unwrap_or_else(|| working(view.work, Stage::Open, StoreWork::Complete))
+}
+
+/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they have. Once it
+/// is announced that v3 is opened, it is.
+fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> {
+    if stores.phase != Some(Phase::Verified) {
+        return None;
+    }
+    match &view.controllers_work {
+        ControllersWork::There => None,
+        ControllersWork::Missing(left) => {
+            let pod = match view.controllers {
+                Some(controllers) if controllers.is_available => "its pod is Available: see its log",
+                Some(_) => "its pod is not Available yet: `kubectl describe` it, if that lasts",
+                None => "there is none: complete it by hand, or go back",
+            };
+            let message = format!(
+                "calico-kube-controllers of v3 has not yet written to etcd v3: {left} ({pod}). Without it Felix of v3 drops what pods begin, and \
+                 policies that are missing hold nothing back, so v3 is not opened before"
+            );
+            Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
+        }
+        ControllersWork::Unknown(why) => {
+            let message =
+                format!("whether calico-kube-controllers of v3 has written everything is not known: {why}");
+            Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
+        }
+    }
+}
+
+/// Why it does not go on there.
+fn turns_back(stores: &StoresView, now: Timestamp) -> Option<String> {
+    if stores.phase == Some(Phase::Aborting) {
+        return Some("somebody takes the conversion back".to_owned());
+    }
+    let abort_at = stores.abort_at.filter(|_| stores.is_paused())?;
+    (abort_at <= now).then(|| format!("the pause was to end by {abort_at}"))
+}
+
+/// What somebody else has changed.
+fn drift(view: &View<'_>) -> Option<Next> {
+    let objects = [
+        (
+            "the pod template of the DaemonSet of calico-node",
+            Some(view.daemon_set.template),
+        ),
+        ("the ConfigMap of calico-node", view.configuration),
+        (
+            "the pod template of calico-kube-controllers",
+            view.controllers.map(|controllers| controllers.template),
+        ),
+    ];
+    objects.into_iter().find_map(|(object, says)| {
+        let message = match says? {
+            Says::Missing => gone(object),
+            Says::Other => format!(
+                "{object} is neither what it was before nor what the manifest of v3 says: somebody else has changed it. Change it back; \
+                 status.before has both"
+            ),
+            Says::V2 | Says::V3 | Says::Both => return None,
+        };
+        Some(halt(None, HaltReason::Drift, message))
+    })
+}
+
+fn gone(object: &str) -> String {
+    format!(
+        "the object of {object} is gone: somebody has deleted it. Apply it again, of v2 or v3; what it said before is in status.before"
+    )
+}
+
+/// Both stores are kept aside, and nobody writes to v2 but calico-node, until the controllers of v3 take over.
+fn prepared(view: &View<'_>) -> Option<Next> {
+    if !view.is_backed_up {
+        return Some(run(Stage::Prepare, Step::BackUp));
+    }
+    let controllers = view.controllers?;
+    if controllers.template.is(Calico::V3) {
+        return None;
+    }
+    stopped(controllers, Stage::Prepare)
+}
+
+fn is_to_convert(stores: &StoresView) -> bool {
+    match stores.phase {
+        None | Some(Phase::Aborted | Phase::Pausing | Phase::Paused | Phase::Writing | Phase::Written) => {
+            true
+        }
+        Some(Phase::Verified | Phase::Completing | Phase::Completed | Phase::Aborting) => false,
+    }
+}
+
+/// No pod of the controllers runs.
+fn stopped(controllers: ControllersView, stage: Stage) -> Option<Next> {
+    if !controllers.is_stopped {
+        return Some(run(stage, Step::StopControllers));
+    }
+    (controllers.pods > 0).then(|| {
+        let message = format!("{} pods of calico-kube-controllers are ending", controllers.pods);
+        wait(stage, WaitReason::CalicoControllers, message)
+    })
+}
+
+/// Whoever of v3 starts from here on finds v3 as this migration has left it, and closed: one that finds nothing opens it.
+fn closed(stores: &StoresView) -> Option<Next> {
+    let (found, hint) = match (stores.phase, &stores.v2, stores.v3) {
+        _ if !stores.is_ours => (
+            "the record in etcd v3 is of another conversion".to_owned(),
+            "`kubectl replumb datastore status` shows it, `kubectl replumb datastore abort` ends it",
+        ),
+        (_, ReadyV2::Open | ReadyV2::Missing, _) => (
+            "/calico/v1/Ready in etcd v2 is not false any more".to_owned(),
+            "who has set it? `kubectl replumb rollback --all`, and begin again",
+        ),
+        (_, ReadyV2::Paused(_), ReadyV3::Missing) => (
+            "ClusterInformation is gone from etcd v3".to_owned(),
+            "who took it away? `kubectl replumb rollback --all`, and begin again",
+        ),
+        (Some(Phase::Completed), ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Open) => (
+            "the conversion was completed, and somebody has closed etcd v3 since".to_owned(),
+            "`kubectl replumb datastore complete` opens it again",
+        ),
+        (_, ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Open) => return None,
+    };
+    let message = format!(
+        "{found}: a calico-node of v3 that starts now could open etcd v3 beside v2, so none is made. {hint}"
+    );
+    Some(halt(Some(Stage::Nodes), HaltReason::DatastoreRefused, message))
+}
+
+/// It is recorded in the store, too, that calico-nodes of v3 may run: for whoever goes back by hand.
+fn announced(view: &View<'_>, stores: &StoresView) -> Option<Next> {
+    let is_to_be = stores.phase == Some(Phase::Verified) && !stores.nodes_of_v3;
+    is_to_be.then(|| working(view.work, Stage::Nodes, StoreWork::AnnounceNodes))
+}
+
+/// Every calico-node that is there is of this Calico.
+fn calico_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
+    configured(view, calico).or_else(|| on_every_node(view, calico, policy))
+}
+
+/// The objects of calico-node are of this Calico.
+fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
+    match view.configuration {
+        Some(Says::Missing) => {
+            return Some(halt(
+                Some(Stage::Nodes),
+                HaltReason::Drift,
+                gone("the ConfigMap of calico-node"),
+            ));
+        }
+        Some(says) if !says.is(calico) => return Some(run(Stage::Nodes, Step::WriteConfiguration(calico))),
+        Some(_) | None => {}
+    }
+    // Where no pod is to be made again, it may roll as it likes.
+    let is_to_be_held = nodes::is_to_change(view.nodes, calico) && !view.daemon_set.is_held;
+    if !view.daemon_set.template.is(calico) || is_to_be_held {
+        return Some(run(Stage::Nodes, Step::WriteDaemonSet(calico)));
+    }
+    None
+}
+
+fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
+    match nodes::next(view.nodes, calico, policy.at_once) {
+        nodes::Next::Restart(pods) => return Some(run(Stage::Nodes, Step::Restart(pods))),
+        nodes::Next::Wait(found) => {
+            return Some(Next {
+                stage: Some(Stage::Nodes),
+                decision: Decision::Wait(found),
+            });
+        }
+        nodes::Next::Away(_) | nodes::Next::Done => {}
+    }
+    let missing = view.daemon_set.missing;
+    (missing > 0).then(|| {
+        let message = format!("the DaemonSet of calico-node has {missing} pods less than it has to have");
+        wait(Stage::Nodes, WaitReason::DaemonSetRollout, message)
+    })
+}
+
+/// Nodes that are away keep nobody from an open store; but it is not over before they are back.
+fn away(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
+    match nodes::next(view.nodes, calico, policy.at_once) {
+        nodes::Next::Away(found) => Some(Next {
+            stage: Some(Stage::Nodes),
+            decision: Decision::Wait(found),
+        }),
+        nodes::Next::Restart(_) | nodes::Next::Wait(_) | nodes::Next::Done => None,
+    }
+}
+
+/// The controllers are of this Calico, as many as there have to be.
+fn controllers(view: &View<'_>, calico: Calico, stage: Stage) -> Option<Next> {
+    let controllers = view.controllers?;
+    if controllers.template == Says::Missing {
+        return Some(halt(
+            Some(stage),
+            HaltReason::Drift,
+            gone("calico-kube-controllers"),
+        ));
+    }
+    let is_written = controllers.template.is(calico) && controllers.is_whole;
+    (!is_written).then(|| run(stage, Step::WriteControllers(calico)))
+}
+
+fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
+    if matches!(view.work, Work::Busy { work, .. } if !work.is_back()) {
+        return run(Stage::Open, Step::StopWork);
+    }
+    if let ReadyV2::Paused(value) = &stores.v2 {
+        let hint = match stores.phase {
+            Some(Phase::Completed) => {
+                "the conversion was completed, and somebody has closed etcd v3 since: `kubectl replumb datastore complete` opens it again"
+            }
+            _ => {
+                "no conversion of this migration has paused it: `kubectl replumb datastore abort` sets it to true"
+            }
+        };
+        let message = format!("/calico/v1/Ready in etcd v2 is {value:?}, and no pod gets a network: {hint}");
+        return halt(Some(Stage::Open), HaltReason::DatastoreRefused, message);
+    }
+    let of_v3 = view
+        .controllers
+        .filter(|controllers| !controllers.template.is(Calico::V2) && controllers.template != Says::Missing);
+    let is_left = stores.phase == Some(Phase::Aborting);
+    let restored = || {
+        is_left.then(|| {
+            working(
+                view.work,
+                Stage::Convert,
+                StoreWork::TakeBack { nodes_of_v3: false },
+            )
+        })
+    };
+    of_v3
+        .and_then(|controllers| stopped(controllers, Stage::Controllers))
+        .or_else(|| configured(view, Calico::V2))
+        // Whoever is not there on some node keeps no policy from the others.
+        .or_else(|| controllers(view, Calico::V2, Stage::Controllers))
+        .or_else(|| on_every_node(view, Calico::V2, policy))
+        .or_else(|| away(view, Calico::V2, policy))
+        .or_else(restored)
+        .or_else(|| cleaned(view, Calico::V2))
+        .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
+}
+
+/// v3 is open.
+fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
+    match stores.phase {
+        Some(Phase::Completing) => return working(view.work, Stage::Open, StoreWork::Complete),
+        Some(Phase::Completed) if stores.v2 != ReadyV2::Open => {}
+        other => {
+            let record = other.map_or_else(
+                || "there is no record of a conversion".to_owned(),
+                |phase| format!("the conversion is in phase {phase}"),
+            );
+            let message = format!(
+                "Calico is let work with etcd v3 (datastoreReady is true), {record}, and /calico/v1/Ready in etcd v2 is {}: somebody else has \
+                 turned a flag. Nobody but a person can tell which store is right: `kubectl replumb datastore status` shows both",
+                match &stores.v2 {
+                    ReadyV2::Missing => "missing",
+                    ReadyV2::Open => "true",
+                    ReadyV2::Paused(value) => value,
+                }
+            );
+            return halt(Some(Stage::Open), HaltReason::DatastoreRefused, message);
+        }
+    }
+    if let Some(drift) = drift(view) {
+        return drift;
+    }
+    calico_node(view, Calico::V3, policy)
+        .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
+        .or_else(|| cleaned(view, Calico::V3))
+        .or_else(|| away(view, Calico::V3, policy))
+        .or_else(|| {
+            let message = view.without_network.clone()?;
+            Some(wait(Stage::CleanUp, WaitReason::PodsWithoutNetwork, message))
+        })
+        .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
+}
+
+/// The `DaemonSet` rolls its pods by itself again, and the controllers are there.
+fn cleaned(view: &View<'_>, calico: Calico) -> Option<Next> {
+    if !view.daemon_set.strategy.is(calico) {
+        return Some(run(Stage::CleanUp, Step::WriteStrategy(calico)));
+    }
+    let controllers = view.controllers?;
+    (!controllers.is_available).then(|| {
+        let message = "calico-kube-controllers is not Available".to_owned();
+        wait(Stage::CleanUp, WaitReason::CalicoControllers, message)
+    })
+}
+
+/// This is being done on the stores, or begun.
+fn working(work: &Work, stage: Stage, wanted: StoreWork) -> Next {
+    // How far back it goes it finds out when it is made again.
+    let is_wanted = |work: StoreWork| work == wanted || (work.is_back() && wanted.is_back());
+    match work {
+        Work::Busy { work, .. } if !is_wanted(*work) => run(stage, Step::StopWork),
+        Work::Busy {
+            refused: Some(why), ..
+        } => halt(Some(stage), HaltReason::DatastoreRefused, why.clone()),
+        Work::Busy { said, .. } => wait(stage, WaitReason::Datastore, said.clone()),
+        Work::Failed {
+            work,
+            message,
+            needs_a_person,
+        } if is_wanted(*work) => {
+            if *needs_a_person {
+                halt(Some(stage), HaltReason::DatastoreRefused, message.clone())
+            } else {
+                wait(stage, WaitReason::Datastore, message.clone())
+            }
+        }
+        Work::Idle | Work::Failed { .. } => run(stage, Step::Work(wanted)),
+    }
+}
+
+fn run(stage: Stage, step: Step) -> Next {
+    Next {
+        stage: Some(stage),
+        decision: Decision::Run(step),
+    }
+}
+
+fn halt(stage: Option<Stage>, reason: HaltReason, message: String) -> Next {
+    Next {
+        stage,
+        decision: Decision::Halt(Halt { reason, message }),
+    }
+}
+
+fn wait(stage: Stage, reason: WaitReason, message: String) -> Next {
+    Next {
+        stage: Some(stage),
+        decision: Decision::Wait(waits(reason, message)),
+    }
+}
+
+fn waits(reason: WaitReason, message: String) -> Wait {
+    Wait {
+        reason,
+        message,
+        until: None,
+    }
+}

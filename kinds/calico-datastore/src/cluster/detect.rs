@@ -1,0 +1,110 @@
+//! What the migration works with, by the cluster and the manifest.
+
+use super::facts::ClusterFacts;
+use super::manifest::{self, Name};
+use super::settings::{PAUSE_LIMIT_SECONDS, SETTLE_SECONDS, Settings};
+use calico::etcd_access::{self, Etcd};
+use engine::check::{Check, Verdict};
+use engine::sourced::{Source, Sourced};
+
+use super::checks::CheckName;
+
+/// What the user said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// The way to etcd v2.
+    pub etcd_v2: Option<Etcd>,
+    /// The way to etcd v3.
+    pub etcd_v3: Option<Etcd>,
+    /// How long Calico may be paused, in seconds.
+    pub pause_limit_seconds: Option<u32>,
+    /// How long v2 is left alone, in seconds.
+    pub settle_seconds: Option<u32>,
+    /// Whether something may be in v3 before.
+    pub ignore_v3_data: bool,
+}
+
+/// Finds what the migration works with, or says by checks what is missing.
+pub fn detect(wishes: &Wishes, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
+    let manifest = match &facts.manifest {
+        Some(Ok(manifest)) => manifest,
+        Some(Err(problems)) => return Err(problems.iter().map(|problem| wrong_manifest(problem)).collect()),
+        None => return Err(vec![wrong_manifest("it is no YAML that could be read")]),
+    };
+    let name = Name::of(&manifest.daemon_set);
+    let object = name.words();
+    let key = format!("{}/{}", name.namespace, name.name);
+    let Some(found) = &facts.daemon_set else {
+        return Err(vec![CheckName::CalicoNode.not_pass(
+            Verdict::Fail,
+            object,
+            "it is not in the cluster",
+            "the DaemonSet of Calico v2, under the name that it has in the manifest of v3",
+            "is this a cluster whose Calico runs as a DaemonSet? `kubectl get daemonsets -A`",
+        )]);
+    };
+    let etcd_v2 = match (
+        &wishes.etcd_v2,
+        etcd_access::of_template(&found.template, &name.namespace, &facts.config_maps),
+    ) {
+        (Some(etcd), _) => said(etcd.clone()),
+        (None, Ok(etcd)) => detected(etcd, &object),
+        (None, Err(problem)) => {
+            return Err(vec![CheckName::DatastoreAccess.not_pass(
+                Verdict::Fail,
+                object,
+                problem,
+                "endpoints of etcd, and its certificates in a Secret",
+                "say them in spec.calicoDatastore.etcdV2 (endpoints, and secret: with the keys etcd-ca, etcd-cert and etcd-key)",
+            )]);
+        }
+    };
+    let in_manifest = format!("{object} of the manifest");
+    let etcd_v3 = match &wishes.etcd_v3 {
+        Some(etcd) => said(etcd.clone()),
+        None => detected(manifest.etcd.clone(), &in_manifest),
+    };
+    let written = |object: Option<&serde_json::Value>| {
+        let name = object.map(Name::of);
+        let key = name
+            .as_ref()
+            .map(|name| format!("{}/{}", name.namespace, name.name));
+        detected(key.unwrap_or_default(), "the manifest")
+    };
+    Ok(Settings {
+        daemon_set: detected(key, "the manifest"),
+        controllers: written(manifest.controllers.as_ref()),
+        configuration: written(manifest.configuration.as_ref()),
+        from_image: detected(manifest::image(&found.template), &object),
+        to_image: detected(manifest.image(), &in_manifest),
+        etcd_v2,
+        etcd_v3,
+        pause_limit_seconds: Sourced::choose(wishes.pause_limit_seconds, None, PAUSE_LIMIT_SECONDS),
+        settle_seconds: Sourced::choose(wishes.settle_seconds, None, SETTLE_SECONDS),
+        ignore_v3_data: Sourced::choose(wishes.ignore_v3_data.then_some(true), None, false),
+    })
+}
+
+fn wrong_manifest(problem: &str) -> Check {
+    CheckName::Manifest.not_pass(
+        Verdict::Fail,
+        "spec.calicoDatastore.manifest",
+        problem,
+        "what Calico ships for v3 with etcd: one DaemonSet of calico-node, its ConfigMap and calico-kube-controllers",
+        "give the file to `kubectl replumb plan --calico-v3-manifest FILE`",
+    )
+}
+
+fn said<T>(value: T) -> Sourced<T> {
+    Sourced {
+        value,
+        source: Source::Spec,
+    }
+}
+
+fn detected<T>(value: T, object: &str) -> Sourced<T> {
+    Sourced {
+        value,
+        source: Source::Detected(object.to_owned()),
+    }
+}

@@ -1,0 +1,90 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::difference::Difference;
+use crate::fixture::converted_value;
+
+fn pool(value: &Value) -> Conversion {
+    converted_value("/calico/v1/ipam/v4/pool/10.1.0.0-16", value)
+}
+
+#[rstest]
+#[case(json!({ "cidr": "10.1.0.0/16" }), json!({ "cidr": "10.1.0.0/16", "ipipMode": "Never", "blockSize": 26 }))]
+#[case(
+    json!({ "cidr": "10.1.0.0/16", "ipip": "tunl0", "ipip_mode": "Cross-Subnet", "masquerade": true }),
+    json!({ "cidr": "10.1.0.0/16", "ipipMode": "CrossSubnet", "blockSize": 26, "natOutgoing": true })
+)]
+#[case(
+    json!({ "cidr": "10.1.0.0/27", "ipip": "tunl0", "disabled": true }),
+    json!({ "cidr": "10.1.0.0/27", "ipipMode": "Always", "blockSize": 26, "disabled": true })
+)]
+#[case(
+    json!({ "cidr": "fd80:24e2:f998:72d6::/64", "ipip_mode": "always" }),
+    json!({ "cidr": "fd80:24e2:f998:72d6::/64", "ipipMode": "Never", "blockSize": 122 })
+)]
+fn pools(#[case] old: Value, #[case] mut wanted: Value) {
+    let conversion = pool(&old);
+    assert!(conversion.is_clean(), "{:?}", conversion.said());
+    wanted["nodeSelector"] = json!("all()");
+    wanted["vxlanMode"] = json!("Never");
+    assert_eq!(conversion.objects[0].value["spec"], wanted);
+}
+
+#[test]
+fn a_pool_is_called_by_its_value() {
+    let conversion = pool(&json!({ "cidr": "fd80:24e2:f998:72d6::/64" }));
+    assert_eq!(
+        conversion.names(),
+        ["IPPool(cidr=10.1.0.0/16) -> IPPool(fd80-24e2-f998-72d6---64)"]
+    );
+    assert!(conversion.said()[0].contains("its value says fd80:24e2:f998:72d6::/64"));
+}
+
+#[rstest]
+#[case::too_small(json!({ "cidr": "10.1.0.0/27" }), &["spec.cidr is \"10.1.0.0/27\"", "/26 or wider"])]
+#[case::one_address(json!({ "cidr": "10.1.0.0" }), &["10.1.0.0/32"])]
+#[case::too_small_six(json!({ "cidr": "fd00::/123" }), &["/122 or wider"])]
+#[case::bits(json!({ "cidr": "10.1.0.5/16" }), &["without bits behind its length: 10.1.0.0/16"])]
+#[case::tunnel(json!({ "cidr": "fd00::/64", "ipip": "tunl0" }), &["spec.ipipMode is \"Always\""])]
+#[case::link_local(json!({ "cidr": "169.254.0.0/24" }), &["169.254.0.0/16"])]
+#[case::around_link_local(json!({ "cidr": "168.0.0.0/6" }), &["169.254.0.0/16"])]
+#[case::link_local_six(json!({ "cidr": "fe80::/64" }), &["fe80::/10"])]
+#[case::nothing(json!({}), &["metadata.name", "spec.cidr is \"<nil>\""])]
+fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
+    let conversion = pool(&old);
+    assert_eq!(
+        (conversion.validation_errors.len(), conversion.objects.len()),
+        (1, 0)
+    );
+    let said = &conversion.said()[0];
+    for word in words {
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+#[test]
+fn a_pool_that_gave_no_addresses_gives_some() {
+    let old = json!({ "cidr": "10.1.0.0/16", "ipam": false });
+    let said = pool(&old).said();
+    assert!(said.len() == 1 && said[0].contains("\"ipam\": false"), "{said:?}");
+    let mut disabled = old.clone();
+    disabled["disabled"] = json!(true);
+    assert_eq!(pool(&disabled).said(), [""; 0]);
+}
+
+#[rstest]
+#[case(json!({ "cidr": "10.1.0.0/33" }))]
+#[case(json!({ "cidr": "10.1.0.0/16", "masquerade": "yes" }))]
+#[case(json!({ "cidr": "10.1.0.0/16", "vxlan_mode": 1 }))]
+fn what_cannot_be_read_is_a_line(#[case] old: Value) {
+    let conversion = pool(&old);
+    assert_eq!(conversion.said().len(), 1);
+    assert!(conversion.differs_by(Difference::UnparsableValue));
+}
+
+#[test]
+fn a_key_without_a_network_is_a_line() {
+    let conversion = converted_value("/calico/v1/ipam/v4/pool/all", &json!({ "cidr": "10.1.0.0/16" }));
+    assert!(conversion.differs_by(Difference::UnreadableKey));
+}

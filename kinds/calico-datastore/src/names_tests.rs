@@ -1,0 +1,130 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::network::cidr;
+use crate::validate::text::is_subdomain;
+
+#[rstest]
+#[case("abc", "abc")]
+#[case("ABC", "abc")]
+#[case("abc---def", "abc---def")]
+#[case("abc.-.def", "abc.def")]
+#[case("a..b", "a.b")]
+#[case("a.-b", "a.b")]
+#[case("a/b", "a.b")]
+#[case("a_b", "a-b")]
+#[case("a___b", "a-b")]
+#[case("a_-_b", "a---b")]
+#[case("a_._b", "a.b")]
+#[case("-.a.-", "a")]
+#[case("___", "")]
+#[case("Node1.Example", "node1.example")]
+#[case("\u{212a}\u{130}x", "kix")]
+#[case("aüb", "a-b")]
+fn names_of_nodes(#[case] original: &str, #[case] wanted: &str) {
+    assert_eq!(node(original), wanted);
+}
+
+// printf %s NAME | sha1sum
+#[rstest]
+#[case("Team.A/web", "team-a-web-8f80a781")]
+#[case("allow-tcp-6379", "allow-tcp-6379")]
+#[case("a.b", "a-b-69f6642c")]
+fn names_of_policies(#[case] original: &str, #[case] wanted: &str) {
+    assert_eq!(name_without_dots(original), wanted);
+}
+
+#[rstest]
+#[case("Mesos", "mesos-e3d4373f")]
+#[case("My_Task", "my-task-70be8f60")]
+#[case("myhost2.Eth0/1", "myhost2.eth0.1-5f5bd1df")]
+#[case("a.b", "a.b")]
+#[case("", "")]
+fn names_with_dots(#[case] original: &str, #[case] wanted: &str) {
+    assert_eq!(name(original), wanted);
+}
+
+#[test]
+fn profiles_of_namespaces() {
+    assert_eq!(profile("k8s_ns.default"), "kns.default");
+    assert_eq!(profile("prof1"), "prof1");
+    assert_eq!(profile("k8s_ns.A"), name("kns.A"));
+}
+
+#[test]
+fn addresses_and_networks_in_names() {
+    assert_eq!(address("192.168.9.9".parse().ok()), "192-168-9-9");
+    assert_eq!(
+        address("aa:bb::ff".parse().ok()),
+        "00aa-00bb-0000-0000-0000-0000-0000-00ff"
+    );
+    assert_eq!(address(None), "");
+    let named = |text: &str| network(&cidr(text).unwrap().1);
+    assert_eq!(named("10.1.0.0/16"), "10-1-0-0-16");
+    assert_eq!(named("fd80:24e2:f998:72d6::/64"), "fd80-24e2-f998-72d6---64");
+}
+
+#[test]
+fn names_of_workload_endpoints() {
+    let segments = [
+        ("node", "rack1-host1"),
+        ("orchestrator", "k8s"),
+        ("pod", "web-1"),
+        ("endpoint", "eth0"),
+    ];
+    assert_eq!(
+        workload_endpoint(&segments).unwrap(),
+        "rack1--host1-k8s-web--1-eth0"
+    );
+}
+
+#[rstest]
+#[case("")]
+#[case("-a")]
+#[case("a-")]
+fn parts_that_cannot_be_told_apart(#[case] pod: &str) {
+    let cause = workload_endpoint(&[("node", "a"), ("pod", pod)]).unwrap_err();
+    let said = cause.to_string();
+    assert!(
+        said.contains("pod") && said.contains(&format!("{pod:?}")),
+        "{said}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn a_normal_name_stays(original in "\\PC{0,24}") {
+        let once = normal(&original);
+        prop_assert_eq!(normal(&once), once.clone());
+        prop_assert_eq!(name(&once), once);
+    }
+
+    #[test]
+    fn a_name_is_one_that_v3_allows(original in "[a-zA-Z0-9./_ -]{1,40}") {
+        let original = format!("x{original}");
+        for name in [node(&original), name(&original), name_without_dots(&original)] {
+            prop_assert!(is_subdomain(&name), "{}", name);
+        }
+        prop_assert!(!name_without_dots(&original).contains('.'));
+    }
+
+    #[test]
+    fn two_that_are_made_alike_are_told_apart(one in "[aA._/-]{1,6}", other in "[aA._/-]{1,6}") {
+        prop_assume!(one != other);
+        prop_assert_ne!(name(&one), name(&other));
+        prop_assert_ne!(name_without_dots(&one), name_without_dots(&other));
+    }
+
+    #[test]
+    fn workload_endpoints_are_told_apart(
+        one in prop::array::uniform3("[ab]|[ab][ab-]{0,3}[ab]"),
+        other in prop::array::uniform3("[ab]|[ab][ab-]{0,3}[ab]"),
+    ) {
+        prop_assume!(one != other);
+        let name = |parts: &[String; 3]| {
+            workload_endpoint(&[("a", parts[0].as_str()), ("b", parts[1].as_str()), ("c", parts[2].as_str())])
+        };
+        prop_assert_ne!(name(&one).unwrap(), name(&other).unwrap());
+    }
+}

@@ -1,0 +1,107 @@
+use serde_json::json;
+
+use super::*;
+use crate::difference::Difference;
+use crate::fixture::converted;
+
+#[test]
+fn three_values_are_one_object() {
+    let conversion = converted(&[
+        ("/calico/v1/policy/profile/My%2fProfile/labels", r#"{"a": "b"}"#),
+        (
+            "/calico/v1/policy/profile/My%2fProfile/rules",
+            r#"{"inbound_rules": [{"src_tag": "t1"}], "outbound_rules": []}"#,
+        ),
+        ("/calico/v1/policy/profile/My%2fProfile/tags", r#"["t1", "t2"]"#),
+        ("/calico/v1/policy/profile/My%2fProfile/other", "x"),
+    ]);
+    assert_eq!(conversion.said(), [""; 0]);
+    let name = names::name("My/Profile");
+    assert_eq!(
+        conversion.names(),
+        [format!("Profile(name=My/Profile) -> Profile({name})")]
+    );
+    assert_eq!(
+        conversion.value(&format!("profiles/{name}"))["spec"],
+        json!({
+            "labelsToApply": { "a": "b", "t1": "", "t2": "" },
+            "ingress": [{ "action": "Allow", "source": { "selector": "t1 == ''" }, "destination": {} }],
+        })
+    );
+}
+
+#[test]
+fn one_value_is_enough_and_null_is_one() {
+    let conversion = converted(&[("/calico/v1/policy/profile/a/tags", "null")]);
+    assert_eq!(conversion.value("profiles/a")["spec"], json!({}));
+}
+
+#[test]
+fn a_tag_that_is_a_label_is_a_conversion_error() {
+    for (labels, tags) in [(r#"{"a": "x"}"#, r#"["a"]"#), ("{}", r#"["a", "a"]"#)] {
+        let conversion = converted(&[
+            ("/calico/v1/policy/profile/p/labels", labels),
+            ("/calico/v1/policy/profile/p/tags", tags),
+        ]);
+        let said = conversion.said();
+        assert!(
+            said.len() == 1 && said[0].starts_with("Profile(name=p): the tag \"a\""),
+            "{said:?}"
+        );
+        assert_eq!(conversion.differences().len(), 0);
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_a_line_and_the_rest_stays() {
+    let conversion = converted(&[
+        ("/calico/v1/policy/profile/a/labels", r#"{"a": 1}"#),
+        ("/calico/v1/policy/profile/a/tags", r#"["t"]"#),
+        ("/calico/v1/policy/profile/b/rules", "[]"),
+    ]);
+    assert_eq!(conversion.names(), ["Profile(name=a) -> Profile(a)"]);
+    let said = conversion.said();
+    assert!(
+        said[0].starts_with("ProfileLabels(name=a): [\"a\"]: found 1, needed a string"),
+        "{said:?}"
+    );
+    assert!(said[1].starts_with("ProfileRules(name=b): "), "{said:?}");
+    assert!(conversion.differs_by(Difference::UnparsableValue));
+}
+
+#[test]
+fn what_v3_refuses() {
+    let conversion = converted(&[
+        ("/calico/v1/policy/profile/a/labels", r#"{"bad key!": ""}"#),
+        (
+            "/calico/v1/policy/profile/a/rules",
+            r#"{"outbound_rules": [{"protocol": "gre"}]}"#,
+        ),
+    ]);
+    let said = conversion.said();
+    assert_eq!(said.len(), 1);
+    for words in [
+        "Profile(name=a) -> Profile(a): ",
+        "spec.labelsToApply",
+        "spec.egress[0].protocol",
+    ] {
+        assert!(said[0].contains(words), "{said:?}");
+    }
+}
+
+#[test]
+fn what_others_make_anew_is_left_and_counted() {
+    let conversion = converted(&[
+        ("/calico/v1/policy/profile/k8s_ns.default/labels", "{}"),
+        ("/calico/v1/policy/profile/k8s_ns.default/tags", "{not json"),
+        ("/calico/v1/policy/profile/openstack-sg-1/tags", "[]"),
+        ("/calico/v1/policy/profile/k8s_nsx/tags", "[]"),
+    ]);
+    assert!(conversion.is_clean());
+    assert_eq!(conversion.objects.len(), 1);
+    assert!(
+        conversion.said()[0].starts_with("2 profiles of"),
+        "{:?}",
+        conversion.said()
+    );
+}

@@ -1,0 +1,590 @@
+//! Every state of both stores, with the tool killed after every single write, people who change their minds, v2 changed by somebody and
+//! the deadline past at any moment.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Step, decide};
+use super::record::{Phase, Record, Snapshot};
+use super::refusal::Refusal;
+use crate::left::Left;
+
+/// How many keys v2 is converted to.
+const OBJECTS: usize = 3;
+/// How long after the announcement it goes back by itself, in seconds.
+const LIMIT: i64 = 600;
+
+/// Both stores, as small as they can be: v3 has either what was there before, or so many keys of ours.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct World {
+    phase: Option<Phase>,
+    /// Of the record.
+    written: usize,
+    kept: Option<usize>,
+    hash: Option<u8>,
+    /// `None`: there is no key.
+    v2_is_open: Option<bool>,
+    /// What v2 says.
+    v2_says: u8,
+    v3: Flag,
+    /// How many keys of ours are in v3, and of which state of v2.
+    ours: usize,
+    ours_of: Option<u8>,
+    /// How many of those keys that were in v3 before are there as they were, and how many are kept aside.
+    theirs: usize,
+    aside: usize,
+    /// Whether it is recorded that nodes of v3 may run. Whoever goes back here has seen that none does.
+    nodes_of_v3: bool,
+    is_late: bool,
+    /// Whether the controllers of v3 have written what the conversion leaves to them.
+    is_whole: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Flag {
+    Missing,
+    Paused,
+    Open,
+}
+
+impl World {
+    fn new(theirs: usize) -> Self {
+        Self {
+            phase: None,
+            written: 0,
+            kept: None,
+            hash: None,
+            v2_is_open: Some(true),
+            v2_says: 0,
+            v3: Flag::Missing,
+            ours: 0,
+            ours_of: None,
+            theirs,
+            aside: 0,
+            nodes_of_v3: false,
+            is_late: false,
+            is_whole: false,
+        }
+    }
+
+    fn observed(&self) -> Observed {
+        let second = |second: i64| Timestamp::from_second(second).unwrap();
+        let record = self.phase.map(|phase| Record {
+            id: "0".repeat(32),
+            phase,
+            cluster: "guid".to_owned(),
+            started_at: second(0),
+            paused_at: (phase > Phase::Pausing).then(|| second(0)),
+            abort_at: second(LIMIT),
+            snapshot: self.hash.map(|hash| Snapshot {
+                hash: hash.to_string(),
+                taken_at: second(15),
+                objects: OBJECTS,
+            }),
+            written: self.written,
+            over_existing: true,
+            kept: self.kept,
+            nodes_of_v3: self.nodes_of_v3,
+            why: None,
+            tool: "0.1.0".to_owned(),
+        });
+        Observed {
+            record,
+            v2: match self.v2_is_open {
+                None => ReadyV2::Missing,
+                Some(true) => ReadyV2::Open,
+                Some(false) => ReadyV2::Paused("false".to_owned()),
+            },
+            v3: match self.v3 {
+                Flag::Missing => ReadyV3::Missing,
+                Flag::Paused => ReadyV3::Paused,
+                Flag::Open => ReadyV3::Open,
+            },
+            keys: self.ours + self.theirs,
+            cluster: "guid".to_owned(),
+            hash: self.v2_says.to_string(),
+            missing: if self.is_whole { Left::default() } else { left() },
+            settle: SignedDuration::from_secs(15),
+            now: second(if self.is_late { LIMIT } else { 20 }),
+        }
+    }
+
+    /// The states that a step goes through: after each of them the tool may be killed.
+    fn after(&self, step: Step) -> Vec<Self> {
+        let mut states = Vec::new();
+        let mut now = self.clone();
+        match step {
+            Step::Announce => {
+                now.phase = Some(Phase::Pausing);
+                (now.written, now.kept, now.hash) = (0, None, None);
+                now.nodes_of_v3 = false;
+            }
+            Step::Pause => now.v2_is_open = Some(false),
+            Step::RecordPaused => now.phase = Some(Phase::Paused),
+            Step::Keep => {
+                now.aside = 0;
+                states.push(now.clone());
+                while now.aside < now.theirs {
+                    now.aside += 1;
+                    states.push(now.clone());
+                }
+                now.kept = Some(now.aside);
+            }
+            Step::TakeSnapshot => {
+                // One of those that were there is the controllers' of an earlier attempt.
+                states.extend(now.restore(1));
+                now.phase = Some(Phase::Writing);
+                now.hash = Some(now.v2_says);
+            }
+            Step::Write { from } => {
+                assert_eq!(from, now.ours, "a key is left out, or written twice");
+                assert_eq!(
+                    now.hash,
+                    Some(now.v2_says),
+                    "what is written is not what was recorded"
+                );
+                now.ours += 1;
+                now.ours_of = now.hash;
+                now.written += 1;
+                // `ClusterInformation` is the first of ours; it takes the place of one that was there.
+                now.v3 = Flag::Paused;
+                now.theirs = 0;
+            }
+            Step::RecordWritten => now.phase = Some(Phase::Written),
+            Step::Verify => {
+                assert_eq!((now.ours, now.ours_of), (OBJECTS, now.hash));
+                assert_eq!(
+                    now.hash,
+                    Some(now.v2_says),
+                    "what is compared with is not what was written"
+                );
+                now.phase = Some(Phase::Verified);
+            }
+            Step::StartOver => {
+                now.phase = Some(Phase::Paused);
+                (now.written, now.hash) = (0, None);
+            }
+            Step::Restore => {
+                states.extend(now.restore(0));
+                now.aside = 0;
+                states.push(now.clone());
+                now.phase = Some(Phase::Aborted);
+            }
+            Step::RecordNodes => now.nodes_of_v3 = true,
+            Step::AnnounceCompletion => now.phase = Some(Phase::Completing),
+            Step::OpenV3 => now.v3 = Flag::Open,
+            Step::RecordCompleted => now.phase = Some(Phase::Completed),
+            Step::AnnounceAbort => now.phase = Some(Phase::Aborting),
+            Step::CloseV3 => now.v3 = Flag::Paused,
+            Step::OpenV2 => now.v2_is_open = Some(true),
+        }
+        states.push(now);
+        states
+    }
+
+    /// Makes v3 as it was before, key by key, but for so many that are left out.
+    fn restore(&mut self, left_out: usize) -> Vec<Self> {
+        let mut states = Vec::new();
+        while self.ours > 0 {
+            self.ours -= 1;
+            states.push(self.clone());
+        }
+        self.ours_of = None;
+        let wanted = self.kept.map(|kept| kept.saturating_sub(left_out));
+        while wanted.is_some_and(|wanted| self.theirs < wanted) {
+            assert_eq!(
+                Some(self.aside),
+                self.kept,
+                "what was kept aside is not there any more"
+            );
+            self.theirs += 1;
+            states.push(self.clone());
+        }
+        while wanted.is_some_and(|wanted| self.theirs > wanted) {
+            self.theirs -= 1;
+            states.push(self.clone());
+        }
+        self.v3 = Flag::Missing;
+        states.push(self.clone());
+        states
+    }
+
+    fn check(&self) {
+        assert!(
+            self.v2_is_open != Some(true) || self.v3 != Flag::Open,
+            "Calico works with two stores: {self:?}"
+        );
+        if self.v3 == Flag::Open {
+            assert_eq!(self.ours, OBJECTS, "Calico works with half a store: {self:?}");
+        }
+    }
+
+    /// Goes on until nothing is left to do; returns the states on the way and how it ended.
+    fn go(&self, goal: Goal) -> (Vec<Self>, Next) {
+        let (mut way, mut now, mut goal) = (Vec::new(), self.clone(), goal);
+        for _ in 0..64 {
+            match decide(goal, &now.observed()) {
+                Next::Run(step) => {
+                    let states = now.after(step);
+                    now = states.last().unwrap().clone();
+                    way.extend(states);
+                }
+                Next::Settle(_) => panic!("15 s are over: {now:?}"),
+                Next::Overdue(_) => {
+                    goal = Goal::Abort {
+                        after_completion: false,
+                    };
+                }
+                ended => return (way, ended),
+            }
+        }
+        panic!("it does not end: {self:?} {goal:?}");
+    }
+}
+
+fn left() -> Left {
+    Left {
+        profiles: BTreeSet::from(["kns.default".to_owned()]),
+        policies: BTreeSet::new(),
+    }
+}
+
+/// v3 open, whatever v2 says since.
+const DESPITE_CHANGES: Goal = Goal::Complete {
+    despite_changes: true,
+    despite_missing: true,
+};
+
+const GOALS: [Goal; 10] = [
+    Goal::AnnounceNodes,
+    Goal::Reopen,
+    Goal::Start { over_existing: false },
+    Goal::Start { over_existing: true },
+    Goal::Complete {
+        despite_changes: false,
+        despite_missing: false,
+    },
+    Goal::Complete {
+        despite_changes: false,
+        despite_missing: true,
+    },
+    Goal::Complete {
+        despite_changes: true,
+        despite_missing: false,
+    },
+    DESPITE_CHANGES,
+    Goal::Abort {
+        after_completion: false,
+    },
+    Goal::Abort {
+        after_completion: true,
+    },
+];
+
+/// Every state that can come about; with strangers, who turn a flag as long as they open no second store by that.
+fn reachable(first: World, with_strangers: bool) -> BTreeSet<World> {
+    let mut seen = BTreeSet::from([first.clone()]);
+    let mut open = VecDeque::from([first]);
+    while let Some(world) = open.pop_front() {
+        world.check();
+        let mut next = Vec::new();
+        for goal in GOALS {
+            next.extend(world.go(goal).0);
+        }
+        next.push(World {
+            is_late: true,
+            ..world.clone()
+        });
+        // Whoever writes to v2 does it while it is open, or by hand.
+        next.push(World {
+            v2_says: 1 - world.v2_says,
+            ..world.clone()
+        });
+        // The controllers of v3 write whether it is open or not.
+        next.push(World {
+            is_whole: true,
+            ..world.clone()
+        });
+        if with_strangers {
+            next.extend(strangers(&world));
+        }
+        for world in next {
+            if seen.insert(world.clone()) {
+                open.push_back(world);
+            }
+        }
+    }
+    seen
+}
+
+/// What somebody else may make of it.
+fn strangers(world: &World) -> Vec<World> {
+    let mut made = vec![World {
+        v2_is_open: Some(false),
+        ..world.clone()
+    }];
+    if world.v3 == Flag::Open {
+        made.push(World {
+            v3: Flag::Paused,
+            ..world.clone()
+        });
+    } else {
+        made.push(World {
+            v2_is_open: Some(true),
+            ..world.clone()
+        });
+    }
+    made
+}
+
+fn all() -> BTreeSet<World> {
+    let of = |theirs| reachable(World::new(theirs), false);
+    [0, 2].into_iter().flat_map(of).collect()
+}
+
+#[test]
+fn never_two_stores_and_every_phase_is_reached() {
+    for theirs in [0, 2] {
+        reachable(World::new(theirs), true);
+    }
+    let all = all();
+    let phases: BTreeSet<Phase> = all.iter().filter_map(|world| world.phase).collect();
+    assert_eq!(phases, BTreeSet::from(Phase::ALL));
+    assert!(all.len() > 200, "{}", all.len());
+}
+
+#[test]
+fn whoever_aborts_arrives_and_v3_is_as_it_was() {
+    for theirs in [0, 2] {
+        for world in reachable(World::new(theirs), true) {
+            let (way, ended) = world.go(Goal::Abort {
+                after_completion: true,
+            });
+            if world.v3 == Flag::Open && matches!(world.phase, None | Some(Phase::Aborted)) {
+                unreachable!("nobody opens v3 but `complete`: {world:?}");
+            }
+            let last = way.last().unwrap_or(&world);
+            assert_eq!(ended, Next::Done, "{world:?}");
+            assert_eq!(last.v2_is_open, Some(true), "{world:?}");
+            assert_eq!(
+                (last.ours, last.theirs, last.v3),
+                (0, theirs, Flag::Missing),
+                "{world:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn whoever_reopens_v2_leaves_v3_closed_with_what_is_in_it() {
+    for world in reachable(World::new(0), true) {
+        let (way, ended) = world.go(Goal::Reopen);
+        if ended != Next::Done {
+            assert!(way.is_empty(), "{world:?}");
+            continue;
+        }
+        let last = way.last().unwrap_or(&world);
+        assert_eq!(last.v2_is_open, Some(true), "{world:?}");
+        assert_eq!(last.ours, world.ours, "{world:?}");
+        let (way, ended) = last.go(Goal::Abort {
+            after_completion: false,
+        });
+        let whole = way.last().unwrap_or(last);
+        assert_eq!(
+            (ended, whole.ours, whole.v3),
+            (Next::Done, 0, Flag::Missing),
+            "{world:?}"
+        );
+    }
+}
+
+#[test]
+fn what_was_completed_is_left_only_by_whoever_says_so() {
+    for world in reachable(World::new(0), true) {
+        let (way, ended) = world.go(Goal::Abort {
+            after_completion: false,
+        });
+        let is_completed = world.phase == Some(Phase::Completed) || world.v3 == Flag::Open;
+        if is_completed && world.phase != Some(Phase::Aborting) {
+            assert_eq!(
+                (way, ended),
+                (Vec::new(), Next::Refuse(Refusal::LeavesCompleted)),
+                "{world:?}"
+            );
+        } else {
+            assert_eq!(ended, Next::Done, "{world:?}");
+        }
+    }
+}
+
+#[test]
+fn half_a_store_is_not_opened() {
+    let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
+    let verified = way.last().unwrap();
+    for (ours, v3) in [
+        (OBJECTS - 1, Flag::Paused),
+        (OBJECTS, Flag::Missing),
+        (0, Flag::Missing),
+    ] {
+        let world = World {
+            v3,
+            ours,
+            ..verified.clone()
+        };
+        let (way, ended) = world.go(DESPITE_CHANGES);
+        let lost = Refusal::Lost {
+            keys: ours,
+            objects: OBJECTS,
+        };
+        assert_eq!((way, ended), (Vec::new(), Next::Refuse(lost)));
+    }
+    let (way, ended) = World {
+        v2_is_open: None,
+        ..verified.clone()
+    }
+    .go(DESPITE_CHANGES);
+    assert_eq!((way, ended), (Vec::new(), Next::Refuse(Refusal::NoFlag)));
+}
+
+#[test]
+fn a_record_of_another_cluster_says_nothing() {
+    let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
+    let mut observed = way.last().unwrap().observed();
+    observed.cluster = "other".to_owned();
+    for goal in GOALS {
+        let next = decide(goal, &observed);
+        assert!(
+            matches!(next, Next::Refuse(Refusal::OtherCluster { .. })),
+            "{goal:?}: {next:?}"
+        );
+    }
+}
+
+#[test]
+fn whoever_starts_again_arrives_unless_it_is_late() {
+    for world in all().into_iter().filter(|world| !world.is_late) {
+        let (way, ended) = world.go(Goal::Start { over_existing: true });
+        let last = way.last().unwrap_or(&world);
+        match world.phase {
+            Some(Phase::Completing) => assert_eq!(ended, Next::Refuse(Refusal::BeingCompleted)),
+            Some(Phase::Completed) => assert_eq!(ended, Next::Refuse(Refusal::Completed)),
+            _ => {
+                assert_eq!(
+                    (ended, last.phase),
+                    (Next::Done, Some(Phase::Verified)),
+                    "{world:?}"
+                );
+                assert_eq!(last.v2_is_open, Some(false), "{world:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pause_that_lasts_too_long_ends_by_itself() {
+    for world in all().into_iter().filter(|world| world.is_late) {
+        let is_before_the_end = world.phase.is_some_and(|phase| phase < Phase::Completing);
+        let (way, _) = world.go(Goal::Start { over_existing: true });
+        if is_before_the_end {
+            assert_eq!(way.last().unwrap().v2_is_open, Some(true), "{world:?}");
+        }
+    }
+}
+
+#[test]
+fn v3_is_opened_only_when_all_of_it_was_read_again() {
+    for world in all() {
+        let (way, ended) = world.go(DESPITE_CHANGES);
+        if way.iter().any(|world| world.v3 == Flag::Open) {
+            assert!(
+                matches!(world.phase, Some(Phase::Verified | Phase::Completing)),
+                "{world:?}"
+            );
+            assert_eq!(ended, Next::Done, "{world:?}");
+        }
+    }
+}
+
+#[test]
+fn what_changed_after_the_snapshot_is_not_lost_unseen() {
+    let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
+    let verified = way.last().unwrap();
+    let changed = World {
+        v2_says: 1,
+        ..verified.clone()
+    };
+    let complete = |despite_changes| {
+        let goal = Goal::Complete {
+            despite_changes,
+            despite_missing: true,
+        };
+        changed.go(goal).1
+    };
+    assert_eq!(complete(false), Next::Refuse(Refusal::Changed));
+    assert_eq!(complete(true), Next::Done);
+}
+
+#[test]
+fn what_controllers_have_not_written_keeps_v3_closed_unless_somebody_says_so() {
+    let complete = |despite_missing| Goal::Complete {
+        despite_changes: true,
+        despite_missing,
+    };
+    let is_verified = |world: &World| world.phase == Some(Phase::Verified);
+    for world in all().into_iter().filter(is_verified) {
+        let (way, ended) = world.go(complete(false));
+        if world.is_whole {
+            assert_eq!(ended, Next::Done, "{world:?}");
+        } else {
+            let missing = Refusal::Missing { left: left() };
+            assert_eq!((way, ended), (Vec::new(), Next::Refuse(missing)), "{world:?}");
+        }
+        assert_eq!(world.go(complete(true)).1, Next::Done, "{world:?}");
+    }
+}
+
+#[test]
+fn what_nobody_recorded_is_not_taken_for_ours() {
+    let world = World::new(2);
+    let (_, ended) = world.go(Goal::Start { over_existing: false });
+    assert_eq!(ended, Next::Refuse(Refusal::NotEmpty { keys: 2 }));
+    let paused = World {
+        v2_is_open: Some(false),
+        ..World::new(0)
+    };
+    let (way, ended) = paused.go(Goal::Start { over_existing: false });
+    assert_eq!(
+        (way, ended),
+        (
+            Vec::new(),
+            Next::Refuse(Refusal::PausedBySomebody {
+                value: "false".to_owned()
+            })
+        )
+    );
+    let open = World {
+        v3: Flag::Open,
+        v2_is_open: Some(false),
+        ours: OBJECTS,
+        ..World::new(0)
+    };
+    for goal in GOALS {
+        let (way, ended) = open.go(goal);
+        assert!(
+            way.is_empty() && matches!(ended, Next::Refuse(_)),
+            "{goal:?}: {ended:?}"
+        );
+    }
+    let nothing = World {
+        v2_is_open: None,
+        ..World::new(0)
+    };
+    for goal in GOALS {
+        let (way, ended) = nothing.go(goal);
+        assert!(
+            way.is_empty() && matches!(ended, Next::Refuse(_)),
+            "{goal:?}: {ended:?}"
+        );
+    }
+}

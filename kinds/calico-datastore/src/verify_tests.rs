@@ -1,0 +1,78 @@
+use rstest::rstest;
+
+use super::*;
+use crate::fixture::converted;
+
+const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30";
+
+fn block(allocations: &str, attributes: &str) -> String {
+    format!(r#"{{"cidr": "10.0.0.0/30", "allocations": {allocations}, "attributes": {attributes}}}"#)
+}
+
+fn said(values: &[(&str, &str)]) -> Vec<String> {
+    let objects = converted(values).objects;
+    cross_check(&objects).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn blocks_and_handles_that_go_together() {
+    let block = block("[0, 1, 0, null]", r#"[{"handle_id": "a"}, {"handle_id": "b"}]"#);
+    let values = [
+        (BLOCK, block.as_str()),
+        ("/calico/ipam/v2/handle/a", r#"{"block": {"10.0.0.0/30": 2}}"#),
+        ("/calico/ipam/v2/handle/b", r#"{"block": {"10.0.0.0/30": 1}}"#),
+    ];
+    assert_eq!(said(&values), [""; 0]);
+}
+
+#[rstest]
+#[case::no_handle(
+    "[null, 0, null, null]",
+    r#"[{"handle_id": null}]"#,
+    "{}",
+    "BlockKey(cidr=10.0.0.0/30): 10.0.0.1 is given out, and has no handle"
+)]
+#[case::no_attribute(
+    "[3, null, null, null]",
+    r#"[{"handle_id": "h"}]"#,
+    "{}",
+    "10.0.0.0 is given out, and points at attribute 3 of 1"
+)]
+#[case::negative("[-1, null, null, null]", "[]", "{}", "points at attribute -1 of 0")]
+#[case::too_few(
+    "[0, 0, null, null]",
+    r#"[{"handle_id": "h"}]"#,
+    r#"{"block": {"10.0.0.0/30": 1}}"#,
+    "IPAMHandleKey(id=h): it counts 1 addresses of 10.0.0.0/30, and the block gives it 2"
+)]
+#[case::not_counted(
+    "[0, null, null, null]",
+    r#"[{"handle_id": "h"}]"#,
+    "{}",
+    "it counts 0 addresses of 10.0.0.0/30"
+)]
+#[case::not_given(
+    "[null, null, null, null]",
+    "[]",
+    r#"{"block": {"10.0.0.0/30": 1}}"#,
+    "the block gives it 0"
+)]
+#[case::no_block(
+    "[null, null, null, null]",
+    "[]",
+    r#"{"block": {"10.9.0.0/30": 2}}"#,
+    "it counts 2 addresses of 10.9.0.0/30"
+)]
+fn what_does_not_go_together(
+    #[case] allocations: &str,
+    #[case] attributes: &str,
+    #[case] handle: &str,
+    #[case] words: &str,
+) {
+    let block = block(allocations, attributes);
+    let values = [(BLOCK, block.as_str()), ("/calico/ipam/v2/handle/h", handle)];
+    let said = said(&values);
+    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    // It is copied so.
+    assert!(converted(&values).is_clean());
+}

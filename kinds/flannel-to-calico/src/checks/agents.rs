@@ -1,0 +1,153 @@
+//! What the agents say: is there one on every node, and does one find something on its host that would stop it?
+
+use super::CheckName;
+use crate::cluster::ClusterFacts;
+use crate::detect::linux_nodes;
+use crate::host_checks::HostCheck;
+use engine::check::{Check, Finding, Report, Verdict, agents};
+
+pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
+    [missing(facts), host_checks(facts)].concat()
+}
+
+fn missing(facts: &ClusterFacts) -> Vec<Check> {
+    let reports = |node: &str| facts.hosts.contains_key(node);
+    agents::missing(CheckName::AgentMissing, linux_nodes(facts), reports)
+}
+
+/// The check that judges the same thing with what the whole cluster knows; `None` where only the agent can tell.
+fn judged_as(check: HostCheck) -> Option<CheckName> {
+    match check {
+        HostCheck::CniConfiguration => Some(CheckName::ConflistMalformed),
+        HostCheck::SubnetEnvironment => Some(CheckName::SubnetEnvironment),
+        HostCheck::FlannelDevice => Some(CheckName::NetworkConfigurationMatchesDevice),
+        HostCheck::DirectRouting => Some(CheckName::DirectRouting),
+        HostCheck::ReversePathFilter => Some(CheckName::ReversePathFilter),
+        HostCheck::BridgeNetfilter => Some(CheckName::BridgeNetfilter),
+        HostCheck::HostAddress => Some(CheckName::PublicAddress),
+        // flannel's pod that is not Ready.
+        HostCheck::FlannelProcess => Some(CheckName::FlannelDaemonSet),
+        HostCheck::HostReadable
+        | HostCheck::FlannelBridge
+        | HostCheck::CalicoDevice
+        | HostCheck::Leftovers
+        | HostCheck::Journal => None,
+    }
+}
+
+/// An agent that would halt in the middle says so before: a journal that cannot be written, a `cni0` that is no
+/// bridge.
+fn host_checks(facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::HostChecks);
+    for (node, checks) in &facts.host_checks {
+        let start = format!("Node {node}: ");
+        // A name that this version does not know is of an agent of another version: what it refuses, is refused.
+        let of_the_agent = checks.iter().filter(|check| {
+            check.verdict != Verdict::Pass && HostCheck::read(&check.name).and_then(judged_as).is_none()
+        });
+        for check in of_the_agent {
+            let object = check.object.strip_prefix(&start).unwrap_or(&check.object);
+            let part = format!("{object} ({})", check.name);
+            let finding = Finding::new(&part, &check.found, &check.needed, &check.fix);
+            report.add(check.verdict, "Node", node, finding);
+        }
+    }
+    let silent = linux_nodes(facts).filter(|node| !facts.host_checks.contains_key(&node.name));
+    for node in silent {
+        let finding = Finding::new(
+            "host",
+            "no check of its agent",
+            "the agent's checks",
+            "see check AgentMissing",
+        );
+        report.unknown("Node", &node.name, finding);
+    }
+    report.finish(
+        "what the agents check on their hosts",
+        format!("nothing that would stop {} agents", facts.host_checks.len()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::fixture::{self, verdicts};
+    use super::*;
+    use crate::host_checks;
+    use engine::check::Verdict::{Fail, Pass, Unknown};
+
+    #[test]
+    fn silent_agents_are_named_by_their_nodes() {
+        let mut facts = fixture::cluster();
+        facts.hosts.remove("b");
+        facts.nodes.get_mut("c").unwrap().ready = false;
+        facts.hosts.remove("c");
+        let checks = missing(&facts);
+        assert_eq!(
+            verdicts(&checks),
+            [("AgentMissing", Fail), ("AgentMissing", Fail)]
+        );
+        assert_eq!(checks[0].object, "Node b");
+        assert_eq!(checks[1].found, "no report of an agent; the Node is NotReady");
+    }
+
+    #[test]
+    fn no_agent_is_needed_on_windows() {
+        let mut facts = fixture::cluster();
+        facts.nodes.get_mut("c").unwrap().operating_system = "windows".to_owned();
+        facts.hosts.remove("c");
+        assert_eq!(verdicts(&missing(&facts)), [("AgentMissing", Pass)]);
+    }
+
+    #[test]
+    fn no_node_at_all_is_not_a_good_cluster() {
+        assert_eq!(
+            verdicts(&missing(&ClusterFacts::default())),
+            [("AgentMissing", Unknown)]
+        );
+    }
+
+    #[test]
+    fn an_agent_that_cannot_keep_its_journal_refuses() {
+        let mut facts = fixture::cluster();
+        let problem = Err("write probe: No space left on device (os error 28)".to_owned());
+        let check = host_checks::journal("b", Path::new("/var/lib/replumb"), &problem);
+        facts.host_checks.insert("b".to_owned(), vec![check]);
+        let checks = super::host_checks(&facts);
+        assert_eq!(verdicts(&checks), [("HostChecks", Fail)]);
+        assert_eq!(checks[0].object, "Node b: /var/lib/replumb (Journal)");
+        assert!(checks[0].found.contains("No space left"), "{checks:?}");
+        assert!(!checks[0].fix.is_empty());
+    }
+
+    #[test]
+    fn what_the_coordinator_judges_itself_is_not_said_twice() {
+        let mut facts = fixture::cluster();
+        let check = Check::not_pass(
+            "CniConfiguration",
+            Fail,
+            "Node b: /etc/cni/net.d",
+            "none",
+            "one",
+            "see",
+        );
+        facts.host_checks.insert("b".to_owned(), vec![check]);
+        assert_eq!(verdicts(&super::host_checks(&facts)), [("HostChecks", Pass)]);
+    }
+
+    #[test]
+    fn a_refusal_of_another_version_counts() {
+        let mut facts = fixture::cluster();
+        let check = Check::not_pass("KernelTooNew", Fail, "Node b: kernel", "9.0", "less", "see");
+        facts.host_checks.insert("b".to_owned(), vec![check]);
+        assert_eq!(verdicts(&super::host_checks(&facts)), [("HostChecks", Fail)]);
+    }
+
+    #[test]
+    fn a_host_that_nobody_checked_is_not_known_to_be_well() {
+        let mut facts = fixture::cluster();
+        facts.host_checks.remove("b");
+        assert_eq!(verdicts(&super::host_checks(&facts)), [("HostChecks", Unknown)]);
+    }
+}

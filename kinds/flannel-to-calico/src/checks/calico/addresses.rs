@@ -1,0 +1,155 @@
+//! Pools and blocks of addresses that are there before the migration.
+
+use ipnet::IpNet;
+
+use super::super::CheckName;
+use crate::cluster::ClusterFacts;
+use crate::detect::linux_nodes;
+use crate::objects;
+use crate::settings::{PodNetwork, Settings};
+use engine::check::{Check, Finding, Report};
+use engine::cluster::Node;
+
+/// The pool of each of flannel's networks: is one there, and as it has to be?
+pub(super) fn pool(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    settings
+        .pod_networks()
+        .iter()
+        .flat_map(|network| pool_of(settings, network, facts))
+        .collect()
+}
+
+fn pool_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::IpPool);
+    let chosen = objects::pool(settings, network, &facts.ip_pools);
+    let range = network.range;
+    let mut conflicts: Vec<objects::PoolConflict> = facts
+        .ip_pools
+        .values()
+        .filter(|pool| pool.cidr.trunc() == range)
+        .flat_map(|pool| objects::pool_conflicts(settings, network, pool))
+        .collect();
+    if let Err(conflict) = &chosen
+        && !conflicts.contains(conflict)
+    {
+        conflicts.push(conflict.clone());
+    }
+    for conflict in conflicts {
+        let finding = Finding::new(
+            conflict.field,
+            conflict.found,
+            conflict.needed,
+            "no pod uses the pool yet: correct it, or delete it and let the migration create one",
+        );
+        report.fail("IPPool", conflict.name, finding);
+    }
+    let found = match chosen {
+        Ok(pool) if pool.create.is_some() => format!("will be created for {range}"),
+        Ok(_) | Err(_) => format!("of {range}, VXLAN always: is used as it is"),
+    };
+    let name = facts.ip_pools.values().find(|pool| pool.cidr.trunc() == range);
+    report.finish(
+        format!(
+            "IPPool {}",
+            name.map_or(objects::family::of(&range).pool, |pool| &pool.name)
+        ),
+        found,
+    )
+}
+
+/// The blocks that are there: does each belong to the node whose subnet it is in?
+pub(super) fn blocks(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+    let mut report = Report::new(CheckName::IpamBlocks);
+    let mut sizes = Vec::new();
+    for network in settings.pod_networks() {
+        let size = objects::pool(settings, &network, &facts.ip_pools)
+            .map_or_else(|_| objects::block_size(&network), |pool| pool.block_size);
+        sizes.push(format!("/{size}"));
+        let mut ranges: Vec<(IpNet, &Node)> = Vec::new();
+        for node in linux_nodes(facts) {
+            let Some(range) = node.range_of(&network.range).map(|range| range.trunc()) else {
+                continue;
+            };
+            ranges.push((range, node));
+            if let Err(error) = objects::blocks(range, size) {
+                report.fail(
+                    "Node",
+                    &node.name,
+                    Finding::new(
+                        "spec.podCIDR",
+                        range.to_string(),
+                        format!("a subnet that holds whole blocks of /{}", error.block_size),
+                        "use a pool with smaller blocks: set ipPoolBlockSize in spec.flannelToCalico.options",
+                    ),
+                );
+            }
+        }
+        ranges.sort_by_key(|(range, _)| *range);
+        for (block, affinity) in &facts.ipam_blocks {
+            if network.range.contains(block) || block.contains(&network.range) {
+                block_of_a_node(&ranges, *block, affinity.as_deref(), size, &mut report);
+            }
+        }
+    }
+    report.finish(
+        format!("{} IPAMBlocks", facts.ipam_blocks.len()),
+        format!(
+            "each belongs to the node whose podCIDR it is in; blocks are {}",
+            sizes.join(" and ")
+        ),
+    )
+}
+
+fn block_of_a_node(
+    ranges: &[(IpNet, &Node)],
+    block: IpNet,
+    affinity: Option<&str>,
+    size: u8,
+    report: &mut Report,
+) {
+    // The one whose range begins last at or before the block.
+    let before = ranges.partition_point(|(range, _)| range.network() <= block.network());
+    let owner = before
+        .checked_sub(1)
+        .map(|place| ranges[place])
+        .filter(|(range, _)| range.contains(&block));
+    let affinity = affinity.unwrap_or_default();
+    let Some((range, node)) = owner else {
+        report.fail(
+            "IPAMBlock",
+            block.to_string(),
+            Finding::new(
+                "",
+                format!("affinity {affinity:?}, in no Node's podCIDR"),
+                "blocks inside podCIDRs only",
+                "nodes on flannel have no route to it: delete the block once no pod has an address of it",
+            ),
+        );
+        return;
+    };
+    if block.prefix_len() != size {
+        report.fail(
+            "IPAMBlock",
+            block.to_string(),
+            Finding::new(
+                "size",
+                format!("/{}", block.prefix_len()),
+                format!("/{size}, the pool's block size"),
+                "delete the block once no pod has an address of it",
+            ),
+        );
+    }
+    if !affinity.is_empty() && affinity != format!("host:{}", node.name) {
+        report.fail(
+            "IPAMBlock",
+            block.to_string(),
+            Finding::new(
+                "affinity",
+                affinity,
+                format!("host:{}, whose podCIDR {range} it is in", node.name),
+                "packets would go to the wrong node: release the block there (`calicoctl ipam` or delete the block \
+                 and its BlockAffinity once no pod has an address of it)",
+            ),
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! flannel itself: the `DaemonSet`, its version, where it keeps its subnets, its backend.
+
+use super::CheckName;
+use super::version::Version;
+use crate::cluster::ClusterFacts;
+use crate::detect::{
+    argument, flannel_nodes, flanneld, has_switch, looks_like_canal, looks_like_flannel,
+    network_configuration,
+};
+use crate::flannel::{NetworkConfiguration, NodeAnnotations};
+use crate::settings::Settings;
+use engine::check::{Check, Finding, Report, Verdict, names};
+use engine::cluster::DaemonSet;
+
+/// The oldest flannel that Calico's own migration takes.
+const OLDEST: Version = Version::new(0, 9, 1);
+
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Check> {
+    let Some(flannel) = flannel else {
+        return vec![missing(settings)];
+    };
+    let (configuration, mut checks) = match network_configuration(flannel, facts) {
+        Ok(found) => (found, Vec::new()),
+        Err(check) => (None, vec![*check]),
+    };
+    if checks.is_empty() {
+        checks.push(network_configuration_check(flannel, configuration.as_ref()));
+    }
+    checks.extend(daemon_set(facts, flannel));
+    checks.push(canal(facts, flannel));
+    checks.push(version(settings, facts, flannel));
+    checks.push(subnet_manager(flannel));
+    checks.extend(backend(settings, facts, configuration.as_ref()));
+    checks
+}
+
+/// It was there when settings were detected.
+fn missing(settings: &Settings) -> Check {
+    CheckName::FlannelDaemonSet.not_pass(
+        Verdict::Fail,
+        format!(
+            "DaemonSet {}/{}",
+            settings.flannel_daemon_set_namespace.value, settings.flannel_daemon_set_name.value
+        ),
+        "not there",
+        "flannel's DaemonSet",
+        "apply flannel's manifest again, or correct flannelDaemonSetName and flannelDaemonSetNamespace",
+    )
+}
+
+fn network_configuration_check(
+    flannel: &DaemonSet,
+    configuration: Option<&(NetworkConfiguration, String)>,
+) -> Check {
+    match configuration {
+        Some((configuration, object)) => Check::pass(
+            CheckName::NetworkConfiguration.as_str(),
+            object,
+            format!(
+                "Network {}, VNI {}, Port {}",
+                configuration.network, configuration.vni, configuration.port
+            ),
+        ),
+        None => CheckName::NetworkConfiguration.not_pass(
+            Verdict::Warn,
+            format!("DaemonSet {}", flannel.key()),
+            "no ConfigMap with net-conf.json among those that it refers to",
+            "flannel's configuration",
+            "every value is compared with the devices of the hosts; correct the options if that fails",
+        ),
+    }
+}
+
+fn daemon_set(facts: &ClusterFacts, flannel: &DaemonSet) -> Vec<Check> {
+    let mut report = Report::new(CheckName::FlannelDaemonSet);
+    let key = flannel.key();
+    let mut fail = |found: String, needed: &str, fix: &str| {
+        report.fail("DaemonSet", &key, Finding::new("", found, needed, fix));
+    };
+    if flanneld(flannel).is_none() {
+        let images: Vec<&str> = flannel
+            .containers
+            .iter()
+            .map(|container| container.image.as_str())
+            .collect();
+        let others: Vec<String> = facts
+            .daemon_sets
+            .values()
+            .filter(|set| looks_like_flannel(set))
+            .map(DaemonSet::key)
+            .collect();
+        fail(
+            format!("no container that runs flanneld (images: {})", names(&images)),
+            "flannel's DaemonSet",
+            &if others.is_empty() {
+                "correct flannelDaemonSetName and flannelDaemonSetNamespace in spec.flannelToCalico.options"
+                    .to_owned()
+            } else {
+                format!(
+                    "set flannelDaemonSetName and flannelDaemonSetNamespace to {}",
+                    names(&others)
+                )
+            },
+        );
+    }
+    if flannel.desired == 0 {
+        fail(
+            "no node wants its pods".to_owned(),
+            "flannel on every node",
+            "see its node selector and affinity; there is nothing to migrate where flannel does not run",
+        );
+    } else if flannel.ready < flannel.desired {
+        fail(
+            format!("{} of {} pods Ready", flannel.ready, flannel.desired),
+            "every pod Ready",
+            "repair flannel first: `kubectl get pods -o wide` in its namespace shows where it does not run",
+        );
+    } else if !flannel.rolled_out {
+        fail(
+            "a roll of its pods is under way".to_owned(),
+            "every pod of the newest template",
+            "wait until `kubectl rollout status` says that it is over",
+        );
+    }
+    if flannel.on_delete {
+        fail(
+            "updateStrategy OnDelete".to_owned(),
+            "updateStrategy RollingUpdate",
+            "the migration adds a node selector to the pod template and waits for the roll: set \
+             spec.updateStrategy.type to RollingUpdate",
+        );
+    }
+    let others: Vec<String> = facts
+        .daemon_sets
+        .values()
+        .filter(|set| looks_like_flannel(set) && set.desired > 0 && set.key() != key)
+        .map(DaemonSet::key)
+        .collect();
+    if !others.is_empty() {
+        fail(
+            format!("flannel runs in {} too", names(&others)),
+            "one DaemonSet that runs flannel",
+            "the others would go on writing flannel's devices: move all nodes under one DaemonSet first",
+        );
+    }
+    report.finish(
+        format!("DaemonSet {key}"),
+        format!("{} of {} pods Ready", flannel.ready, flannel.desired),
+    )
+}
+
+fn canal(facts: &ClusterFacts, flannel: &DaemonSet) -> Check {
+    let canal: Vec<String> = facts
+        .daemon_sets
+        .values()
+        .filter(|set| looks_like_canal(set))
+        .map(DaemonSet::key)
+        .collect();
+    if canal.is_empty() {
+        return Check::pass(
+            CheckName::Canal.as_str(),
+            format!("DaemonSet {}", flannel.key()),
+            "flannel without Calico in the same pod",
+        );
+    }
+    CheckName::Canal.not_pass(
+        Verdict::Fail,
+        format!("DaemonSet {}", names(&canal)),
+        "Canal: flannel and Calico in one pod",
+        "flannel alone",
+        "this version migrates plain flannel only; Canal's pods are wired by Calico's plugin already",
+    )
+}
+
+fn version(settings: &Settings, facts: &ClusterFacts, flannel: &DaemonSet) -> Check {
+    let name = CheckName::FlannelVersion;
+    let image = flanneld(flannel)
+        .map(|container| container.image.as_str())
+        .unwrap_or_default();
+    let object = format!("DaemonSet {}: image {image}", flannel.key());
+    match Version::of_image(image) {
+        Some(version) if version >= OLDEST => Check::pass(name.as_str(), object, version.to_string()),
+        Some(version) => name.not_pass(
+            Verdict::Fail,
+            object,
+            version.to_string(),
+            format!("{OLDEST} or later"),
+            "update flannel first",
+        ),
+        // Only later versions write the VNI among a node's annotations.
+        None if every_node_has_vni(settings, facts) => Check::pass(
+            name.as_str(),
+            object,
+            format!("later than {OLDEST}: backend-data of every Node has a VNI"),
+        ),
+        None => name.not_pass(
+            Verdict::Unknown,
+            object,
+            "no version in the image's tag",
+            format!("{OLDEST} or later"),
+            "give the image a tag that starts with its version",
+        ),
+    }
+}
+
+fn every_node_has_vni(settings: &Settings, facts: &ClusterFacts) -> bool {
+    let prefix = &settings.flannel_annotation_prefix.value;
+    let mut nodes = flannel_nodes(facts)
+        .map(|node| {
+            NodeAnnotations::read(&node.annotations, prefix)
+                .ok()
+                .flatten()
+                .is_some_and(|annotations| annotations.vni.is_some())
+        })
+        .peekable();
+    nodes.peek().is_some() && nodes.all(|has_vni| has_vni)
+}
+
+fn subnet_manager(flannel: &DaemonSet) -> Check {
+    let name = CheckName::FlannelSubnetManager;
+    let object = format!("DaemonSet {}: arguments of flanneld", flannel.key());
+    let Some(container) = flanneld(flannel) else {
+        return name.not_pass(
+            Verdict::Unknown,
+            object,
+            "no container that runs flanneld",
+            "--kube-subnet-mgr",
+            "see check FlannelDaemonSet",
+        );
+    };
+    if has_switch(container, "kube-subnet-mgr") {
+        return Check::pass(name.as_str(), object, "--kube-subnet-mgr");
+    }
+    name.not_pass(
+        Verdict::Fail,
+        object,
+        match argument(container, "etcd-endpoints") {
+            Some(endpoints) => format!("--etcd-endpoints {endpoints}"),
+            None => "no --kube-subnet-mgr: flannel keeps its subnets in etcd".to_owned(),
+        },
+        "--kube-subnet-mgr",
+        "move flannel to the Kubernetes API as its store first (flannel's --kube-subnet-mgr)",
+    )
+}
+
+fn backend(
+    settings: &Settings,
+    facts: &ClusterFacts,
+    configuration: Option<&(NetworkConfiguration, String)>,
+) -> Vec<Check> {
+    let mut report = Report::new(CheckName::FlannelBackend);
+    let fix = "this migration keeps flannel's VXLAN network alive while nodes change: set Backend.Type to vxlan and \
+               restart flannel's pods first";
+    let Some((configuration, object)) = configuration else {
+        let prefix = &settings.flannel_annotation_prefix.value;
+        let mut seen = 0;
+        for node in flannel_nodes(facts) {
+            // What is not understood is the check NodeAnnotations'.
+            let Ok(Some(annotations)) = NodeAnnotations::read(&node.annotations, prefix) else {
+                continue;
+            };
+            seen += 1;
+            if !annotations.backend.eq_ignore_ascii_case("vxlan") {
+                let finding = Finding::new("annotation backend-type", annotations.backend, "vxlan", fix);
+                report.fail("Node", &node.name, finding);
+            }
+        }
+        if seen == 0 {
+            let finding = Finding::new(
+                "",
+                "no net-conf.json, and no Node with flannel's annotations",
+                "backend vxlan",
+                "see checks NetworkConfiguration and NodeAnnotations",
+            );
+            report.unknown("flannel's", "backend", finding);
+        }
+        return report.finish(format!("annotations of {seen} Nodes"), "vxlan");
+    };
+    if !configuration.is_vxlan() {
+        report.fail(
+            "",
+            object,
+            Finding::new("Backend.Type", &configuration.backend, "vxlan", fix),
+        );
+    }
+    if !configuration.ipv4 {
+        report.fail(
+            "",
+            object,
+            Finding::new(
+                "EnableIPv4",
+                "false",
+                "true",
+                "this version migrates clusters whose pods have IPv4 addresses",
+            ),
+        );
+    }
+    report.finish(object, "Backend.Type vxlan")
+}
+
+#[cfg(test)]
+#[path = "flannel_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! Pods on flannel's bridge: is each of them known?
+
+use super::network::hosts;
+use super::{CheckName, CheckPolicy};
+use crate::cluster::ClusterFacts;
+use crate::host::unknown_ports;
+use crate::settings::{Settings, Strategy};
+use engine::check::{Check, Finding, Report, Verdict, names};
+
+pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
+    let mut report = Report::new(CheckName::LegacyPods);
+    // In place an address that nobody knows would be given to another pod. A drain waits for the link to go.
+    let verdict = match policy.strategy {
+        Strategy::InPlace => Verdict::Fail,
+        Strategy::Drain => Verdict::Warn,
+    };
+    let mut known = 0;
+    for (node, host) in hosts(facts, &mut report) {
+        known += host.legacy_pods.iter().filter(|pod| pod.attached).count();
+        for problem in unknown_ports(host) {
+            let finding = Finding::new(
+                "cni0",
+                problem,
+                "a record of libcni for each link on it",
+                "delete that pod; it gets a record when it is created again",
+            );
+            report.add(verdict, "Node", &node.name, finding);
+        }
+        let answered = host.bridge.present().map_or(&[][..], |bridge| &bridge.answered);
+        let in_place = policy.strategy == Strategy::InPlace && settings.ipv6.is_some();
+        if in_place && !answered.is_empty() {
+            let listed: Vec<String> = answered.iter().map(ToString::to_string).collect();
+            let finding = Finding::new(
+                "cni0",
+                format!("answers for {} already", names(&listed)),
+                "an answer for its own addresses only: the way back takes away all others",
+                "see who wrote them (`ip -6 neighbour show proxy dev cni0`) and delete them, or use strategy Drain",
+            );
+            report.add(Verdict::Fail, "Node", &node.name, finding);
+        }
+    }
+    report.finish("pods on cni0", format!("{known}, each known by its sandbox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{self, verdicts};
+    use super::*;
+    use crate::facts::Found;
+    use engine::check::Verdict::{Fail, Pass, Warn};
+
+    #[test]
+    fn a_link_without_a_record_is_named() {
+        let mut facts = fixture::cluster();
+        let judge = |facts: &ClusterFacts, strategy| {
+            let policy = CheckPolicy {
+                strategy,
+                ..fixture::policy()
+            };
+            check(&fixture::settings(), facts, &policy)
+        };
+        assert_eq!(
+            verdicts(&judge(&facts, Strategy::InPlace)),
+            [("LegacyPods", Pass)]
+        );
+        if let Found::Present(bridge) = &mut facts.hosts.get_mut("b").unwrap().bridge {
+            bridge.ports.push("veth9".to_owned());
+        }
+        let found = judge(&facts, Strategy::InPlace);
+        assert_eq!(verdicts(&found), [("LegacyPods", Fail)]);
+        assert!(
+            found[0].object.contains("Node b") && found[0].found.contains("veth9"),
+            "{found:?}"
+        );
+        assert_eq!(verdicts(&judge(&facts, Strategy::Drain)), [("LegacyPods", Warn)]);
+    }
+
+    #[test]
+    fn a_bridge_that_answers_for_somebody_elses_addresses_is_named() {
+        let (settings, mut facts) = fixture::dual_stack();
+        if let Found::Present(bridge) = &mut facts.hosts.get_mut("b").unwrap().bridge {
+            bridge.answered.push("fd00:10:244:2::50/128".parse().unwrap());
+        }
+        for (strategy, expected) in [(Strategy::InPlace, Fail), (Strategy::Drain, Pass)] {
+            let policy = CheckPolicy {
+                strategy,
+                ..fixture::policy()
+            };
+            let found = check(&settings, &facts, &policy);
+            assert_eq!(verdicts(&found), [("LegacyPods", expected)]);
+            assert_eq!(found[0].found.contains("fd00:10:244:2::50"), expected == Fail);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+use super::*;
+use crate::checks::fixture;
+
+fn lines(actions: &[Action]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for action in actions {
+        lines.push(format!("{} {}: {}", action.verb, action.object, action.detail));
+    }
+    lines
+}
+
+fn find<'lines>(lines: &'lines [String], start: &str) -> Vec<&'lines str> {
+    let found = lines.iter().filter(|line| line.starts_with(start));
+    found.map(String::as_str).collect()
+}
+
+#[test]
+fn with_ipv4_alone_nothing_is_said_of_ipv6() {
+    for strategy in [Strategy::Drain, Strategy::InPlace] {
+        let facts = fixture::cluster();
+        let plan = document(strategy, LegacyPods::Keep, &fixture::settings(), &facts, "");
+        let nodes = plan.nodes.iter().flat_map(|node| &node.actions);
+        let all: Vec<Action> = plan
+            .before_the_first()
+            .chain(nodes)
+            .chain(&plan.finish)
+            .cloned()
+            .collect();
+        let text = lines(&all).join("\n");
+        for word in ["v6", "V6", "8282", "/128"] {
+            assert!(!text.contains(word), "{strategy:?}: {word} in\n{text}");
+        }
+    }
+}
+
+#[test]
+fn what_calico_is_told_of_a_node_stands_with_the_node() {
+    let facts = fixture::cluster();
+    let plan = document(
+        Strategy::Drain,
+        LegacyPods::Keep,
+        &fixture::settings(),
+        &facts,
+        "",
+    );
+    assert!(
+        !lines(&plan.prepare)
+            .iter()
+            .any(|line| line.contains("IPAM blocks"))
+    );
+    for node in &plan.nodes {
+        let start = format!("create IPAM blocks of node {}: ", node.node);
+        assert_eq!(find(&lines(&node.prepare), &start).len(), 1, "{:?}", node.prepare);
+    }
+}
+
+#[test]
+fn in_place_both_tunnels_are_renamed_after_the_routes_to_whole_subnets() {
+    let (settings, facts) = fixture::dual_stack();
+    let plan = document(Strategy::InPlace, LegacyPods::Keep, &settings, &facts, "");
+    let node = lines(&plan.nodes[0].actions);
+    assert_eq!(
+        find(&node, "rename host a"),
+        [
+            "rename host a: flannel.1 becomes vxlan.calico while it carries packets",
+            "rename host a: flannel-v6.1 becomes vxlan-v6.calico while it carries packets"
+        ]
+    );
+    let of = |part: &str| node.iter().position(|line| line.contains(part)).unwrap();
+    assert!(of("table 8282") < of("flannel-v6.1 becomes"), "{node:#?}");
+    assert!(of("/128") < of("flannel.1 becomes"), "{node:#?}");
+    let finish = lines(&plan.finish);
+    assert!(
+        finish[0].starts_with("unroute 3 hosts: table 8282"),
+        "{finish:#?}"
+    );
+    let prepare = lines(&plan.prepare);
+    let felix = find(&prepare, "patch FelixConfiguration");
+    assert!(felix[0].contains("vxlanMTU 1450, vxlanMTUV6 1430, ipv6Support true"));
+}
+
+#[test]
+fn a_drained_node_reaches_the_pods_of_others_too() {
+    let (settings, facts) = fixture::dual_stack();
+    let plan = document(Strategy::Drain, LegacyPods::Keep, &settings, &facts, "");
+    let node = lines(&plan.nodes[0].actions);
+    let of = |part: &str| node.iter().position(|line| line.contains(part)).unwrap();
+    assert!(of("flannel.1, flannel-v6.1, cni0") < of("=calico"), "{node:#?}");
+    assert!(
+        of("=calico") < of("table 8282") && of("table 8282") < of("probe"),
+        "{node:#?}"
+    );
+}

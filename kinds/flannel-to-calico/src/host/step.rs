@@ -1,0 +1,367 @@
+//! One change to a host as data: what it changes, when it is done, and what takes it back.
+
+use std::net::IpAddr;
+
+use ipnet::Ipv6Net;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::BRIDGE;
+use crate::facts::{FirewallBackend, FirewallObject, HostFacts};
+
+/// One change to a host: idempotent, with a done-check in [`HostStep::is_done`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum HostStep {
+    /// Move `subnet.env` into the agent's backup folder: flannel's CNI plugin then refuses new pods and
+    /// the kubelet tries again later, while the deletion of pods still works.
+    WithdrawSubnetEnvironment,
+    /// Delete flannel's VXLAN link of this name.
+    DeleteVxlanDevice(String),
+    /// Delete the bridge of flannel's CNI plugin.
+    DeleteBridge,
+    /// Delete one chain of flannel's with the jumps to it, or one table.
+    DeleteFirewallObject(FirewallObject),
+    /// In place: give each of these pods a route of its own to `cni0`. Felix blackholes the blocks that they are in.
+    RouteLegacyPods(#[schemars(with = "Vec<String>")] Vec<IpAddr>),
+    /// In place: let `cni0` answer ARP for pods that are not on it. flannel's pods take the whole podCIDR for their
+    /// own link, and Calico's new pods on the node are not there.
+    AnswerForPods,
+    /// In place: let `cni0` answer for these addresses of IPv6 and for no others, which `AnswerForPods` cannot do for all at
+    /// once: those that Calico's pods on the node may get. As few networks as possible.
+    AnswerForAddresses(#[schemars(with = "Vec<String>")] Vec<Ipv6Net>),
+    /// Lay a route to the whole IPv6 subnet of each node that the tunnel leads to, in a table of this tool's. Calico has
+    /// routes to claimed blocks only.
+    RouteSubnets {
+        /// The tunnel link, under whichever name it has.
+        link: String,
+        /// Length of the prefix of a node's range.
+        length: u8,
+    },
+    /// In place: give flannel's VXLAN link the name of Calico's. Where the kernel does not rename a link that is up, it
+    /// is made again under that name with everything that was on it.
+    RenameVxlanDevice {
+        /// flannel's name.
+        from: String,
+        /// Calico's name.
+        to: String,
+        /// Length of the prefix of an address block. Felix deletes flannel's routes, one for each node, before it makes
+        /// its own, one for each block: those are laid beside them first.
+        block_size: u8,
+    },
+    /// In place: remove what a pod of flannel's that is gone has left: its routes, its lease, its port mappings. Named
+    /// by its sandbox.
+    ForgetLegacyPod(String),
+    /// Remove host-local leases and delegate files of the old network, with a backup.
+    RemoveLeases,
+    /// Move flannel's conflist of this file name into the agent's backup folder. Calico's has won by now.
+    RemoveConflist(String),
+    /// Back: put flannel's conflist of this file name where it was.
+    RestoreConflist(String),
+    /// Back: move Calico's conflist of this file name into the agent's backup folder. flannel's is there, and without
+    /// `subnet.env` it lets new pods wait.
+    RemoveCalicoConflist(String),
+    /// Back: delete Calico's chains and rules in one table, or Calico's own table.
+    DeleteCalicoFirewall(FirewallObject),
+    /// Back: delete Calico's sets of addresses.
+    DeleteCalicoSets,
+    /// Back: make flannel's chain again with the jumps to it, or flannel's table.
+    RestoreFirewallObject(FirewallObject),
+    /// Back: delete the routes by which Calico drops packets to its own blocks.
+    DeleteBlackholes,
+    /// Back: lay flannel's route to each other node beside those to its blocks, then delete these.
+    RestoreNodeRoutes {
+        /// The tunnel link, under whichever name it has.
+        link: String,
+        /// Length of the prefix of a node's range.
+        length: u8,
+    },
+    /// Back: give the VXLAN link flannel's name again, with everything that is on it.
+    ReturnVxlanDevice {
+        /// Calico's name.
+        from: String,
+        /// flannel's name.
+        to: String,
+    },
+    /// Back: make flannel's VXLAN link again as the journal has it.
+    RestoreVxlanDevice(String),
+    /// Back: delete the routes that pods of flannel's had of their own.
+    UnrouteLegacyPods,
+    /// Back: `cni0` answers ARP as it did before.
+    StopAnsweringForPods,
+    /// Back: `cni0` answers for no address of IPv6 but its own.
+    StopAnsweringForAddresses,
+    /// Delete the routes to whole subnets, and the table's rule: nobody needs them any more.
+    UnrouteSubnets,
+    /// Back: remove libcni's records of Calico's pods, which are gone.
+    RemoveCalicoRecords,
+    /// Back: put `subnet.env` where it was. New pods are flannel's from then on.
+    RestoreSubnetEnvironment,
+}
+
+/// What takes a change back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undo {
+    /// This step.
+    By(HostStep),
+    /// Nothing has to be taken back, for this reason.
+    Nothing(&'static str),
+}
+
+impl HostStep {
+    /// The step as it stands in status, metrics and the journal; bounded, without names of objects.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::WithdrawSubnetEnvironment => "WithdrawSubnetEnvironment",
+            Self::DeleteVxlanDevice(_) => "DeleteVxlanDevice",
+            Self::DeleteBridge => "DeleteBridge",
+            Self::DeleteFirewallObject(_) => "DeleteFirewallObject",
+            Self::RouteLegacyPods(_) => "RouteLegacyPods",
+            Self::AnswerForPods => "AnswerForPods",
+            Self::AnswerForAddresses(_) => "AnswerForAddresses",
+            Self::RouteSubnets { .. } => "RouteSubnets",
+            Self::RenameVxlanDevice { .. } => "RenameVxlanDevice",
+            Self::ForgetLegacyPod(_) => "ForgetLegacyPod",
+            Self::RemoveLeases => "RemoveLeases",
+            Self::RemoveConflist(_) => "RemoveConflist",
+            Self::RestoreConflist(_) => "RestoreConflist",
+            Self::RemoveCalicoConflist(_) => "RemoveCalicoConflist",
+            Self::DeleteCalicoFirewall(_) => "DeleteCalicoFirewall",
+            Self::DeleteCalicoSets => "DeleteCalicoSets",
+            Self::RestoreFirewallObject(_) => "RestoreFirewallObject",
+            Self::DeleteBlackholes => "DeleteBlackholes",
+            Self::RestoreNodeRoutes { .. } => "RestoreNodeRoutes",
+            Self::ReturnVxlanDevice { .. } => "ReturnVxlanDevice",
+            Self::RestoreVxlanDevice(_) => "RestoreVxlanDevice",
+            Self::UnrouteLegacyPods => "UnrouteLegacyPods",
+            Self::StopAnsweringForPods => "StopAnsweringForPods",
+            Self::StopAnsweringForAddresses => "StopAnsweringForAddresses",
+            Self::UnrouteSubnets => "UnrouteSubnets",
+            Self::RemoveCalicoRecords => "RemoveCalicoRecords",
+            Self::RestoreSubnetEnvironment => "RestoreSubnetEnvironment",
+        }
+    }
+
+    /// What takes the change back, so that the host is as it was.
+    pub fn undo(&self) -> Undo {
+        match self {
+            Self::WithdrawSubnetEnvironment => Undo::By(Self::RestoreSubnetEnvironment),
+            Self::DeleteVxlanDevice(name) => Undo::By(Self::RestoreVxlanDevice(name.clone())),
+            Self::DeleteFirewallObject(object) => Undo::By(Self::RestoreFirewallObject(object.clone())),
+            Self::RouteLegacyPods(_) => Undo::By(Self::UnrouteLegacyPods),
+            Self::AnswerForPods => Undo::By(Self::StopAnsweringForPods),
+            Self::AnswerForAddresses(_) => Undo::By(Self::StopAnsweringForAddresses),
+            Self::RouteSubnets { .. } => Undo::By(Self::UnrouteSubnets),
+            Self::RenameVxlanDevice { from, to, .. } => Undo::By(Self::ReturnVxlanDevice {
+                from: to.clone(),
+                to: from.clone(),
+            }),
+            Self::RemoveConflist(name) => Undo::By(Self::RestoreConflist(name.clone())),
+            Self::DeleteBridge => Undo::Nothing("flannel's CNI plugin makes it with its next pod"),
+            Self::ForgetLegacyPod(_) | Self::RemoveLeases => Undo::Nothing(
+                "the pods whose it was are gone; a lease of nobody's would never be given out again",
+            ),
+            Self::RestoreConflist(_)
+            | Self::RemoveCalicoConflist(_)
+            | Self::DeleteCalicoFirewall(_)
+            | Self::DeleteCalicoSets
+            | Self::RestoreFirewallObject(_)
+            | Self::DeleteBlackholes
+            | Self::RestoreNodeRoutes { .. }
+            | Self::ReturnVxlanDevice { .. }
+            | Self::RestoreVxlanDevice(_)
+            | Self::UnrouteLegacyPods
+            | Self::StopAnsweringForPods
+            | Self::StopAnsweringForAddresses
+            | Self::UnrouteSubnets
+            | Self::RemoveCalicoRecords
+            | Self::RestoreSubnetEnvironment => {
+                Undo::Nothing("it is the way back; Calico makes anew what it needs")
+            }
+        }
+    }
+
+    /// Whether this step, once it is done, leaves nothing of that change to be taken back.
+    pub fn takes_back(&self, change: &Self) -> bool {
+        let returned = |from: &str, to: &str| match self {
+            Self::ReturnVxlanDevice { from: back, to: end } => back == to && end == from,
+            _ => false,
+        };
+        match change {
+            Self::RenameVxlanDevice { from, to, .. } => returned(from, to),
+            // The same link under its other name was given back, or the link was made again.
+            Self::DeleteVxlanDevice(name) => match self {
+                Self::ReturnVxlanDevice { to, .. } | Self::RestoreVxlanDevice(to) => to == name,
+                _ => false,
+            },
+            other => other.undo() == Undo::By(self.clone()),
+        }
+    }
+
+    /// The object that the step changes, as a person names it.
+    pub fn object(&self) -> String {
+        match self {
+            Self::WithdrawSubnetEnvironment | Self::RestoreSubnetEnvironment => {
+                "file /run/flannel/subnet.env".to_owned()
+            }
+            Self::DeleteVxlanDevice(name) | Self::RestoreVxlanDevice(name) => format!("link {name}"),
+            Self::DeleteBridge => format!("link {BRIDGE}"),
+            Self::DeleteFirewallObject(object) | Self::RestoreFirewallObject(object) => {
+                describe_firewall_object(object)
+            }
+            Self::RouteLegacyPods(addresses) => format!("routes to {} pods on {BRIDGE}", addresses.len()),
+            Self::AnswerForPods | Self::StopAnsweringForPods => {
+                format!("proxy_arp (and proxy_ndp) of link {BRIDGE}")
+            }
+            Self::AnswerForAddresses(networks) => {
+                let number: u128 = networks
+                    .iter()
+                    .map(|network| 1 << (128 - network.prefix_len()))
+                    .sum();
+                format!("{number} IPv6 addresses that link {BRIDGE} answers for")
+            }
+            Self::StopAnsweringForAddresses => format!("IPv6 addresses that link {BRIDGE} answers for"),
+            Self::RouteSubnets { link, .. } => {
+                format!("routes through link {link} to whole IPv6 subnets of nodes")
+            }
+            Self::UnrouteSubnets => "routes to whole IPv6 subnets of nodes".to_owned(),
+            Self::RenameVxlanDevice { from, to, .. } | Self::ReturnVxlanDevice { from, to } => {
+                format!("link {from}, from now on {to}")
+            }
+            Self::ForgetLegacyPod(sandbox) => format!("what sandbox {sandbox} has left"),
+            Self::RemoveLeases => {
+                "host-local leases and flannel's delegate files under /var/lib/cni".to_owned()
+            }
+            Self::RemoveConflist(name) | Self::RestoreConflist(name) | Self::RemoveCalicoConflist(name) => {
+                format!("conflist {name}")
+            }
+            Self::DeleteCalicoFirewall(object) if object.backend == FirewallBackend::Nftables => {
+                describe_firewall_object(object)
+            }
+            Self::DeleteCalicoFirewall(object) => {
+                format!(
+                    "{} rules and chains of Calico's in table {}",
+                    backend(object),
+                    object.table
+                )
+            }
+            Self::DeleteCalicoSets => "Calico's sets of addresses (ipset cali…)".to_owned(),
+            Self::DeleteBlackholes => "Calico's blackhole routes".to_owned(),
+            Self::RestoreNodeRoutes { link, .. } => format!("routes of link {link}"),
+            Self::UnrouteLegacyPods => format!("routes to single pods on {BRIDGE}"),
+            Self::RemoveCalicoRecords => "records of Calico's pods under /var/lib/cni/results".to_owned(),
+        }
+    }
+
+    /// Whether the facts alone tell of an interrupted step that it is complete. A link that was being made again may be
+    /// there under its new name without its routes.
+    pub fn is_told_by_facts(&self) -> bool {
+        match self {
+            // Of two parameters the facts show that both are as needed, and not what each was before.
+            Self::RenameVxlanDevice { .. }
+            | Self::ReturnVxlanDevice { .. }
+            | Self::RestoreVxlanDevice(_)
+            | Self::StopAnsweringForPods => false,
+            Self::WithdrawSubnetEnvironment
+            | Self::DeleteVxlanDevice(_)
+            | Self::DeleteBridge
+            | Self::DeleteFirewallObject(_)
+            | Self::RouteLegacyPods(_)
+            | Self::AnswerForPods
+            | Self::AnswerForAddresses(_)
+            | Self::RouteSubnets { .. }
+            | Self::StopAnsweringForAddresses
+            | Self::UnrouteSubnets
+            | Self::ForgetLegacyPod(_)
+            | Self::RemoveLeases
+            | Self::RemoveConflist(_)
+            | Self::RestoreConflist(_)
+            | Self::RemoveCalicoConflist(_)
+            | Self::DeleteCalicoFirewall(_)
+            | Self::DeleteCalicoSets
+            | Self::RestoreFirewallObject(_)
+            | Self::DeleteBlackholes
+            | Self::RestoreNodeRoutes { .. }
+            | Self::UnrouteLegacyPods
+            | Self::RemoveCalicoRecords
+            | Self::RestoreSubnetEnvironment => true,
+        }
+    }
+
+    /// Whether the facts show that the step has nothing left to do.
+    pub fn is_done(&self, facts: &HostFacts) -> bool {
+        match self {
+            Self::WithdrawSubnetEnvironment => facts.subnet_environment.is_absent(),
+            Self::DeleteVxlanDevice(name) => facts.vxlan(name).is_none(),
+            Self::DeleteBridge => facts.bridge.is_absent(),
+            Self::DeleteFirewallObject(object) => !facts.firewall.contains(object),
+            Self::RouteLegacyPods(addresses) => !facts.legacy_pods.iter().any(|pod| {
+                pod.attached && !pod.routed && pod.addresses.iter().any(|address| addresses.contains(address))
+            }),
+            Self::AnswerForPods => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| bridge.answers_for_pods),
+            Self::AnswerForAddresses(networks) => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| bridge.answered == *networks),
+            Self::StopAnsweringForAddresses => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| bridge.answered.is_empty()),
+            Self::RouteSubnets { .. } => facts.calico.subnet_routes.is_complete(),
+            Self::UnrouteSubnets => facts.calico.subnet_routes.is_gone(),
+            Self::RenameVxlanDevice { from, to, .. } | Self::ReturnVxlanDevice { from, to } => {
+                facts.vxlan(from).is_none() && facts.vxlan(to).is_some()
+            }
+            Self::ForgetLegacyPod(sandbox) => !facts.legacy_pods.iter().any(|pod| &pod.sandbox == sandbox),
+            Self::RemoveLeases => facts.leases == 0 && facts.delegates == 0,
+            Self::RemoveConflist(name) | Self::RemoveCalicoConflist(name) => !has_file(facts, name),
+            Self::RestoreConflist(name) => has_file(facts, name),
+            Self::DeleteCalicoFirewall(object) => !facts.calico.firewall.contains(object),
+            Self::DeleteCalicoSets => facts.calico.sets == 0,
+            Self::RestoreFirewallObject(object) => facts.firewall.contains(object),
+            Self::DeleteBlackholes => facts.calico.blackholes == 0,
+            Self::RestoreNodeRoutes { link, .. } => {
+                facts.vxlan(link).is_none_or(|device| device.block_routes == 0)
+            }
+            Self::RestoreVxlanDevice(name) => facts.vxlan(name).is_some(),
+            Self::UnrouteLegacyPods => facts.calico.pod_routes == 0,
+            Self::StopAnsweringForPods => facts
+                .bridge
+                .present()
+                .is_none_or(|bridge| !bridge.answers_for_pods),
+            Self::RemoveCalicoRecords => facts.calico.records == 0,
+            Self::RestoreSubnetEnvironment => !facts.subnet_environment.is_absent(),
+        }
+    }
+}
+
+fn has_file(facts: &HostFacts, name: &str) -> bool {
+    facts.cni.files.iter().any(|file| file.name == name)
+}
+
+pub(super) fn describe_firewall_object(object: &FirewallObject) -> String {
+    let backend = backend(object);
+    if object.chain.is_empty() {
+        format!("{backend} table {}", object.table)
+    } else if object.chain.starts_with("FLANNEL-") {
+        format!("{backend} chain {} in table {}", object.chain, object.table)
+    } else {
+        format!(
+            "{backend} rules of flannel's in chain {} of table {}",
+            object.chain, object.table
+        )
+    }
+}
+
+fn backend(object: &FirewallObject) -> &'static str {
+    match object.backend {
+        FirewallBackend::IptablesNft => "iptables (nf_tables)",
+        FirewallBackend::Ip6tablesNft => "ip6tables (nf_tables)",
+        FirewallBackend::IptablesLegacy => "iptables (legacy)",
+        FirewallBackend::Ip6tablesLegacy => "ip6tables (legacy)",
+        FirewallBackend::Nftables => "nftables",
+    }
+}

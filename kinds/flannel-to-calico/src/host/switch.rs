@@ -1,0 +1,134 @@
+//! The dead man's switch: a host on which new pods get no network, and for which nobody does anything any more, goes back by
+//! itself.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{HostSettings, calico_device_problem, phase};
+use crate::facts::HostFacts;
+use crate::phase::{Goal, Phase};
+use engine::cni::CniFile;
+
+/// What the agent was last told, as far as it needs it when nobody tells it anything any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Orders {
+    /// The goal.
+    pub goal: Goal,
+    /// What it needs to know for it.
+    pub settings: HostSettings,
+    /// How long the host may wait between the two networks; without an end when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience: Option<Patience>,
+}
+
+impl Orders {
+    /// How long the host may wait between the two networks.
+    pub fn patience(&self) -> Option<Duration> {
+        self.patience
+            .as_ref()
+            .map(|patience| Duration::from_secs(u64::from(patience.seconds)))
+    }
+}
+
+/// How long a step may take, from when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Patience {
+    /// Seconds. An agent whose host has no network for new pods for longer puts the old network back by itself.
+    pub seconds: u32,
+    /// From when they count. An agent does not compare it with its own clock: another value here is a new beginning.
+    #[schemars(with = "String")]
+    pub from: Timestamp,
+}
+
+/// Which network takes new pods. By what is there, and not by the phase alone: Calico's installer may have written its conflist while the goal is
+/// not there yet, and a host that Calico serves has its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// One of the two does, by the phase.
+    Steady,
+    /// Neither does.
+    Neither,
+    /// The phase is between the two, and Calico does already.
+    Calico,
+}
+
+/// Which network takes new pods of this host.
+pub fn service(facts: &HostFacts, settings: &HostSettings) -> Service {
+    match phase(facts, settings) {
+        Phase::Held | Phase::Swapped | Phase::Detached if is_served_by_calico(facts, settings) => {
+            Service::Calico
+        }
+        Phase::Held | Phase::Swapped | Phase::Detached => Service::Neither,
+        Phase::Flannel | Phase::Mixed | Phase::Calico => Service::Steady,
+    }
+}
+
+/// Whether new pods are Calico's: its conflist wins, its links are as they have to be, and calico-node, without which its plugin does nothing,
+/// runs and has written to the host, which it does once it has read everything from its datastore.
+fn is_served_by_calico(facts: &HostFacts, settings: &HostSettings) -> bool {
+    facts.cni.winner().is_some_and(CniFile::is_calico)
+        && calico_device_problem(facts, settings).is_none()
+        && facts.calico.node_running
+        && calico_has_begun(facts)
+}
+
+/// Whether calico-node has written anything on the host.
+pub(super) fn calico_has_begun(facts: &HostFacts) -> bool {
+    let calico = &facts.calico;
+    !calico.firewall.is_empty() || calico.sets > 0 || calico.blackholes > 0
+}
+
+/// What is left of the time that a host may wait between the two networks; `None` where it may wait for ever, or does not
+/// wait. Zero means that it goes back now.
+///
+/// `quiet` is the time since the last step on the host or the last word of the coordinator's, whichever is later.
+pub fn left_to_wait(
+    service: Service,
+    goal: Goal,
+    patience: Option<Duration>,
+    quiet: Duration,
+) -> Option<Duration> {
+    (service == Service::Neither && goal.is_forward())
+        .then_some(patience)
+        .flatten()
+        .map(|patience| patience.saturating_sub(quiet))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const MINUTE: Option<Duration> = Some(Duration::from_mins(1));
+
+    #[rstest]
+    #[case(Service::Neither, Goal::Held, MINUTE, 0, Some(60))]
+    #[case(Service::Neither, Goal::Mixed, MINUTE, 59, Some(1))]
+    #[case(Service::Neither, Goal::Mixed, MINUTE, 60, Some(0))]
+    #[case(Service::Neither, Goal::Calico, MINUTE, 3600, Some(0))]
+    // One of the two networks takes new pods.
+    #[case(Service::Steady, Goal::Held, MINUTE, 3600, None)]
+    #[case(Service::Calico, Goal::Mixed, MINUTE, 3600, None)]
+    #[case(Service::Steady, Goal::Calico, MINUTE, 3600, None)]
+    // It goes back already, or was told to hold still.
+    #[case(Service::Neither, Goal::Flannel, MINUTE, 3600, None)]
+    #[case(Service::Neither, Goal::Hold, MINUTE, 3600, None)]
+    // `drain.onBlocked: Wait` has no end.
+    #[case(Service::Neither, Goal::Held, None, 3600, None)]
+    fn time_that_is_left(
+        #[case] service: Service,
+        #[case] goal: Goal,
+        #[case] patience: Option<Duration>,
+        #[case] quiet: u64,
+        #[case] left: Option<u64>,
+    ) {
+        let found = left_to_wait(service, goal, patience, Duration::from_secs(quiet));
+        assert_eq!(found, left.map(Duration::from_secs));
+    }
+}

@@ -1,0 +1,346 @@
+//! In place: addresses that flannel's living pods have, and that Calico's IPAM must not give to anybody else.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::facts::HostFacts;
+use super::objects::{self, Allocation};
+use super::settings::PodNetwork;
+use engine::cluster::Node;
+use engine::words;
+
+/// An address that Calico's IPAM was told of, for something of flannel's on the node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ImportedAddress {
+    /// The address.
+    #[schemars(with = "String")]
+    pub address: IpAddr,
+    /// The handle that it was given under. For a pod it is the one that Calico's own DEL releases.
+    pub handle: String,
+}
+
+/// Handles of pods begin so.
+const POD_HANDLE: &str = "k8s-pod-network.";
+
+/// The handle under which Calico's CNI plugin keeps a pod's address.
+pub fn pod_handle(sandbox: &str) -> String {
+    format!("{POD_HANDLE}{sandbox}")
+}
+
+/// Longest ID of a sandbox that is taken; runtimes write 64 hexadecimal digits.
+const LONGEST_SANDBOX: usize = 128;
+
+/// Whether this can be the ID of a sandbox: what follows from it is the name of an object.
+pub fn is_sandbox(id: &str) -> bool {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric();
+    let bytes = id.as_bytes();
+    bytes.len() <= LONGEST_SANDBOX
+        && bytes.first().is_some_and(is_plain)
+        && bytes.last().is_some_and(is_plain)
+        && bytes.iter().all(|byte| is_plain(byte) || *byte == b'-')
+}
+
+/// The first handle that no runtime's sandbox gives: a sentence that names it. An agent's word becomes the name of an object.
+pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
+    let mut sandboxes = allocations
+        .iter()
+        .filter_map(|allocation| allocation.handle.strip_prefix(POD_HANDLE));
+    sandboxes.find(|sandbox| !is_sandbox(sandbox)).map(|sandbox| {
+        format!(
+            "the agent of node {node} reports a pod of sandbox {sandbox:?}, needed letters, digits and dashes: nothing is written of the \
+             node's pods"
+        )
+    })
+}
+
+/// The first address of a pod that is in none of the node's blocks: a sentence that names it. Calico would give it to another pod.
+pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option<String> {
+    let stray = allocations.iter().find(|allocation| {
+        allocation.handle.starts_with(POD_HANDLE)
+            && !blocks.iter().any(|block| block.contains(&allocation.address))
+    })?;
+    let of = |key: &str| stray.attributes.get(key).map_or("", String::as_str);
+    let blocks: Vec<String> = blocks.iter().map(IpNet::to_string).collect();
+    Some(format!(
+        "the agent of node {node} reports pod {}/{} with address {}, which is in none of the node's blocks ({}): nothing is written of the \
+         node's pods. Delete that pod, or see why the agent reports it",
+        of("namespace"),
+        of("pod"),
+        stray.address,
+        words::names(&blocks)
+    ))
+}
+
+/// The handle of addresses of a node that are no pod's: those of `cni0`, which is the gateway of every legacy pod, and
+/// the range's last one, which its pods take for broadcast.
+pub fn reserved_handle(node: &str) -> String {
+    format!("replumb-reserved-{node}")
+}
+
+/// A node's subnet, and the blocks of it that are the node's in Calico's IPAM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The subnet.
+    pub range: IpNet,
+    /// The blocks.
+    pub blocks: Vec<IpNet>,
+}
+
+/// What of these networks is the node's.
+pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<Claimed> {
+    networks
+        .iter()
+        .filter_map(|network| {
+            let range = node.range_of(&network.range)?.trunc();
+            Some(Claimed {
+                range,
+                // A subnet that holds no block is the check IpamBlocks's.
+                blocks: objects::blocks(range, objects::block_size(network)).unwrap_or_default(),
+            })
+        })
+        .collect()
+}
+
+/// Everything on this host that Calico's IPAM has to know of, in the order of addresses.
+///
+/// In IPv6 that is what lies in blocks of the node: Calico gives out no other address of its subnet.
+pub fn wanted(node: &str, claimed: &[Claimed], host: &HostFacts) -> Vec<Allocation> {
+    let mut found: BTreeMap<IpAddr, Allocation> = BTreeMap::new();
+    let is_known = |address: &IpAddr| match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(_) => claimed
+            .iter()
+            .flat_map(|claimed| &claimed.blocks)
+            .any(|block| block.contains(address)),
+    };
+    let reserved = |address: IpAddr| Allocation {
+        address,
+        handle: reserved_handle(node),
+        attributes: text([("node", node), ("type", "replumbReserved")]),
+    };
+    if let Some(bridge) = host.bridge.present() {
+        let own = bridge.addresses.iter().map(IpNet::addr);
+        // IPv6 has no broadcast.
+        let last = claimed.iter().filter_map(|claimed| match claimed.range {
+            IpNet::V4(range) => Some(IpAddr::V4(range.broadcast())),
+            IpNet::V6(_) => None,
+        });
+        let reserved = own
+            .filter(is_known)
+            .chain(last)
+            .map(|address| (address, reserved(address)));
+        found.extend(reserved);
+    }
+    for pod in host.legacy_pods.iter().filter(|pod| pod.attached) {
+        for address in pod.addresses.iter().filter(|address| is_known(address)) {
+            let allocation = Allocation {
+                address: *address,
+                handle: pod_handle(&pod.sandbox),
+                attributes: text([("node", node), ("namespace", &pod.namespace), ("pod", &pod.name)]),
+            };
+            found.insert(*address, allocation);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// What has to be told to Calico's IPAM still.
+pub fn missing(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<Allocation> {
+    wanted
+        .iter()
+        .filter(|allocation| !imported.contains(&imported_as(allocation)))
+        .cloned()
+        .collect()
+}
+
+/// What was told, and is of something that is not there any more.
+pub fn outdated(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<ImportedAddress> {
+    imported
+        .iter()
+        .filter(|address| {
+            !wanted
+                .iter()
+                .any(|allocation| imported_as(allocation) == **address)
+        })
+        .cloned()
+        .collect()
+}
+
+/// An allocation as it is remembered.
+pub fn imported_as(allocation: &Allocation) -> ImportedAddress {
+    ImportedAddress {
+        address: allocation.address,
+        handle: allocation.handle.clone(),
+    }
+}
+
+fn text<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::fixture;
+    use crate::facts::{Found, LegacyPod};
+    use crate::settings::Settings;
+
+    fn host() -> HostFacts {
+        let pod = |sandbox: &str, address: &str, attached| LegacyPod {
+            namespace: "shop".to_owned(),
+            name: format!("pod-{sandbox}"),
+            sandbox: sandbox.to_owned(),
+            link: format!("veth-{sandbox}"),
+            addresses: vec![address.parse().unwrap()],
+            attached,
+            routed: false,
+        };
+        HostFacts {
+            legacy_pods: vec![pod("s1", "10.244.1.7", true), pod("s2", "10.244.1.8", false)],
+            ..fixture::host(1)
+        }
+    }
+
+    fn of_node_a() -> Vec<Claimed> {
+        claimed(&fixture::node("a", 1), &fixture::settings().pod_networks())
+    }
+
+    #[test]
+    fn an_address_in_none_of_the_nodes_blocks_is_named() {
+        let blocks: Vec<IpNet> = ["10.244.1.0/26", "10.244.1.64/26"]
+            .map(|block| block.parse().unwrap())
+            .into();
+        let allocation = |address: &str| Allocation {
+            address: address.parse().unwrap(),
+            handle: pod_handle("a"),
+            attributes: text([("node", "a"), ("namespace", "shop"), ("pod", "web")]),
+        };
+        let own = [allocation("10.244.1.5"), allocation("10.244.1.70")];
+        assert_eq!(stray("a", &own, &blocks), None);
+        let message = stray(
+            "a",
+            &[allocation("10.244.1.5"), allocation("192.0.2.77")],
+            &blocks,
+        )
+        .unwrap();
+        for words in ["node a", "shop/web", "192.0.2.77", "10.244.1.64/26"] {
+            assert!(message.contains(words), "{message}");
+        }
+        assert!(!message.contains("  "), "{message}");
+        let of_bridge = Allocation {
+            handle: reserved_handle("a"),
+            ..allocation("192.0.2.1")
+        };
+        assert_eq!(stray("a", &[of_bridge], &blocks), None, "no pod has it");
+    }
+
+    #[test]
+    fn a_sandbox_that_is_no_name_of_an_object_is_named() {
+        let of = |sandbox: &str| {
+            let mut host = host();
+            host.legacy_pods[0].sandbox = sandbox.to_owned();
+            impossible("a", &wanted("a", &of_node_a(), &host))
+        };
+        for good in ["s1", "0a", &"f".repeat(64), "A-b"] {
+            assert_eq!(of(good), None, "{good}");
+        }
+        for bad in ["", "-a", "a-", "a/b", "a b", "../x", "a.b", "ä", &"f".repeat(129)] {
+            let words = of(bad).unwrap_or_else(|| panic!("{bad:?} was taken"));
+            assert!(
+                words.contains("the agent of node a") && words.contains(&format!("{bad:?}")),
+                "{words}"
+            );
+        }
+    }
+
+    #[test]
+    fn living_pods_the_gateway_and_the_last_address_are_told() {
+        let wanted = wanted("a", &of_node_a(), &host());
+        let found: Vec<(String, &str)> = wanted
+            .iter()
+            .map(|allocation| (allocation.address.to_string(), allocation.handle.as_str()))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("10.244.1.1".to_owned(), "replumb-reserved-a"),
+                ("10.244.1.7".to_owned(), "k8s-pod-network.s1"),
+                ("10.244.1.255".to_owned(), "replumb-reserved-a"),
+            ]
+        );
+        assert_eq!(wanted[1].attributes["pod"], "pod-s1");
+        assert_eq!(
+            wanted[0].attributes.get("pod"),
+            None,
+            "Calico's garbage collection takes it for a pod"
+        );
+    }
+
+    #[test]
+    fn what_is_told_is_not_missing_and_what_is_gone_is_outdated() {
+        let claimed = of_node_a();
+        let all = wanted("a", &claimed, &host());
+        let imported: Vec<ImportedAddress> = all.iter().map(imported_as).collect();
+        assert_eq!(missing(&all, &imported), []);
+        assert_eq!(missing(&all, &imported[1..]), all[..1]);
+        let mut later = host();
+        later.legacy_pods[0].attached = false;
+        let outdated = outdated(&wanted("a", &claimed, &later), &imported);
+        assert_eq!(outdated, [imported[1].clone()]);
+    }
+
+    #[test]
+    fn a_host_without_the_bridge_wants_nothing() {
+        let host = HostFacts {
+            bridge: Found::Absent,
+            ..fixture::host(1)
+        };
+        assert_eq!(wanted("a", &of_node_a(), &host), []);
+    }
+
+    #[test]
+    fn of_ipv6_what_lies_in_the_nodes_blocks_is_told() {
+        let settings = Settings {
+            ipv6: Some(fixture::ipv6_settings()),
+            ..fixture::settings()
+        };
+        let mut node = fixture::node("a", 1);
+        node.pod_cidrs.push("fd00:10:244:1::/64".to_owned());
+        let mut host = host();
+        host.legacy_pods[0]
+            .addresses
+            .push("fd00:10:244:1::7".parse().unwrap());
+        // Far beyond: host-local counts upwards, and starts again at the end of a /64 only.
+        host.legacy_pods[1].attached = true;
+        host.legacy_pods[1]
+            .addresses
+            .push("fd00:10:244:1::4e20".parse().unwrap());
+        let Found::Present(bridge) = &mut host.bridge else {
+            panic!("the host has a bridge")
+        };
+        bridge.addresses.push("fd00:10:244:1::1/64".parse().unwrap());
+        let claimed = claimed(&node, &settings.pod_networks());
+        let found: Vec<String> = wanted("a", &claimed, &host)
+            .iter()
+            .map(|allocation| allocation.address.to_string())
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "10.244.1.1",
+                "10.244.1.7",
+                "10.244.1.8",
+                "10.244.1.255",
+                "fd00:10:244:1::1",
+                "fd00:10:244:1::7"
+            ]
+        );
+    }
+}

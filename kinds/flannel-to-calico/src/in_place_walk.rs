@@ -1,0 +1,451 @@
+//! Walks a node that changes its network in place through every state that it can reach: each step of the decision, each
+//! move of the world in any order, a crash after each step. No living pod may lose its network or its address, and every
+//! state leads to the end.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::facts::LegacyPod;
+use super::import::{ImportedAddress, imported_as};
+use super::node::{
+    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, restart, upkeep,
+};
+use super::objects::Allocation;
+use super::phase::{Goal, Phase};
+use super::settings::Strategy;
+use super::walk::{self, Flip, LabelRecord};
+use engine::decision::{Decision, WaitReason};
+use engine::drain::{Permissions, Residents};
+use engine::evict::OnBlocked;
+use engine::probe::{ProbePod, Prober};
+
+/// A pod of flannel's: the address 10.244.1.7.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Pod {
+    /// Not born yet: its ADD may be on its way.
+    Coming,
+    Lives,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    label: &'static str,
+    goal: u8,
+    phase: Phase,
+    pod: Pod,
+    imported: bool,
+    flannel_pod: bool,
+    calico_ready: Option<bool>,
+    probe: u8,
+    agent_ready: bool,
+    done: bool,
+    released: bool,
+    record: LabelRecord,
+    flip: Flip,
+}
+
+const GOALS: [Goal; 5] = [Goal::Hold, Goal::Held, Goal::Swapped, Goal::Mixed, Goal::Calico];
+const NONE: BTreeMap<String, engine::evict::Refusal> = BTreeMap::new();
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+const POLICY: Policy = Policy {
+    strategy: Strategy::InPlace,
+    step_timeout: SignedDuration::from_secs(600),
+    drain_timeout: SignedDuration::from_secs(900),
+    on_blocked: OnBlocked::Pause,
+    permissions: Permissions {
+        delete_empty_dir_data: false,
+        force: false,
+    },
+    grace_period_seconds: None,
+    resumed_at: None,
+};
+
+fn allocation() -> Allocation {
+    Allocation {
+        address: Ipv4Addr::new(10, 244, 1, 7).into(),
+        handle: "k8s-pod-network.s1".to_owned(),
+        attributes: BTreeMap::new(),
+    }
+}
+
+/// What the agent says of a pod of flannel's with that address.
+fn legacy_pod(name: &str, attached: bool) -> LegacyPod {
+    LegacyPod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        sandbox: "s1".to_owned(),
+        link: "veth1".to_owned(),
+        addresses: vec![allocation().address],
+        attached,
+        routed: true,
+    }
+}
+
+impl World {
+    const START: Self = Self {
+        label: "flannel",
+        goal: 0,
+        phase: Phase::Flannel,
+        pod: Pod::Lives,
+        imported: false,
+        flannel_pod: true,
+        calico_ready: None,
+        probe: 0,
+        agent_ready: true,
+        done: false,
+        released: false,
+        record: LabelRecord::of(Some("flannel")),
+        flip: Flip::Never,
+    };
+
+    fn goal(self) -> Goal {
+        GOALS[usize::from(self.goal)]
+    }
+
+    fn view(self, refusals: &BTreeMap<String, engine::evict::Refusal>) -> NodeView<'_> {
+        let lives = self.pod == Pod::Lives;
+        let told: Vec<ImportedAddress> = self
+            .imported
+            .then(|| imported_as(&allocation()))
+            .into_iter()
+            .collect();
+        NodeView {
+            name: "a",
+            direction: Direction::There,
+            done_before: None,
+            ready: true,
+            ready_changed: None,
+            unschedulable: false,
+            cordoned_by_us: false,
+            network: NetworkLabel::read(Some(self.label)),
+            goal: self.goal(),
+            agent: AgentReport {
+                ready: self.agent_ready,
+                phase: Some(self.phase),
+                ..AgentReport::default()
+            },
+            residents: Residents::default(),
+            budgets: &[],
+            refusals,
+            flannel_pods: self
+                .flannel_pod
+                .then(|| ("kube-flannel/x".to_owned(), true))
+                .into_iter()
+                .collect(),
+            calico_pods: self
+                .calico_ready
+                .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
+                .into_iter()
+                .collect(),
+            to_import: (lives && !self.imported).then(allocation).into_iter().collect(),
+            to_release: if lives { Vec::new() } else { told },
+            legacy_pods: lives.then(|| legacy_pod("old", true)).into_iter().collect(),
+            probe_pod: (self.probe > 0).then(|| ProbePod {
+                uid: "p".to_owned(),
+                address: Some("10.244.1.9".parse().unwrap()),
+                message: String::new(),
+            }),
+            probers: vec![Prober {
+                node: "b".to_owned(),
+                side: "old",
+                reached: Some(self.probe == 2),
+                message: String::new(),
+            }],
+            stage: None,
+        }
+    }
+
+    fn assert_safe(self, step: &NodeStep) {
+        match step {
+            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Return => {
+                panic!("in place nobody is moved: {step:?}")
+            }
+            NodeStep::Label("none") => assert_eq!(self.label, "flannel", "{self:?}"),
+            NodeStep::Label("calico") => {
+                assert!(
+                    self.phase >= Phase::Swapped,
+                    "Felix would find flannel's link: {self:?}"
+                );
+                assert!(!self.flannel_pod, "both networks run: {self:?}");
+                assert!(
+                    self.pod != Pod::Lives || self.imported,
+                    "its address would be given away: {self:?}"
+                );
+            }
+            NodeStep::Label(other) => panic!("a label that nobody knows: {other}"),
+            NodeStep::Goal(goal) => {
+                assert_ne!(
+                    *goal,
+                    Goal::Detached,
+                    "a living pod would be waited for: {self:?}"
+                );
+                assert!(goal.phase() > self.goal().phase(), "goal went back: {self:?}");
+                assert!(!self.flannel_pod, "flanneld would make its link again: {self:?}");
+                if *goal == Goal::Swapped {
+                    assert!(
+                        self.pod != Pod::Lives || self.imported,
+                        "swapped unknown: {self:?}"
+                    );
+                }
+                if *goal == Goal::Mixed {
+                    assert_eq!(self.calico_ready, Some(true), "{self:?}");
+                }
+                if *goal == Goal::Calico {
+                    assert_ne!(self.pod, Pod::Lives, "a living pod's bridge is taken: {self:?}");
+                }
+            }
+            NodeStep::Import(allocations) => {
+                assert_eq!(allocations.len(), 1);
+                assert!(self.phase >= Phase::Held, "more may come: {self:?}");
+            }
+            NodeStep::Release(_) => {
+                assert_ne!(self.pod, Pod::Lives, "a living pod's address is freed: {self:?}");
+            }
+            NodeStep::CreateProbePod => assert!(self.phase >= Phase::Mixed, "probed too early: {self:?}"),
+            NodeStep::Complete => assert_eq!(self.probe, 2, "done unproved: {self:?}"),
+        }
+    }
+
+    fn performed(mut self, step: &NodeStep) -> Self {
+        self.assert_safe(step);
+        match step {
+            NodeStep::Label(value) => {
+                if self.record.write(value) {
+                    self.label = value;
+                }
+            }
+            NodeStep::Goal(goal) => {
+                self.goal = u8::try_from(GOALS.iter().position(|known| known == goal).unwrap()).unwrap();
+            }
+            NodeStep::Import(_) => self.imported = true,
+            NodeStep::Release(_) => (self.imported, self.released) = (false, true),
+            NodeStep::CreateProbePod => self.probe = 1,
+            NodeStep::Complete => {
+                self.done = true;
+                self.record.end();
+            }
+            NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Return => {}
+        }
+        self
+    }
+
+    /// What is done about the label before anything else.
+    fn label_kept(mut self) -> Option<Self> {
+        self.label = self.record.keep(Some(self.label), self.flip)?;
+        Some(self)
+    }
+
+    fn coordinator(self) -> Option<Self> {
+        if let Some(mended) = self.label_kept() {
+            return Some(mended);
+        }
+        if let Some(step) = upkeep(&self.view(&NONE)) {
+            return Some(self.performed(&step));
+        }
+        if self.done {
+            return None;
+        }
+        let next = decide(&self.view(&NONE), &POLICY, now());
+        match next.decision {
+            Decision::Run(step) => Some(self.performed(&step)),
+            Decision::Wait(wait) => {
+                assert_ne!(wait.reason, WaitReason::NodeNotReady);
+                assert!(
+                    wait.until.is_some(),
+                    "a wait without an end in {}: {wait:?}",
+                    Stage::as_str(next.stage)
+                );
+                None
+            }
+            Decision::Settled => panic!("settled before it was done: {self:?}"),
+            Decision::Halt(halt) => panic!("halted without a cause: {halt:?} in {self:?}"),
+        }
+    }
+
+    fn moves(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
+            if possible {
+                let mut world = self;
+                change(&mut world);
+                all.push(world);
+            }
+        };
+        add(true, &|world| world.agent_ready = !world.agent_ready);
+        // An ADD that had read subnet.env before it was withdrawn ends late.
+        add(self.pod == Pod::Coming && self.phase <= Phase::Held, &|world| {
+            world.pod = Pod::Lives;
+        });
+        add(self.pod == Pod::Lives, &|world| world.pod = Pod::Gone);
+        add(self.pod == Pod::Coming, &|world| world.pod = Pod::Gone);
+        add(self.label != "flannel" && self.flannel_pod, &|world| {
+            world.flannel_pod = false;
+        });
+        let wanted = self.goal().phase().filter(|_| self.agent_ready);
+        let host = match self.phase {
+            Phase::Flannel => (!self.flannel_pod).then_some(Phase::Held),
+            Phase::Held => Some(Phase::Swapped),
+            Phase::Swapped => (self.calico_ready == Some(true)).then_some(Phase::Mixed),
+            Phase::Mixed => (self.pod == Pod::Gone).then_some(Phase::Calico),
+            Phase::Detached | Phase::Calico => None,
+        };
+        add(
+            wanted.is_some_and(|wanted| !self.phase.reaches(wanted)) && host.is_some(),
+            &|world| world.phase = host.unwrap(),
+        );
+        add(self.label == "calico" && self.calico_ready.is_none(), &|world| {
+            world.calico_ready = Some(false);
+        });
+        add(self.calico_ready.is_some() && !self.done, &|world| {
+            world.calico_ready = world.calico_ready.map(|ready| !ready);
+        });
+        add(self.probe == 1, &|world| world.probe = 2);
+        // A DaemonSet's pods follow the label, whoever wrote it.
+        add(self.label == "flannel" && !self.flannel_pod, &|world| {
+            world.flannel_pod = true;
+        });
+        add(self.label != "calico" && self.calico_ready.is_some(), &|world| {
+            world.calico_ready = None;
+        });
+        for label in ["flannel", "none", "calico", "odd"] {
+            add(self.flip == Flip::Possible && label != self.label, &|world| {
+                (world.label, world.flip) = (label, Flip::Happened);
+            });
+        }
+        all
+    }
+}
+
+#[test]
+fn every_reachable_state_is_safe_and_leads_to_the_end() {
+    let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World { pod, ..World::START });
+    // A crash after a step is no move of its own: nothing but the world remembers the step.
+    let edges = walk::reachable(starts, |world| {
+        world.moves().into_iter().chain(world.coordinator()).collect()
+    });
+    assert!(
+        edges.len() > 200,
+        "the walk is too small to prove anything: {} states",
+        edges.len()
+    );
+
+    let is_end = |world: &World| world.done && world.phase == Phase::Calico && !world.imported;
+    let stuck = walk::stuck(&edges, is_end);
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck.first()
+    );
+}
+
+/// Whatever somebody writes, and whenever: no step is unsafe, the label is written again, and the end is reached.
+#[test]
+fn a_label_that_somebody_else_writes_is_put_back() {
+    let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World {
+        pod,
+        flip: Flip::Possible,
+        ..World::START
+    });
+    let edges = walk::reachable(starts, |world| {
+        world.moves().into_iter().chain(world.coordinator()).collect()
+    });
+    let is_end = |world: &World| {
+        world.done && world.label == "calico" && world.phase == Phase::Calico && !world.imported
+    };
+    let stuck = walk::stuck(&edges, is_end);
+    assert!(
+        stuck.is_empty(),
+        "{} states lead nowhere; the first: {:?}",
+        stuck.len(),
+        stuck.first()
+    );
+    let odd = |world: &&World| world.label == "odd";
+    assert!(edges.keys().filter(odd).count() > 100, "{} states", edges.len());
+}
+
+/// Those of flannel's leave, those of Calico's stay; a budget is waited for by name.
+#[test]
+fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
+    let pod = |name: &str, address: &str| engine::drain::Pod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        node: "a".to_owned(),
+        controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+        addresses: vec![address.parse().unwrap()],
+        ..engine::drain::Pod::default()
+    };
+    let pods: engine::pods::Pods = [pod("old", "10.244.1.7"), pod("new", "10.244.1.20")].into();
+    let mut world = World::START;
+    world.phase = Phase::Mixed;
+    let none = NONE;
+    let mut view = world.view(&none);
+    view.residents = engine::drain::residents(&pods, "a");
+    let Some(Decision::Run(NodeStep::Evict(due))) = restart(&view, &POLICY, now()) else {
+        panic!("nobody is evicted");
+    };
+    assert_eq!(
+        due.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
+        ["old"]
+    );
+    let refusal = engine::evict::Refusal {
+        since: now(),
+        next_try: now() + SignedDuration::from_secs(5),
+        by_budget: true,
+        message: "Cannot evict pod".to_owned(),
+    };
+    let refusals = BTreeMap::from([("old".to_owned(), refusal)]);
+    view.refusals = &refusals;
+    let Some(Decision::Wait(wait)) = restart(&view, &POLICY, now()) else {
+        panic!("the budget is passed over");
+    };
+    assert_eq!(wait.reason, WaitReason::DisruptionBudget);
+    assert!(wait.message.contains("shop/old"), "{}", wait.message);
+    view.legacy_pods.clear();
+    assert_eq!(restart(&view, &POLICY, now()), None);
+}
+
+/// What is left of a pod names an address that Calico has given to another pod since.
+#[test]
+fn a_pod_with_the_address_of_one_that_is_gone_is_not_from_before() {
+    let pod = |name: &str| engine::drain::Pod {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        node: "a".to_owned(),
+        controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+        addresses: vec![allocation().address],
+        ..engine::drain::Pod::default()
+    };
+    let mut world = World::START;
+    (world.phase, world.pod) = (Phase::Mixed, Pod::Gone);
+    let none = NONE;
+    let mut view = world.view(&none);
+    let is_evicted = |view: &NodeView<'_>| restart(view, &POLICY, now()).is_some();
+    let pods: engine::pods::Pods = [pod("new")].into();
+    view.residents = engine::drain::residents(&pods, "a");
+    for attached in [true, false] {
+        view.legacy_pods = vec![legacy_pod("old", attached)];
+        assert!(!is_evicted(&view), "{attached}");
+        assert_eq!(upkeep(&view), None, "something of it is left");
+        view.legacy_pods = vec![legacy_pod("new", attached)];
+        assert!(is_evicted(&view), "{attached}");
+        // The runtime did not say whose it is.
+        view.legacy_pods = vec![legacy_pod("", attached)];
+        assert!(is_evicted(&view), "{attached}");
+        view.legacy_pods = vec![LegacyPod {
+            namespace: "bank".to_owned(),
+            ..legacy_pod("new", attached)
+        }];
+        assert!(!is_evicted(&view), "{attached}");
+    }
+}

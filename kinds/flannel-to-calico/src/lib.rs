@@ -1,0 +1,25 @@
+//! flannel VXLAN → Calico VXLAN.
+
+#[cfg(test)]
+mod back_walk;
+pub mod checks;
+pub mod cluster;
+pub mod detect;
+pub mod document;
+pub mod facts;
+pub mod flannel;
+pub mod host;
+pub mod host_checks;
+#[cfg(test)]
+mod host_fixture;
+pub mod import;
+#[cfg(test)]
+mod in_place_walk;
+pub mod node;
+#[cfg(test)]
+mod node_walk;
+pub mod objects;
+pub mod phase;
+pub mod settings;
+#[cfg(test)]
+mod walk;

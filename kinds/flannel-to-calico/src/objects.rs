@@ -1,0 +1,200 @@
+//! Calico's objects as the migration writes them: pool, Felix configuration, blocks, handles, annotations.
+//!
+//! Each kind has a builder for an object that is not there yet, and a `…_change` that says what to patch in one
+//! that is: only our own fields, compared as values, `None` when nothing has to be written.
+
+mod node;
+mod pool;
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use serde_json::{Map, Value, json};
+
+use super::settings::Settings;
+use calico::API_VERSION;
+
+pub use calico::{
+    Allocation, BlockConflict, Released, affinity, affinity_name, allocated, block, block_change, block_name,
+    block_release, family, handle, handle_blocks, handle_change, handle_name, handle_release, hostname_hash,
+    tunnel_handle, tunnel_handles,
+};
+pub use node::{NodeError, NodeObjects, NodeRange, RangeError, blocks, of_node, tunnel_address};
+pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts, pools};
+
+/// Name of the one `FelixConfiguration` and of the one `IPAMConfig` that count for every node.
+pub const DEFAULT: &str = "default";
+
+/// Fields of `FelixConfiguration default` that this tool writes.
+pub const FELIX_CONFIGURATION_FIELDS: [&str; 11] = [
+    "vxlanVNI",
+    "vxlanPort",
+    "vxlanMTU",
+    "vxlanMTUV6",
+    "ipv6Support",
+    "vxlanEnabled",
+    "reportingInterval",
+    "logSeverityScreen",
+    "floatingIPs",
+    "bpfConnectTimeLoadBalancing",
+    "bpfHostNetworkedNATWithoutCTLB",
+];
+/// Fields of `IPAMConfig default` that this tool writes.
+pub const IPAM_CONFIG_FIELDS: [&str; 2] = ["strictAffinity", "autoAllocateBlocks"];
+
+/// What the definition of `FelixConfiguration` writes into every new object by itself, from Calico v3.32 on. deploy/base/coordinator-bounds lets
+/// these pass.
+const FELIX_DEFAULTS: [(&str, &str); 2] =
+    [("nftablesMode", "Auto"), ("nftablesFlowTableOffload", "Disabled")];
+
+/// Whether a field says what its definition has written: no person and no program has.
+pub fn is_default(field: &str, value: &Value) -> bool {
+    FELIX_DEFAULTS
+        .iter()
+        .any(|(name, default)| *name == field && value == default)
+}
+
+fn felix_spec(settings: &Settings) -> Map<String, Value> {
+    let mut spec = Map::from_iter([
+        ("vxlanVNI".to_owned(), settings.flannel_vni.value.into()),
+        ("vxlanPort".to_owned(), settings.flannel_port.value.into()),
+        ("vxlanMTU".to_owned(), settings.flannel_mtu.value.into()),
+    ]);
+    if settings.ipv6.is_some() {
+        spec.insert("ipv6Support".to_owned(), true.into());
+        spec.insert("vxlanMTUV6".to_owned(), settings.flannel_ipv6_mtu().into());
+    }
+    spec
+}
+
+/// What calico-node writes when it starts and finds these fields empty: a change of the global configuration, on
+/// which every running Felix starts again. Written before the first one, none of them has a reason to.
+fn felix_startup_values() -> [(&'static str, &'static str); 5] {
+    [
+        ("reportingInterval", "0s"),
+        ("logSeverityScreen", "Info"),
+        ("floatingIPs", "Disabled"),
+        ("bpfConnectTimeLoadBalancing", "TCP"),
+        ("bpfHostNetworkedNATWithoutCTLB", "Enabled"),
+    ]
+}
+
+/// `FelixConfiguration default`: Calico's device is like flannel's, so that old and new nodes understand each other.
+pub fn felix_configuration(settings: &Settings) -> Value {
+    let mut spec = felix_spec(settings);
+    spec.extend(felix_startup_values().map(|(key, value)| (key.to_owned(), value.into())));
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "FelixConfiguration",
+        "metadata": { "name": DEFAULT },
+        "spec": spec,
+    })
+}
+
+/// What to patch in the spec of a `FelixConfiguration default` that is there.
+///
+/// `vxlanEnabled: false`, which Calico's own controller leaves behind when it dies, is cleared: Felix then derives
+/// it from the pool. It is never set to false: that cuts every node that is on Calico already.
+pub fn felix_configuration_change(settings: &Settings, spec: &Value) -> Option<Value> {
+    let mut change = differing(spec, felix_spec(settings));
+    for (key, value) in felix_startup_values() {
+        if spec.get(key).is_none_or(Value::is_null) {
+            change.insert(key.to_owned(), value.into());
+        }
+    }
+    if spec.get("vxlanEnabled") == Some(&Value::Bool(false)) {
+        change.insert("vxlanEnabled".to_owned(), Value::Null);
+    }
+    (!change.is_empty()).then_some(Value::Object(change))
+}
+
+fn ipam_spec() -> Map<String, Value> {
+    Map::from_iter([
+        ("strictAffinity".to_owned(), true.into()),
+        ("autoAllocateBlocks".to_owned(), false.into()),
+    ])
+}
+
+/// `IPAMConfig default`: new pods get addresses inside their node's podCIDR only, since flannel's nodes have no
+/// route to any other.
+pub fn ipam_config() -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "IPAMConfig",
+        "metadata": { "name": DEFAULT },
+        "spec": ipam_spec(),
+    })
+}
+
+/// What to patch in the spec of an `IPAMConfig default` that is there.
+pub fn ipam_config_change(spec: &Value) -> Option<Value> {
+    let change = differing(spec, ipam_spec());
+    (!change.is_empty()).then_some(Value::Object(change))
+}
+
+/// The wanted fields that are not there with that value.
+fn differing(spec: &Value, wanted: Map<String, Value>) -> Map<String, Value> {
+    wanted
+        .into_iter()
+        .filter(|(key, value)| spec.get(key) != Some(value))
+        .collect()
+}
+
+/// Where a claim of a node on a block stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimState {
+    /// Announced: the block is written next.
+    Pending,
+    /// The block is there and has this owner.
+    Confirmed,
+}
+
+impl ClaimState {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Confirmed => "confirmed",
+        }
+    }
+}
+
+/// The `BlockAffinity` of a node's claim on a block. Calico's order is: pending, then the block, then confirmed.
+pub fn block_affinity(node: &str, block: IpNet, state: ClaimState) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "BlockAffinity",
+        "metadata": {
+            "name": affinity_name(node, block),
+            "labels": affinity_labels(node, block),
+        },
+        "spec": {
+            "state": state.as_str(),
+            "node": node,
+            "type": "host",
+            "cidr": block.to_string(),
+            // A text in Calico's schema, not a truth value.
+            "deleted": "false",
+        },
+    })
+}
+
+/// Labels by which Calico's readers select a node's claims.
+pub fn affinity_labels(node: &str, block: IpNet) -> BTreeMap<&'static str, String> {
+    let version = family::of(&block).version;
+    BTreeMap::from([
+        ("projectcalico.org/affinity-type", "host".to_owned()),
+        ("projectcalico.org/ip-version", version.to_owned()),
+        ("projectcalico.org/hostname-hash", hostname_hash(node)),
+    ])
+}
+
+/// What to patch in the spec of a `BlockAffinity` that is there. A confirmed claim is not made pending again.
+pub fn block_affinity_change(spec: &Value, state: ClaimState) -> Option<Value> {
+    let found = spec.get("state").and_then(Value::as_str);
+    let settled = found == Some(ClaimState::Confirmed.as_str()) || found == Some(state.as_str());
+    (!settled).then(|| json!({ "state": state.as_str() }))
+}
+
+#[cfg(test)]
+#[path = "objects_tests.rs"]
+mod tests;

@@ -1,0 +1,179 @@
+//! A node as Calico has it, as far as its tunnels go: in the Kubernetes API labels and annotations of the Node, in etcd an object of
+//! Calico's own.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+use super::pools::OFF_LABEL;
+use super::tunnel::Held;
+
+/// The key of an annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
+const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
+/// Where Calico's own Node has what the annotation whose key ends so says in the Kubernetes API.
+const IN_ETCD: [(&str, &str); 3] = [
+    ("IPv4VXLANTunnelAddr", "/ipv4VXLANTunnelAddr"),
+    ("IPv6VXLANTunnelAddr", "/ipv6VXLANTunnelAddr"),
+    ("IPv4IPIPTunnelAddr", "/bgp/ipv4IPIPTunnelAddr"),
+];
+
+/// Where the address of `WireGuard` is: the annotation, and the field in etcd.
+const WIREGUARD: (&str, &str) = (
+    "projectcalico.org/IPv4WireguardInterfaceAddr",
+    "/wireguard/interfaceIPv4Address",
+);
+
+/// Addresses of the ends of a node's tunnels, by the last part of the key of Calico's annotation.
+pub type Ends = BTreeMap<String, IpAddr>;
+
+/// A node as Calico has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CalicoNode {
+    /// The pool that it was taken off: the value of [`OFF_LABEL`].
+    pub off: Option<String>,
+    /// Its tunnels.
+    pub ends: Ends,
+    /// What `WireGuard` has.
+    pub wireguard: Option<IpAddr>,
+}
+
+impl CalicoNode {
+    /// Of a Node of the Kubernetes API.
+    pub fn in_kubernetes(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
+        let ends = annotations.iter().filter_map(|(key, value)| {
+            let name = key.strip_prefix(TUNNEL_MARKS[0])?;
+            let is_tunnel = name.contains(TUNNEL_MARKS[1]);
+            Some((name.to_owned(), value.parse().ok().filter(|_| is_tunnel)?))
+        });
+        let wireguard = annotations.get(WIREGUARD.0);
+        Self {
+            off: labels.get(OFF_LABEL).cloned(),
+            ends: ends.collect(),
+            wireguard: wireguard.and_then(|address| address.parse().ok()),
+        }
+    }
+
+    /// Of a Node of Calico's own in etcd.
+    pub fn in_etcd(labels: &BTreeMap<String, String>, spec: &Value) -> Self {
+        let ends = IN_ETCD.iter().filter_map(|(name, path)| {
+            let address = spec.pointer(path)?.as_str()?;
+            Some(((*name).to_owned(), address.parse().ok()?))
+        });
+        let wireguard = spec.pointer(WIREGUARD.1).and_then(Value::as_str);
+        Self {
+            off: labels.get(OFF_LABEL).cloned(),
+            ends: ends.collect(),
+            wireguard: wireguard.and_then(|address| address.parse().ok()),
+        }
+    }
+}
+
+/// What takes a node off the pool of this mark, and gives its tunnels these addresses; to be merged into its Node.
+pub fn off_in_kubernetes(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
+    let annotations: Map<String, Value> = ends
+        .iter()
+        .map(|(name, end)| (format!("{}{name}", TUNNEL_MARKS[0]), address(end)))
+        .collect();
+    json!({ "metadata": { "labels": { OFF_LABEL: mark }, "annotations": annotations } })
+}
+
+/// The same, to be merged into Calico's own Node in etcd.
+pub fn off_in_etcd(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
+    let mut change = json!({ "metadata": { "labels": { OFF_LABEL: mark } } });
+    for (name, end) in ends {
+        let Some((_, path)) = IN_ETCD.iter().find(|(known, _)| known == name) else {
+            continue;
+        };
+        let mut place = &mut change["spec"];
+        for part in path.split('/').skip(1) {
+            place = &mut place[part];
+        }
+        *place = address(end);
+    }
+    change
+}
+
+fn address(end: &Held) -> Value {
+    json!(end.allocation.address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use calico::Allocation;
+
+    fn texts<const COUNT: usize>(all: [(&str, &str); COUNT]) -> BTreeMap<String, String> {
+        all.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    }
+
+    fn ends() -> Ends {
+        [
+            ("IPv4IPIPTunnelAddr", "10.244.1.1"),
+            ("IPv4VXLANTunnelAddr", "10.244.1.0"),
+            ("IPv6VXLANTunnelAddr", "fd00::1"),
+        ]
+        .map(|(name, address)| (name.to_owned(), address.parse().unwrap()))
+        .into()
+    }
+
+    fn labels() -> BTreeMap<String, String> {
+        texts([("replumb.dev/off-pool", "old"), ("zone", "a")])
+    }
+
+    #[test]
+    fn both_say_the_same() {
+        let annotations = texts([
+            ("projectcalico.org/IPv4VXLANTunnelAddr", "10.244.1.0"),
+            ("projectcalico.org/IPv4IPIPTunnelAddr", "10.244.1.1"),
+            ("projectcalico.org/IPv6VXLANTunnelAddr", "fd00::1"),
+            ("projectcalico.org/IPv4Address", "10.244.9.9"),
+            ("projectcalico.org/IPv4WireguardInterfaceAddr", "10.244.1.2"),
+            ("example.org/Tunnel", "10.244.9.9"),
+        ]);
+        let spec = json!({
+            "ipv4VXLANTunnelAddr": "10.244.1.0", "ipv6VXLANTunnelAddr": "fd00::1", "vxlanTunnelMACAddr": "66:00:00:00:00:01",
+            "bgp": { "ipv4Address": "10.244.9.9/24", "ipv4IPIPTunnelAddr": "10.244.1.1" },
+            "wireguard": { "interfaceIPv4Address": "10.244.1.2" },
+        });
+        let node = CalicoNode {
+            off: Some("old".to_owned()),
+            ends: ends(),
+            wireguard: Some("10.244.1.2".parse().unwrap()),
+        };
+        assert_eq!(CalicoNode::in_kubernetes(&labels(), &annotations), node);
+        assert_eq!(CalicoNode::in_etcd(&labels(), &spec), node);
+        assert_eq!(
+            CalicoNode::in_etcd(&BTreeMap::new(), &Value::Null),
+            CalicoNode::default()
+        );
+    }
+
+    #[test]
+    fn what_is_given_back_is_read_again() {
+        let held = |address: IpAddr| Held {
+            node: "a".to_owned(),
+            block: "10.244.1.0/26".parse().unwrap(),
+            allocation: Allocation {
+                address,
+                handle: "a-handle".to_owned(),
+                attributes: BTreeMap::new(),
+            },
+        };
+        let returns: BTreeMap<String, Held> = ends()
+            .into_iter()
+            .map(|(name, address)| (name, held(address)))
+            .collect();
+        let text =
+            |value: &Value| -> BTreeMap<String, String> { serde_json::from_value(value.clone()).unwrap() };
+        let change = off_in_kubernetes("old", &returns);
+        let metadata = &change["metadata"];
+        let node = CalicoNode::in_kubernetes(&text(&metadata["labels"]), &text(&metadata["annotations"]));
+        assert_eq!((node.off.as_deref(), node.ends), (Some("old"), ends()));
+        let change = off_in_etcd("old", &returns);
+        let node = CalicoNode::in_etcd(&text(&change["metadata"]["labels"]), &change["spec"]);
+        assert_eq!((node.off.as_deref(), node.ends), (Some("old"), ends()));
+        // Nothing is given back: nothing of the spec changes.
+        assert_eq!(off_in_etcd("new", &BTreeMap::new()).get("spec"), None);
+    }
+}

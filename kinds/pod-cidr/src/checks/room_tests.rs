@@ -1,0 +1,117 @@
+use rstest::rstest;
+
+use super::super::fixture::{self, alone, judge, only, pod};
+use super::*;
+use crate::settings::Options;
+use engine::check::Verdict::{self, Fail, Pass, Warn};
+
+/// The good cluster with another range, and this many pods more on node c.
+fn to(range: &str, block_size: Option<u8>, more: u16, change: impl FnOnce(&mut ClusterFacts)) -> Vec<Check> {
+    let mut facts = fixture::cluster();
+    for number in 0..more {
+        let address = format!("10.244.{}.{}", 64 + number / 64, number % 64);
+        facts
+            .pods
+            .push(pod(&format!("more-{number}"), "Deployment web", "c", &address));
+    }
+    change(&mut facts);
+    let options = Options {
+        to: range.parse().unwrap(),
+        block_size,
+        ..fixture::options()
+    };
+    let settings = crate::detect::detect(&options, &facts).unwrap();
+    check(&settings, &facts)
+}
+
+#[test]
+fn every_node_has_a_block_of_its_own() {
+    let found = alone(&judge(|_| {}), CheckName::Room);
+    assert_eq!(
+        (
+            found[0].verdict,
+            found[0].object.as_str(),
+            found[0].found.as_str()
+        ),
+        (
+            Pass,
+            "range 10.200.0.0/16, blocks of /26",
+            "3 of 1024 blocks are needed"
+        )
+    );
+}
+
+#[rstest]
+#[case::too_small("10.200.0.0/28", Some(28), false, Fail, "3 blocks are needed, 1 there")]
+#[case::borrowed("10.200.0.0/25", None, false, Warn, "3 blocks are needed, 2 there")]
+#[case::strict("10.200.0.0/25", None, true, Fail, "3 blocks are needed, 2 there")]
+#[case::exactly("10.200.0.0/24", None, true, Pass, "3 of 4 blocks are needed")]
+fn a_range_that_is_small(
+    #[case] range: &str,
+    #[case] block_size: Option<u8>,
+    #[case] strict: bool,
+    #[case] expected: Verdict,
+    #[case] found: &str,
+) {
+    let checks = to(range, block_size, 0, |facts| facts.ipam.strict_affinity = strict);
+    assert_eq!(
+        (checks[0].verdict, checks[0].found.as_str()),
+        (expected, found),
+        "{checks:?}"
+    );
+}
+
+/// Node c has 3 pods; one address more is its tunnel's, and one our own pod's.
+#[rstest]
+#[case::fits(59, "3 of 1024 blocks are needed")]
+#[case::one_more(60, "4 of 1024 blocks are needed")]
+fn the_tunnel_and_our_own_pod_are_counted(#[case] more: u16, #[case] found: &str) {
+    assert_eq!(to("10.200.0.0/16", None, more, |_| {})[0].found, found);
+}
+
+#[rstest]
+#[case::by_default(None, 20)]
+#[case::as_said(Some(2), 2)]
+fn a_node_that_needs_more_blocks_than_it_may_have(#[case] most: Option<u64>, #[case] allowed: u64) {
+    let checks = to("10.200.0.0/16", Some(32), 16, |facts| {
+        facts.ipam.blocks_per_node = most;
+    });
+    assert_eq!(checks[0].verdict, Fail);
+    assert_eq!(checks[0].found, "21 blocks are needed by one node");
+    assert_eq!(
+        checks[0].needed,
+        format!("{allowed} at most (IPAMConfig maxBlocksPerHost)")
+    );
+    assert_eq!(to("10.200.0.0/16", Some(32), 15, |_| {})[0].verdict, Pass);
+}
+
+/// Pods that have no address of a pool, or give theirs back, need none.
+#[test]
+fn who_needs_no_address_is_not_counted() {
+    let checks = to("10.200.0.0/16", None, 60, |facts| {
+        for pod in facts.pods.iter_mut().filter(|pod| pod.name.starts_with("more-")) {
+            pod.host_network = true;
+        }
+    });
+    assert_eq!(checks[0].found, "3 of 1024 blocks are needed");
+}
+
+#[test]
+fn what_does_not_pass_is_about_the_range() {
+    let checks = judge(|facts| {
+        facts.ipam.strict_affinity = true;
+        for index in 0..1025_u16 {
+            let name = format!("n{index}");
+            let node = engine::cluster::Node {
+                name: name.clone(),
+                ..facts.nodes["a"].clone()
+            };
+            facts.nodes.insert(name.clone(), node);
+            facts.hosts.insert(name, facts.hosts["a"].clone());
+        }
+        let calico = fixture::calico_mut(facts);
+        (calico.desired, calico.ready) = (1028, 1028);
+    });
+    let check = only(&checks, CheckName::Room);
+    assert_eq!(check.found, "1028 blocks are needed, 1024 there");
+}

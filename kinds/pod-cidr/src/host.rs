@@ -1,0 +1,245 @@
+//! The node agent's side: what it looks for, what it found on its host, and what that comes to. In this kind of migration an
+//! agent changes nothing but the addresses of [`kept`]; kernel and files are read in `agent`, what of them counts is chosen in
+//! [`select`].
+
+mod conflist;
+mod kept;
+mod select;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+pub use conflist::{Conflist, conflist};
+use engine::kernel::{Address, Device, Listed, Route, Rule};
+use ipnet::IpNet;
+pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes, refused};
+use schemars::JsonSchema;
+pub use select::facts;
+use serde::{Deserialize, Serialize};
+
+use engine::found::Found;
+
+/// What an agent looks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostSettings {
+    /// Range of the pool that pods leave.
+    #[schemars(with = "String")]
+    pub from: IpNet,
+    /// Range of the pool that they come to.
+    #[schemars(with = "String")]
+    pub to: IpNet,
+    /// MTU of pods in bytes, for the largest packets of probes and of traffic pods; absent while nobody knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// Folder of the CNI configuration on the host; absent where it is the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cni_configuration_directory: Option<String>,
+    /// Ends of this node's tunnels whose addresses change: the agent keeps the old ones on the loopback as long as they stand here,
+    /// and takes them from there when they do not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tunnel_ends: Vec<TunnelEnd>,
+}
+
+/// What an agent found on its host of either range. Every list is bounded: a status with thousands of nodes stays small.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostFacts {
+    /// The file by which the runtime attaches new pods.
+    pub conflist: Found<Conflist>,
+    /// What lies in the old range.
+    pub in_old: InOld,
+    /// What shares an address with the new range and is not there for Calico's pool.
+    pub in_new: InNew,
+    /// Calico's tunnel links, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tunnels: Vec<Device>,
+    /// The link of the default route of the ranges' family; absent where there is no such route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<Uplink>,
+}
+
+/// What lies wholly in the old range (and not in the new one, where that is within the old one). What is not Calico's comes
+/// first in each list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InOld {
+    /// Routes to single addresses through interfaces of local pods.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub pods: Listed<Route>,
+    /// Every other route by which packets go anywhere: to blocks of other nodes, by a tunnel or a gateway.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub blocks: Listed<Route>,
+    /// Routes by which packets go nowhere: those of Calico's to the node's own blocks, mostly blackholes.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub discards: Listed<Route>,
+    /// Addresses of links.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub addresses: Listed<Address>,
+    /// Rules that name a part of the range: never Calico's, so that whoever wrote them takes them away.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub rules: Listed<Rule>,
+}
+
+/// What shares an address with the new range; default routes aside, and what Calico has there for its pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct InNew {
+    /// Routes.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub routes: Listed<Route>,
+    /// Routes of a BIRD within the range. Calico's own has some once the pool is in use; before, they are somebody else's, who
+    /// announces them to this node.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub announced: Listed<Route>,
+    /// Addresses of links, with the networks on them.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub addresses: Listed<Address>,
+    /// Rules that name a part of the range.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub rules: Listed<Rule>,
+}
+
+/// The link by which packets leave the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Uplink {
+    /// Name.
+    pub name: String,
+    /// MTU in bytes.
+    pub mtu: u32,
+}
+
+impl HostFacts {
+    /// The IPAM plugin of new pods (`calico-ipam`, `host-local`); the words say why it cannot be told.
+    pub fn ipam(&self) -> Result<&str, String> {
+        let conflist = self.used_conflist()?;
+        match &conflist.ipam {
+            Found::Present(ipam) => Ok(ipam),
+            Found::Absent => Err(format!(
+                "{}: plugin {} names no IPAM plugin",
+                conflist.path, conflist.plugin
+            )),
+            Found::Malformed(problem) => Err(format!("{}: {problem}", conflist.path)),
+        }
+    }
+
+    /// Pools to which the configuration of new pods is pinned in the family of `range`, by name or range; empty where it names
+    /// none. The words say why it cannot be told.
+    pub fn pins(&self, range: &IpNet) -> Result<&[String], String> {
+        let conflist = self.used_conflist()?;
+        let pools = match range {
+            IpNet::V4(_) => &conflist.ipv4_pools,
+            IpNet::V6(_) => &conflist.ipv6_pools,
+        };
+        match pools {
+            Found::Present(pools) => Ok(pools),
+            Found::Absent => Ok(&[]),
+            Found::Malformed(problem) => Err(format!("{}: {problem}", conflist.path)),
+        }
+    }
+
+    fn used_conflist(&self) -> Result<&Conflist, String> {
+        match &self.conflist {
+            Found::Present(conflist) => Ok(conflist),
+            Found::Absent => Err("there is no CNI configuration".to_owned()),
+            Found::Malformed(problem) => Err(problem.clone()),
+        }
+    }
+
+    /// Addresses of Calico's tunnel links, each with the name of its link.
+    pub fn tunnel_addresses(&self) -> impl Iterator<Item = (&str, IpNet)> {
+        self.tunnels.iter().flat_map(|tunnel| {
+            let addresses = tunnel.addresses.iter();
+            addresses.map(|address| (tunnel.name.as_str(), *address))
+        })
+    }
+}
+
+impl InOld {
+    /// Number of routes and addresses.
+    pub fn count(&self) -> usize {
+        self.pods.count() + self.blocks.count() + self.discards.count() + self.addresses.count()
+    }
+}
+
+/// What of the old range is still on the host, in words: empty once no route and no address is.
+pub fn left(facts: &HostFacts) -> Vec<String> {
+    let InOld {
+        pods,
+        blocks,
+        discards,
+        addresses,
+        // Somebody's own, who has to hear of it another way: nobody may wait for Calico to take it away.
+        rules: _,
+    } = &facts.in_old;
+    let mut left = addresses.words("addresses");
+    left.extend(pods.words("routes to pods"));
+    left.extend(blocks.words("routes"));
+    left.extend(discards.words("routes by which packets are dropped"));
+    left
+}
+
+/// A route to a pod of the old range that is still on the host, in words; `ours` are the addresses of pods that watch the old
+/// range until all others have left it.
+pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String> {
+    let pods = &facts.in_old.pods;
+    let mut others = pods
+        .first
+        .iter()
+        .filter(|route| !ours.contains(&route.destination.addr()));
+    others.next().map(ToString::to_string).or_else(|| {
+        let more = usize::try_from(pods.more).unwrap_or(usize::MAX);
+        (more > 0).then(|| format!("{more} more routes to pods"))
+    })
+}
+
+/// What shares an address with the new range and is not Calico's, in words: packets for new pods would go there.
+///
+/// Routes of a BIRD are not among them ([`announced`]).
+pub fn foreign(facts: &HostFacts) -> Vec<String> {
+    let InNew {
+        routes,
+        announced: _,
+        addresses,
+        rules,
+    } = &facts.in_new;
+    let mut foreign = addresses.words("addresses");
+    foreign.extend(routes.words("routes"));
+    foreign.extend(rules.words("rules"));
+    foreign
+}
+
+/// Routes of a BIRD within the new range, in words. Before the pool is there they are as foreign as any other; afterwards they
+/// are Calico's own, where nodes tell each other of their blocks by BGP.
+pub fn announced(facts: &HostFacts) -> Vec<String> {
+    facts.in_new.announced.words("routes")
+}
+
+/// Whether somebody may wait for what has changed: another configuration of new pods, another tunnel, or a list that has become
+/// empty or is empty no longer. Pods that come and go while others stay are no such change; that only one is left is, since it
+/// may be our own, which watches the old range until all others have left it.
+pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
+    let emptiness = |facts: &HostFacts| {
+        let (old, new) = (&facts.in_old, &facts.in_new);
+        [
+            old.pods.is_empty(),
+            old.blocks.is_empty(),
+            old.discards.is_empty(),
+            old.addresses.is_empty(),
+            old.rules.is_empty(),
+            new.routes.is_empty(),
+            new.announced.is_empty(),
+            new.addresses.is_empty(),
+            new.rules.is_empty(),
+        ]
+    };
+    before.conflist != after.conflist
+        || before.tunnels != after.tunnels
+        || emptiness(before) != emptiness(after)
+        || before.in_old.pods.count().min(2) != after.in_old.pods.count().min(2)
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

@@ -1,0 +1,102 @@
+//! What the runtime's CNI configuration says of addresses: which plugin gives them, and of which pools.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use engine::cni::{CniDirectory, Contents, go_value};
+use engine::found::Found;
+use engine::go_json;
+
+/// The file by which the runtime attaches new pods. Of a chain of plugins the first one gives the addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Conflist {
+    /// Path on the host.
+    pub path: String,
+    /// Name of the network; absent where the file gives none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// `type` of the first plugin.
+    pub plugin: String,
+    /// `ipam.type` of that plugin.
+    pub ipam: Found<String>,
+    /// `ipam.ipv4_pools`: pools of IPv4, by name or range, that it is pinned to.
+    pub ipv4_pools: Found<Vec<String>>,
+    /// `ipam.ipv6_pools`, likewise.
+    pub ipv6_pools: Found<Vec<String>>,
+}
+
+/// Finds the file that the runtime uses among those of the folder (name and bytes), and reads it.
+pub fn conflist(folder: &str, files: &[(String, Contents)]) -> Found<Conflist> {
+    let directory = CniDirectory::of(folder, files.to_vec());
+    let path = |name: &str| format!("{folder}/{name}");
+    if let Some(broken) = directory.broken() {
+        let problem = broken.error.as_deref().unwrap_or_default();
+        return Found::Malformed(format!("{}: {problem}", path(&broken.name)));
+    }
+    let Some(winner) = directory.winner() else {
+        return Found::Absent;
+    };
+    let bytes = files.iter().find(|(name, _)| *name == winner.name);
+    // What was read once is read again.
+    let bytes = bytes.and_then(|(_, contents)| contents.as_deref().ok());
+    let text = String::from_utf8_lossy(bytes.unwrap_or_default());
+    let value: Value = match serde_json::from_str(&text) {
+        Ok(value) => value,
+        Err(error) => return Found::Malformed(format!("{}: {error}", path(&winner.name))),
+    };
+    let plugin = if winner.name.ends_with(".conflist") {
+        &value["plugins"][0]
+    } else {
+        &value
+    };
+    let ipam = plugin
+        .as_object()
+        .and_then(|plugin| go_value(plugin, "ipam"))
+        .and_then(Value::as_object);
+    Found::Present(Conflist {
+        path: path(&winner.name),
+        network: winner.network.clone(),
+        plugin: winner.plugins.first().cloned().unwrap_or_default(),
+        ipam: read(
+            ipam,
+            "type",
+            |value| value.as_str().map(str::to_owned),
+            "a string",
+        ),
+        ipv4_pools: pools(ipam, "ipv4_pools"),
+        ipv6_pools: pools(ipam, "ipv6_pools"),
+    })
+}
+
+/// An empty list pins to nothing.
+fn pools(ipam: Option<&Map<String, Value>>, key: &str) -> Found<Vec<String>> {
+    let texts = |value: &Value| -> Option<Vec<String>> {
+        let texts = value.as_array()?.iter();
+        texts.map(|text| text.as_str().map(str::to_owned)).collect()
+    };
+    match read(ipam, key, texts, "a list of strings") {
+        Found::Present(pools) if pools.is_empty() => Found::Absent,
+        found => found,
+    }
+}
+
+fn read<T>(
+    ipam: Option<&Map<String, Value>>,
+    key: &str,
+    understand: impl Fn(&Value) -> Option<T>,
+    needed: &str,
+) -> Found<T> {
+    let value = ipam.and_then(|ipam| go_value(ipam, key));
+    match value.filter(|value| !value.is_null()) {
+        None => Found::Absent,
+        Some(value) => match understand(value) {
+            Some(value) => Found::Present(value),
+            None => Found::Malformed(format!(
+                "ipam.{key}: found {}, needed {needed}",
+                go_json::kind(value)
+            )),
+        },
+    }
+}

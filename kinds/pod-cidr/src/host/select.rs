@@ -1,0 +1,85 @@
+//! What of the kernel's tables lies in either range.
+
+use ipnet::IpNet;
+
+use calico::kernel::{
+    Shared, addresses, is_calicos, is_calicos_link, is_to_pod, is_tunnel, listed_routes, rules, shared,
+};
+use engine::found::Found;
+use engine::kernel::{BIRD, Device, MAIN_TABLE, Route, RouteKind, Tables};
+
+use super::{Conflist, HostFacts, HostSettings, InNew, InOld, Uplink};
+
+/// Chooses what counts for the change from one range to the other.
+pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables) -> HostFacts {
+    let mut tunnels: Vec<Device> = tables
+        .devices
+        .iter()
+        .filter(|device| is_tunnel(&device.name))
+        .cloned()
+        .collect();
+    tunnels.sort_by(|left, right| left.name.cmp(&right.name));
+    HostFacts {
+        conflist,
+        in_old: in_old(settings, tables),
+        in_new: in_new(&settings.to, tables),
+        tunnels,
+        uplink: uplink(&settings.to, tables),
+    }
+}
+
+fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
+    // A pod whose address is in the new range, too, has nowhere to go.
+    let is_old = |net: &IpNet| settings.from.contains(net) && !settings.to.contains(net);
+    let routes = listed_routes(tables, |route| is_old(&route.destination));
+    let (discards, others): (Vec<Route>, Vec<Route>) =
+        routes.into_iter().partition(|route| route.kind.discards());
+    let (pods, blocks): (Vec<Route>, Vec<Route>) = others.into_iter().partition(is_to_pod);
+    InOld {
+        pods: pods.into_iter().collect(),
+        blocks: blocks.into_iter().collect(),
+        discards: discards.into_iter().collect(),
+        addresses: addresses(tables, |address| is_old(&IpNet::from(address.address.addr()))),
+        rules: rules(tables, is_old),
+    }
+}
+
+/// What shares an address with this range, and is not Calico's.
+fn in_new(to: &IpNet, tables: &Tables) -> InNew {
+    let Shared {
+        routes,
+        addresses,
+        rules,
+    } = shared(std::slice::from_ref(to), tables, is_calicos, is_calicos_link);
+    // The one that reaches beyond the pool is nobody's block.
+    let (announced, routes): (Vec<Route>, Vec<Route>) = routes
+        .into_iter()
+        .partition(|route| route.protocol == BIRD && to.contains(&route.destination));
+    InNew {
+        routes: routes.into_iter().collect(),
+        announced: announced.into_iter().collect(),
+        addresses,
+        rules,
+    }
+}
+
+/// The link of the default route with the lowest metric in the main table.
+fn uplink(range: &IpNet, tables: &Tables) -> Option<Uplink> {
+    let is_default = |route: &&Route| {
+        route.kind == RouteKind::Unicast
+            && route.table == MAIN_TABLE
+            && route.destination.prefix_len() == 0
+            && route.destination.addr().is_ipv4() == range.addr().is_ipv4()
+    };
+    let route = tables
+        .routes
+        .iter()
+        .filter(is_default)
+        .min_by_key(|route| route.metric)?;
+    let name = route.hops.first()?.link.as_deref()?;
+    let device = tables.devices.iter().find(|device| device.name == name)?;
+    Some(Uplink {
+        name: device.name.clone(),
+        mtu: device.mtu,
+    })
+}

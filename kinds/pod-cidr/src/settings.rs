@@ -1,0 +1,145 @@
+//! What the migration works with: what the user wrote, what the cluster shows, the default.
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::datastore::{Datastore, in_kubernetes};
+use engine::sourced::Sourced;
+
+/// How pods leave the old range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mode {
+    /// Workload by workload, wherever their pods are.
+    #[default]
+    ByWorkload,
+    /// Node by node: cordon, drain, look at the host, uncordon. For clusters whose nodes are rolled anyway.
+    ByNode,
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Family {
+    /// IPv4.
+    #[serde(rename = "IPv4")]
+    Ipv4,
+    /// IPv6.
+    #[serde(rename = "IPv6")]
+    Ipv6,
+}
+
+impl Family {
+    /// Of this range.
+    pub fn of(range: &IpNet) -> Self {
+        match range {
+            IpNet::V4(_) => Self::Ipv4,
+            IpNet::V6(_) => Self::Ipv6,
+        }
+    }
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+        }
+    }
+}
+
+/// What the user wrote, as far as the settings depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Range of the pool that pods leave.
+    pub from: IpNet,
+    /// Range of the pool that they come to.
+    pub to: IpNet,
+    /// The family of both, where the user said it.
+    pub family: Option<Family>,
+    /// Prefix length of the new pool's blocks, where the user said it.
+    pub block_size: Option<u8>,
+}
+
+/// What the migration works with; saved before the first change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// Range of the pool that pods leave.
+    #[schemars(with = "Sourced<String>")]
+    pub from: Sourced<IpNet>,
+    /// Range of the pool that they come to.
+    #[schemars(with = "Sourced<String>")]
+    pub to: Sourced<IpNet>,
+    /// Name of the `IPPool` that they leave.
+    pub old_pool: Sourced<String>,
+    /// Name of the `IPPool` that they come to.
+    pub new_pool: Sourced<String>,
+    /// Prefix length of its blocks.
+    pub block_size: Sourced<u8>,
+    /// Namespace of Calico's `DaemonSet`.
+    pub calico_daemon_set_namespace: Sourced<String>,
+    /// Its name.
+    pub calico_daemon_set_name: Sourced<String>,
+    /// Where Calico keeps its pools and its IPAM.
+    #[serde(default = "in_kubernetes")]
+    pub datastore: Sourced<Datastore>,
+}
+
+impl Settings {
+    /// Namespace and name of Calico's `DaemonSet`.
+    pub fn calico_daemon_set(&self) -> (&str, &str) {
+        (
+            &self.calico_daemon_set_namespace.value,
+            &self.calico_daemon_set_name.value,
+        )
+    }
+
+    /// Ranges whose pods stay where they are when pods are led to this pool: its own, and those of every pool that this migration
+    /// is not about. `pools` are all of them, by name.
+    pub fn stay<'pools>(
+        &self,
+        target: &IpNet,
+        pools: impl Iterator<Item = (&'pools str, IpNet)>,
+    ) -> Vec<IpNet> {
+        pools
+            .filter(|(name, _)| *name != self.old_pool.value && *name != self.new_pool.value)
+            .map(|(_, range)| range)
+            .chain([*target])
+            .collect()
+    }
+}
+
+/// Name of the pool that is made for this range: a name of Kubernetes', the same at each look.
+pub fn pool_name(range: &IpNet) -> String {
+    let address: String = range
+        .addr()
+        .to_string()
+        .chars()
+        .map(|letter| {
+            if letter.is_ascii_alphanumeric() {
+                letter
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let family = match range {
+        IpNet::V4(_) => "ipv4",
+        IpNet::V6(_) => "ipv6",
+    };
+    format!("{family}-{}-{}", address.trim_matches('-'), range.prefix_len())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("10.200.0.0/16", "ipv4-10-200-0-0-16")]
+    #[case("fd00:10:200::/56", "ipv6-fd00-10-200-56")]
+    #[case("::/8", "ipv6--8")]
+    fn names_of_pools(#[case] range: &str, #[case] name: &str) {
+        assert_eq!(pool_name(&range.parse().unwrap()), name);
+    }
+}

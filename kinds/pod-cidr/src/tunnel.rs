@@ -1,0 +1,86 @@
+//! The ends of tunnels as Calico's IPAM has them: an address of the node's own, under a handle and attributes that say what it is for.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::ipam::{self, Block, attribute};
+use calico::{Allocation, family};
+
+/// How Calico knows the address of one kind of tunnel.
+pub(super) struct Tunnel {
+    /// The last part of the key of the Node's annotation.
+    pub(super) annotation: &'static str,
+    /// The value of attribute `type`.
+    pub(super) attribute: &'static str,
+    /// What the handle begins with, before the node's name.
+    handle: &'static str,
+}
+
+impl Tunnel {
+    /// The address as Calico would write it for this node's tunnel.
+    pub(super) fn end(&self, node: &str, block: &Block, address: IpAddr) -> Held {
+        Held {
+            node: node.to_owned(),
+            block: block.range,
+            allocation: Allocation {
+                address,
+                handle: format!("{}{node}", self.handle),
+                attributes: BTreeMap::from([
+                    (attribute::NODE.to_owned(), node.to_owned()),
+                    (attribute::TYPE.to_owned(), self.attribute.to_owned()),
+                ]),
+            },
+        }
+    }
+
+    /// Whether an address was written for this node's tunnel. As Calico itself judges: by node and type.
+    pub(super) fn is_of(&self, node: &str, found: &ipam::Allocation) -> bool {
+        found.says(attribute::NODE) == Some(node) && found.says(attribute::TYPE) == Some(self.attribute)
+    }
+}
+
+/// IPv4 only: no other address is kept.
+pub(super) const TUNNELS: [Tunnel; 2] = [
+    Tunnel {
+        annotation: "IPv4VXLANTunnelAddr",
+        attribute: family::IPV4.tunnel_type,
+        handle: family::IPV4.tunnel_handle,
+    },
+    Tunnel {
+        annotation: "IPv4IPIPTunnelAddr",
+        attribute: "ipipTunnelAddress",
+        handle: "ipip-tunnel-addr-",
+    },
+];
+
+/// An address as Calico's IPAM has it, or is to have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Name of the Node.
+    pub node: String,
+    /// The block.
+    pub block: IpNet,
+    /// Address, handle and attributes, as Calico writes them for the end of a tunnel.
+    pub allocation: Allocation,
+}
+
+impl Held {
+    /// An allocation of this node's, as Calico's IPAM has it.
+    pub(super) fn of(node: &str, block: &Block, found: &ipam::Allocation) -> Self {
+        Self {
+            node: node.to_owned(),
+            block: block.range,
+            allocation: Allocation {
+                address: found.address,
+                handle: found.handle.clone().unwrap_or_default(),
+                attributes: found
+                    .attributes
+                    .iter()
+                    .map(|(key, value)| (key.to_string(), value.to_string()))
+                    .collect(),
+            },
+        }
+    }
+}

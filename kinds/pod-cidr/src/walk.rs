@@ -1,0 +1,691 @@
+//! Every state that a change of range can be in, by every step, every answer of the cluster, every word of the operator and
+//! everything that somebody else may do to the pools: nothing unsafe is ever decided, and whoever is led somewhere arrives, by
+//! steps of ours and answers of the cluster alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use jiff::{SignedDuration, Timestamp};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::by_node::{self, Cordon};
+use super::decide::{Policy, PoolView, Step, View, Which, decide};
+use super::mentions::{self, Mention, Needs};
+use super::pools::{self, NO_NODE, Openness};
+use engine::decision::{Decision, Direction, Wait, WaitReason};
+use engine::drain::{Permissions, Pod};
+use engine::evict::PodName;
+use engine::moves::{self, Health, Resident, Role, Workload};
+use engine::owner::Owner;
+
+/// The two pods of the Deployment.
+const HEALTH: Health = Health {
+    stalled: false,
+    wanted: 2,
+    ill: 0,
+    at_once: 1,
+};
+/// The nodes, in the order in which they are worked on.
+const NODES: [&str; 2] = ["a", "b"];
+const OLD: &str = "10.244.0.0/16";
+const NEW: &str = "10.200.0.0/16";
+const SOAK: SignedDuration = SignedDuration::from_secs(3600);
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+/// Where a pod has its address from, and whether it is Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    Ready(Which),
+    Terminates(Which),
+    /// Its successor is not made, or waits for an address.
+    Gone,
+    Starts(Which),
+}
+
+impl Life {
+    fn range(self) -> Option<Which> {
+        match self {
+            Self::Ready(which) | Self::Terminates(which) | Self::Starts(which) => Some(which),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// For how long nobody has been seen to have an address of the range that is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Empty {
+    No,
+    Once,
+    Twice,
+    Soaked,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    direction: Direction,
+    old: Openness,
+    new: Openness,
+    /// The first is on the first node, the second one on the second, wherever it has its address from.
+    pods: [Life; 2],
+    /// Which nodes are cordoned by us; `None` where pods leave workload by workload.
+    cordons: Option<[bool; 2]>,
+    /// Whether Calico's IPAM has a block of the range.
+    old_block: bool,
+    new_block: bool,
+    /// An address of the range that is left that no pod has.
+    leak: bool,
+    probed: bool,
+    /// Whether everybody who has to knows both ranges.
+    widened: bool,
+    followed: bool,
+    /// The range of which agents keep addresses on their hosts.
+    kept: Option<Which>,
+    empty: Empty,
+    /// Whether hosts have routes into the range that is left.
+    routes: bool,
+    done: bool,
+}
+
+fn spec(base: &Value, openness: Openness) -> Option<Value> {
+    match openness {
+        Openness::Absent => None,
+        Openness::ToEverybody => Some(base.clone()),
+        Openness::Closed | Openness::ToWhoNamesIt => {
+            let mut spec = base.clone();
+            spec["disabled"] = (openness == Openness::Closed).into();
+            spec["nodeSelector"] = NO_NODE.into();
+            Some(spec)
+        }
+        Openness::Narrowed => {
+            let mut spec = base.clone();
+            let change = pools::narrowing(base, "all()", "old", 0).expect("an open pool is not narrowed");
+            spec["nodeSelector"] = change["nodeSelector"].clone();
+            Some(spec)
+        }
+    }
+}
+
+fn some<T>(there: bool, what: T) -> Vec<T> {
+    there.then_some(what).into_iter().collect()
+}
+
+fn number(pod: &PodName) -> usize {
+    pod.name.trim_start_matches("web-").parse().unwrap()
+}
+
+impl World {
+    const START: Self = Self {
+        direction: Direction::There,
+        old: Openness::ToEverybody,
+        new: Openness::Absent,
+        pods: [Life::Ready(Which::Old); 2],
+        cordons: None,
+        old_block: true,
+        new_block: false,
+        leak: false,
+        probed: false,
+        widened: false,
+        followed: false,
+        kept: None,
+        empty: Empty::No,
+        routes: true,
+        done: false,
+    };
+
+    fn target(&self) -> Which {
+        match self.direction {
+            Direction::There => Which::New,
+            Direction::Back => Which::Old,
+        }
+    }
+
+    /// The pool that is left.
+    fn left(&self) -> Which {
+        match self.direction {
+            Direction::There => Which::Old,
+            Direction::Back => Which::New,
+        }
+    }
+
+    fn openness(&self, which: Which) -> Openness {
+        match which {
+            Which::Old => self.old,
+            Which::New => self.new,
+        }
+    }
+
+    fn block(&mut self, which: Which) -> &mut bool {
+        match which {
+            Which::Old => &mut self.old_block,
+            Which::New => &mut self.new_block,
+        }
+    }
+
+    fn has(&self, which: Which) -> bool {
+        self.pods.iter().any(|life| life.range() == Some(which))
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        let pods = self.pods.iter().enumerate().filter_map(|(number, life)| {
+            let address = match life.range()? {
+                Which::Old => "10.244.0.7",
+                Which::New => "10.200.0.7",
+            };
+            Some(Pod {
+                namespace: "default".to_owned(),
+                name: format!("web-{number}"),
+                node: NODES[number].to_owned(),
+                uid: format!("{number}-{life:?}"),
+                controller: Some(("ReplicaSet".to_owned(), "web".to_owned())),
+                ready: matches!(life, Life::Ready(_)),
+                deleted_at: matches!(life, Life::Terminates(_)).then(|| at(0)),
+                addresses: vec![address.parse().unwrap()],
+                ..Pod::default()
+            })
+        });
+        pods.collect()
+    }
+
+    fn empty_since(&self) -> Option<Timestamp> {
+        match self.empty {
+            Empty::No => None,
+            Empty::Once => Some(at(0)),
+            Empty::Twice => Some(at(-60)),
+            Empty::Soaked => Some(at(-7200)),
+        }
+    }
+
+    /// What is decided now.
+    fn decide(&self) -> Decision<Step> {
+        let workload = Workload {
+            kind: "Deployment".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        };
+        let pods = self.pods();
+        let residents: Vec<Resident<'_>> = pods
+            .iter()
+            .map(|pod| Resident {
+                pod,
+                workload: Some(&workload),
+                role: Role::Any,
+                made_since: false,
+            })
+            .collect();
+        let health = BTreeMap::from([(workload.clone(), HEALTH)]);
+        let ranges: [IpNet; 2] = [OLD.parse().unwrap(), NEW.parse().unwrap()];
+        let open = json!({ "cidr": OLD, "vxlanMode": "Always", "natOutgoing": true });
+        let wanted = pools::wanted(&open, &ranges[1], 26);
+        let specs = [spec(&open, self.old), spec(&wanted, self.new)];
+        let blocks = [some(self.old_block, ranges[0]), some(self.new_block, ranges[1])];
+        let leaks = some(self.leak, "handle k8s-pod-network.1".to_owned());
+        let routes = some(self.routes, "node a".to_owned());
+        let target = match self.target() {
+            Which::Old => &ranges[..1],
+            Which::New => &ranges[1..],
+        };
+        let (said, left_range) = (self.said(ranges), ranges[usize::from(self.left() == Which::New)]);
+        let pool = |which, index: usize| PoolView {
+            which,
+            name: "pool",
+            range: ranges[index],
+            spec: specs[index].as_ref(),
+            terminating: false,
+            blocks: &blocks[index],
+            holders: if which == self.left() { &leaks } else { &[] },
+            empty_since: self.empty_since(),
+            routes: &routes,
+        };
+        let view = View {
+            direction: self.direction,
+            old: pool(Which::Old, 0),
+            new: pool(Which::New, 1),
+            wanted: &wanted,
+            widen: &mentions::widen(&said, &left_range, &target[0]),
+            ends: None,
+            kept_in_left: self.is_kept(self.left()),
+            kept_in_target: self.is_kept(self.target()),
+            unread: None,
+            strange_pool: None,
+            to_hold: &[],
+            to_release: &[],
+            switched: None,
+            canary: (!self.probed).then(|| Wait {
+                reason: WaitReason::ProbePending,
+                message: String::new(),
+                until: None,
+            }),
+            redundancy: None,
+            follow_up: &mentions::follow_up(&said, &ranges[0], &ranges[1]),
+            rolling: None,
+            moves: moves::View {
+                residents: &residents,
+                movers: moves::Movers::OutOf(target),
+                budgets: &[],
+                refusals: &BTreeMap::new(),
+                workloads: &health,
+                only: None,
+            },
+            nodes: None,
+        };
+        let nodes = self.cordons.map(|cordons| {
+            [0, 1].map(|number| by_node::Node {
+                name: NODES[number],
+                ready: true,
+                cordon: if cordons[number] {
+                    Cordon::Ours
+                } else {
+                    Cordon::None
+                },
+                takes_pods: !cordons[number],
+                unsettled: None,
+            })
+        });
+        let view = View {
+            nodes: nodes.as_ref().map(<[_; 2]>::as_slice),
+            ..view
+        };
+        let moves = moves::Policy {
+            pods_at_once: 10,
+            permissions: Permissions::default(),
+            delete_bare_pods: false,
+        };
+        let policy = Policy {
+            moves,
+            nodes_at_once: 1,
+            soak: SOAK,
+            hold: None,
+        };
+        decide(&view, &policy, at(10)).decision
+    }
+
+    /// Who says which range: people change what is the cluster's, and tenants say either one alone for ever.
+    fn said(&self, ranges: [IpNet; 2]) -> [Mention; 4] {
+        let mention = |owner: Owner, ranges: &[IpNet], needs| Mention {
+            object: "a place".to_owned(),
+            owner,
+            ranges: ranges.to_vec(),
+            more: 0,
+            needs,
+            fix: String::new(),
+        };
+        let tenant = || Owner::Tenant("shop".to_owned());
+        let known = match (self.widened, self.left()) {
+            (true, _) => &ranges[..],
+            (false, Which::Old) => &ranges[..1],
+            (false, Which::New) => &ranges[1..],
+        };
+        [
+            mention(Owner::Cluster, known, Needs::Both),
+            mention(
+                Owner::Cluster,
+                &ranges[usize::from(self.followed)..][..1],
+                Needs::New,
+            ),
+            mention(tenant(), &ranges[..1], Needs::BothThenNew),
+            mention(tenant(), &ranges[1..], Needs::BothThenNew),
+        ]
+    }
+
+    fn is_kept(&self, which: Which) -> Option<Wait> {
+        (self.kept == Some(which)).then(|| Wait {
+            reason: WaitReason::AgentWorking,
+            message: String::new(),
+            until: None,
+        })
+    }
+
+    /// What must never happen, whatever came before.
+    fn assert_safe(&self, step: &Step) {
+        if let Step::Open(which, Openness::ToEverybody) = step {
+            let is_open = |which| self.openness(which) == Openness::ToEverybody;
+            let is_only = !is_open(Which::Old) && !is_open(Which::New);
+            assert!(
+                is_only || self.widened,
+                "opened to who does not know it: {self:?}"
+            );
+            assert!(
+                is_only || self.kept != Some(*which),
+                "opened while a host has addresses of it: {self:?}"
+            );
+        }
+        match step {
+            Step::Open(Which::New, Openness::ToEverybody) => assert!(
+                self.probed || self.old == Openness::Absent,
+                "opened unproved: {self:?}"
+            ),
+            Step::Open(which, Openness::Closed) => {
+                let other = match which {
+                    Which::Old => Which::New,
+                    Which::New => Which::Old,
+                };
+                let other = self.openness(other);
+                assert_eq!(
+                    other,
+                    Openness::ToEverybody,
+                    "nobody would get an address: {self:?}"
+                );
+                assert!(
+                    *which == Which::New || self.probed,
+                    "closed for an unproved one: {self:?}"
+                );
+            }
+            Step::Evict(pods) => self.assert_evicts(pods),
+            Step::ReleaseBlocks(_) | Step::DeletePool(_) => {
+                assert!(!self.has(self.left()), "{step:?} under living pods: {self:?}");
+                assert!(!self.leak, "{step:?} with a leak: {self:?}");
+                assert!(self.empty >= Empty::Twice, "{step:?} after one look: {self:?}");
+                assert!(
+                    self.kept != Some(self.left()) || !*self.clone().block(self.left()),
+                    "{step:?} while a host has addresses of them: {self:?}"
+                );
+                assert!(
+                    self.left() == Which::New || self.followed,
+                    "{step:?} though somebody says the range still: {self:?}"
+                );
+                if let Step::DeletePool(which) = step {
+                    assert_eq!(*which, self.left(), "{self:?}");
+                    assert!(
+                        !*self.clone().block(*which),
+                        "its blocks would be nobody's: {self:?}"
+                    );
+                    assert!(
+                        *which == Which::New || self.empty == Empty::Soaked,
+                        "deleted too early: {self:?}"
+                    );
+                }
+            }
+            Step::Cordon(_) => {
+                assert_eq!(self.cordons, Some([false; 2]), "two nodes at once: {self:?}");
+            }
+            Step::Uncordon(node) => {
+                let number = NODES.iter().position(|name| name == node).unwrap();
+                assert_ne!(
+                    self.pods[number].range(),
+                    Some(self.left()),
+                    "its pod is there still: {self:?}"
+                );
+            }
+            Step::Complete => {
+                assert!(
+                    self.cordons.is_none_or(|cordons| cordons == [false; 2]),
+                    "done, with a cordon: {self:?}"
+                );
+                let left = self.left();
+                assert_eq!(self.openness(left), Openness::Absent, "{self:?}");
+                assert_eq!(self.openness(self.target()), Openness::ToEverybody, "{self:?}");
+                assert!(!self.has(left) && !*self.clone().block(left), "{self:?}");
+                assert!(!self.routes, "done, with routes: {self:?}");
+            }
+            Step::CreatePool
+            | Step::Scale(..)
+            | Step::Narrow(..)
+            | Step::TakeOff(..)
+            | Step::RestartCalicoNode(_)
+            | Step::HoldEnds(_)
+            | Step::ReleaseEnds(_)
+            | Step::Open(
+                _,
+                Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt | Openness::Absent,
+            ) => {}
+        }
+    }
+
+    fn assert_evicts(&self, pods: &[PodName]) {
+        let target = self.openness(self.target());
+        assert_eq!(
+            target,
+            Openness::ToEverybody,
+            "it would come back to the same range: {self:?}"
+        );
+        let is_ready = |life: &&Life| matches!(life, Life::Ready(_));
+        let in_work = |pod: &PodName| self.cordons.is_none_or(|cordons| cordons[number(pod)]);
+        assert!(pods.iter().all(in_work), "its node takes pods: {self:?}");
+        let lacking = self.pods.iter().filter(|life| !is_ready(life)).count();
+        let of_ready = pods.iter().any(|pod| is_ready(&&self.pods[number(pod)]));
+        assert!(
+            !of_ready || (lacking == 0 && pods.len() == 1),
+            "the workload would lack two: {self:?}"
+        );
+    }
+
+    fn after(mut self, step: &Step) -> Self {
+        match step {
+            Step::CreatePool => self.new = Openness::Closed,
+            Step::Scale(..)
+            | Step::Narrow(..)
+            | Step::TakeOff(..)
+            | Step::RestartCalicoNode(_)
+            | Step::HoldEnds(_)
+            | Step::ReleaseEnds(_) => {}
+            Step::Open(Which::Old, openness) => self.old = *openness,
+            Step::Open(Which::New, openness) => self.new = *openness,
+            Step::Evict(pods) => {
+                for pod in pods {
+                    let life = &mut self.pods[number(pod)];
+                    *life = life.range().map_or(Life::Gone, Life::Terminates);
+                }
+            }
+            Step::Cordon(node) | Step::Uncordon(node) => {
+                let number = NODES.iter().position(|name| name == node).unwrap();
+                if let Some(cordons) = &mut self.cordons {
+                    cordons[number] = matches!(step, Step::Cordon(_));
+                }
+            }
+            Step::ReleaseBlocks(ranges) if ranges[0].to_string() == OLD => self.old_block = false,
+            Step::ReleaseBlocks(_) => self.new_block = false,
+            Step::DeletePool(Which::Old) => self.old = Openness::Absent,
+            Step::DeletePool(Which::New) => self.new = Openness::Absent,
+            Step::Complete => self.done = true,
+        }
+        self
+    }
+
+    fn changed(&self, changes: &[&dyn Fn(&mut Self)]) -> Vec<Self> {
+        let mut worlds: Vec<Self> = changes
+            .iter()
+            .map(|change| {
+                let mut world = *self;
+                change(&mut world);
+                world
+            })
+            .collect();
+        worlds.retain(|world| world != self);
+        worlds
+    }
+
+    /// What the cluster answers, and what a person does whom a wait has named.
+    fn answers(&self) -> Vec<Self> {
+        let open = [self.target(), self.left()]
+            .into_iter()
+            .find(|which| self.openness(*which) == Openness::ToEverybody);
+        let mut worlds = Vec::new();
+        for number in 0..self.pods.len() {
+            worlds.extend(self.changed(&[&|world| {
+                let life = &mut world.pods[number];
+                match (*life, open) {
+                    (Life::Terminates(_), _) => *life = Life::Gone,
+                    (Life::Starts(which), _) => *life = Life::Ready(which),
+                    (Life::Gone, Some(which)) => {
+                        *life = Life::Starts(which);
+                        *world.block(which) = true;
+                    }
+                    (Life::Ready(_), _) | (Life::Gone, None) => {}
+                }
+            }]));
+        }
+        let somebody = self.has(self.left()) || self.leak;
+        worlds.extend(self.changed(&[
+            &|world| {
+                if world.new >= Openness::ToWhoNamesIt {
+                    world.probed = true;
+                    world.new_block = true;
+                }
+            },
+            &|world| {
+                if world.leak {
+                    world.leak = false;
+                    world.empty = Empty::No;
+                }
+            },
+            &|world| world.followed = true,
+            &|world| world.widened = true,
+            // They are told to at this moment, and not to at others.
+            &|world| world.kept = None,
+            &|world| {
+                let left = world.left();
+                world.routes =
+                    world.routes && (world.openness(left) != Openness::Absent || *world.block(left));
+            },
+            &|world| {
+                world.empty = match (somebody, world.empty) {
+                    (true, _) => Empty::No,
+                    (false, Empty::No) => Empty::Once,
+                    (false, Empty::Once) => Empty::Twice,
+                    (false, Empty::Twice | Empty::Soaked) => Empty::Soaked,
+                };
+            },
+        ]));
+        worlds
+    }
+
+    /// What anybody else may do at any moment.
+    fn surprises(&self) -> Vec<Self> {
+        let mut worlds = self.changed(&[
+            // The operator thinks better of it.
+            &|world| {
+                world.direction = match world.direction {
+                    Direction::There => Direction::Back,
+                    Direction::Back => Direction::There,
+                };
+                world.empty = Empty::No;
+                world.probed = false;
+                world.leak = false;
+                world.routes = true;
+            },
+            // One of these at a time, and none where pods leave node by node, where it is the same: the
+            // states of all of them together would be too many.
+            &|world| {
+                if world.widened && !world.leak && world.cordons.is_none() {
+                    world.kept = Some(world.left());
+                }
+            },
+            &|world| {
+                world.widened = world.kept.is_some() || world.leak || world.cordons.is_some();
+            },
+            // A pod's sandbox goes, and its address stays, however long nobody had one before.
+            &|world| world.leak = world.leak || (world.kept.is_none() && world.widened),
+            &|world| world.old = open_or(world.old, Openness::Closed),
+            &|world| world.old = open_or(world.old, Openness::Absent),
+            &|world| world.old = open_or(world.old, Openness::ToEverybody),
+            &|world| world.old = open_or(world.old, Openness::Narrowed),
+            &|world| world.new = open_or(world.new, Openness::Narrowed),
+            &|world| world.new = open_or(world.new, Openness::Closed),
+            &|world| world.new = open_or(world.new, Openness::Absent),
+            &|world| world.new = open_or(world.new, Openness::ToEverybody),
+        ]);
+        // Its owner replaces a pod.
+        for number in 0..self.pods.len() {
+            worlds.extend(self.changed(&[&|world| {
+                if let Life::Ready(which) = world.pods[number] {
+                    world.pods[number] = Life::Terminates(which);
+                }
+            }]));
+        }
+        // Nobody is seen to have gone before he has.
+        for world in &mut worlds {
+            if world.has(world.left()) {
+                world.empty = Empty::No;
+            }
+        }
+        worlds
+    }
+
+    /// Where it ends: nowhere that anybody could be led to is left.
+    fn is_halted(&self) -> bool {
+        match self.direction {
+            Direction::There => (self.old, self.new) == (Openness::Absent, Openness::Absent),
+            Direction::Back => self.old == Openness::Absent,
+        }
+    }
+}
+
+/// A pool that is not there cannot be opened or closed.
+fn open_or(there: Openness, changed: Openness) -> Openness {
+    if there == Openness::Absent { there } else { changed }
+}
+
+/// What follows a state: by our own step and the cluster's answers, and by anybody else.
+struct Follows {
+    ours: Vec<World>,
+    others: Vec<World>,
+}
+
+fn explore(start: World) -> BTreeMap<World, Follows> {
+    let mut known: BTreeMap<World, Follows> = BTreeMap::new();
+    let mut open = vec![start];
+    while let Some(world) = open.pop() {
+        if known.contains_key(&world) {
+            continue;
+        }
+        let mut follows = Follows {
+            ours: Vec::new(),
+            others: Vec::new(),
+        };
+        if !world.done {
+            match world.decide() {
+                Decision::Run(step) => {
+                    world.assert_safe(&step);
+                    let after = world.after(&step);
+                    assert_ne!(after, world, "{step:?} changes nothing");
+                    follows.ours.push(after);
+                }
+                Decision::Wait(_) => {}
+                Decision::Halt(_) => assert!(world.is_halted(), "halted: {world:?}"),
+                Decision::Settled => panic!("{world:?}"),
+            }
+            follows.ours.extend(world.answers());
+            follows.others = world.surprises();
+        }
+        open.extend(follows.ours.iter().chain(&follows.others).copied());
+        known.insert(world, follows);
+    }
+    known
+}
+
+#[rstest]
+#[case::workload_by_workload(None)]
+#[case::node_by_node(Some([false; 2]))]
+fn nothing_unsafe_is_ever_decided_and_whoever_is_led_somewhere_arrives(#[case] cordons: Option<[bool; 2]>) {
+    let known = explore(World {
+        cordons,
+        widened: cordons.is_some(),
+        ..World::START
+    });
+    assert!(known.len() > 10_000, "{} states", known.len());
+    let mut before: BTreeMap<World, Vec<World>> = BTreeMap::new();
+    for (world, follows) in &known {
+        for next in &follows.ours {
+            before.entry(*next).or_default().push(*world);
+        }
+    }
+    // Nobody turns around on these edges: each direction has its own end.
+    let mut open: Vec<World> = known.keys().filter(|world| world.done).copied().collect();
+    let mut arriving = BTreeSet::new();
+    while let Some(world) = open.pop() {
+        if arriving.insert(world) {
+            open.extend(before.get(&world).into_iter().flatten());
+        }
+    }
+    for world in known.keys() {
+        assert!(
+            arriving.contains(world) || world.is_halted(),
+            "nothing leads on from there: {world:?}"
+        );
+    }
+}

@@ -1,0 +1,363 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::fixture::{self, cluster, host_mut, judge, judge_with, only, pod, policy, service, settings_to};
+use super::*;
+use crate::facts::{Mention, Quota, Room};
+use crate::host::{LocalTraffic, ProxyMode};
+use crate::ranges::ServiceCidr;
+use engine::check::worst;
+use engine::cluster::{Malformed, Needed, NotUnderstood};
+use engine::drain::{Budget, Pod, Selector};
+use engine::found::Found;
+use engine::kernel::{Address, Listed};
+use engine::owner::Owner;
+
+#[test]
+fn a_good_cluster_passes_every_check_once() {
+    let checks = judge(|_| {});
+    assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
+    let mut found: Vec<&str> = checks.iter().map(|check| check.name.as_str()).collect();
+    found.sort_unstable();
+    assert_eq!(found, CheckName::ALL.map(CheckName::as_str));
+}
+
+/// `ALL` is in the order of the names, and each is there once.
+#[test]
+fn names_are_told_apart() {
+    let names: BTreeSet<&str> = CheckName::ALL.iter().map(|name| name.as_str()).collect();
+    let sorted: Vec<&str> = names.into_iter().collect();
+    assert_eq!(sorted, CheckName::ALL.map(CheckName::as_str));
+}
+
+#[test]
+fn a_cluster_that_was_not_looked_at_is_refused() {
+    let settings = fixture::settings(&cluster());
+    let checks = check(&settings, &ClusterFacts::default(), &policy());
+    for (name, expected) in [
+        ("AgentMissing", Verdict::Unknown),
+        ("ApiServerFlags", Verdict::Unknown),
+        ("ApiVersion", Verdict::Fail),
+        ("Permissions", Verdict::Unknown),
+    ] {
+        let of_name: Vec<Check> = checks
+            .iter()
+            .filter(|check| check.name == name)
+            .cloned()
+            .collect();
+        assert_eq!(worst(&of_name), expected, "{name}");
+    }
+}
+
+type Change = fn(&mut ClusterFacts);
+
+/// Each is wrong in one place: who is told what, where it was found.
+#[rstest]
+#[case::agent(CheckName::AgentMissing, Verdict::Fail, "Node b", "no report of an agent", |facts: &mut ClusterFacts| {
+    facts.hosts.remove("b");
+})]
+#[case::flag(CheckName::ApiServerFlags, Verdict::Fail, "API server 192.168.0.100", "10.97.0.0/16", |facts: &mut ClusterFacts| {
+    server(facts).ranges = Ok(vec!["10.97.0.0/16".parse().unwrap()]);
+})]
+#[case::flag_unknown(CheckName::ApiServerFlags, Verdict::Unknown, "API server 192.168.0.100", "403", |facts: &mut ClusterFacts| {
+    server(facts).ranges = Err("/flagz: 403".to_owned());
+})]
+#[case::certificate(CheckName::ApiServerFlags, Verdict::Warn, "API server 192.168.0.100", "is not for 172.31.0.1", |facts: &mut ClusterFacts| {
+    server(facts).addresses = Ok(vec!["10.96.0.1".parse().unwrap()]);
+})]
+#[case::no_api_server(CheckName::ApiServerFlags, Verdict::Unknown, "default/kubernetes", "none", |facts: &mut ClusterFacts| {
+    facts.api_servers.clear();
+})]
+#[case::bare_pod(CheckName::BarePods, Verdict::Warn, "Pod shop/alone", "has no controller", |facts: &mut ClusterFacts| {
+    facts.pods.push(Pod { controller: None, ..pod("alone") });
+})]
+#[case::budget(CheckName::DisruptionBudgets, Verdict::Fail, "shop/never", "0 disruptions allowed, 2 of 2", |facts: &mut ClusterFacts| {
+    facts.budgets.push(Budget {
+        namespace: "shop".to_owned(),
+        name: "never".to_owned(),
+        selector: Some(Selector::default()),
+        disruptions_allowed: 0,
+        current_healthy: 2,
+        desired_healthy: 2,
+        expected_pods: 2,
+        lets_unhealthy_go: false,
+    });
+})]
+#[case::empty_dir(CheckName::EmptyDir, Verdict::Fail, "Pod shop/cache", "scratch", |facts: &mut ClusterFacts| {
+    facts.pods.push(Pod { empty_dirs: vec!["scratch".to_owned()], ..pod("cache") });
+})]
+#[case::static_pod(CheckName::StaticPods, Verdict::Warn, "Pod shop/kube-apiserver-a", "static pod", |facts: &mut ClusterFacts| {
+    facts.pods.push(Pod { mirror: true, ..pod("kube-apiserver-a") });
+})]
+#[case::ipvs(CheckName::KubeProxy, Verdict::Fail, "Node b", "mode ipvs", |facts: &mut ClusterFacts| {
+    host_mut(facts).proxy_mode = Found::Present(ProxyMode::Ipvs);
+})]
+#[case::another_proxy(CheckName::KubeProxy, Verdict::Unknown, "Node b", "no rules of kube-proxy", |facts: &mut ClusterFacts| {
+    host_mut(facts).proxy_mode = Found::Absent;
+})]
+#[case::pods_not_read(CheckName::PodsTold, Verdict::Unknown, "Node b", "no capability SYS_PTRACE", |facts: &mut ClusterFacts| {
+    let what = "what pods were told cannot be read: the agent's pod has no capability SYS_PTRACE".to_owned();
+    host_mut(facts).carriers = Found::Malformed(what);
+})]
+#[case::two_modes(CheckName::KubeProxy, Verdict::Unknown, "Node b", "at once", |facts: &mut ClusterFacts| {
+    host_mut(facts).proxy_mode = Found::Malformed("rules in iptables and nftables at once".to_owned());
+})]
+#[case::pods_unknown(CheckName::KubeProxy, Verdict::Warn, "Node b", "knows pods by 10.0.0.0/24", |facts: &mut ClusterFacts| {
+    let ranges = vec!["10.0.0.0/24".parse().unwrap()];
+    host_mut(facts).local_traffic = Found::Present(LocalTraffic { ranges, links: Vec::new() });
+})]
+#[case::malformed(CheckName::MalformedObjects, Verdict::Unknown, "ServiceCIDR odd", "no ranges", |facts: &mut ClusterFacts| {
+    facts.malformed.push(Malformed { object: "ServiceCIDR odd".to_owned(), problem: "no ranges".to_owned() });
+})]
+#[case::mention(CheckName::Mentions, Verdict::Warn, "ConfigMap kube-system/place", "10.96.0.10", |facts: &mut ClusterFacts| {
+    facts.mentions.push(Mention {
+        object: "ConfigMap kube-system/place: clusterDNS".to_owned(),
+        owner: Owner::Cluster,
+        says: vec!["10.96.0.10/32".parse().unwrap()],
+        more: 0,
+        fix: "write {new}.".to_owned(),
+    });
+})]
+#[case::of_a_tenant(CheckName::Mentions, Verdict::Warn, "Deployment shop/web", "10.96.0.1", |facts: &mut ClusterFacts| {
+    facts.mentions.push(Mention {
+        object: "Deployment shop/web: its pod template".to_owned(),
+        owner: Owner::Tenant("shop".to_owned()),
+        says: vec!["10.96.0.1/32".parse().unwrap()],
+        more: 0,
+        fix: "write {new}.".to_owned(),
+    });
+})]
+#[case::lameduck(CheckName::NameServers, Verdict::Warn, "ConfigMap kube-system/coredns", "0s", |facts: &mut ClusterFacts| {
+    facts.corefiles[0].1 = ".:53 {\n kubernetes cluster.local {\n }\n}".to_owned();
+})]
+#[case::own_path(CheckName::OwnPath, Verdict::Fail, "the coordinator's Deployment", "10.96.0.1", |facts: &mut ClusterFacts| {
+    facts.own_path = "10.96.0.1".to_owned();
+})]
+#[case::agents_path(CheckName::OwnPath, Verdict::Fail, "agent of Node b", "10.96.0.1", |facts: &mut ClusterFacts| {
+    host_mut(facts).api_server = "10.96.0.1".to_owned();
+})]
+#[case::permission(CheckName::Permissions, Verdict::Fail, "services/status", "denied", |facts: &mut ClusterFacts| {
+    let key = PERMISSIONS.iter().find(|it| it.key().contains("services/status")).unwrap().key();
+    facts.permissions.insert(key, false);
+})]
+#[case::nodes(CheckName::Ranges, Verdict::Fail, "spec.serviceCidr.to[0]", "172.31.7.7 of Node b", |facts: &mut ClusterFacts| {
+    facts.nodes.get_mut("b").unwrap().internal_addresses.push("172.31.7.7".parse().unwrap());
+})]
+#[case::pods(CheckName::Ranges, Verdict::Fail, "spec.serviceCidr.to[0]", "172.31.8.0/24 of Node b", |facts: &mut ClusterFacts| {
+    facts.pod_ranges.push(("Node b".to_owned(), "172.31.8.0/24".parse().unwrap()));
+    for host in facts.hosts.values_mut() {
+        host.local_traffic = Found::Present(LocalTraffic { ranges: Vec::new(), links: vec!["cni0".to_owned()] });
+    }
+})]
+#[case::somebodys_range(CheckName::Ranges, Verdict::Fail, "spec.serviceCidr.to[0]", "172.31.64.0/20 of ServiceCIDR more", |facts: &mut ClusterFacts| {
+    let ranges = vec!["172.31.64.0/20".parse().unwrap()];
+    facts.ranges.push(ServiceCidr { name: "more".to_owned(), ranges, ready: true, terminating: false });
+})]
+#[case::link(CheckName::Ranges, Verdict::Fail, "Node b", "docker0", |facts: &mut ClusterFacts| {
+    let link = Address { address: "172.31.9.1/24".parse().unwrap(), link: "docker0".to_owned() };
+    host_mut(facts).in_target.addresses = Listed { first: vec![link], more: 0 };
+})]
+#[case::refused(CheckName::Services, Verdict::Fail, "Service shop/web", "denied by policy no-names", |facts: &mut ClusterFacts| {
+    facts.refused.push(("Service shop/web".to_owned(), "denied by policy no-names".to_owned()));
+})]
+#[case::too_many_load_balancers(CheckName::LoadBalancers, Verdict::Fail, "of type LoadBalancer", "4001 addresses", |facts: &mut ClusterFacts| {
+    facts.services.extend((0..4000).map(|number| {
+        let (name, address) = (format!("crowd/many-{number}"), format!("10.96.{}.{}", 100 + number / 250, number % 250 + 1));
+        fixture::service(&name, &address, &json!({ "type": "LoadBalancer" }))
+    }));
+})]
+fn what_is_wrong_is_told(
+    #[case] name: CheckName,
+    #[case] verdict: Verdict,
+    #[case] object: &str,
+    #[case] found: &str,
+    #[case] change: Change,
+) {
+    let check = only(&judge(change), name);
+    assert_eq!(check.verdict, verdict, "{check:#?}");
+    assert!(check.object.contains(object), "{check:#?}");
+    assert!(check.found.contains(found), "{check:#?}");
+}
+
+fn server(facts: &mut ClusterFacts) -> &mut crate::facts::ApiServer {
+    facts.api_servers.values_mut().next().unwrap()
+}
+
+/// A person may have restarted some of the API servers before.
+#[test]
+fn an_api_server_that_has_the_new_flag_is_as_good() {
+    let checks = judge(|facts| server(facts).ranges = Ok(vec![fixture::TO.parse().unwrap()]));
+    assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
+}
+
+#[test]
+fn what_the_user_wrote_is_judged() {
+    let order = CheckPolicy {
+        order: vec!["shop/web".to_owned(), "shop/wbe".to_owned()],
+        ..policy()
+    };
+    let check = only(&judge_with(|_| {}, &order), CheckName::Services);
+    assert_eq!(
+        (check.object.as_str(), check.found.as_str()),
+        ("spec.serviceCidr.order[1]", "shop/wbe")
+    );
+
+    let lost = CheckPolicy {
+        keep_load_balancers: false,
+        ..policy()
+    };
+    let check = only(&judge_with(|_| {}, &lost), CheckName::LoadBalancers);
+    assert_eq!(
+        (check.object.as_str(), check.found.as_str()),
+        ("Service shop/front", "10.96.200.9")
+    );
+
+    let blind = CheckPolicy {
+        is_unwatched: true,
+        ..policy()
+    };
+    assert_eq!(
+        only(&judge_with(|_| {}, &blind), CheckName::TrafficGate).verdict,
+        Verdict::Warn
+    );
+
+    let deleting = CheckPolicy {
+        delete_bare_pods: true,
+        ..policy()
+    };
+    let alone = |facts: &mut ClusterFacts| {
+        facts.pods.push(Pod {
+            controller: None,
+            ..pod("alone")
+        });
+    };
+    let check = only(&judge_with(alone, &deleting), CheckName::BarePods);
+    assert!(check.found.contains("is deleted"), "{check:#?}");
+}
+
+#[test]
+fn reserved_ranges_are_nobodys_to_take() {
+    let facts = cluster();
+    let settings = settings_to("169.254.0.0/16", &facts);
+    let checks = check(&settings, &facts, &policy());
+    let ranges = checks.iter().find(|check| check.name == "Ranges").unwrap();
+    assert_eq!(ranges.verdict, Verdict::Fail);
+}
+
+#[test]
+fn a_range_has_room_for_services_and_their_helpers() {
+    let mut facts = cluster();
+    server(&mut facts).addresses = Ok(vec!["10.96.0.1".parse().unwrap(), "172.31.0.1".parse().unwrap()]);
+    let verdict = |to: &str| {
+        let checks = check(&settings_to(to, &facts), &facts, &policy());
+        only(&checks, CheckName::Room)
+    };
+    // Five Services, and ten at once with four helpers each.
+    let check = verdict("172.31.0.0/27");
+    assert_eq!(check.found, "30 addresses");
+    assert!(check.needed.starts_with("45: 5 Services"), "{check:#?}");
+    assert!(!verdict("172.31.0.0/30").found.is_empty(), "not even for each");
+}
+
+fn quota(rooms: &[(&str, u64, u64)]) -> Quota {
+    let rooms = rooms.iter().map(|&(resource, hard, used)| {
+        let room = Room { hard, used };
+        (resource.to_owned(), room)
+    });
+    Quota {
+        namespace: "shop".to_owned(),
+        name: "small".to_owned(),
+        rooms: rooms.collect::<BTreeMap<_, _>>(),
+        not_understood: Vec::new(),
+    }
+}
+
+/// In namespace shop three Services move, one of them with node ports: three helpers stay, three go with the exchange, four are bridges.
+#[rstest]
+#[case::none_allowed("services.loadbalancers", 0, 0, Some("let it allow 4"))]
+#[case::some("services.loadbalancers", 4, 1, Some("let it allow 5"))]
+#[case::enough("services.loadbalancers", 5, 1, None)]
+#[case::services("services", 15, 6, Some("let it allow 16"))]
+#[case::enough_services("services", 16, 6, None)]
+#[case::counted("count/services", 15, 6, Some("let it allow 16"))]
+#[case::node_ports("services.nodeports", 0, 0, None)]
+fn helpers_fit_into_quotas(
+    #[case] resource: &str,
+    #[case] hard: u64,
+    #[case] used: u64,
+    #[case] fix: Option<&str>,
+) {
+    let checks = judge(|facts| facts.quotas.push(quota(&[(resource, hard, used)])));
+    let Some(fix) = fix else {
+        assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
+        return;
+    };
+    let check = only(&checks, CheckName::Quotas);
+    assert_eq!(check.verdict, Verdict::Fail);
+    assert!(check.object.contains("shop/small"), "{check:#?}");
+    assert!(check.found.contains(&format!("{used} of {hard}")), "{check:#?}");
+    assert!(check.fix.contains(fix), "{check:#?}");
+}
+
+#[rstest]
+#[case::largest("services", u64::MAX, u64::MAX, Verdict::Fail)]
+#[case::more_than_allowed("services", 0, u64::MAX, Verdict::Fail)]
+#[case::without_bound("services", u64::MAX, 0, Verdict::Pass)]
+fn absurd_quotas_are_quotas(
+    #[case] resource: &str,
+    #[case] hard: u64,
+    #[case] used: u64,
+    #[case] verdict: Verdict,
+) {
+    let checks = judge(|facts| facts.quotas.push(quota(&[(resource, hard, used)])));
+    assert_eq!(worst(&checks), verdict, "{checks:#?}");
+}
+
+#[rstest]
+#[case::of_a_namespace_with_services_that_move("shop", Verdict::Warn)]
+#[case::of_another("quiet", Verdict::Pass)]
+fn a_quota_that_is_not_understood_warns_where_helpers_come(
+    #[case] namespace: &str,
+    #[case] verdict: Verdict,
+) {
+    let field = NotUnderstood {
+        field: "spec.hard.services".to_owned(),
+        found: "\"many\"".to_owned(),
+        needed: Needed::Quantity,
+    };
+    let odd = Quota {
+        namespace: namespace.to_owned(),
+        not_understood: vec![field],
+        ..quota(&[])
+    };
+    let checks = judge(|facts| facts.quotas.push(odd));
+    assert_eq!(worst(&checks), verdict, "{checks:#?}");
+}
+
+#[test]
+fn fewer_at_once_need_less_of_a_quota() {
+    let one = CheckPolicy {
+        services_at_once: 1,
+        ..policy()
+    };
+    let with = |facts: &mut ClusterFacts| facts.quotas.push(quota(&[("services.loadbalancers", 2, 0)]));
+    assert_eq!(worst(&judge_with(with, &one)), Verdict::Pass);
+    only(&judge_with(with, &policy()), CheckName::Quotas);
+}
+
+#[test]
+fn a_quota_of_a_namespace_without_services_that_move_says_nothing() {
+    let elsewhere = Quota {
+        namespace: "quiet".to_owned(),
+        ..quota(&[("services", 0, 0)])
+    };
+    let checks = judge(|facts| {
+        facts.quotas.push(elsewhere);
+        facts
+            .services
+            .push(service("quiet/peers", "None", &json!({ "ports": [] })));
+    });
+    assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
+}

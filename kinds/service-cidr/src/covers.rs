@@ -1,0 +1,138 @@
+//! Which ranges hold an address: what a `ServiceCIDR` has to say so that the address is not out of range.
+//!
+//! Kubernetes counts neither the first address of a range nor, of IPv4, the last one as its own (`PrefixContainsIP`, v1.36), so a
+//! range of one or two addresses holds nothing. The smallest that holds an address of IPv4 is a /30 with it in the middle.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// Addresses that load balancers keep, and the smallest ranges that hold them. Whoever looks for each range among them does not compute them
+/// each time: tenants make load balancers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    addresses: Vec<IpAddr>,
+    covers: BTreeSet<IpNet>,
+}
+
+impl Kept {
+    /// What holds these addresses.
+    pub fn of(addresses: Vec<IpAddr>) -> Self {
+        Self {
+            covers: covers(&addresses).into_iter().collect(),
+            addresses,
+        }
+    }
+
+    /// The addresses, in the order in which they were given.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
+    /// The smallest ranges that hold all of them, none within another.
+    pub fn covers(&self) -> &BTreeSet<IpNet> {
+        &self.covers
+    }
+}
+
+/// Whether a `ServiceCIDR` of this range holds the address.
+pub fn holds(range: &IpNet, address: &IpAddr) -> bool {
+    let is_last = range.addr().is_ipv4() && range.broadcast() == *address;
+    range.contains(address) && range.network() != *address && !is_last
+}
+
+/// The smallest range that holds the address; `None` for the first and the last address of all, which no range holds.
+fn smallest(address: IpAddr) -> Option<IpNet> {
+    let mut range = IpNet::from(address);
+    while !holds(&range, &address) {
+        range = range.supernet()?;
+    }
+    Some(range)
+}
+
+/// The smallest ranges that hold all of these addresses, none within another: of two that are deleted and hold each other's
+/// addresses both may go, and then nobody holds them.
+pub fn covers(addresses: &[IpAddr]) -> Vec<IpNet> {
+    let mut ranges: Vec<IpNet> = addresses
+        .iter()
+        .filter_map(|address| smallest(*address))
+        .collect();
+    // A wider range stands before those within it.
+    ranges.sort_by_key(|range| (range.network(), range.prefix_len()));
+    let mut covers: Vec<IpNet> = Vec::new();
+    for range in ranges {
+        // Ranges lie within one another or apart, so that in this order the last one alone can be around this.
+        if covers.last().is_none_or(|cover| !cover.contains(&range)) {
+            covers.push(range);
+        }
+    }
+    covers
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::first_of_a_range("10.96.0.1", "10.96.0.0/30")]
+    #[case::last_of_four("10.96.0.3", "10.96.0.0/29")]
+    #[case::first_of_four("10.96.0.4", "10.96.0.0/29")]
+    #[case::dns("10.96.0.10", "10.96.0.8/30")]
+    #[case::last_of_eight("10.96.0.7", "10.96.0.0/28")]
+    #[case::end_of_a_long_range("10.95.255.255", "10.64.0.0/10")]
+    #[case::odd_of_ipv6("fd00::1", "fd00::/127")]
+    #[case::even_of_ipv6("fd00::2", "fd00::/126")]
+    fn the_smallest_range_of_one_address(#[case] address: &str, #[case] range: &str) {
+        let address: IpAddr = address.parse().unwrap();
+        assert_eq!(covers(&[address]), [range.parse::<IpNet>().unwrap()]);
+    }
+
+    #[rstest]
+    #[case("10.96.0.1/32")]
+    #[case("10.96.0.0/31")]
+    #[case("10.96.0.1/31")]
+    fn a_range_of_one_or_two_addresses_holds_nothing(#[case] range: &str) {
+        let range: IpNet = range.parse().unwrap();
+        assert!(range.hosts().all(|address| !holds(&range, &address)));
+    }
+
+    #[test]
+    fn what_is_within_another_is_not_said_twice() {
+        let addresses =
+            ["10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.9.9"].map(|text| text.parse().unwrap());
+        let ranges = ["10.96.0.0/29", "10.96.9.8/30"].map(|text| text.parse().unwrap());
+        assert_eq!(covers(&addresses), ranges);
+    }
+
+    proptest! {
+        #[test]
+        fn every_address_is_held_by_one_range_and_by_no_smaller_one(
+            numbers in prop::collection::vec(any::<u16>(), 1..40),
+            is_ipv4: bool,
+        ) {
+            let base: IpNet = if is_ipv4 { "10.96.0.0/16" } else { "fd00::/112" }.parse().unwrap();
+            // Neither end of the whole range is an address of a Service.
+            let numbers = numbers.into_iter().filter(|number| ![0, u16::MAX].contains(number));
+            let addresses: Vec<IpAddr> = numbers
+                .filter_map(|number| base.addr().is_ipv4()
+                    .then(|| IpAddr::from((u32::from_be_bytes([10, 96, 0, 0]) | u32::from(number)).to_be_bytes()))
+                    .or_else(|| Some(IpAddr::from(((0xfd00_u128 << 112) | u128::from(number)).to_be_bytes()))))
+                .collect();
+            let covers = covers(&addresses);
+            for address in &addresses {
+                prop_assert_eq!(covers.iter().filter(|cover| holds(cover, address)).count(), 1);
+            }
+            for (place, cover) in covers.iter().enumerate() {
+                prop_assert!(base.contains(cover));
+                prop_assert!(covers.iter().skip(place + 1).all(|other| !engine::ranges::overlap(cover, other)));
+                let halves: Vec<IpNet> = cover.subnets(cover.prefix_len() + 1).unwrap().collect();
+                let needs_it = |address: &IpAddr| holds(cover, address) && halves.iter().all(|half| !holds(half, address));
+                prop_assert!(addresses.iter().any(needs_it), "{} is wider than it has to be", cover);
+            }
+        }
+    }
+}

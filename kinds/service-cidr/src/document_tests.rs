@@ -1,0 +1,138 @@
+use super::*;
+use crate::checks::fixture;
+use crate::facts::Mention;
+use crate::side::Side;
+use crate::subjects::{Ground, book};
+use engine::owner::Owner;
+
+fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, order: &[&str]) -> Document {
+    let mut facts = fixture::cluster();
+    change(&mut facts);
+    let settings = fixture::settings(&facts);
+    let services: Vec<Entry> = facts.services.iter().map(Entry::of).collect();
+    let book = book(
+        &Book::new(),
+        &services,
+        &Ground {
+            goal: Side::New,
+            settings: &settings,
+            since: None,
+            holder: &|_| None,
+        },
+    )
+    .book;
+    let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
+    let wishes = Wishes {
+        book: &book,
+        order: &order,
+        services_at_once: 10,
+        soak_seconds: 86400,
+        keep_load_balancers,
+    };
+    document(&settings, &facts, &wishes)
+}
+
+fn text(document: &Document) -> String {
+    let nodes = document.nodes.iter().flat_map(|node| &node.actions);
+    let all = document.before_the_first().chain(nodes).chain(&document.finish);
+    let lines: Vec<String> = all
+        .map(|action| format!("{} {}: {}", action.verb, action.object, action.detail))
+        .collect();
+    lines.join("\n")
+}
+
+#[test]
+fn the_whole_plan_of_a_good_cluster() {
+    insta::assert_snapshot!(text(&planned(|_| {}, true, &[])), @r#"
+    create ServiceCIDR replumb-new: 172.31.0.0/16: Services can be given addresses of it beside those of 10.96.0.0/16
+    wait API server 192.168.0.100: a person lets it start with --service-cluster-ip-range=172.31.0.0/16 and a certificate for the new first address (and the controller manager likewise): kubeadm: networking.serviceSubnet in ConfigMap kube-system/kubeadm-config, /etc/kubernetes/manifests/kube-apiserver.yaml; kops: spec.serviceClusterIPRange, then a roll of the control plane. No Service changes before each has it
+    create helpers of each Service, for its exchange: SERVICE-replumb-new and SERVICE-replumb-old have its addresses, SERVICE-replumb-bridge and SERVICE-replumb-bridge-ports answer meanwhile: these are of type LoadBalancer, of class replumb.dev/bridge, for which nobody makes a load balancer
+    exchange Service default/kubernetes: 10.96.0.1 → 172.31.0.1; both answer until the end
+    exchange Service kube-system/kube-dns: 10.96.0.10 → 172.31.0.10; both answer until the end
+    exchange Service shop/door: 10.96.3.8 → 172.31.3.8, clients of the old address may come to another pod once; both answer until the end
+    exchange Service shop/near: 10.96.3.9 → 172.31.3.9, for some seconds answered by pods of any node; both answer until the end
+    exchange Service shop/web: 10.96.3.7 → 172.31.3.7; both answer until the end
+    wait kubelet of Node a: a person writes the name servers' new address into clusterDNS, which says 10.96.0.10, and starts it again
+    wait kubelet of Node b: a person writes the name servers' new address into clusterDNS, which says 10.96.0.10, and starts it again
+    delete ServiceCIDR kubernetes: it gives out nothing of 10.96.0.0/16 any more, and holds what somebody has
+    evict pods that were told old addresses when they started: some at a time, under their budgets, name servers first: 2 pods run
+    wait 86400 s: in which nobody has a connection to an address of 10.96.0.0/16, and each of them answers still
+    wait objects of tenants: none says an address of 10.96.0.0/16 now
+    delete Services that answer for old addresses: the point of no return for who asks by an address of 10.96.0.0/16
+    create ServiceCIDR replumb-keep-10-96-200-8-30: holds addresses of load balancers (shop/front), and is deleted at once: it gives out none, and goes with the last
+    wait ServiceCIDR kubernetes: goes once nobody has an address of it, and an API server makes it again: 172.31.0.0/16
+    delete ServiceCIDR replumb-new: the default one is the same by then
+    "#);
+}
+
+#[test]
+fn who_is_to_go_first_does_after_the_api_server_and_the_name_servers() {
+    let plan = planned(|_| {}, true, &["shop/web"]);
+    let exchanges = plan.prepare.iter().filter(|action| action.verb == "exchange");
+    let names: Vec<&str> = exchanges.map(|action| action.object.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "Service default/kubernetes",
+            "Service kube-system/kube-dns",
+            "Service shop/web",
+            "Service shop/door",
+            "Service shop/near",
+        ]
+    );
+}
+
+#[test]
+fn load_balancers_that_go_have_no_cover() {
+    assert!(text(&planned(|_| {}, true, &[])).contains("ServiceCIDR replumb-keep-"));
+    assert!(!text(&planned(|_| {}, false, &[])).contains("ServiceCIDR replumb-keep-"));
+}
+
+#[test]
+fn what_people_change_is_told_with_the_range() {
+    let plan = planned(
+        |facts| {
+            facts.mentions.push(Mention {
+                object: "ConfigMap kube-system/kubeadm-config: networking.serviceSubnet".to_owned(),
+                owner: Owner::Cluster,
+                says: vec![fixture::FROM.parse().unwrap()],
+                more: 0,
+                fix: "write {new}.".to_owned(),
+            });
+        },
+        true,
+        &[],
+    );
+    let waits = plan.finish.iter().filter(|action| action.verb == "wait");
+    let found: Vec<String> = waits
+        .filter(|action| action.object.contains("kubeadm-config"))
+        .map(|action| action.detail.clone())
+        .collect();
+    assert_eq!(found.len(), 1);
+    assert!(
+        found[0].contains(fixture::FROM) && found[0].contains(fixture::TO),
+        "{found:?}"
+    );
+}
+
+/// Tenants come and go as they like: a plan that was reviewed stays the plan.
+#[test]
+fn what_a_tenant_changes_is_named_and_not_hashed() {
+    let plan = planned(
+        |facts| {
+            facts.mentions.push(Mention {
+                object: "Deployment shop/web: its pod template".to_owned(),
+                owner: Owner::Tenant("shop".to_owned()),
+                says: vec!["10.96.0.1/32".parse().unwrap()],
+                more: 0,
+                fix: "write {new}.".to_owned(),
+            });
+        },
+        true,
+        &[],
+    );
+    let words = "wait objects of tenants: 1 says an address of 10.96.0.0/16 now, and is waited for here alone: Deployment shop/web: its pod \
+                 template: found 10.96.0.1";
+    assert!(text(&plan).contains(words), "{}", text(&plan));
+    assert_eq!(plan.hash(), planned(|_| {}, true, &[]).hash());
+}

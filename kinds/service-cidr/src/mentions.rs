@@ -1,0 +1,264 @@
+//! Who else says addresses of Services: the kubelets' `clusterDNS`, kubeadm's configuration, policies, pins in manifests. The tool
+//! changes none of them; it says what to write, and looks whether it was.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use super::facts::Mention;
+use super::ranges::listed;
+use super::side::{Side, Sides};
+use engine::owner::Owner;
+use engine::words::{LISTED, names_of};
+
+/// What a person writes in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The object and its field.
+    pub object: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// What it says.
+    pub found: String,
+    /// What it has to say.
+    pub needed: String,
+    /// How.
+    pub fix: String,
+}
+
+impl Change {
+    /// One line that names object, value and fix.
+    pub fn line(&self) -> String {
+        format!(
+            "{}: found {}, needed {}. Fix: {}",
+            self.object, self.found, self.needed, self.fix
+        )
+    }
+}
+
+/// What has to be changed before addresses of these ranges are given up: each place that says one of them still.
+pub fn follow_up(mentions: &[Mention], left: &[IpNet], target: &[IpNet]) -> Vec<Change> {
+    let clings = |said: &IpNet| left.iter().any(|left| left.contains(said));
+    mentions
+        .iter()
+        .filter(|mention| mention.says.iter().any(clings))
+        .map(|mention| {
+            let needed = listed(target);
+            let said: Vec<String> = mention.says.iter().map(said).collect();
+            Change {
+                object: mention.object.clone(),
+                owner: mention.owner.clone(),
+                found: names_of(&said, said.len() + mention.more),
+                fix: mention.fix.replace("{new}", &needed),
+                needed: format!("none of {}", listed(left)),
+            }
+        })
+        .collect()
+}
+
+/// Who says addresses that are left, each on a line, by what waits for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Of the cluster: no pod starts again before.
+    pub follow_up: Vec<String>,
+    /// Of tenants: the addresses are given up after it. On the way back nothing waits for a tenant.
+    pub release: Vec<String>,
+    /// What is told of tenants at once: the namespace, and the words.
+    pub warnings: Vec<(String, String)>,
+}
+
+impl Said {
+    /// Who says addresses that are left, where Services are led to `goal`.
+    pub fn of(mentions: &[Mention], changed: &Sides<Vec<IpNet>>, goal: Side) -> Self {
+        let mut said = Self::default();
+        for change in follow_up(mentions, changed.of(goal.other()), changed.of(goal)) {
+            match &change.owner {
+                Owner::Cluster => said.follow_up.push(change.line()),
+                Owner::Tenant(namespace) => said.by_a_tenant(namespace, change.line(), goal),
+            }
+        }
+        said
+    }
+
+    /// Takes in what a tenant has to change.
+    pub fn by_a_tenant(&mut self, namespace: &str, line: String, goal: Side) {
+        self.warn(namespace, &line, goal);
+        if goal == Side::New {
+            self.release.push(line);
+        }
+    }
+
+    /// Takes in what a tenant is told to change, with what it costs.
+    pub fn warn(&mut self, namespace: &str, line: &str, goal: Side) {
+        let cost = match goal {
+            Side::New => "no pod of others waits for that; old addresses are given up once it is done",
+            Side::Old => "nothing waits for that; at the end such an address does not answer any more",
+        };
+        self.warnings
+            .push((namespace.to_owned(), format!("{line}; {cost}")));
+    }
+}
+
+/// Of these addresses the first few in each of these ranges, sorted, and how many more there are: nothing else decides. A tenant may write
+/// a hundred thousand of them into one object.
+pub fn few(said: impl IntoIterator<Item = IpNet>, ranges: &[IpNet]) -> (Vec<IpNet>, usize) {
+    let within = |said: &IpNet| ranges.iter().any(|range| range.contains(said));
+    let said: BTreeSet<IpNet> = said.into_iter().filter(within).collect();
+    let first: BTreeSet<IpNet> = ranges
+        .iter()
+        .flat_map(|range| said.iter().filter(|said| range.contains(*said)).take(LISTED))
+        .copied()
+        .collect();
+    let more = said.len() - first.len();
+    (first.into_iter().collect(), more)
+}
+
+/// Every range and every address that stands in a text, whatever is around it.
+pub fn addresses_in(text: &str) -> Vec<IpNet> {
+    let is_of_one = |letter: char| letter.is_ascii_hexdigit() || ['.', ':', '/'].contains(&letter);
+    let mut found: Vec<IpNet> = text
+        .split(|letter| !is_of_one(letter))
+        .flat_map(|word| {
+            // `serviceSubnet:10.96.0.0/12`, `10.96.0.10:53`, and a sentence that ends with one.
+            let bare = word
+                .trim_start_matches([':', '/', '.'])
+                .trim_end_matches([':', '/', '.']);
+            let before_a_port = bare.rsplit_once(':').map_or(bare, |(address, _)| address);
+            [word, bare, before_a_port]
+        })
+        .filter_map(one)
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn one(word: &str) -> Option<IpNet> {
+    let address = || word.parse::<std::net::IpAddr>().ok().map(IpNet::from);
+    let is_long_enough = word.contains('.') || word.matches(':').count() > 1;
+    word.parse::<IpNet>()
+        .map(|range| range.trunc())
+        .ok()
+        .or_else(address)
+        // "::" stands for nobody.
+        .filter(|found| {
+            is_long_enough && !(found.addr().is_unspecified() && found.prefix_len() == found.max_prefix_len())
+        })
+}
+
+/// A single address without its length, as people write it.
+fn said(range: &IpNet) -> String {
+    if range.prefix_len() == range.max_prefix_len() {
+        range.addr().to_string()
+    } else {
+        range.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_found_whatever_is_around_them() {
+        let found = |text: &str| -> Vec<String> { addresses_in(text).iter().map(IpNet::to_string).collect() };
+        assert_eq!(found("clusterDNS:\n- 10.96.0.10\n"), ["10.96.0.10/32"]);
+        assert_eq!(
+            found("serviceSubnet: 10.96.0.0/12,fd00::/112"),
+            ["10.96.0.0/12", "fd00::/112"]
+        );
+        assert_eq!(found("http://10.96.0.1:443/a"), ["10.96.0.1/32"]);
+        assert_eq!(found("[fd00:96::a]:53."), ["fd00:96::a/128"]);
+        assert_eq!(found("v1.36.3 at 12:30, 1.2.3, ::"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_a_hundred_thousand_addresses_a_few_of_each_range_are_kept() {
+        let range = |text: &str| -> IpNet { text.parse().unwrap() };
+        let (old, new) = (range("10.96.0.0/12"), range("172.30.0.0/16"));
+        let many = (0..100_000_u32).map(|number| {
+            let host = std::net::Ipv4Addr::from(0x0a60_0000 + number);
+            IpNet::from(std::net::IpAddr::from(host))
+        });
+        let others = [
+            range("172.30.0.9/32"),
+            range("192.0.2.0/24"),
+            range("0.0.0.0/0"),
+            range("172.30.0.9/32"),
+        ];
+        let (kept, more) = few(many.chain(others), &[old, new]);
+        assert_eq!((kept.len(), more), (LISTED + 1, 100_000 - LISTED));
+        assert_eq!(kept.last(), Some(&range("172.30.0.9/32")));
+        let mention = Mention {
+            object: "Deployment shop/web: its pod template".to_owned(),
+            owner: Owner::Tenant("shop".to_owned()),
+            says: kept,
+            more,
+            fix: String::new(),
+        };
+        for (left, target) in [(old, new), (new, old)] {
+            let [change] =
+                <[Change; 1]>::try_from(follow_up(std::slice::from_ref(&mention), &[left], &[target]))
+                    .unwrap();
+            assert!(change.found.ends_with("and 99991 more"), "{}", change.found);
+        }
+    }
+
+    #[test]
+    fn who_says_the_old_range_is_told_what_to_write() {
+        let range = |text: &str| -> IpNet { text.parse().unwrap() };
+        let mention = |says: &str| Mention {
+            object: "ConfigMap kube-system/kubelet-config: clusterDNS".to_owned(),
+            owner: Owner::Cluster,
+            says: vec![range(says)],
+            more: 0,
+            fix: "write an address of {new}".to_owned(),
+        };
+        let mentions = [
+            mention("10.96.0.10/32"),
+            mention("172.30.0.10/32"),
+            mention("0.0.0.0/0"),
+        ];
+        let found = follow_up(&mentions, &[range("10.96.0.0/12")], &[range("172.30.0.0/16")]);
+        let [change] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!(
+            change.line(),
+            "ConfigMap kube-system/kubelet-config: clusterDNS: found 10.96.0.10, needed none of 10.96.0.0/12. Fix: write an address of \
+             172.30.0.0/16"
+        );
+    }
+
+    /// There it is waited for at the end, and on the way back never.
+    #[test]
+    fn what_a_tenant_says_is_told_at_once_and_holds_no_pod() {
+        let range = |text: &str| -> Vec<IpNet> { vec![text.parse().unwrap()] };
+        let changed = Sides {
+            old: range("10.96.0.0/12"),
+            new: range("172.30.0.0/16"),
+        };
+        let mention = |owner: Owner, says: &str| Mention {
+            object: "Deployment shop/web: its pod template".to_owned(),
+            owner,
+            says: range(says),
+            more: 0,
+            fix: "write an address of {new}".to_owned(),
+        };
+        for (goal, left) in [(Side::New, "10.96.0.1/32"), (Side::Old, "172.30.0.1/32")] {
+            let mentions = [
+                mention(Owner::Tenant("shop".to_owned()), left),
+                mention(Owner::Cluster, left),
+                mention(Owner::Tenant("shop".to_owned()), "192.0.2.1/32"),
+            ];
+            let found = Said::of(&mentions, &changed, goal);
+            assert_eq!((found.follow_up.len(), found.warnings.len()), (1, 1));
+            assert_eq!(found.release.len(), usize::from(goal == Side::New));
+            let (namespace, words) = &found.warnings[0];
+            assert!(
+                namespace == "shop" && words.starts_with(&found.follow_up[0]),
+                "{found:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Every state that a change of the Services' range can be in, by every step, every answer of the cluster and of people, turned around
+//! at any moment: no address is ever held by nobody, no write is ever refused, and whoever is led somewhere arrives.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::LazyLock;
+
+use ipnet::IpNet;
+
+use super::covers::Kept;
+use super::decide::{Next, Policy, ServiceView, Turn, View, decide};
+use super::facts::Mention;
+use super::mentions::Said;
+use super::objects::BridgePolicy;
+use super::ranges::{DEFAULT, Fate, ServiceCidr, can_be_asked_for, fate};
+use super::settings::Settings;
+use super::side::{Side, Sides};
+use super::step::{Missing, Stage, Step};
+use super::swap::{self, Role};
+use engine::decision::{Decision, Wait, WaitReason};
+use engine::evict::PodName;
+use engine::owner::Owner;
+use engine::sourced::Sourced;
+
+const RANGES: Sides<&str> = Sides {
+    old: "10.96.0.0/16",
+    new: "172.30.0.0/16",
+};
+/// Addresses of the Service that moves.
+const ADDRESSES: Sides<&str> = Sides {
+    old: "10.96.0.1",
+    new: "172.30.0.1",
+};
+/// Addresses of a Service that came when the exchange had begun.
+const LATE: Sides<&str> = Sides {
+    old: "10.96.7.9",
+    new: "172.30.7.9",
+};
+/// That of a load balancer.
+const KEPT: &str = "10.96.3.9";
+
+/// A `ServiceCIDR` that is there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Range {
+    ranges: Vec<IpNet>,
+    ready: bool,
+    terminating: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct World {
+    goal: Side,
+    ranges: BTreeMap<String, Range>,
+    /// Where the Service has its address, and whether a helper has the other one.
+    service: (Side, bool),
+    /// The same of the late one, if there is one.
+    late: Option<(Side, bool)>,
+    has_load_balancer: bool,
+    /// What the API servers' flag says, and those who say addresses.
+    flag: Side,
+    said: Side,
+    /// Whether a tenant's object says addresses of both sides.
+    tenant_says: bool,
+    /// Of which side a pod was told addresses when it started.
+    told: Side,
+    soaked: bool,
+    done: bool,
+}
+
+fn ranges(text: &str) -> Vec<IpNet> {
+    vec![text.parse().unwrap()]
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn waits(message: &str) -> Wait {
+    Wait {
+        reason: WaitReason::ConfigurationFollowUp,
+        message: message.to_owned(),
+        until: None,
+    }
+}
+
+static SETTINGS: LazyLock<Settings> = LazyLock::new(settings);
+
+fn settings() -> Settings {
+    fn sourced<T: Clone>(value: T) -> Sourced<T> {
+        Sourced::choose(Some(value.clone()), None, value)
+    }
+    Settings {
+        from: sourced(ranges(RANGES.old)),
+        to: sourced(ranges(RANGES.new)),
+        domain: sourced("cluster.local".to_owned()),
+        bridge_policy: sourced(BridgePolicy::Local),
+    }
+}
+
+impl World {
+    fn start(has_load_balancer: bool, has_late: bool, tenant_says: bool) -> Self {
+        let default = Range {
+            ranges: ranges(RANGES.old),
+            ready: true,
+            terminating: false,
+        };
+        Self {
+            goal: Side::New,
+            ranges: BTreeMap::from([(DEFAULT.to_owned(), default)]),
+            service: (Side::Old, false),
+            late: has_late.then_some((Side::Old, false)),
+            has_load_balancer,
+            flag: Side::Old,
+            said: Side::Old,
+            tenant_says,
+            told: Side::Old,
+            soaked: false,
+            done: false,
+        }
+    }
+
+    fn cidrs(&self) -> Vec<ServiceCidr> {
+        self.ranges
+            .iter()
+            .map(|(name, range)| ServiceCidr {
+                name: name.clone(),
+                ranges: range.ranges.clone(),
+                ready: range.ready && !range.terminating,
+                terminating: range.terminating,
+            })
+            .collect()
+    }
+
+    fn kept(&self) -> Kept {
+        let is_left = self.goal == Side::New;
+        let kept = (self.has_load_balancer && is_left).then(|| address(KEPT));
+        Kept::of(kept.into_iter().collect())
+    }
+
+    /// Addresses that somebody has.
+    fn held(&self) -> Vec<IpAddr> {
+        let both = [(Some(self.service), ADDRESSES), (self.late, LATE)].into_iter();
+        let of_services = both.filter_map(|(place, addresses)| Some((place?, addresses)));
+        let of_services = of_services.flat_map(|((side, shadow), addresses)| {
+            let other = shadow.then(|| address(addresses.of(side.other())));
+            [Some(address(addresses.of(side))), other].into_iter().flatten()
+        });
+        let kept = self.has_load_balancer.then(|| address(KEPT));
+        of_services.chain(kept).collect()
+    }
+
+    /// Who says addresses that are left.
+    fn says(&self) -> Said {
+        static CHANGED: LazyLock<Sides<Vec<IpNet>>> = LazyLock::new(|| SETTINGS.changed());
+        let mention = |owner: Owner, range: &str| Mention {
+            object: "a place".to_owned(),
+            owner,
+            says: ranges(range),
+            more: 0,
+            fix: String::new(),
+        };
+        let of_the_cluster = mention(Owner::Cluster, RANGES.of(self.said));
+        let of_a_tenant = |side| mention(Owner::Tenant("shop".to_owned()), RANGES.of(side));
+        let of_tenants = Side::ALL
+            .into_iter()
+            .filter(|_| self.tenant_says)
+            .map(of_a_tenant);
+        let all: Vec<Mention> = of_tenants.chain([of_the_cluster]).collect();
+        Said::of(&all, &CHANGED, self.goal)
+    }
+
+    /// Why the addresses that are left stay still.
+    fn soaks(&self, said: &Said) -> Option<Wait> {
+        let is_over = self.soaked && self.said == self.goal && self.told == self.goal;
+        match (is_over, said.release.is_empty()) {
+            (false, _) => Some(waits("soak")),
+            (true, false) => Some(waits("the tenant")),
+            (true, true) => None,
+        }
+    }
+
+    fn next(&self) -> Next {
+        let said = self.says();
+        let soak = self.soaks(&said);
+        let service = |name: &str, (side, shadow): (Side, bool)| ServiceView {
+            name: name.to_owned(),
+            turn: Turn::Kubernetes,
+            is_there: side == self.goal,
+            is_held_back: false,
+            is_away: false,
+            is_slow: false,
+            is_late: false,
+            uncovered: Vec::new(),
+            is_served: true,
+            decision: Some(match (side == self.goal, shadow) {
+                (false, _) => Decision::Run(swap::Step::Swap),
+                (true, true) if soak.is_none() => {
+                    Decision::Run(swap::Step::Remove(Role::Address(self.goal.other())))
+                }
+                (true, _) => Decision::Settled,
+            }),
+        };
+        let late = |place: (Side, bool)| {
+            let found = service("shop/late", place);
+            let left = address(LATE.of(self.goal.other()));
+            // Whoever turns around has all the time of the way back for it.
+            let is_late = self.goal == Side::New;
+            if found.is_there || !is_late || can_be_asked_for(&left, &self.cidrs()) {
+                return ServiceView {
+                    is_late,
+                    turn: Turn::Other,
+                    ..found
+                };
+            }
+            ServiceView {
+                is_late,
+                turn: Turn::Other,
+                uncovered: vec![left],
+                decision: Some(Decision::Wait(waits("the cover"))),
+                ..found
+            }
+        };
+        let services: Vec<ServiceView> = [
+            Some(service("default/kubernetes", self.service)),
+            self.late.map(late),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let pod = PodName {
+            namespace: "shop".to_owned(),
+            name: "web-1".to_owned(),
+            uid: "1".to_owned(),
+        };
+        let view = View {
+            goal: self.goal,
+            settings: &SETTINGS,
+            ranges: &self.cidrs(),
+            api_servers: (self.flag != self.goal).then(|| waits("the flag")),
+            services: &services,
+            without_room: &[],
+            kept: &self.kept(),
+            addresses: &self.held(),
+            follow_up: (!said.follow_up.is_empty()).then(|| waits("clusterDNS")),
+            carriers: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),
+            soak: soak.clone(),
+        };
+        let policy = Policy {
+            services_at_once: 1,
+            hold: None,
+        };
+        decide(&view, &policy)
+    }
+
+    /// Makes a step, as the API would.
+    fn make(&mut self, step: Step) {
+        match step {
+            Step::CreateRange(name, ranges) => {
+                assert!(!self.ranges.contains_key(&name), "{name} in {self:?}");
+                let range = Range {
+                    ranges,
+                    ready: false,
+                    terminating: false,
+                };
+                self.ranges.insert(name, range);
+            }
+            Step::DeleteRange(name) => self.ranges.get_mut(&name).unwrap().terminating = true,
+            Step::Exchange(steps) => {
+                for (name, step) in steps {
+                    let is_late = name == "shop/late";
+                    let (goal, cidrs) = (self.goal, self.cidrs());
+                    let world = format!("{self:?}");
+                    let place = if is_late {
+                        self.late.as_mut().unwrap()
+                    } else {
+                        &mut self.service
+                    };
+                    match step {
+                        swap::Step::Swap => {
+                            let addresses = if is_late { LATE } else { ADDRESSES };
+                            // Also an address that a helper has is given up and asked for.
+                            for side in Side::ALL {
+                                let asked = address(addresses.of(side));
+                                assert!(can_be_asked_for(&asked, &cidrs), "{asked}: {world}");
+                            }
+                            *place = (goal, true);
+                        }
+                        swap::Step::Remove(_) => place.1 = false,
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            Step::Evict(_) => {
+                // Its successor is told what Services have then.
+                self.told = self.service.0;
+            }
+            Step::Complete => self.done = true,
+        }
+    }
+
+    /// What the cluster and people may do next.
+    fn answers(&self) -> Vec<Self> {
+        let mut worlds = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut world = self.clone();
+            change(&mut world);
+            if world != *self {
+                worlds.push(world);
+            }
+        };
+        let cidrs = self.cidrs();
+        for cidr in &cidrs {
+            let name = cidr.name.clone();
+            if cidr.terminating && fate(cidr, &cidrs, &self.held()) == Fate::Goes {
+                with(&|world| {
+                    world.ranges.remove(&name);
+                });
+            } else if !cidr.terminating {
+                with(&|world| world.ranges.get_mut(&name).unwrap().ready = true);
+            }
+        }
+        if !self.ranges.contains_key(DEFAULT) {
+            with(&|world| {
+                let range = Range {
+                    ranges: ranges(RANGES.of(world.flag)),
+                    ready: false,
+                    terminating: false,
+                };
+                world.ranges.insert(DEFAULT.to_owned(), range);
+            });
+        }
+        if let Decision::Wait(wait) = self.next().decision {
+            match wait.message.as_str() {
+                "the flag" => with(&|world| world.flag = world.goal),
+                "clusterDNS" => with(&|world| world.said = world.goal),
+                "soak" => with(&|world| world.soaked = true),
+                "the tenant" => {
+                    // Every pod was told new addresses by then, and the way back waits for no tenant.
+                    assert!(self.goal == Side::New && self.told == Side::New, "{self:?}");
+                    with(&|world| world.tenant_says = false);
+                }
+                _ => {}
+            }
+        }
+        worlds
+    }
+
+    fn turned(&self) -> Self {
+        Self {
+            goal: self.goal.other(),
+            soaked: false,
+            ..self.clone()
+        }
+    }
+
+    /// No address is held by nobody: it could be given out twice.
+    fn is_safe(&self) {
+        let cidrs = self.cidrs();
+        for address in self.held() {
+            let held = cidrs.iter().any(|cidr| {
+                cidr.ranges
+                    .iter()
+                    .any(|range| super::covers::holds(range, &address))
+            });
+            assert!(held, "{address} is held by nobody: {self:?}");
+        }
+    }
+}
+
+/// By steps and answers alone. `known` are those that were seen to.
+fn arrives(from: &World, known: &mut BTreeSet<World>) {
+    let mut world = from.clone();
+    let mut path = BTreeSet::new();
+    for _ in 0..80 {
+        if known.contains(&world) {
+            known.extend(path);
+            return;
+        }
+        if world.done {
+            break;
+        }
+        path.insert(world.clone());
+        match world.next().decision {
+            Decision::Run(step) => world.make(step),
+            Decision::Wait(wait) => {
+                world =
+                    world.answers().into_iter().next().unwrap_or_else(|| {
+                        panic!("waits for ever: {} in {world:?} from {from:?}", wait.message)
+                    });
+            }
+            Decision::Settled => break,
+            Decision::Halt(halt) => panic!("{}: {world:?}", halt.message),
+        }
+        world.is_safe();
+    }
+    assert!(world.done, "{world:?} from {from:?}");
+    known.extend(path);
+    assert_eq!(world.service, (world.goal, false), "{world:?}");
+    let late = world.late.map(|_| (world.goal, false));
+    assert_eq!(world.late, late, "{world:?}");
+    assert_eq!(world.ranges[DEFAULT].ranges, ranges(RANGES.of(world.goal)));
+    let giving: Vec<&String> = world
+        .ranges
+        .iter()
+        .filter(|(_, range)| !range.terminating)
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(giving, [DEFAULT], "{world:?}");
+    if !world.has_load_balancer {
+        assert_eq!(world.ranges.len(), 1, "{world:?}");
+    }
+}
+
+#[test]
+fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
+    // One of these at a time: the states of all of them together would be too many.
+    for (has_load_balancer, has_late, tenant_says) in
+        [(false, false, true), (true, false, false), (false, true, false)]
+    {
+        let start = World::start(has_load_balancer, has_late, tenant_says);
+        let mut seen = BTreeSet::from([start]);
+        let mut to_see: Vec<World> = seen.iter().cloned().collect();
+        let (mut stages, mut known) = (BTreeSet::new(), BTreeSet::new());
+        let mut has_cover = false;
+        while let Some(world) = to_see.pop() {
+            world.is_safe();
+            let next = world.next();
+            stages.insert(next.stage);
+            arrives(&world, &mut known);
+            let mut after = world.answers();
+            if !world.done {
+                after.push(world.turned());
+                if let Decision::Run(step) = next.decision {
+                    has_cover |= step.name() == "CreateCover";
+                    let mut made = world.clone();
+                    made.make(step);
+                    after.push(made);
+                }
+                if !next.beside.is_empty() {
+                    let mut made = world.clone();
+                    made.make(Step::Exchange(next.beside));
+                    after.push(made);
+                }
+            }
+            for world in after {
+                if seen.insert(world.clone()) {
+                    to_see.push(world);
+                }
+            }
+        }
+        assert!(seen.len() > 1000, "{}", seen.len());
+        let ends: BTreeSet<(Side, bool)> = seen
+            .iter()
+            .filter(|world| world.done)
+            .map(|world| (world.goal, world.tenant_says))
+            .collect();
+        // On the way there alone the tenant had to change what it says.
+        let expected = [(Side::Old, tenant_says), (Side::Old, false), (Side::New, false)];
+        assert_eq!(ends, expected.into());
+        assert_eq!(stages, BTreeSet::from(Stage::ALL), "every stage is seen");
+        assert_eq!(has_cover, has_load_balancer || has_late);
+    }
+}
