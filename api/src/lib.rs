@@ -1,4 +1,4 @@
-//! The wire: custom resources, and every name that crosses a process boundary.
+//! The API: custom resources, and all names that more than one program uses.
 
 pub mod merge;
 pub mod migration;

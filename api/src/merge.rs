@@ -1,10 +1,10 @@
-//! JSON merge patches (RFC 7386) from what is there to what is wanted.
+//! JSON merge patches (RFC 7386): the difference between two values, and its application.
 
 use serde_json::{Map, Value};
 
-/// The merge patch that turns `from` into `to`; `None` when they are equal.
+/// Returns the merge patch that turns `from` into `to`, or `None` if they are equal.
 ///
-/// Fields that `to` no longer has become null: a merge patch leaves alone what it does not name.
+/// Fields that only `from` has are null in the patch, because a merge patch keeps all fields that it does not name.
 pub fn difference(from: &Value, to: &Value) -> Option<Value> {
     if from == to {
         return None;
@@ -16,22 +16,22 @@ pub fn difference(from: &Value, to: &Value) -> Option<Value> {
     for key in from.keys().filter(|key| !to.contains_key(*key)) {
         patch.insert(key.clone(), Value::Null);
     }
-    for (key, wanted) in to {
+    for (key, target) in to {
         match from.get(key) {
-            Some(found) => {
-                if let Some(change) = difference(found, wanted) {
+            Some(source) => {
+                if let Some(change) = difference(source, target) {
                     patch.insert(key.clone(), change);
                 }
             }
             None => {
-                patch.insert(key.clone(), wanted.clone());
+                patch.insert(key.clone(), target.clone());
             }
         }
     }
     Some(Value::Object(patch))
 }
 
-/// Merges a patch into what is there.
+/// Applies a merge patch to a value.
 pub fn apply(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_that_is_applied_leads_to_what_was_wanted() {
+    fn the_applied_difference_gives_the_target() {
         let from = json!({"a": 1, "b": {"c": 1, "d": [1]}, "e": "x", "g": 1});
         let to = json!({"a": 1, "b": {"c": 2, "d": [2]}, "f": true, "g": {"h": 1}});
         let mut target = from.clone();
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn names_only_what_changes() {
+    fn the_difference_has_only_changed_fields() {
         let from = json!({"a": 1, "b": {"c": 1, "d": [1]}, "e": "x"});
         let to = json!({"a": 1, "b": {"c": 2, "d": [1]}, "f": true});
         assert_eq!(

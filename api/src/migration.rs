@@ -1,4 +1,4 @@
-//! `Migration`: what a user asks for, and how far it is.
+//! `Migration`: the desired and the observed state of one migration.
 
 #![expect(
     clippy::duplicated_attributes,
@@ -30,12 +30,14 @@ use service_cidr::subjects::Book;
 
 use crate::traffic::{ClassCount, GateBreach, GateRules};
 
-/// One migration of the cluster. Exactly one of the four kinds is set.
+/// `MigrationSpec` is the desired state of a Migration. Exactly one of `flannelToCalico`, `podCidr`, `serviceCidr` and
+/// `calicoDatastore` must be set: it is the kind of the migration.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "replumb.dev",
     version = "v1alpha1",
     kind = "Migration",
+    doc = "Migration changes one part of the network of a running cluster, and can be rolled back until its point of no return. The coordinator runs one Migration at a time.",
     plural = "migrations",
     shortname = "mig",
     status = "MigrationStatus",
@@ -49,75 +51,94 @@ use crate::traffic::{ClassCount, GateBreach, GateRules};
 #[x_kube(validation = Rule::new("[has(self.flannelToCalico), has(self.podCidr), has(self.serviceCidr), has(self.calicoDatastore)].filter(kind, kind).size() == 1")
     .message("exactly one of flannelToCalico, podCidr, serviceCidr, calicoDatastore must be set"))]
 #[x_kube(validation = Rule::new("has(self.flannelToCalico) == has(oldSelf.flannelToCalico) && (!has(self.flannelToCalico) || self.flannelToCalico == oldSelf.flannelToCalico)")
-    .message("flannelToCalico is immutable: delete this Migration while it is not running and apply another"))]
+    .message("flannelToCalico is immutable: delete this Migration before it starts or after it ends, and create another one"))]
 #[x_kube(validation = Rule::new("has(self.podCidr) == has(oldSelf.podCidr) && (!has(self.podCidr) || self.podCidr == oldSelf.podCidr)")
-    .message("podCidr is immutable: delete this Migration while it is not running and apply another"))]
+    .message("podCidr is immutable: delete this Migration before it starts or after it ends, and create another one"))]
 #[x_kube(validation = Rule::new("has(self.serviceCidr) == has(oldSelf.serviceCidr) && (!has(self.serviceCidr) || self.serviceCidr == oldSelf.serviceCidr)")
-    .message("serviceCidr is immutable: delete this Migration while it is not running and apply another"))]
+    .message("serviceCidr is immutable: delete this Migration before it starts or after it ends, and create another one"))]
 #[x_kube(validation = Rule::new("has(self.calicoDatastore) == has(oldSelf.calicoDatastore) && (!has(self.calicoDatastore) || self.calicoDatastore == oldSelf.calicoDatastore)")
-    .message("calicoDatastore is immutable: delete this Migration while it is not running and apply another"))]
+    .message("calicoDatastore is immutable: delete this Migration before it starts or after it ends, and create another one"))]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationSpec {
-    /// flannel VXLAN → Calico VXLAN.
+    /// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<FlannelToCalico>,
-    /// Another range for the pods: a new pool of Calico's, every pod moved, the old pool deleted.
+    /// `podCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidr>,
-    /// Another range for the Services: every address exchanged while both answer, the old ones given up at the end.
+    /// `serviceCidr` moves the `ClusterIPs` of Services to a new range. The old and the new address of a Service both answer
+    /// until the old addresses are released at the end. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidr>,
-    /// Calico v2 (etcd v2) → v3 (etcd v3): its data converted while it is paused, calico-node changed node by node.
+    /// `calicoDatastore` upgrades Calico v2 (data in etcd v2) to Calico v3 (data in etcd v3). Calico is paused while its data is
+    /// converted and calico-node is replaced node by node. Immutable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_datastore: Option<CalicoDatastore>,
-    /// What is wanted now: look only, go on, stop starting new nodes, or go back.
+    /// `desired` is the action to take. Possible values: `Plan` (default): run the checks and write the plan, and change nothing.
+    /// `Run`: migrate. `Pause`: finish the nodes in progress, and start nothing new. `Abort`: as `Pause`, and also roll back the
+    /// nodes in progress (`flannelToCalico`) or the whole migration (`calicoDatastore`). `Rollback`: roll back the whole
+    /// migration. After the first change, `Plan` has the effect of `Pause`. `kubectl replumb` sets this field.
     #[serde(default)]
     pub desired: Desired,
-    /// Nodes, by name, that go back to the old network and stay there as long as they are listed here.
+    /// `rollbackNodes` is the list of nodes, by name, to roll back to the old network. A node stays on the old network until its
+    /// name is removed from the list. Applies to `flannelToCalico`. `kubectl replumb rollback NODE` adds names, and
+    /// `kubectl replumb resume` clears the list.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rollback_nodes: Vec<String>,
-    /// Services, as `namespace/name`, that take the address back which they had before `serviceCidr`, and keep it as long as they are
-    /// listed here. Until the old range gives out nothing more: after that all of them go back, or none.
+    /// `rollbackServices` is the list of Services, as `namespace/name`, to roll back to the addresses that they had before the
+    /// migration. A Service keeps that address until its name is removed from the list. Applies to `serviceCidr` until stage
+    /// Close; after that, only `desired: Rollback` rolls back Services. The migration is paused while the list names a Service
+    /// that cannot be rolled back. `kubectl replumb rollback --service` adds names, and `kubectl replumb resume` clears the list.
+    /// At most 1000 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub rollback_services: Vec<String>,
-    /// How many nodes at a time, which first.
+    /// `rollout` sets how many nodes change at the same time, which nodes go first, and how long a step may take.
     #[serde(default)]
     pub rollout: Rollout,
-    /// How pods leave a node.
+    /// `drain` sets how pods are evicted.
     #[serde(default)]
     pub drain: Drain,
-    /// What traffic may lose before no further node is started.
+    /// `gates` sets how much traffic may be lost before the migration halts.
     #[serde(default)]
     pub gates: GateRules,
-    /// Hash of the plan that was reviewed. When set, a run that would do something else is refused.
+    /// `planHash` is the hash of the plan that the user has reviewed. Until the first change, the Migration is refused with
+    /// reason `PlanChanged` if the hash of the current plan (`status.plan.hash`) is a different one. If unset, any plan is
+    /// accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_hash: Option<String>,
-    /// When a person said "resume": deadlines that passed before count from here.
+    /// `resumedAt` is the time at which the user last resumed, aborted or rolled back the migration. Timeouts restart at this
+    /// time. Traffic loss, drift and nodes that fell back before this time no longer stop the rollout. `kubectl replumb` sets
+    /// this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
 }
 
-/// flannel VXLAN → Calico VXLAN.
+/// `FlannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalico {
-    /// How a node changes its network.
+    /// `strategy` is how a node changes its network. Possible values: `Drain` (default): the pods of the node are evicted before
+    /// its network changes. `InPlace`: the pods of the node keep running and keep their addresses while its network changes.
     #[serde(default)]
     pub strategy: Strategy,
-    /// In place: what happens to pods that were there before.
+    /// `legacyPods` is what happens to the pods that are still on the flannel network when all nodes are on Calico. Applies to
+    /// strategy `InPlace`. Possible values: `Keep` (default): the pods run until their owners replace them. `Restart`: the pods
+    /// are evicted within their PodDisruptionBudgets, on at most `rollout.maxUnavailable` nodes at the same time.
     #[serde(default)]
     pub legacy_pods: LegacyPods,
-    /// Go on although the cluster has one schedulable node: every pod is down while that node changes.
+    /// `allowSingleNode` allows strategy `Drain` in a cluster that has one schedulable node. All pods of that node are down while
+    /// it changes its network. Defaults to false.
     #[serde(default)]
     pub allow_single_node: bool,
-    /// Options of Calico's own migration controller.
+    /// `options` overrides detected settings. Each option corresponds to an environment variable of Calico's own flannel
+    /// migration controller.
     #[serde(default)]
     pub options: Options,
 }
 
-/// Another range for the pods: a new pool of Calico's, every pod moved, the old pool deleted.
+/// `PodCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("isCIDR(self.from) && cidr(self.from) == cidr(self.from).masked()")
     .message("from has to be a range without bits behind its prefix, such as 10.244.0.0/16"))]
@@ -125,237 +146,281 @@ pub struct FlannelToCalico {
     .message("to has to be a range without bits behind its prefix, such as 10.200.0.0/16"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodCidr {
-    /// Range of the `IPPool` that pods leave.
+    /// `from` is the range, in CIDR notation without host bits, of the IPPool that pods move from. Exactly one IPPool must have
+    /// this range. At most 43 characters.
     #[schemars(with = "String", length(max = 43))]
     pub from: IpNet,
-    /// Range of the `IPPool` that they come to.
+    /// `to` is the range, in CIDR notation without host bits, that pods move to. It must be of the same address family as `from`,
+    /// and must not overlap `from`. An existing IPPool of this range is used; otherwise the migration creates one. At most 43
+    /// characters.
     #[schemars(with = "String", length(max = 43))]
     pub to: IpNet,
-    /// The family of both. Said twice it is checked: one migration changes one family.
+    /// `family` is the address family of `from` and `to`. If set, both ranges must be of this family.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<Family>,
-    /// Prefix length of the new pool's blocks: 20 to 32, or 116 to 128 of IPv6. Default: the old pool's.
+    /// `blockSize` is the prefix length of the IPAM blocks of the new IPPool: 20 to 32 for IPv4, 116 to 128 for IPv6, and at
+    /// least the prefix length of `to`. Defaults to the block size of the old IPPool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 20, max = 128))]
     pub block_size: Option<u8>,
-    /// How pods leave the old range.
+    /// `mode` is the order in which pods move. Possible values: `ByWorkload` (default): workload by workload, on any node.
+    /// `ByNode`: node by node; each node is cordoned, drained, checked by its agent and uncordoned.
     #[serde(default)]
     pub mode: Mode,
-    /// How long the old pool stays once it is empty, in seconds: so long going back is cheap. Default 86400.
+    /// `soakSeconds` is how long the old IPPool is kept after the last of its addresses is no longer in use, in seconds. The
+    /// migration can be rolled back until the old IPPool is deleted. Defaults to 86400.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_seconds: Option<u32>,
-    /// How many pods may be on their way at the same time. Default 5.
+    /// `podsAtOnce` is the maximum number of pods that move at the same time, over all workloads. Defaults to 5. Minimum 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub pods_at_once: Option<u32>,
-    /// Evict pods that no controller creates again, after all others.
+    /// `deleteBarePods` allows the eviction of pods without a controller, after all other pods. Evicted pods without a controller
+    /// are not created again. Defaults to false.
     #[serde(default)]
     pub delete_bare_pods: bool,
-    /// The way to etcd v3, where Calico keeps its pools there. Default: as calico-node in the cluster has it.
+    /// `etcd` is the connection to etcd v3 if Calico stores its data there. Defaults to the connection that calico-node uses. It
+    /// must be unset if Calico stores its data in the Kubernetes API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdAccess>,
 }
 
-/// Another range for the Services: every address exchanged while both answer, the old ones given up at the end.
+/// `ServiceCidr` moves the `ClusterIPs` of Services to a new range. Both addresses of a Service answer until the old addresses
+/// are released at the end.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("self.to.all(range, isCIDR(range) && cidr(range) == cidr(range).masked())")
     .message("to has to be ranges without bits behind their prefix, such as 172.30.0.0/16"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceCidr {
-    /// Ranges that Services come to: one of each family that changes.
+    /// `to` is the list of new ranges for Services, in CIDR notation without host bits: one for each address family that changes.
+    /// A range must not overlap the current range of its family, and the prefix length of an IPv6 range must be at least 64. 1 or
+    /// 2 items of at most 43 characters.
     #[schemars(with = "Vec<ServiceRange>", length(min = 1, max = 2))]
     pub to: Vec<IpNet>,
-    /// Whether Services of type `LoadBalancer` keep their cluster addresses: a cloud would delete the balancer with an exchange. Where
-    /// they do not, the migration waits before its end until their owners have replaced them. Default true.
-    #[serde(default = "yes")]
+    /// `keepLoadBalancers` keeps the `ClusterIPs` of Services of type `LoadBalancer`. A change of these addresses would make the
+    /// cloud provider delete the load balancer. At most 4000 addresses can be kept. If false, the migration waits, before it
+    /// releases the old addresses, until the owners of these Services have replaced them. Defaults to true.
+    #[serde(default = "default_true")]
     pub keep_load_balancers: bool,
-    /// Services that go before others, as `namespace/name`. `default/kubernetes` and the name servers go first in any case.
+    /// `order` is a list of Services, as `namespace/name`, that change before all others, in this order. Service
+    /// `default/kubernetes` and the DNS Services always change first. Each Service must exist when the checks run. At most 1000
+    /// items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]
     pub order: Vec<String>,
-    /// How many Services exchange their addresses at the same time. Default 10. Every node is asked three or four times for so many Services,
-    /// each time by one write to its NodeMigration and one or two of its agent: a large cluster needs more at the same time.
+    /// `servicesAtOnce` is the maximum number of Services that change their addresses at the same time. Services without
+    /// endpoints, and Services that were created during the migration, have limits of their own. Every batch needs reports from
+    /// the agents of all nodes: use a larger value for thousands of Services on hundreds of nodes. Defaults to 10. Minimum 1,
+    /// maximum 250.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 250))]
     pub services_at_once: Option<u32>,
-    /// How many pods may start again at the same time. Default 5.
+    /// `podsAtOnce` is the maximum number of pods that restart at the same time, over all workloads. Defaults to 5. Minimum 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub pods_at_once: Option<u32>,
-    /// Evict pods that no controller creates again, after all others.
+    /// `deleteBarePods` allows the eviction of pods without a controller, after all other pods. Evicted pods without a controller
+    /// are not created again. Defaults to false.
     #[serde(default)]
     pub delete_bare_pods: bool,
-    /// How long both addresses answer once nobody is seen to use the old one, in seconds. Default 86400.
+    /// `soakSeconds` is how long the old addresses keep answering before they are released, in seconds. The time starts when no
+    /// old address is in use any more or, with `gates.soak: Elapsed`, with stage Soak. A rollback does not wait for this time.
+    /// Defaults to 86400.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub soak_seconds: Option<u32>,
 }
 
-/// Calico v2 (etcd v2) → v3 (etcd v3): its data converted while it is paused, calico-node changed node by node.
+/// `CalicoDatastore` upgrades Calico v2 (data in etcd v2) to Calico v3 (data in etcd v3). Calico is paused while its data is
+/// converted and calico-node is replaced node by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CalicoDatastore {
-    /// What Calico ships for v3 with etcd, as YAML: the `DaemonSet` of calico-node, the `ConfigMap` of its environment and the Deployment of
-    /// calico-kube-controllers are written when it is their turn; everything else in it has to be in the cluster before. No Secrets.
+    /// `manifest` is Calico's own manifest for v3 with etcd, as YAML. The coordinator writes the DaemonSet of calico-node, its
+    /// ConfigMap and the Deployment of calico-kube-controllers when their stage is reached. All other objects of the manifest
+    /// must exist before the migration. Secrets in the manifest must not contain data. 1 to 200000 characters.
     #[schemars(length(min = 1, max = 200_000))]
     pub manifest: String,
-    /// The way to etcd v2. Default: as calico-node in the cluster has it.
+    /// `etcdV2` is the connection to etcd v2. Defaults to the connection that calico-node in the cluster uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd_v2: Option<EtcdAccess>,
-    /// The way to etcd v3. Default: as calico-node of the manifest has it.
+    /// `etcdV3` is the connection to etcd v3. Defaults to the connection that calico-node in `manifest` uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd_v3: Option<EtcdAccess>,
-    /// How long Calico may be paused before everything goes back by itself, in seconds. Default 3600.
+    /// `pauseLimitSeconds` is how long Calico may be paused before the migration is rolled back automatically, in seconds. No pod
+    /// gets a network while Calico is paused. Defaults to 3600. Minimum 60, maximum 86400.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 60, max = 86_400))]
     pub pause_limit_seconds: Option<u32>,
-    /// How long v2 is left alone after the pause, until what CNI plugins began before has ended, in seconds. Default 15.
+    /// `settleSeconds` is how long the coordinator waits between the pause of Calico and the conversion, in seconds, so that
+    /// running CNI plugins finish. Defaults to 15. Maximum 600.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 600))]
     pub settle_seconds: Option<u32>,
-    /// Go on although something is below `/calico/` in etcd v3: equal keys are written over, profiles of namespaces and policies of
-    /// Kubernetes are deleted (its controllers write them anew), others stay; on the way back everything is put back.
+    /// `ignoreV3Data` allows existing keys below `/calico/` in etcd v3. Keys that the conversion writes are overwritten. Profiles
+    /// of namespaces and policies that mirror Kubernetes objects are deleted, and Calico's controllers create them again. All
+    /// other keys are kept. A rollback restores all keys. Defaults to false.
     #[serde(default)]
     pub ignore_v3_data: bool,
 }
 
-/// The way to one etcd.
+/// `EtcdAccess` is the connection to an etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EtcdAccess {
-    /// `http://HOST:PORT` or `https://HOST:PORT`.
+    /// `endpoints` is the list of client URLs of etcd, as `http://HOST:PORT` or `https://HOST:PORT`. 1 to 20 items.
     #[schemars(length(min = 1, max = 20))]
     pub endpoints: Vec<String>,
-    /// A Secret in replumb's namespace with the keys `etcd-ca`, `etcd-cert` and `etcd-key`; needed for https.
+    /// `secret` is the name of a Secret in the namespace of replumb with the keys `etcd-ca`, `etcd-cert` and `etcd-key`. Required
+    /// for `https` endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-/// The schema of one range.
+/// The schema of a range in `ServiceCidr::to`. A range is in CIDR notation, at most 43 characters.
 #[derive(JsonSchema)]
 #[schemars(transparent)]
 struct ServiceRange(
-    #[expect(dead_code, reason = "only its schema is used")]
+    #[expect(dead_code, reason = "only the schema is used")]
     #[schemars(length(max = 43))]
     String,
 );
 
-/// What is wanted now.
+/// `Desired` is the action to take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Desired {
-    /// Check and plan; change nothing.
+    /// Run the checks and write the plan. Change nothing.
     #[default]
     Plan,
     /// Migrate.
     Run,
-    /// Finish the nodes in work and start no other.
+    /// Finish the nodes in progress, and start nothing new.
     Pause,
-    /// Take the nodes in work back to the old network and start no other. Nodes that are done stay.
+    /// As `Pause`, and also roll back the nodes in progress (`flannelToCalico`) or the whole migration (`calicoDatastore`).
     Abort,
-    /// Take every node back to the old network, one batch after the other, then everything that was written for the
-    /// cluster. Until the old network's DaemonSet is deleted.
+    /// Roll back the whole migration. Possible until its point of no return.
     Rollback,
 }
 
-/// How many nodes at a time, which first.
+/// `Rollout` sets how many nodes change at the same time, which nodes go first, and how long a step may take.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rollout {
-    /// Nodes that may be out of work at the same time: a number or a percentage of all nodes, rounded up to
-    /// at least 1. Nodes that are NotReady for other reasons count. Default 1.
+    /// `maxUnavailable` is the number or percentage of nodes that may be unavailable at the same time: a number from 1, or a
+    /// percentage from 1% to 100% of all nodes, rounded up. Nodes that are NotReady for other reasons count. For `podCidr`, the
+    /// limit applies to nodes that change their tunnel address or, in mode `ByNode`, are drained; for `calicoDatastore`, to nodes
+    /// that replace calico-node. `serviceCidr` does not use it. Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// Nodes that go first, alone.
+    /// `canary` sets which nodes change first. If unset, there are no canary nodes. Applies to `flannelToCalico`; `podCidr` uses
+    /// only `canary.soakSeconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
-    /// Pause between the end of one node and the start of the next, in seconds.
+    /// `intervalSeconds` is the minimum time between the end of one node and the start of the next, in seconds. Applies to
+    /// `flannelToCalico`. Defaults to 0.
     #[serde(default)]
     pub interval_seconds: u32,
-    /// How long one step of one node may take before the rollout halts, in seconds. Default 600.
+    /// `stepTimeoutSeconds` is the maximum time, in seconds, for one step of a node, and for a wait of the whole migration
+    /// without progress. The migration halts after this time. Steps that drain a node use `drain.timeoutSeconds` instead, and
+    /// waits for a person, a turn or a soak time have no timeout. Defaults to 600. Minimum 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10))]
     pub step_timeout_seconds: Option<u32>,
 }
 
-/// Nodes that go first, alone.
+/// `Canary` sets which nodes change first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Canary {
-    /// How many nodes.
+    /// `nodes` is the number of canary nodes. The first nodes of the rollout order are the canary nodes, and no other node starts
+    /// before all of them are done. Minimum 1.
     #[schemars(range(min = 1))]
     pub nodes: u32,
-    /// How long they must be done before the others start, in seconds.
+    /// `soakSeconds` is the time between the end of the last canary node and the start of the other nodes, in seconds. For
+    /// `podCidr`, it is how long all paths between both ranges must work before the new IPPool is opened to all pods, and at
+    /// least 10. Defaults to 0.
     #[serde(default)]
     pub soak_seconds: u32,
 }
 
-/// How pods leave a node.
+/// `Drain` sets how pods are evicted. `calicoDatastore` does not use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Drain {
-    /// How long the pods of one node may take to leave, in seconds. Default 900.
+    /// `timeoutSeconds` is the maximum time for one step that drains a node, in seconds. `onBlocked` sets what happens after this
+    /// time. Applies to `flannelToCalico`. Defaults to 900. Minimum 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub timeout_seconds: Option<u32>,
-    /// Grace period that overrides the pods' own, in seconds.
+    /// `gracePeriodSeconds` overrides the termination grace period of evicted pods, in seconds. If unset, each pod has its own
+    /// grace period. Minimum 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub grace_period_seconds: Option<u32>,
-    /// What happens when the time is over.
+    /// `onBlocked` is what happens if a node is not drained within `timeoutSeconds`. Applies to `flannelToCalico`. Possible
+    /// values: `Pause` (default): the rollout halts, and the node keeps its cordon until the user resumes or rolls back. `Wait`:
+    /// the node keeps waiting and counts against `rollout.maxUnavailable`. `Skip`: a node on which only the cordon has changed is
+    /// uncordoned, keeps the old network, and is retried after all other nodes; for other nodes as `Pause`. For `podCidr` and
+    /// `serviceCidr`, blocked evictions are always retried, and `Wait` and `Skip` turn failed checks of PodDisruptionBudgets into
+    /// warnings.
     #[serde(default)]
     pub on_blocked: OnBlocked,
-    /// Evict pods with emptyDir volumes: their data is lost.
+    /// `deleteEmptyDirData` allows the eviction of pods with emptyDir volumes. The data in these volumes is lost. Defaults to
+    /// false.
     #[serde(default)]
     pub delete_empty_dir_data: bool,
-    /// Evict pods that no controller creates again.
+    /// `force` allows the eviction of pods without a controller. Evicted pods without a controller are not created again.
+    /// `podCidr` and `serviceCidr` have `deleteBarePods` for this. Defaults to false.
     #[serde(default)]
     pub force: bool,
 }
 
-/// What happens when a drain is blocked past its time.
+/// `OnBlocked` is what happens if a node is not drained in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnBlocked {
-    /// The rollout halts; the node keeps its old network and its cordon until a person decides.
+    /// The rollout halts. The node keeps its cordon until the user resumes or rolls back.
     #[default]
     Pause,
-    /// The node keeps waiting, no other node starts past `maxUnavailable`.
+    /// The node keeps waiting and counts against `maxUnavailable`.
     Wait,
-    /// The node is uncordoned, keeps its old network, and is tried again after all others.
+    /// A node on which only the cordon has changed is uncordoned, keeps the old network, and is retried after all other nodes.
+    /// Other nodes: as `Pause`.
     Skip,
 }
 
-/// Where a Migration is.
+/// `MigrationPhase` is the phase of a Migration. Possible values: `Pending`, `Planning`, `Planned`, `Refused`, `Preparing`,
+/// `Rolling`, `Mixed`, `Finishing`, `Completed`, `Halted`, `RollingBack` and `RolledBack`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub enum MigrationPhase {
-    /// Not looked at yet.
+    /// The coordinator has not processed the Migration yet.
     #[default]
     Pending,
-    /// Checks run; nothing has changed.
+    /// The checks run. Nothing has changed.
     Planning,
-    /// Every check allows the migration; `desired: Run` starts it. Nothing has changed.
+    /// All checks allow the migration, and `desired: Run` starts it. Nothing has changed.
     Planned,
-    /// A check refuses the migration, or the plan changed since it was reviewed. Nothing has changed.
+    /// A check failed, the plan has changed since it was reviewed, or another Migration is active. Nothing has changed.
     Refused,
     /// Cluster-wide objects are written.
     Preparing,
-    /// Nodes change, one batch after the other.
+    /// Nodes, pods or Services change, one batch after the other.
     Rolling,
-    /// In place: every node is on the new network, and pods of the old one live on beside it.
+    /// Strategy `InPlace`: all nodes are on Calico, and some pods are still on the flannel network.
     Mixed,
-    /// Every node is on the new network; the old network's objects are removed.
+    /// All nodes, pods or Services have changed, and what belongs to the source is removed.
     Finishing,
-    /// The old network is gone from every node and from the cluster.
+    /// The migration is complete.
     Completed,
-    /// A person has to decide: see the message.
+    /// The migration waits for a decision of the user. See `message`.
     Halted,
-    /// Nodes go back to the old network, then what was written for the cluster is taken back.
+    /// The migration is being rolled back.
     RollingBack,
-    /// Every node is on the old network, and the cluster is as it was before.
+    /// The migration is rolled back, and the cluster is as it was before.
     RolledBack,
 }
 
@@ -376,146 +441,182 @@ impl MigrationPhase {
         Self::RolledBack,
     ];
 
-    /// Whether nothing is done any more: it was completed or taken back.
+    /// Whether the migration has ended: it is complete or rolled back.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Completed | Self::RolledBack)
     }
 }
 
-/// How far a Migration is.
+/// `MigrationStatus` is the observed state of a Migration. The coordinator writes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationStatus {
-    /// Where it is.
+    /// `phase` is the phase of the migration. Possible values: `Pending` (default): not processed yet. `Planning`: the checks
+    /// run. `Planned`: all checks allow the migration, and `desired: Run` starts it. `Refused`: a check failed, the plan has
+    /// changed since it was reviewed, or another Migration is active. `Preparing`: cluster-wide objects are written. `Rolling`:
+    /// nodes, pods or Services change. `Mixed`: with strategy `InPlace`, all nodes are on Calico and some pods are still on the
+    /// flannel network. `Finishing`: all nodes, pods or Services have changed, and what belongs to the source is removed.
+    /// `Completed`: the migration is complete. `Halted`: the migration waits for a decision of the user. `RollingBack`: the
+    /// migration is being rolled back. `RolledBack`: the migration is rolled back. Nothing has changed in `Pending`, `Planning`,
+    /// `Planned` and `Refused`.
     #[serde(default)]
     pub phase: MigrationPhase,
-    /// `metadata.generation` that this status speaks of.
+    /// `observedGeneration` is the `metadata.generation` of the Migration that this status is about.
     #[serde(default)]
     pub observed_generation: i64,
-    /// What happens now, on which object; what a person does about it.
+    /// `message` is a human-readable description of what happens now or what the migration waits for, with the object and the
+    /// remedy. At most 6144 bytes.
     #[serde(default)]
     pub message: String,
-    /// Whether no new node is started: by `desired: Pause` or by a policy.
+    /// `paused` is whether no further node, pod or Service is started. After the first change, it is true while `desired` is
+    /// `Plan`, `Pause` or `Abort`, and while traffic loss or drift halts the rollout.
     #[serde(default)]
     pub paused: bool,
-    /// Enumerated reason why it does not go on now; empty when it does.
+    /// `blocked` is the reason, in `CamelCase`, why the migration makes no progress: a wait reason, a halt reason, or one of
+    /// `AnotherMigration`, `ChecksFailed`, `KindNotSupported`, `PastReturn`, `PlanChanged` and `SettingsGone`. Empty while it
+    /// makes progress.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub blocked: String,
-    /// What the migration as a whole waits for, and since when nothing has moved; absent while a node is in work.
+    /// `standstill` is what the migration as a whole waits for. Unset while a node is in progress, and while there is nothing to
+    /// wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standstill: Option<Standstill>,
-    /// The phase that goes on once a halt is over; absent unless the phase is Halted.
+    /// `haltedIn` is the phase that continues after the halt. Unset unless `phase` is `Halted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub halted_in: Option<MigrationPhase>,
-    /// Nodes by phase.
+    /// `progress` is how much of the migration is done.
     #[serde(default)]
     pub progress: Progress,
-    /// Checks that were made, refusals first. Those that pass on every node are one line.
+    /// `checks` is the list of check results, failures first. Results that do not fit into 40 `KiB` are summarized by check. Not
+    /// updated after the first change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// Objects of others that cost decisions about them, and stop nothing else; absent where there are none.
+    /// `warnings` is about objects of other owners that limit what the coordinator can decide about them. Warnings do not stop
+    /// the migration. Unset if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warnings: Option<Warnings>,
-    /// What is known of a migration from flannel to Calico.
+    /// `flannelToCalico` is the state of a migration from flannel to Calico. Unset until its settings are known, and for other
+    /// kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<FlannelToCalicoStatus>,
-    /// What is known of a change of the pods' range.
+    /// `podCidr` is the state of a change of the pod range. Unset until its settings are known, and for other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrStatus>,
-    /// What is known of a change of the Services' range.
+    /// `serviceCidr` is the state of a change of the Service range. Unset until its settings are known, and for other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidrStatus>,
-    /// What is known of a conversion of Calico's datastore.
+    /// `calicoDatastore` is the state of an upgrade of Calico's datastore. Unset until its settings are known, and for other
+    /// kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_datastore: Option<Box<CalicoDatastoreStatus>>,
-    /// What will be done.
+    /// `plan` is what the migration will do. Not updated after the first change. The actions on each node are in its
+    /// NodeMigration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<Plan>,
-    /// When the first change was made.
+    /// `startedAt` is the time of the first change. Unset before. From then on, the Migration cannot be deleted until its phase
+    /// is `Completed` or `RolledBack`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub started_at: Option<Timestamp>,
-    /// When it was completed.
+    /// `completedAt` is the time at which the phase became `Completed` or `RolledBack`. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub completed_at: Option<Timestamp>,
-    /// Since when what was written for the cluster is being taken back; absent while it stands. It is written anew before
-    /// another node goes to the new network.
+    /// `undoneSince` is the time since which the cluster-wide changes are being reverted, after all nodes are back on the old
+    /// network. Unset otherwise. If the migration then goes forward again, these changes are made again before a node starts.
+    /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub undone_since: Option<Timestamp>,
-    /// What was sent and lost on each class of path, of all nodes together.
+    /// `traffic` is the number of probes that the traffic pods of all nodes have sent and lost, for each class of path. The
+    /// numbers do not decrease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub traffic: Vec<ClassCount>,
-    /// The last time that traffic stopped the rollout; it stands until somebody says resume.
+    /// `breach` is the last traffic loss that halted the rollout. The halt lasts until `spec.resumedAt` changes. Unset if there
+    /// was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breach: Option<GateBreach>,
-    /// Since when what has to be there before the first node is; absent before, and once it is being taken back.
+    /// `preparedAt` is the time at which all cluster-wide objects were in place. Unset before, and from `undoneSince` on. Used by
+    /// `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub prepared_at: Option<Timestamp>,
-    /// What somebody else changed of what the migration wrote; it stands until somebody says resume.
+    /// `drift` lists changes by other clients to objects that the migration has written. The rollout is halted until
+    /// `spec.resumedAt` changes. Unset if there are none. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// What was there before the migration and is put back at its end: key → JSON text.
+    /// `before` is the state of the cluster before the first change, which the end of the migration or a rollback restores, as
+    /// JSON by key. Values longer than 16384 bytes are in `MigrationRecords` instead: see `beforeInRecords`. Written before the
+    /// first change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub before: BTreeMap<String, String>,
-    /// What of that is too long for a status, and is in `MigrationRecord`s: key → length of the text in bytes.
+    /// `beforeInRecords` is the part of the saved state that is in `MigrationRecords` with `holds: Before`: the length of the
+    /// value in bytes, by key. Written before the first change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub before_in_records: BTreeMap<String, u64>,
-    /// Conditions: Ready, Progressing, Halted.
+    /// `conditions` are the conditions of the Migration: `Ready` is true if `phase` is `Completed`; `Progressing` is true in
+    /// `Preparing`, `Rolling`, `Finishing` and `RollingBack` while `paused` is false; `Halted` is true if `phase` is `Halted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-/// What is known of a migration from flannel to Calico.
+/// `FlannelToCalicoStatus` is the state of a migration from flannel to Calico.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalicoStatus {
-    /// What it works with, each value with its source; saved before the first change.
+    /// `settings` are the settings of the migration, each with its source. Detected again until the first change, and fixed after
+    /// that.
     pub settings: Settings,
 }
 
-/// What is known of a change of the pods' range.
+/// `PodCidrStatus` is the state of a change of the pod range. The source range is the one that pods leave: the old range, or the
+/// new range during a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCidrStatus {
-    /// What it works with, each value with its source; saved before the first change.
+    /// `settings` are the settings of the migration, each with its source. Detected again until the first change, and fixed after
+    /// that.
     pub settings: pod_cidr::settings::Settings,
-    /// Where it is; absent before the first change.
+    /// `stage` is the current stage. Unset before the first stage and after the last stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageNow<Stage>>,
-    /// Stages that are over, in order, with their times; the newest are kept.
+    /// `history` is the list of finished stages, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StageDone<Stage>>,
-    /// Pods that have an address of the old range and have to move.
+    /// `podsInOldRange` is the number of pods with an address in the old range. Finished pods, static pods and pods with
+    /// hostNetwork are not counted.
     #[serde(default)]
     pub pods_in_old_range: u32,
-    /// Pods that have an address of the new range.
+    /// `podsInNewRange` is the number of pods with an address in the new range. Finished pods, static pods and pods with
+    /// hostNetwork are not counted.
     #[serde(default)]
     pub pods_in_new_range: u32,
-    /// Blocks of Calico's IPAM in the range that is left; absent before somebody has looked.
+    /// `blocksLeft` is the number of Calico IPAM blocks and block affinities in the source range (the range that pods leave).
+    /// Unset before the first count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blocks_left: Option<u32>,
-    /// Since when no pod is on its way and nobody has an address of the range that is left; absent while somebody does.
+    /// `emptySince` is the time since which no pod has to move and no object has an address in the source range. Unset while one
+    /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub empty_since: Option<Timestamp>,
-    /// Since when the pool that is left is closed; absent while it is not.
+    /// `closedAt` is the time since which the source IPPool assigns no addresses. Unset while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub closed_at: Option<Timestamp>,
-    /// Since when every path between both ranges answers; absent before.
+    /// `provedAt` is the time since which all paths between both ranges are known to work. Unset before, and if the new IPPool is
+    /// closed again while the migration goes forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub proved_at: Option<Timestamp>,
-    /// Deployments that were given more pods for the time of the migration: namespace/name → what they had.
+    /// `raised` lists the Deployments that were scaled up for the duration of the migration: the number of replicas before, by
+    /// `namespace/name`. An entry is removed when its Deployment is scaled back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub raised: BTreeMap<String, u32>,
 }
 
 impl PodCidrStatus {
-    /// Nothing has been done yet.
+    /// The status of a migration that has not started.
     pub fn of(settings: pod_cidr::settings::Settings) -> Self {
         Self {
             settings,
@@ -532,54 +633,63 @@ impl PodCidrStatus {
     }
 }
 
-/// What is known of a change of the Services' range.
+/// `ServiceCidrStatus` is the state of a change of the Service range. The source range is the one that Services leave: the old
+/// range, or the new range during a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceCidrStatus {
-    /// What it works with, each value with its source; saved before the first change.
+    /// `settings` are the settings of the migration, each with its source. Detected again until the first change, and fixed after
+    /// that.
     pub settings: service_cidr::settings::Settings,
-    /// Where it is; absent before the first change.
+    /// `stage` is the current stage. Unset before the first stage and after the last stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageNow<ServiceStage>>,
-    /// Stages that are over, in order, with their times; the newest are kept.
+    /// `history` is the list of finished stages, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StageDone<ServiceStage>>,
-    /// Addresses of Services that change, as an earlier version wrote them down here; they are in `MigrationRecord`s now.
+    /// `addresses` is where earlier versions recorded the old and new addresses of Services, by `namespace/name`. Deprecated: the
+    /// addresses are in `MigrationRecords` with `holds: ServiceAddresses`. The coordinator moves entries there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<String, ServiceAddresses>,
-    /// Services that have an address of the old range, those that keep theirs included.
+    /// `servicesInOldRange` is the number of Services with an address in the old range, including Services that keep their
+    /// address.
     #[serde(default)]
     pub services_in_old_range: u32,
-    /// Services that have an address of the new range.
+    /// `servicesInNewRange` is the number of Services with an address in the new range.
     #[serde(default)]
     pub services_in_new_range: u32,
-    /// Pods that were told an address of the range that is left when they started; absent before somebody has looked.
+    /// `podsToldLeft` is the number of pods that received an address of the source range (the range that Services leave) at their
+    /// start, in an environment variable or as name server. Unset until all agents have reported, and while the source range
+    /// assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods_told_left: Option<u32>,
-    /// Connections to an address of the range that is left, as the nodes' kernels track them; absent before somebody has looked.
+    /// `connectionsToLeft` is the number of connections to addresses of the source range that the kernels of the nodes track.
+    /// Unset until all agents have reported, and while the source range assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_to_left: Option<u32>,
-    /// Since when a pod that starts is told no address of the range that is left; absent while it is.
+    /// `toldNewSince` is the time since which pods that start receive no address of the source range: the source range assigns no
+    /// addresses, and no kubelet and no object of the cluster names one. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub told_new_since: Option<Timestamp>,
-    /// Since when nobody is seen to use an address that is left; absent while somebody is.
+    /// `unusedSince` is the time since which no address of the source range has been in use. Unset while any is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub unused_since: Option<Timestamp>,
-    /// When stage Soak was reached first in this direction: with `gates.soak: Elapsed` its time begins there. Absent before.
+    /// `soakBegan` is the time at which stage Soak was first reached in the current direction. Unset before. With
+    /// `gates.soak: Elapsed`, the time of `soakSeconds` starts here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub soak_began: Option<Timestamp>,
-    /// When Services began to exchange their addresses in this direction; absent before. The range that is left is closed without those
-    /// that were created later, and they exchange their addresses after that.
+    /// `exchangeBegan` is the time at which Services started to change their addresses in the current direction. Unset before.
+    /// Services that were created later do not delay the closing of the source range, and change their addresses after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub exchange_began: Option<Timestamp>,
 }
 
 impl ServiceCidrStatus {
-    /// Nothing has been done yet.
+    /// The status of a migration that has not started.
     pub fn of(settings: service_cidr::settings::Settings) -> Self {
         Self {
             settings,
@@ -597,7 +707,7 @@ impl ServiceCidrStatus {
         }
     }
 
-    /// The addresses that an earlier version wrote down here, as decisions use them.
+    /// The addresses in `addresses`, in the form that decisions use.
     pub fn written_here(&self) -> Book {
         let sides = |both: &ServiceAddresses| Sides {
             old: both.old.clone(),
@@ -610,85 +720,92 @@ impl ServiceCidrStatus {
     }
 }
 
-/// What is known of a conversion of Calico's datastore.
+/// `CalicoDatastoreStatus` is the state of an upgrade of Calico's datastore.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CalicoDatastoreStatus {
-    /// What it works with, each value with its source; saved before the first change.
+    /// `settings` are the settings of the migration, each with its source. Detected again until the first change, and fixed after
+    /// that.
     pub settings: calico_datastore::cluster::settings::Settings,
-    /// Where it is; absent before the first change.
+    /// `stage` is the current stage. Unset before the first stage and after the last stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<StageNow<DatastoreStage>>,
-    /// Stages that are over, in order, with their times; the newest are kept.
+    /// `history` is the list of finished stages, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StageDone<DatastoreStage>>,
-    /// Where everything of both stores is kept aside; absent before.
+    /// `backup` is the backup of all Calico data in both stores. Unset until it is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<DatastoreBackup>,
-    /// The conversion that is recorded in etcd v3, by its id, once it is this migration's; absent before.
+    /// `record` is the ID of the conversion record in etcd v3 that this migration has started. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<String>,
-    /// How far that is.
+    /// `recordPhase` is the phase of the conversion record in etcd v3. Possible values: `Pausing`, `Paused`, `Writing`,
+    /// `Written`, `Verified`, `Completing`, `Completed`, `Aborting` and `Aborted`. Unset if there is no record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_phase: Option<String>,
-    /// Since when Calico is paused, and no pod gets a network; absent while it is not.
+    /// `pausedSince` is the time since which Calico is paused. No pod gets a network while Calico is paused. Unset while it is
+    /// not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub paused_since: Option<Timestamp>,
-    /// When everything goes back by itself; absent while Calico is not paused.
+    /// `pausedUntil` is the time at which the migration is rolled back automatically if Calico is still paused. Unset while
+    /// Calico is not paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub paused_until: Option<Timestamp>,
-    /// When Calico was let work with v3; absent before.
+    /// `openedAt` is the time at which Calico started to work with etcd v3. This is the point of no return. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub opened_at: Option<Timestamp>,
-    /// Pods that have a node and wait for a network.
+    /// `podsWithoutNetwork` is the number of pods that are assigned to a node and wait for a network.
     #[serde(default)]
     pub pods_without_network: u32,
-    /// The most of them that were seen while Calico was paused.
+    /// `mostPodsWithoutNetwork` is the largest value of `podsWithoutNetwork` while Calico was paused.
     #[serde(default)]
     pub most_pods_without_network: u32,
-    /// The one of them that has waited for longest; absent where none waits.
+    /// `firstWithoutNetwork` is the oldest pod that waits for a network, as `namespace/name`. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_without_network: Option<String>,
-    /// Why it goes back though nobody asked for it; absent where it does not.
+    /// `turnedBack` is why the migration is rolled back although `spec.desired` does not ask for it. Once set, the migration does
+    /// not go forward again. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turned_back: Option<TurnedBack>,
 }
 
-/// Why a migration goes back though nobody asked for it.
+/// `TurnedBack` is why a migration is rolled back although `spec.desired` does not ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnedBack {
-    /// Since when.
+    /// `at` is the time at which the rollback started.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// Why.
+    /// `why` is the human-readable reason. At most 2048 bytes.
     pub why: String,
 }
 
-/// Everything of Calico's in both stores, kept aside in Secrets.
+/// `DatastoreBackup` is a backup of all Calico data in both stores, in immutable Secrets in the namespace of replumb. The
+/// coordinator does not delete these Secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DatastoreBackup {
-    /// Name of the first Secret, in replumb's namespace; the others have its label.
+    /// `name` is the name of the first Secret. All Secrets of a backup have the same value of the label
+    /// `replumb.dev/calico-datastore-backup`.
     pub name: String,
-    /// How many Secrets.
+    /// `parts` is the number of Secrets.
     pub parts: u32,
-    /// SHA-256 of all of it, unpacked, in hexadecimal.
+    /// `sha256` is the SHA-256 of the whole backup, uncompressed, in hexadecimal.
     pub sha256: String,
-    /// Keys of v2 in it.
+    /// `v2Keys` is the number of keys from etcd v2.
     pub v2_keys: u32,
-    /// Keys of v3 in it.
+    /// `v3Keys` is the number of keys from etcd v3.
     pub v3_keys: u32,
-    /// When it was taken.
+    /// `takenAt` is the time of the backup.
     #[schemars(with = "String")]
     pub taken_at: Timestamp,
 }
 
 impl CalicoDatastoreStatus {
-    /// Nothing has been done yet.
+    /// The status of a migration that has not started.
     pub fn of(settings: calico_datastore::cluster::settings::Settings) -> Self {
         Self {
             settings,
@@ -708,115 +825,120 @@ impl CalicoDatastoreStatus {
     }
 }
 
-/// The addresses of one Service that change, in its order of families.
+/// `ServiceAddresses` are the addresses of one Service that change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceAddresses {
-    /// As they were before.
+    /// `old` is the list of addresses before the migration, in the order of the address families of the Service.
     #[schemars(with = "Vec<String>")]
     pub old: Vec<IpAddr>,
-    /// In the new range.
+    /// `new` is the list of addresses in the new range, in the same order.
     #[schemars(with = "Vec<String>")]
     pub new: Vec<IpAddr>,
 }
 
-/// Where a change of a range is.
+/// `StageNow` is the current stage of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StageNow<Stage> {
-    /// The stage.
+    /// `name` is the name of the stage.
     pub name: Stage,
-    /// Where the migration leads.
+    /// `direction` is where the migration goes. Possible values: `There`: to the target. `Back`: a rollback.
     pub direction: Direction,
-    /// When it began.
+    /// `since` is the time at which the stage started.
     #[schemars(with = "String")]
     pub since: Timestamp,
 }
 
-/// A stage that is over.
+/// `StageDone` is a finished stage of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StageDone<Stage> {
-    /// The stage.
+    /// `name` is the name of the stage.
     pub name: Stage,
-    /// Where the migration led.
+    /// `direction` is where the migration went. Possible values: `There`: to the target. `Back`: a rollback.
     pub direction: Direction,
-    /// When it began.
+    /// `startedAt` is the time at which the stage started.
     #[schemars(with = "String")]
     pub started_at: Timestamp,
-    /// When it ended.
+    /// `finishedAt` is the time at which the stage ended.
     #[schemars(with = "String")]
     pub finished_at: Timestamp,
 }
 
-/// Somebody else changed what the migration wrote.
+/// `Drift` lists changes by other clients to objects that the migration has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Drift {
-    /// When the coordinator took notice of the first.
+    /// `at` is the time at which the coordinator saw the first of these changes.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// Each the object, what it said and what it has to say; at most 20 are kept.
+    /// `what` is the list of changes: the object, the value found and the value needed. At most 20 items of at most 1024 bytes.
     pub what: Vec<String>,
-    /// `resumedAt` of the Migration at that time: another one says that the rollout goes on.
+    /// `resumedAt` is the value of `spec.resumedAt` at that time. The halt ends when `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
 }
 
-/// What objects of others are or do that costs decisions about them.
+/// `Warnings` is about objects of other owners that limit what the coordinator can decide about them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Warnings {
-    /// How many there are.
+    /// `count` is the number of warnings.
     pub count: u32,
-    /// The first of each namespace and of each node: the object, the value found, and what it counts as.
+    /// `first` is the list of the first warnings: the object, the value found, and how the coordinator treats it. At most 20
+    /// items of at most 512 bytes, and at most 4 items for each namespace or node.
     pub first: Vec<String>,
 }
 
-/// Nodes by phase.
+/// `Progress` is how much of a migration is done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// `3/12`.
+    /// `text` is the summary for the column PROGRESS: `3/12` or `3/12 nodes` for nodes, `3/12 pods` or `3/12 services`.
     #[serde(default)]
     pub text: String,
-    /// All nodes of the migration.
+    /// `nodes` is the number of nodes of the migration.
     #[serde(default)]
     pub nodes: u32,
-    /// Nodes that are done.
+    /// `done` is the number of nodes that are done, or that are rolled back during a rollback. Used by `flannelToCalico` and
+    /// `calicoDatastore`.
     #[serde(default)]
     pub done: u32,
-    /// Nodes in work now, by name; of many the first.
+    /// `working` is the list of nodes, by name, that are in progress. At most 100 items. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub working: Vec<String>,
-    /// Nodes set aside (NotReady, skipped), by name; of many the first.
+    /// `deferred` is the list of nodes, by name, that are set aside because they are NotReady, were skipped, or are retried
+    /// later. At most 100 items. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deferred: Vec<String>,
 }
 
-/// What will be done, cluster-wide and node by node.
+/// `Plan` is what a migration will do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// SHA-256 over everything but the names of pods, hexadecimal: over what stands in other objects, too.
+    /// `hash` is the SHA-256 of the plan in hexadecimal. It covers the actions here, in the NodeMigrations and in the
+    /// `MigrationRecords`, except for details that are marked `asOfNow`.
     pub hash: String,
-    /// Cluster-wide actions before the first node, in order. Those for each node are in its NodeMigration's `spec.prepare`.
+    /// `prepare` is the list of cluster-wide actions before the first node, in order. The actions for each node are in
+    /// `spec.prepare` of its NodeMigration.
     pub prepare: Vec<Action>,
-    /// How many more there are, in `MigrationRecord`s that hold `Prepare`.
+    /// `prepareInRecords` is the number of further actions, in `MigrationRecords` with `holds: Prepare`. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prepare_in_records: u32,
-    /// How many nodes have a part in the plan: it is in their NodeMigrations' spec.
+    /// `nodeCount` is the number of nodes in the plan. Their actions are in `spec` of their NodeMigrations.
     #[serde(default)]
     pub node_count: u32,
-    /// Cluster-wide actions after the last node, in order.
+    /// `finish` is the list of cluster-wide actions after the last node, in order.
     pub finish: Vec<Action>,
-    /// How many more there are, in `MigrationRecord`s that hold `Finish`.
+    /// `finishInRecords` is the number of further actions, in `MigrationRecords` with `holds: Finish`. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub finish_in_records: u32,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u32) -> bool {
     *count == 0
 }

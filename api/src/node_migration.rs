@@ -1,4 +1,4 @@
-//! `NodeMigration`: one node's goal (written by the coordinator) and its fact (written by that node's agent).
+//! `NodeMigration`: the goal of one node (written by the coordinator) and its state (written by the agent on that node).
 
 #![expect(
     clippy::duplicated_attributes,
@@ -23,12 +23,13 @@ use service_cidr::host::{HostFacts as ServiceCidrFacts, HostSettings as ServiceC
 use crate::migration::Action;
 use crate::traffic::{Flow, Gates, TrafficReport};
 
-/// One node of a Migration; its name is the node's.
+/// `NodeMigrationSpec` is what a migration does on one node. The coordinator writes it, and the agent on the node reads it.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "replumb.dev",
     version = "v1alpha1",
     kind = "NodeMigration",
+    doc = "NodeMigration is the part of a Migration that is about one node. It has the name of the node. The coordinator creates it, writes its spec and deletes it; the agent on the node writes its status.",
     plural = "nodemigrations",
     shortname = "nmig",
     status = "NodeMigrationStatus",
@@ -42,281 +43,300 @@ use crate::traffic::{Flow, Gates, TrafficReport};
 #[x_kube(validation = Rule::new("self.nodeName == oldSelf.nodeName").message("nodeName is immutable"))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMigrationSpec {
-    /// Name of the Node.
+    /// `nodeName` is the name of the Node, and of this object. 1 to 253 characters. Immutable.
     #[schemars(length(min = 1, max = 253))]
     pub node_name: String,
-    /// Name of the Migration.
+    /// `migration` is the name of the Migration.
     pub migration: String,
-    /// What is asked of the agent. Set forward by one phase at a time, or back to the old network.
+    /// `goal` is the phase that the agent brings its host to. The coordinator moves it forward by one phase at a time. Possible
+    /// values: `Hold` (default): report, and change nothing. `Flannel`: revert all changes. `Held`, `Swapped`, `Mixed`,
+    /// `Detached`, `Calico`: change the host until it is in this phase. Used by `flannelToCalico`.
     #[serde(default)]
     pub goal: Goal,
-    /// What the agent needs to know for it; absent until the settings are known.
+    /// `flannelToCalico` is the description of both networks for the agent, for migrations of this kind. Unset until the settings
+    /// are known: if no kind is set, the agent reports about flannel and Calico on its host and changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<HostSettings>,
-    /// What the agent looks for while the range of pods changes: it answers in `status.podCidr`. It changes nothing on its host but
-    /// addresses of `tunnelEnds`.
+    /// `podCidr` is what the agent reports in `status.podCidr`, for migrations of this kind. The agent changes nothing on its
+    /// host but the addresses in `tunnelEnds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrSettings>,
-    /// What the agent looks for while the range of Services changes: it answers in `status.serviceCidr`, and changes nothing.
+    /// `serviceCidr` is what the agent reports in `status.serviceCidr`, for migrations of this kind. The agent changes nothing on
+    /// its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidrSettings>,
-    /// Set while Calico's datastore is converted: the agent proves the traffic, looks at nothing else and changes nothing.
+    /// `calicoDatastore` is set for migrations of this kind. The agent reports the traffic of its node, and changes nothing on
+    /// its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_datastore: Option<CalicoDatastoreHost>,
-    /// Addresses that the agent probes from its host, until the list is empty.
+    /// `probes` is the list of probe pods that the agent probes from its host. The results are in `status.probes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeTarget>,
-    /// What the traffic pods of this node send without pause.
+    /// `flows` is the list of paths on which the traffic pods of this node send probes continuously. The results are in
+    /// `status.traffic`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<Flow>,
-    /// What those may lose; absent where nothing is sent.
+    /// `gates` is how much may be lost on each of `flows`. Unset if `flows` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gates: Option<Gates>,
-    /// The operator's last word, `resumedAt` of the Migration: what was lost before the agent heard of it does not count any
-    /// more.
+    /// `judgedSince` is the value of `spec.resumedAt` of the Migration. Losses that the agent has seen before it learned of this
+    /// value do not count. Unset if `flows` is empty, or if the Migration has no such value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub judged_since: Option<Timestamp>,
-    /// What this migration has written into the Node's network label.
+    /// `label` is what the migration has written into the label `projectcalico.org/node-network-during-migration` of the Node.
+    /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "LabelRecord::is_empty")]
     pub label: LabelRecord,
-    /// In place: addresses of living pods that Calico's IPAM was told of.
+    /// `imported` is the list of addresses of running pods that the migration has written into Calico's IPAM. Used by strategy
+    /// `InPlace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedAddress>,
-    /// Position in the order, from 0.
+    /// `position` is the position of the node in the rollout order, from 0.
     #[serde(default)]
     pub position: u32,
-    /// Whether the node has been taken into work.
+    /// `admitted` is true from the start of the node until it is back on the old network. Used by `flannelToCalico`.
     #[serde(default)]
     pub admitted: bool,
-    /// Whether the node in work is on its way back to the old network.
+    /// `returning` is whether the node is being rolled back. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub returning: bool,
-    /// Whether the node was set aside, by `drain.onBlocked: Skip` or since it did not take its first step, and comes after all others.
+    /// `skipped` is whether the node was set aside, because of `drain.onBlocked: Skip` or because its first step failed. The node
+    /// is retried after all other nodes. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// What will be done for this node before the first node changes, in order.
+    /// `prepare` is the list of planned actions for this node before the first node changes, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prepare: Vec<Action>,
-    /// What will be done on this node, in order.
+    /// `plan` is the list of planned actions on this node, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plan: Vec<Action>,
-    /// What was there of this node before the migration, and is put back on the way back; absent of one that joined later.
+    /// `before` is the state of the node before the migration, which a rollback restores. Unset for a node that joined later.
+    /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<NodeBefore>,
-    /// What the coordinator does with the node now.
+    /// `step` is the current step of the node. Unset before the first step and after the last step. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepNow>,
-    /// Steps that are finished, in order, with their times.
+    /// `history` is the list of finished steps, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<StepDone>,
-    /// When the node was taken into work.
+    /// `startedAt` is the time at which the node was started. Unset before, and after a rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub started_at: Option<Timestamp>,
-    /// When the node was done.
+    /// `finishedAt` is the time at which the node was done. Unset before, and while and after the node is rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub finished_at: Option<Timestamp>,
-    /// When the node that is on its way back was done; absent of one that was not. It is done again since then where its first step
-    /// back is not taken.
+    /// `doneBefore` is the value that `finishedAt` had before the rollback of the node started. Unset otherwise. `finishedAt`
+    /// gets this value again if the first step of the rollback fails and the node is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub done_before: Option<Timestamp>,
-    /// That its agent put the old network back by itself; absent once it is taken into work again.
+    /// `fellBack` is set if the agent has put the old network back without being asked. Unset once the node is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<FellBack>,
-    /// When the node was back on the old network; absent while it is not, and once it is taken into work again.
+    /// `returnedAt` is the time at which the node was back on the old network. Unset before, and once the node is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub returned_at: Option<Timestamp>,
 }
 
-/// What an agent needs to know while Calico's datastore is converted: nothing of its host changes but the pod of calico-node, which
-/// the coordinator sees itself.
+/// `CalicoDatastoreHost` is what an agent needs for an upgrade of Calico's datastore: nothing. The coordinator itself observes
+/// the pod of calico-node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CalicoDatastoreHost {}
 
-/// What a migration has written into a Node's network label: whatever else it says is somebody else's word.
+/// `LabelRecord` is what the migration has written into the network label of a Node. Any other value of the label is a change by
+/// another client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelRecord {
-    /// The value that was written last, or found when the node was first looked at; absent before.
+    /// `written` is the value that was last written, or that was found when the node was first observed. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<String>,
-    /// The value that is about to be written.
+    /// `next` is the value that is about to be written. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
 impl LabelRecord {
-    /// Whether nothing is recorded.
+    /// Whether neither value is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// What was there of a node before the migration.
+/// `NodeBefore` is the state of a node before the migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeBefore {
-    /// Calico's annotations of the Node.
+    /// `annotations` are the annotations of the Node that start with `projectcalico.org/`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Names of the blocks of Calico's IPAM that were the node's.
+    /// `blocks` is the list of `IPAMBlocks`, by name, with affinity to the node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<String>,
 }
 
-/// What the coordinator does with a node now.
+/// `StepNow` is the current step of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepNow {
-    /// Name of the step, from an enum.
+    /// `name` is the name of the step. Possible values: `Cordon`, `Drain`, `StopFlannel`, `HoldNewPods`, `DrainDaemonSets`,
+    /// `Detach`, `Import`, `Swap`, `StartCalico`, `Attach`, `Probe` and `Uncordon`; in a rollback also `StopCalico`, `PutBack`,
+    /// `StartFlannel` and `Return`.
     pub name: String,
-    /// When it began.
+    /// `since` is the time at which the step started.
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// Enumerated reason of the wait; empty while something is done.
+    /// `reason` is the wait or halt reason, in `CamelCase`. Empty while the step makes progress.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What is waited for, on which object.
+    /// `message` is a human-readable description of what the step waits for, with the object. At most 4096 bytes.
     #[serde(default)]
     pub message: String,
-    /// Whether a person has to decide.
+    /// `halted` is whether the step waits for a decision of the user.
     #[serde(default)]
     pub halted: bool,
-    /// How long the step may take; absent where it may take for ever.
+    /// `patience` is the time limit of the step. Unset if there is none: `drain.onBlocked: Wait`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<Patience>,
 }
 
-/// That an agent put the old network back by itself.
+/// `FellBack` is about an agent that has put the old network back without being asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FellBack {
-    /// When the coordinator took notice.
+    /// `at` is the time at which the coordinator saw the report of the agent.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// Why, in the agent's words.
+    /// `why` is the human-readable reason of the agent. At most 2048 bytes.
     pub why: String,
-    /// `resumedAt` of the Migration at that time: another one says that the node goes there again.
+    /// `resumedAt` is the value of `spec.resumedAt` of the Migration at that time. The node is started again when
+    /// `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
 }
 
-/// A finished step of a node.
+/// `StepDone` is a finished step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepDone {
-    /// Name of the step, from an enum.
+    /// `name` is the name of the step.
     pub name: String,
-    /// When it began.
+    /// `startedAt` is the time at which the step started.
     #[schemars(with = "String")]
     pub started_at: Timestamp,
-    /// When it ended.
+    /// `finishedAt` is the time at which the step ended.
     #[schemars(with = "String")]
     pub finished_at: Timestamp,
 }
 
-/// An address in another node's pod network that the agent probes.
+/// `ProbeTarget` is a probe pod that the agent probes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeTarget {
-    /// The node whose pod network is proved.
+    /// `node` is the name of the node that the probe pod is on.
     pub node: String,
-    /// Address of the probe pod.
+    /// `address` is the address of the probe pod.
     #[schemars(with = "String")]
     pub address: std::net::IpAddr,
-    /// UDP and TCP port.
+    /// `port` is the UDP and TCP port of the probe pod.
     pub port: u16,
-    /// UID of the probe pod: an answer of an earlier pod proves nothing.
+    /// `podUid` is the UID of the probe pod. Answers of other pods do not count.
     pub pod_uid: String,
 }
 
-/// What an agent found, and what it did last.
+/// `NodeMigrationStatus` is what the agent has observed and done on its node. The agent on the node writes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMigrationStatus {
-    /// `metadata.generation` of the spec that the agent has acted on.
+    /// `observedGeneration` is the `metadata.generation` of the spec that the agent has acted on.
     #[serde(default)]
     pub observed_generation: i64,
-    /// Version of the agent.
+    /// `agentVersion` is the version of the agent.
     #[serde(default)]
     pub agent_version: String,
-    /// What is provably true of the host; absent while it cannot be told.
+    /// `phase` is the state of the host between the two networks, as the agent has observed it. Unset if the host cannot be read.
+    /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// When this phase was first seen.
+    /// `phaseSince` is the time at which the agent first observed this phase. Unset if `phase` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub phase_since: Option<Timestamp>,
-    /// What the agent does or waits for now.
+    /// `message` is a human-readable description of what the agent does or waits for.
     #[serde(default)]
     pub message: String,
-    /// Why the agent does not go on; absent when it does.
+    /// `failure` is why the agent does not continue. Unset while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// What the agent read off its host.
+    /// `facts` is what the agent has read from its host. Unset if the host cannot be read. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
-    /// What the agent found of both ranges on its host, as `spec.podCidr` asks; absent while it could not look, and where nobody
-    /// asks.
+    /// `podCidr` is what the agent has found in both ranges on its host. Unset if the host cannot be read, and if `spec.podCidr`
+    /// is unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrFacts>,
-    /// What the agent found on its host, as `spec.serviceCidr` asks; absent while it could not look, and where nobody asks.
+    /// `serviceCidr` is what the agent has found about Services on its host. Unset if the host cannot be read, and if
+    /// `spec.serviceCidr` is unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_cidr: Option<ServiceCidrFacts>,
-    /// What of the old network is still there.
+    /// `leftovers` is the list of objects of the flannel network that are on the host. Used by `flannelToCalico`.
     #[serde(default)]
     pub leftovers: Vec<String>,
-    /// What is different on the host from before the migration: what the way back would do.
+    /// `changes` is the list of differences between the host and its state before the migration, which a rollback reverts. Used
+    /// by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
-    /// Why the agent puts the old network back, or has put it back, by itself; absent once the coordinator has taken notice.
+    /// `fellBack` is why the agent puts, or has put, the old network back without being asked. Unset otherwise, and once the
+    /// coordinator has set `goal` to `Flannel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<String>,
-    /// The goal that the agent has acted on.
+    /// `goal` is the goal that the agent has acted on. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
-    /// The agent's own checks.
+    /// `checks` is the list of results of the checks that the agent makes on its host. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// Host steps that the agent performed, the newest last (bounded).
+    /// `steps` is the list of changes that the agent has made on its host, oldest first. At most 32 items; older ones are
+    /// dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepDone>,
-    /// What the traffic pods of this node found; absent while there are none.
+    /// `traffic` is the report of the traffic pods of this node. Unset if there has been no flow since the start of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<TrafficReport>,
-    /// Results of the probes in the spec.
+    /// `probes` is the list of results of `spec.probes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<ProbeResult>,
 }
 
-/// Why an agent does not go on.
+/// `Failure` is why an agent does not continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Failure {
-    /// Enumerated category.
+    /// `category` is the kind of failure, in `CamelCase`.
     pub category: String,
-    /// What was attempted on which object, and what went wrong.
+    /// `message` is a human-readable description of what failed, on which object, and why.
     pub message: String,
-    /// Whether the agent tries again by itself.
+    /// `retriable` is whether the agent retries.
     pub retriable: bool,
 }
 
-/// Result of one probe target.
+/// `ProbeResult` is the result of the probes of one target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeResult {
-    /// The target, as it stands in the spec.
+    /// `target` is the target, as in `spec.probes`.
     pub target: ProbeTarget,
-    /// Whether UDP, TCP and a full-MTU datagram were answered.
+    /// `reached` is whether the probe pod has answered over UDP, over TCP, and to a UDP packet as large as the MTU of pods.
     pub reached: bool,
-    /// What was answered and what was not.
+    /// `message` is a human-readable description of which probes were answered.
     pub message: String,
-    /// When it was last tried.
+    /// `at` is the time at which this result was first found. Later probes with the same result do not change it.
     #[schemars(with = "String")]
     pub at: Timestamp,
 }

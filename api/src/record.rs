@@ -1,5 +1,5 @@
-//! `MigrationRecord`: what a Migration has to remember and is too much for its own object. There are as many as it takes, so that
-//! no object grows with the cluster.
+//! `MigrationRecord`: data of a Migration that is too large for the Migration itself. The data is split into as many records as
+//! needed, so that no object grows with the cluster.
 
 #![expect(
     clippy::duplicated_attributes,
@@ -20,15 +20,17 @@ use service_cidr::subjects::Book;
 use crate::migration::{Action, Plan};
 use crate::node_migration::NodeMigration;
 
-/// What one record holds at most, in bytes of JSON. With what the API server writes beside it an object stays below 256 KiB.
+/// The maximum size of the content of a record, in bytes of JSON. With the metadata that the API server adds, the object stays
+/// below 256 KiB.
 pub const MOST_BYTES: usize = 128 * 1024;
 
-/// A part of what a Migration has to remember; written by the coordinator alone, deleted with the Migration.
+/// `MigrationRecordSpec` is one part of the data of a Migration that is too large for the Migration itself.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "replumb.dev",
     version = "v1alpha1",
     kind = "MigrationRecord",
+    doc = "MigrationRecord is one part of the data of a Migration that is too large for the Migration itself. The coordinator writes it. It is deleted together with the Migration.",
     plural = "migrationrecords",
     shortname = "mrec",
     derive = "PartialEq",
@@ -40,46 +42,51 @@ pub const MOST_BYTES: usize = 128 * 1024;
     .message("migration, holds and part are immutable"))]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationRecordSpec {
-    /// Name of the Migration.
+    /// `migration` is the name of the Migration. Immutable.
     pub migration: String,
-    /// What it holds.
+    /// `holds` is what the record contains. Possible values: `Prepare`: planned actions before the first node, in `actions`.
+    /// `Finish`: planned actions after the last node, in `actions`. `Before`: saved state of the cluster, in `key` and `text`.
+    /// `ServiceAddresses`: old and new addresses of Services, in `services`. `ExpectedPorts`: the ports that agents look for, in
+    /// `expectedPorts`. Immutable.
     pub holds: Holds,
-    /// Its place among those that hold the same, from 0.
+    /// `part` is the number of the record among those of the same Migration and with the same `holds`, from 0. Immutable.
     pub part: u32,
-    /// `Prepare` and `Finish`: actions of the plan, in order, after those in the Migration and in earlier parts.
+    /// `actions` is a list of planned actions, in order. They follow the actions in the plan of the Migration and in records with
+    /// a lower `part`. Set for `Prepare` and `Finish`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,
-    /// `ServiceAddresses`: Services that change their addresses, each in one part.
+    /// `services` is a list of Services that change their addresses. Each Service is in one record. Set for `ServiceAddresses`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceRecord>,
-    /// `ExpectedPorts`: ports of Services that agents look for in kube-proxy's rules.
+    /// `expectedPorts` is the list of ports that all agents look for in the rules of kube-proxy. Set for `ExpectedPorts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ports: Option<Question>,
-    /// `Before`: the key that the text is of.
+    /// `key` is the key of the saved state. Set for `Before`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// `Before`: the text, or the part of it that follows earlier parts with the same key.
+    /// `text` is the saved state as JSON text, or its next part if records with a lower `part` have the same key. Set for
+    /// `Before`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
 }
 
-/// What a record holds.
+/// `Holds` is what a record contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Holds {
-    /// Actions of the plan before the first node.
+    /// Planned actions before the first node.
     Prepare,
-    /// Actions of the plan after the last node.
+    /// Planned actions after the last node.
     Finish,
-    /// What was there before the first change.
+    /// The state of the cluster before the first change.
     Before,
-    /// The addresses of Services as they were, and those that they get.
+    /// The old and new addresses of Services.
     ServiceAddresses,
-    /// Ports of Services that agents look for in kube-proxy's rules.
+    /// The ports of Services that agents look for in the rules of kube-proxy.
     ExpectedPorts,
 }
 
 impl Holds {
-    /// What it is called in the name of a record.
+    /// The value as part of the name of a record.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "prepare",
@@ -91,29 +98,29 @@ impl Holds {
     }
 }
 
-/// The addresses of one Service that change.
+/// `ServiceRecord` are the addresses of one Service that change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRecord {
-    /// The Service, as namespace/name.
+    /// `service` is the Service, as `namespace/name`.
     pub service: String,
-    /// Its addresses as they were before, in its order of families.
+    /// `old` is the list of addresses before the migration, in the order of the address families of the Service.
     #[schemars(with = "Vec<String>")]
     pub old: Vec<IpAddr>,
-    /// Those in the new range, likewise.
+    /// `new` is the list of addresses in the new range, in the same order.
     #[schemars(with = "Vec<String>")]
     pub new: Vec<IpAddr>,
-    /// Nothing has been done for it yet: no client knows its new addresses. Absent once its exchange has begun.
+    /// `untouched` is true until the change of the addresses starts. Until then, no client knows the new addresses.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub untouched: bool,
 }
 
-/// Name of the record of a Migration, by its UID, that holds this part.
+/// The name of a record, from the UID of its Migration.
 pub fn name(migration_uid: &str, holds: Holds, part: u32) -> String {
     format!("{migration_uid}-{}-{part}", holds.as_str())
 }
 
-/// The plan out of its parts, as it was hashed: what stands in the Migration, in its nodes' objects and in its records.
+/// Joins the parts of the plan in the Migration, its NodeMigrations and its records to the document that was hashed.
 pub fn document<'parts>(
     plan: &Plan,
     nodes: impl IntoIterator<Item = &'parts NodeMigration>,
@@ -144,8 +151,8 @@ pub fn document<'parts>(
     }
 }
 
-/// The addresses of every Service that changes, as they are written down. `written_in_status` is what an earlier version wrote there:
-/// what a record says of the same Service is newer.
+/// The recorded addresses of all Services that change. `written_in_status` are the addresses that an earlier version recorded in the
+/// status of the Migration: the address in a record is newer.
 pub fn book<'parts>(
     records: impl IntoIterator<Item = &'parts MigrationRecordSpec>,
     written_in_status: Book,
@@ -164,18 +171,18 @@ pub fn book<'parts>(
     book
 }
 
-/// The items in their order, in as many parts as it takes so that each is at most so many bytes of JSON: the first, and any other.
-/// One item alone may be larger.
+/// Splits items into parts of at most `first` bytes of JSON (the first part) or `other` bytes (all other parts), in order. A part
+/// with a single item may be larger.
 pub fn parts<T: Serialize>(items: Vec<T>, first: usize, other: usize) -> Vec<Vec<T>> {
     let mut parts = vec![Vec::new()];
-    let mut room = first;
+    let mut free = first;
     for item in items {
         let size = bytes(&item);
-        if let Some(rest) = room.checked_sub(size) {
-            room = rest;
+        if let Some(rest) = free.checked_sub(size) {
+            free = rest;
         } else {
             parts.push(Vec::new());
-            room = other.saturating_sub(size);
+            free = other.saturating_sub(size);
         }
         if let Some(last) = parts.last_mut() {
             last.push(item);
@@ -184,9 +191,9 @@ pub fn parts<T: Serialize>(items: Vec<T>, first: usize, other: usize) -> Vec<Vec
     parts
 }
 
-/// How many bytes of JSON an item is in a list.
+/// The size of an item in a list, in bytes of JSON.
 pub fn bytes<T: Serialize>(item: &T) -> usize {
-    // Our own types always serialize.
+    // The types of this crate always serialize.
     serde_json::to_vec(item).map_or(usize::MAX, |json| json.len() + 1)
 }
 
@@ -195,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_keep_the_order_and_their_size() {
+    fn parts_keep_the_order_and_the_size_limits() {
         let items: Vec<String> = (0..1000).map(|number| number.to_string()).collect();
         let parts = parts(items.clone(), 50, 100);
         assert!(parts.len() > 10);
@@ -209,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_one_empty_part_and_what_is_too_large_stands_alone() {
+    fn no_items_are_one_empty_part_and_a_large_item_is_a_part_of_its_own() {
         assert_eq!(parts::<String>(Vec::new(), 10, 10), [Vec::<String>::new()]);
         let large = "x".repeat(100);
         let items = vec!["a".to_owned(), large.clone(), "b".to_owned()];

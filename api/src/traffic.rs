@@ -1,4 +1,4 @@
-//! Traffic as the gate, on the wire: what a Migration allows, what an agent reports of its node, and the sum of it.
+//! The traffic gate on the wire: the limits in a Migration, the report of an agent, and the totals.
 
 pub use engine::traffic::gates::Gates;
 pub use engine::traffic::stream::Totals;
@@ -7,38 +7,46 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What has to hold before a migration goes on.
+/// `GateRules` sets how much traffic may be lost before the migration halts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GateRules {
-    /// Whether the agents probe each other's pod network without pause, and what they find stops the rollout.
+    /// `traffic` is whether traffic pods on all nodes probe each other. Possible values: `Watch` (default): traffic pods send and
+    /// count probes continuously, and the rollout halts if a path loses more than `maxLossRatio` or `maxGapMilliseconds` allows.
+    /// `Off`: there are no traffic pods; for `flannelToCalico`, each node is probed once after its change. In YAML, write `"Off"`
+    /// with quotation marks: YAML 1.1 parsers read the bare word as false.
     #[serde(default)]
     pub traffic: TrafficGate,
-    /// Lost probes by sent ones over the last 10 seconds of one path, 0 to 1. Default 0.01.
+    /// `maxLossRatio` is the highest allowed ratio of lost to sent probes on one path over the last 10 seconds, from 0 to 1. On a
+    /// path to a pod, at least 2 probes, and on a path to a Service, at least 12 probes must be lost. Defaults to 0.01.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub max_loss_ratio: Option<f64>,
-    /// The longest time in which a path has no answer, in milliseconds. Default 2000.
+    /// `maxGapMilliseconds` is the longest allowed time without an answer on one path, in milliseconds. On a path to a Service,
+    /// three times this value is allowed. A probe that is answered later than this counts as lost. Defaults to 2000. Minimum 200,
+    /// maximum 60000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 200, max = 60000))]
     pub max_gap_milliseconds: Option<u32>,
-    /// Of `serviceCidr`: what ends stage Soak, in which the addresses that Services have left still answer.
+    /// `soak` is when stage Soak of `serviceCidr` ends. Possible values: `Unused` (default): no old address has been in use for
+    /// `serviceCidr.soakSeconds`, and no object of a tenant names one. `Elapsed`: `serviceCidr.soakSeconds` have passed since the
+    /// start of the stage, even if an old address is in use.
     #[serde(default)]
     pub soak: SoakGate,
 }
 
-/// What ends stage Soak of `serviceCidr`.
+/// `SoakGate` is when stage Soak of `serviceCidr` ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SoakGate {
-    /// No connection leads to an old address for `soakSeconds`, and no object of a tenant says one.
+    /// No old address has been in use for `soakSeconds`, and no object of a tenant names one.
     #[default]
     Unused,
-    /// `soakSeconds` have passed since it began, even if an old address is in use then.
+    /// `soakSeconds` have passed since the start of the stage, even if an old address is in use.
     Elapsed,
 }
 
 impl GateRules {
-    /// The limits, with the defaults where the spec says nothing.
+    /// The limits. Unset fields have their defaults.
     pub fn gates(&self) -> Gates {
         let default = Gates::default();
         Gates {
@@ -48,86 +56,90 @@ impl GateRules {
     }
 }
 
-/// Whether traffic is the gate.
+/// `TrafficGate` is whether traffic pods on all nodes probe each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TrafficGate {
-    /// A traffic pod on every node sends and counts without pause; a path that loses more than it may stops the
-    /// rollout.
+    /// Traffic pods send and count probes continuously, and the rollout halts if a path loses too many.
     #[default]
     Watch,
-    /// No traffic pods. Each node's network is proved once, when it has changed, and not looked at afterwards.
+    /// There are no traffic pods.
     Ignore,
 }
 
-/// What the traffic pods of one node found.
+/// `TrafficReport` is what the traffic pods of one node have found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrafficReport {
-    /// How many flows the agent was asked for.
+    /// `flows` is the number of flows that the agent was asked for.
     #[serde(default)]
     pub flows: u32,
-    /// `judgedSince` of the spec: everything but the counts is about the time after that.
+    /// `judgedSince` is the value of `spec.judgedSince` that this report is about. Everything but `classes` covers only the time
+    /// after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub judged_since: Option<Timestamp>,
-    /// UIDs of the traffic pods that report, and of whose paths every one has been answered or given up.
+    /// `reporting` is the list of traffic pods, by UID, that report to the agent and have a result for each of their paths.
     #[serde(default)]
     pub reporting: Vec<String>,
-    /// Counts by class of path since the agent's start.
+    /// `classes` is the number of probes by class of path, since the start of the agent.
     #[serde(default)]
     pub classes: Vec<ClassCount>,
-    /// Paths that lose more than they may now.
+    /// `breaches` is the list of paths that lose more than `spec.gates` allows now.
     #[serde(default)]
     pub breaches: Vec<Breach>,
-    /// Pods that get more probes than they answer, and from where. What is lost there does not count.
+    /// `floods` is the list of pods that receive more probes than they answer, each with the source. Losses on paths to these
+    /// pods do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub floods: Vec<String>,
-    /// As of when. Numbers that only grow are not written for themselves.
+    /// `at` is the time of this report. A report in which only the numbers of answered probes have changed is not written.
     #[schemars(with = "String")]
     pub at: Timestamp,
 }
 
-/// What was sent and lost on one class of path.
+/// `ClassCount` is the number of probes on one class of path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassCount {
-    /// The class.
+    /// `class` is the class of path. Possible values: `OldToOld`, `OldToNew`, `NewToOld` and `NewToNew`: between nodes, from a
+    /// pod of the old or new network to a pod of the old or new network. `SameNode`: between the two networks on one node.
+    /// `PodToService`: to the Service of the traffic pods. `PodToDns`: to the cluster DNS. `PodToApi`: to the API server.
     pub class: PathClass,
-    /// The counts.
+    /// The number of probes.
     #[serde(flatten)]
     pub totals: Totals,
 }
 
-/// A path that loses more than it may.
+/// `Breach` is a path that loses more than the gates allow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Breach {
-    /// The path.
+    /// `flow` is the path.
     pub flow: Flow,
-    /// What is lost on it; absent where nobody knows.
+    /// `protocol` is the protocol of the lost probes. Unset if the traffic pod does not report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Since when.
+    /// `since` is the time since which the path loses too much.
     #[schemars(with = "String")]
     pub since: Timestamp,
-    /// Which class, from where to where, what was exceeded.
+    /// `message` is a human-readable description: the class of path, source and target, and which limit was exceeded.
     pub message: String,
 }
 
-/// That traffic stopped the rollout.
+/// `GateBreach` is a traffic loss that has halted the rollout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GateBreach {
-    /// When the coordinator took notice.
+    /// `at` is the time at which the coordinator saw the loss.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// The path that was named first, and how many others there were.
+    /// `message` is a human-readable description: the first path that lost too much, and the number of other such paths. At most
+    /// 2048 bytes.
     pub message: String,
-    /// `resumedAt` of the Migration at that time: another one says that the rollout goes on.
+    /// `resumedAt` is the value of `spec.resumedAt` at that time. The halt ends when `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub resumed_at: Option<Timestamp>,
-    /// Since when every path is watched again after that, and none lost more than it may.
+    /// `cleanSince` is the time after the halt since which all paths are watched and none loses too much. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub clean_since: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! The definitions in `deploy/crds` are those of the types: a stale file prunes fields without a word.
+//! The definitions in `deploy/crds` match the types. With a stale file, the API server would drop fields without an error.
 
 use std::fs;
 use std::path::Path;
@@ -10,20 +10,20 @@ use serde_json::Value;
 #[test]
 fn definitions_in_deploy_are_current() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds/replumb.dev.yaml");
-    let written =
+    let committed =
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
 
     let output = Command::new(env!("CARGO_BIN_EXE_crds"))
         .output()
-        .expect("crds starts");
+        .expect("crds must start");
     assert!(
         output.status.success(),
         "crds failed: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let generated = String::from_utf8(output.stdout).expect("crds prints UTF-8");
+    let generated = String::from_utf8(output.stdout).expect("crds must print UTF-8");
 
-    let first = written
+    let first = committed
         .lines()
         .zip(generated.lines())
         .enumerate()
@@ -31,15 +31,15 @@ fn definitions_in_deploy_are_current() {
         .map_or_else(
             || {
                 format!(
-                    "{} lines there, {} generated",
-                    written.lines().count(),
+                    "{} lines committed, {} generated",
+                    committed.lines().count(),
                     generated.lines().count()
                 )
             },
-            |(index, (old, new))| format!("line {}: {old:?} there, {new:?} generated", index + 1),
+            |(index, (old, new))| format!("line {}: {old:?} committed, {new:?} generated", index + 1),
         );
     assert!(
-        written == generated,
+        committed == generated,
         "{} is stale ({first}); run: cargo run -p api --bin crds > deploy/crds/replumb.dev.yaml",
         path.display()
     );

@@ -1,4 +1,4 @@
-//! Prints the custom resource definitions, as `deploy/crds` holds them.
+//! Prints the custom resource definitions for `deploy/crds/replumb.dev.yaml`.
 
 use kube::CustomResourceExt;
 
