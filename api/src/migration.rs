@@ -31,7 +31,7 @@ use service_cidr::subjects::Book;
 use crate::traffic::{ClassCount, GateBreach, GateRules};
 
 /// `MigrationSpec` is the desired state of a Migration. Exactly one of `flannelToCalico`, `podCidr`, `serviceCidr` and
-/// `calicoDatastore` must be set: it is the kind of the migration.
+/// `calicoDatastore` must be set and is the kind of the migration.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "replumb.dev",
@@ -150,8 +150,8 @@ pub struct PodCidr {
     /// this range. At most 43 characters.
     #[schemars(with = "String", length(max = 43))]
     pub from: IpNet,
-    /// `to` is the range, in CIDR notation without host bits, that pods move to. It must be of the same address family as `from`,
-    /// and must not overlap `from`. An existing IPPool of this range is used; otherwise the migration creates one. At most 43
+    /// `to` is the range, in CIDR notation without host bits, that pods move to, of the same address family as `from`. The range
+    /// must not overlap `from`. An existing IPPool of this range is used; otherwise the migration creates one. At most 43
     /// characters.
     #[schemars(with = "String", length(max = 43))]
     pub to: IpNet,
@@ -179,8 +179,8 @@ pub struct PodCidr {
     /// are not created again. Defaults to false.
     #[serde(default)]
     pub delete_bare_pods: bool,
-    /// `etcd` is the connection to etcd v3 if Calico stores its data there. Defaults to the connection that calico-node uses. It
-    /// must be unset if Calico stores its data in the Kubernetes API.
+    /// `etcd` is the connection to etcd v3 if Calico stores its data there. Defaults to the connection that calico-node uses.
+    /// Must be unset if Calico stores its data in the Kubernetes API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdAccess>,
 }
@@ -753,7 +753,7 @@ pub struct CalicoDatastoreStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub paused_until: Option<Timestamp>,
-    /// `openedAt` is the time at which Calico started to work with etcd v3. This is the point of no return. Unset before.
+    /// `openedAt` is the time at which Calico started to work with etcd v3, which is the point of no return. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub opened_at: Option<Timestamp>,
@@ -919,8 +919,8 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
-    /// `hash` is the SHA-256 of the plan in hexadecimal. It covers the actions here, in the NodeMigrations and in the
-    /// `MigrationRecords`, except for details that are marked `asOfNow`.
+    /// `hash` is the SHA-256, in hexadecimal, of the actions here, in the NodeMigrations and in the `MigrationRecords`, without
+    /// details that are marked `asOfNow`.
     pub hash: String,
     /// `prepare` is the list of cluster-wide actions before the first node, in order. The actions for each node are in
     /// `spec.prepare` of its NodeMigration.

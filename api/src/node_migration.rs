@@ -29,7 +29,7 @@ use crate::traffic::{Flow, Gates, TrafficReport};
     group = "replumb.dev",
     version = "v1alpha1",
     kind = "NodeMigration",
-    doc = "NodeMigration is the part of a Migration that is about one node. It has the name of the node. The coordinator creates it, writes its spec and deletes it; the agent on the node writes its status.",
+    doc = "NodeMigration is the part of a Migration that is about one node. The object has the name of the node. The coordinator creates and deletes the object and writes its spec; the agent on the node writes its status.",
     plural = "nodemigrations",
     shortname = "nmig",
     status = "NodeMigrationStatus",

@@ -30,7 +30,7 @@ pub const MOST_BYTES: usize = 128 * 1024;
     group = "replumb.dev",
     version = "v1alpha1",
     kind = "MigrationRecord",
-    doc = "MigrationRecord is one part of the data of a Migration that is too large for the Migration itself. The coordinator writes it. It is deleted together with the Migration.",
+    doc = "MigrationRecord is one part of the data of a Migration that is too large for the Migration itself. The coordinator writes the record, and the record is deleted together with the Migration.",
     plural = "migrationrecords",
     shortname = "mrec",
     derive = "PartialEq",
@@ -51,7 +51,7 @@ pub struct MigrationRecordSpec {
     pub holds: Holds,
     /// `part` is the number of the record among those of the same Migration and with the same `holds`, from 0. Immutable.
     pub part: u32,
-    /// `actions` is a list of planned actions, in order. They follow the actions in the plan of the Migration and in records with
+    /// `actions` is a list of planned actions, in order, that follow the actions in the plan of the Migration and in records with
     /// a lower `part`. Set for `Prepare` and `Finish`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<Action>,

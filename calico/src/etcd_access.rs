@@ -9,30 +9,30 @@ use serde_json::Value;
 
 use crate::NODE_CONTAINER;
 
-/// A key of a Secret.
+/// `SecretKey` is a key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SecretKey {
-    /// The Secret.
+    /// `secret` is the name of the Secret.
     pub secret: String,
-    /// Its key.
+    /// `key` is the key in the Secret.
     pub key: String,
 }
 
-/// The way to one store.
+/// `Etcd` is the connection to an etcd cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Etcd {
-    /// `http://HOST:PORT` or `https://HOST:PORT`, at least one.
+    /// `endpoints` is the list of client URLs, as `http://HOST:PORT` or `https://HOST:PORT`. At least 1 item.
     pub endpoints: Vec<String>,
-    /// Namespace of the Secrets.
+    /// `namespace` is the namespace of the Secrets. Empty for the namespace of replumb.
     pub namespace: String,
-    /// Certificates that the store's own is signed by.
+    /// `authority` is the Secret key with the CA certificates. Unset without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authority: Option<SecretKey>,
-    /// The certificate that is shown to the store.
+    /// `certificate` is the Secret key with the client certificate. Unset without a client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<SecretKey>,
-    /// Its key.
+    /// `key` is the Secret key with the private key of the client certificate. Unset without a client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<SecretKey>,
 }

@@ -26,16 +26,16 @@ const OBJECT_BYTES: usize = 4096;
 /// The other texts of a check are cut behind so many bytes.
 const TEXT_BYTES: usize = 2048;
 
-/// What a check says.
+/// `Verdict` is the result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Verdict {
-    /// The prerequisite holds.
+    /// The prerequisite is met.
     Pass,
-    /// The migration may go on, and a person should know this first.
+    /// The migration can start, and the user should read this first.
     Warn,
-    /// Nobody could look, so nobody knows. Counts as a refusal.
+    /// The check could not be made. Refuses the migration.
     Unknown,
-    /// The prerequisite does not hold. A refusal.
+    /// The prerequisite is not met. Refuses the migration.
     Fail,
 }
 
@@ -49,26 +49,28 @@ impl Verdict {
     }
 }
 
-/// One judged prerequisite. The texts are for a person at night: whole sentences are not needed, names are.
+/// `Check` is the result of a check of one prerequisite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Check {
-    /// Name of the prerequisite, `PascalCase`, from an enum: a metric label and an anchor in the runbook.
+    /// `name` is the name of the check, in `CamelCase`, as in the metrics and in the runbook.
     pub name: String,
-    /// What it says.
+    /// `verdict` is the result. Possible values: `Pass`: the prerequisite is met. `Warn`: the migration can start, and the user
+    /// should read this first. `Unknown`: the check could not be made. `Fail`: the prerequisite is not met. `Unknown` and `Fail`
+    /// refuse the migration.
     pub verdict: Verdict,
-    /// The object that was looked at: `DaemonSet kube-flannel/kube-flannel-ds`, `Node a: flannel.1`.
+    /// `object` is the object that was checked, such as `DaemonSet kube-flannel/kube-flannel-ds`. At most 4096 bytes.
     pub object: String,
-    /// The value that was found.
+    /// `found` is the value that was found. At most 2048 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub found: String,
-    /// The value that is needed.
+    /// `needed` is the value that is needed. Empty if the check passed. At most 2048 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub needed: String,
-    /// What a person does about it; empty when there is nothing to do.
+    /// `fix` is what the user can do. Empty if there is nothing to do. At most 2048 bytes.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub fix: String,
-    /// Where this line names the first of many: lines that name every one. No object has room for them.
+    /// The results that this result summarizes, with all objects. Not part of the API, because no object has room for them.
     #[serde(skip)]
     #[schemars(skip)]
     pub whole: Vec<Check>,

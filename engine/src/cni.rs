@@ -22,30 +22,31 @@ pub fn is_read(name: &str) -> bool {
 /// A file's bytes, or why it cannot be read.
 pub type Contents = Result<Vec<u8>, String>;
 
-/// One file of the folder that the runtime would look at (`.conf`, `.conflist`, `.json`).
+/// `CniFile` is a file in the CNI configuration directory that the container runtime reads (`.conf`, `.conflist` or `.json`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CniFile {
-    /// File name.
+    /// `name` is the file name.
     pub name: String,
-    /// The network's `name`, when the file was understood.
+    /// `network` is the `name` of the network in the file. Unset if the file was not understood.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The `type` of each plugin, in order.
+    /// `plugins` is the list of the `type` of each plugin, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<String>,
-    /// Why a runtime does not take the file; `None` when it is valid.
+    /// `error` is why the container runtime does not accept the file. Unset if the file is valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The folder as the runtime reads it.
+/// `CniDirectory` is the CNI configuration directory as the container runtime reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CniDirectory {
-    /// Path of the folder on the host.
+    /// `path` is the path of the directory on the host.
     pub path: String,
-    /// Files in the order in which the runtime reads them (by name).
+    /// `files` is the list of files that the container runtime reads, ordered by name. The runtime uses the first file if it is
+    /// valid.
     pub files: Vec<CniFile>,
 }
 

@@ -4,12 +4,12 @@ use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a migration of ranges leads.
+/// `Direction` is where a migration goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Direction {
-    /// To the new range.
+    /// To the target.
     There,
-    /// To the old range, as it was before.
+    /// Back to the source: a rollback.
     Back,
 }
 
@@ -54,18 +54,19 @@ pub struct Halt {
     pub message: String,
 }
 
-/// Why something waits. A metric label, an Event reason and a runbook anchor.
+/// `WaitReason` is why a migration or a node waits. The name is also a metric label, the reason of an Event and a heading in the
+/// runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum WaitReason {
-    /// Not yet this node's turn.
+    /// Other nodes are in progress, and `rollout.maxUnavailable` allows no further node.
     Turn,
-    /// `desired: Pause`, or a policy paused the rollout.
+    /// `desired: Pause`, or a halt of the rollout.
     Paused,
-    /// The canary nodes are done and soak.
+    /// The canary nodes are done, and their soak time has not passed.
     CanarySoak,
-    /// The pause between two nodes (`rollout.interval`).
+    /// `rollout.intervalSeconds` have not passed since the last node.
     Interval,
-    /// The Node reports NotReady; it is taken up again when it returns.
+    /// The Node is NotReady.
     NodeNotReady,
     /// The agent of the node has not reported.
     AgentSilent,
@@ -73,74 +74,75 @@ pub enum WaitReason {
     PodsTerminating,
     /// A PodDisruptionBudget does not allow an eviction.
     DisruptionBudget,
-    /// The API server refused an eviction for another reason.
+    /// The API server has refused an eviction for another reason, or a pod cannot be evicted.
     EvictionRefused,
-    /// flannel's pod is still on the node.
+    /// The pod of flannel is still on the node.
     FlannelPodRunning,
-    /// The agent has a goal and has not reached it.
+    /// The agent has not reached its goal yet.
     AgentWorking,
     /// calico-node is not Ready on the node.
     CalicoNodeNotReady,
-    /// Back: Calico's pod is still on the node.
+    /// Rollback: the pod of calico-node is still on the node.
     CalicoPodRunning,
-    /// Back: flannel's pod is not Ready on the node.
+    /// Rollback: the pod of flannel is not Ready on the node.
     FlannelPodNotReady,
-    /// A check of the node's agent does not pass.
+    /// A check of the agent of the node fails.
     CheckFailing,
     /// The probe pod of the node is not running yet.
     ProbePodNotReady,
-    /// A probe of the node's pod network was asked for, and its result has not come yet.
+    /// The result of a probe of the pod network of the node has not arrived yet.
     ProbePending,
-    /// A probe of the node's pod network got no answer.
+    /// A probe of the pod network of the node was not answered.
     ProbeUnanswered,
-    /// Calico's objects cannot be written yet.
+    /// Objects in Calico's datastore cannot be written yet.
     CalicoObjects,
     /// Pods that were moved are not Ready again yet.
     MovedPodsNotReady,
-    /// People have to change what only they may change.
+    /// The user has to change configuration that replumb does not change.
     ConfigurationFollowUp,
-    /// The old pool is empty, and stays for a while.
+    /// The old IPPool is empty, and its soak time has not passed.
     PoolSoak,
-    /// A DaemonSet is being rolled out.
+    /// The rollout of a DaemonSet is not complete.
     DaemonSetRollout,
-    /// Leftovers of the old network are not gone from a node.
+    /// A node has leftovers of the old network.
     Leftovers,
-    /// Traffic pods do not report yet: nobody could say what is lost.
+    /// Traffic pods do not report yet, so traffic loss would not be seen.
     TrafficUnwatched,
-    /// Ranges of Services are not there, or not gone, yet.
+    /// A `ServiceCIDR` does not exist yet, still exists, or is not Ready.
     ServiceRanges,
-    /// An API server runs with another range for Services than it has to, or its certificate is not for the address.
+    /// An API server runs with a different Service range, or its certificate does not cover a needed address.
     ApiServers,
-    /// kube-proxy of a node has no rules for an address yet.
+    /// kube-proxy on a node has no rules for an address yet.
     ProxyRules,
-    /// Nobody is seen to use the addresses that are left, and they stay for a while.
+    /// Old addresses of Services are in use, or their soak time has not passed.
     ServiceSoak,
-    /// A store of Calico's is being worked on, or does not answer.
+    /// One of Calico's datastores is being converted, or does not answer.
     Datastore,
-    /// Calico's controllers are not stopped yet, or not there again.
+    /// calico-kube-controllers is not stopped, or not available again, yet.
     CalicoControllers,
-    /// Pods that waited while Calico was paused have no network yet.
+    /// Pods that waited for a network while Calico was paused have none yet.
     PodsWithoutNetwork,
-    /// The API server refused a request of ours, or did not answer it: a policy, a webhook or a missing permission.
+    /// The API server has refused, or not answered, a request of the coordinator: a policy, a webhook or a missing permission.
     RequestRefused,
 }
 
-/// Why something halted.
+/// `HaltReason` is why a migration or a node has halted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum HaltReason {
-    /// A wait outlived its deadline.
+    /// A wait has lasted longer than its timeout.
     DeadlineExceeded,
-    /// The drain was blocked and `drain.onBlocked` is `Pause`.
+    /// A drain has lasted longer than its timeout, and `drain.onBlocked` does not allow to wait.
     DrainBlocked,
-    /// Somebody else changed what the migration wrote; it is written again.
+    /// Another client has changed an object that the migration has written.
     Drift,
-    /// The agent reported a failure that it cannot mend itself.
+    /// The agent has reported a failure.
     AgentFailure,
-    /// The agent put the old network back by itself: the new one did not come up, or nobody told it anything any more.
+    /// The agent has put the old network back without being asked: the new network did not work, or the coordinator was silent
+    /// too long.
     FellBack,
-    /// Traffic between pods loses more than the gates allow.
+    /// Traffic between pods loses more than `gates` allows.
     GateBreached,
-    /// What is in Calico's stores does not let the migration go on.
+    /// The content of Calico's datastores does not allow the migration to continue.
     DatastoreRefused,
 }
 

@@ -11,18 +11,21 @@ const OBJECT_BYTES: usize = 1024;
 /// The detail of an action is cut behind so many bytes.
 const DETAIL_BYTES: usize = 8192;
 
-/// One action on one object.
+/// `Action` is one planned action on one object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Action {
-    /// Verb: create, patch, label, cordon, evict, delete, wait, probe, uncordon.
+    /// `verb` is what is done, such as `create`, `patch`, `label`, `cordon`, `evict`, `delete`, `wait` or `probe`.
     pub verb: String,
-    /// Object, with kind, namespace and name.
+    /// `object` is the object, with kind, namespace and name. At most 1024 bytes: a longer text is cut, and ends with its length
+    /// and SHA-256.
     pub object: String,
-    /// What changes, in words and values.
+    /// `detail` is a human-readable description of what changes. At most 8192 bytes: a longer text is cut, and ends with its
+    /// length and SHA-256.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
-    /// Whether the detail is only as of now (pods come and go) and stays out of the hash.
+    /// `asOfNow` is whether `detail` describes only the time of the plan, such as the names of pods. Then the hash of the plan
+    /// does not cover `detail`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub as_of_now: bool,
 }

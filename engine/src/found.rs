@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Something that could be absent, unreadable, or there. "Could not look" is never "not there".
+/// `Found` is a value that was looked for. Exactly one of its fields is set: a value that cannot be read is not taken for an
+/// absent one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     from = "FoundOnTheWire<T>",
@@ -12,26 +13,27 @@ use serde::{Deserialize, Serialize};
 )]
 #[schemars(with = "FoundOnTheWire<T>")]
 pub enum Found<T> {
-    /// Looked, and it is not there.
+    /// The value does not exist.
     #[default]
     Absent,
-    /// There, and understood.
+    /// The value.
     Present(T),
-    /// There, but not understood: the parser's or the kernel's message.
+    /// The value exists and cannot be read or parsed: the error message.
     Malformed(String),
 }
 
-/// [`Found`] as an object of which one field is set: a definition's schema cannot say "a text or an object".
+/// `Found` is a value that was looked for. Exactly one of its fields is set.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 struct FoundOnTheWire<T> {
-    /// Looked, and it is not there.
+    /// `absent` is true if the value does not exist.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     absent: bool,
-    /// There, and understood.
+    /// `present` is the value, if it exists and was understood.
     #[serde(skip_serializing_if = "Option::is_none")]
     present: Option<T>,
-    /// There, but not understood: the parser's or the kernel's message.
+    /// `malformed` is the error message, if the value exists and cannot be read or parsed, or if it is not known whether it
+    /// exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     malformed: Option<String>,
 }

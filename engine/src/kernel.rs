@@ -19,13 +19,13 @@ pub const FELIX: u8 = 80;
 /// Most entries that are listed one by one.
 const MOST: usize = 20;
 
-/// The first few of many.
+/// `Listed` is a list of which only the first items are reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Listed<T> {
-    /// The first 20.
+    /// `first` is the list of the first items. At most 20.
     pub first: Vec<T>,
-    /// Number of those behind them.
+    /// `more` is the number of further items. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u32,
 }
@@ -77,28 +77,28 @@ impl<T: Display> Listed<T> {
     }
 }
 
-/// What the kernel does with a packet for which it finds a route.
+/// `RouteKind` is the type of a route, as in `ip route`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RouteKind {
-    /// Sends it on.
+    /// Packets are sent to the next hop.
     Unicast,
-    /// Takes it for the host's own.
+    /// The destination is an address of the host.
     Local,
-    /// Takes it for one to everybody on a link.
+    /// The destination is a broadcast address.
     Broadcast,
-    /// Takes it for one to the nearest of many.
+    /// The destination is an anycast address.
     Anycast,
-    /// Sends it to a group.
+    /// The destination is a multicast group.
     Multicast,
-    /// Drops it.
+    /// Packets are dropped.
     Blackhole,
-    /// Drops it and says that the destination is unreachable.
+    /// Packets are rejected as unreachable.
     Unreachable,
-    /// Drops it and says that it is prohibited.
+    /// Packets are rejected as prohibited.
     Prohibit,
-    /// Goes on with the next table.
+    /// The lookup continues in the next table.
     Throw,
-    /// Anything else.
+    /// Another type.
     Other,
 }
 
@@ -130,37 +130,38 @@ impl RouteKind {
     }
 }
 
-/// Where a route leads next.
+/// `Hop` is the next hop of a route.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Hop {
-    /// The gateway; absent where the destination is on the link.
+    /// `gateway` is the address of the gateway. Unset if the destination is directly on the link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub gateway: Option<IpAddr>,
-    /// Name of the link; absent where the kernel names none.
+    /// `link` is the name of the link. Unset if the kernel reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<String>,
 }
 
-/// A route of any table.
+/// `Route` is a route of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Route {
-    /// What happens to a packet.
+    /// `kind` is the type of the route, as in `ip route`.
     pub kind: RouteKind,
-    /// Destination.
+    /// `destination` is the destination, in CIDR notation.
     #[schemars(with = "String")]
     pub destination: IpNet,
-    /// Next hops; empty where packets go nowhere.
+    /// `hops` is the list of next hops. Empty if packets are not forwarded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hops: Vec<Hop>,
-    /// The kernel's number of the table; absent on the wire for the main one.
+    /// `table` is the number of the routing table. Unset for the main table, 254.
     #[serde(default = "main_table", skip_serializing_if = "is_main_table")]
     pub table: u32,
-    /// The kernel's number of who installed it.
+    /// `protocol` is the number of the routing protocol that has installed the route: 2 for the kernel, 12 for BIRD, 80 for
+    /// Calico's Felix.
     pub protocol: u8,
-    /// Metric.
+    /// `metric` is the metric of the route. Unset if 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub metric: u32,
 }
@@ -200,14 +201,14 @@ impl Display for Route {
     }
 }
 
-/// An address of a link.
+/// `Address` is an address of a link.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Address {
-    /// Address with the length of its prefix.
+    /// `address` is the address with its prefix length.
     #[schemars(with = "String")]
     pub address: IpNet,
-    /// Name of the link.
+    /// `link` is the name of the link.
     pub link: String,
 }
 
@@ -217,21 +218,21 @@ impl Display for Address {
     }
 }
 
-/// A rule by which the kernel chooses a table of routes.
+/// `Rule` is a policy routing rule, as in `ip rule`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rule {
-    /// Rank: the lowest is asked first.
+    /// `priority` is the priority of the rule. The kernel tries the rule with the lowest value first.
     pub priority: u32,
-    /// Sources that it is for; absent where it is for all.
+    /// `from` is the source range that the rule applies to. Unset for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub from: Option<IpNet>,
-    /// Destinations that it is for; absent where it is for all.
+    /// `to` is the destination range that the rule applies to. Unset for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub to: Option<IpNet>,
-    /// The table that is looked up; absent where something else is done.
+    /// `table` is the number of the routing table to look up. Unset if the rule has another action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
 }
@@ -253,17 +254,17 @@ impl Display for Rule {
     }
 }
 
-/// A link with its addresses.
+/// `Device` is a link with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Name.
+    /// `name` is the name of the link.
     pub name: String,
-    /// MTU in bytes.
+    /// `mtu` is the MTU in bytes.
     pub mtu: u32,
-    /// Whether it is administratively up.
+    /// `up` is whether the link is administratively up.
     pub up: bool,
-    /// Addresses on it, link-local ones of IPv6 aside.
+    /// `addresses` is the list of addresses of the link, with their prefix lengths, without IPv6 link-local addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub addresses: Vec<IpNet>,

@@ -5,28 +5,26 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where a value came from. Saved in status at the start: at the end its owner is gone.
-///
-/// On the wire it is the text that a person reads: a definition's schema cannot say "a text or an object".
+/// `Source` is where a value comes from: `spec`, `detected from OBJECT` or `default`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
 #[schemars(with = "String")]
 pub enum Source {
-    /// The Migration's spec.
+    /// The spec of the Migration.
     Spec,
-    /// Read off this object.
+    /// Read from this object.
     Detected(String),
-    /// The default of Calico's own controller.
+    /// The default value.
     Default,
 }
 
-/// A value with its source.
+/// `Sourced` is a value with its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sourced<T> {
-    /// The value.
+    /// `value` is the value.
     pub value: T,
-    /// Where it came from.
+    /// `source` is where the value comes from: `spec` (of the Migration), `detected from OBJECT` or `default`.
     pub source: Source,
 }
 

@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{Halt, HaltReason, WaitReason};
 
-/// What the migration as a whole waits for. As long as its words change ("12 of 40 pods are new"), something moves,
-/// and the time starts anew.
+/// `Standstill` is what a migration as a whole waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Standstill {
-    /// Why.
+    /// `reason` is the reason of the wait, in `CamelCase`, as in `status.blocked`.
     pub reason: WaitReason,
-    /// What is waited for, on which object.
+    /// `message` is a human-readable description of what the migration waits for, with the object. At most 4096 bytes.
     pub message: String,
-    /// Since when it says the same.
+    /// `since` is the time since which `reason` and `message` are unchanged. `rollout.stepTimeoutSeconds` counts from here, or
+    /// from `spec.resumedAt` if that is later.
     #[schemars(with = "String")]
     pub since: Timestamp,
 }

@@ -17,33 +17,33 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Which of the two networks gave a pod its address.
+/// `Generation` is the network that a pod has its address from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Generation {
-    /// The network that is left.
+    /// The network that the migration replaces.
     Old,
-    /// The network that is gone to.
+    /// The network that the migration introduces.
     New,
 }
 
-/// A kind of path through the cluster: its packets take the same kind of way.
+/// `PathClass` is a class of path through the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum PathClass {
-    /// Between nodes, from a pod of the old network to another one.
+    /// Between nodes, from the old network to the old network.
     OldToOld,
-    /// Between nodes, from the old network to the new one.
+    /// Between nodes, from the old network to the new network.
     OldToNew,
-    /// Between nodes, from the new network to the old one.
+    /// Between nodes, from the new network to the old network.
     NewToOld,
-    /// Between nodes, from a pod of the new network to another one.
+    /// Between nodes, from the new network to the new network.
     NewToNew,
     /// On one node, between the two networks.
     SameNode,
-    /// To a Service, and whichever of its pods answers.
+    /// To the Service of the traffic pods.
     PodToService,
-    /// To the cluster's DNS, by its Service.
+    /// To the cluster DNS, through its Service.
     PodToDns,
-    /// To the API server, by its Service.
+    /// To the API server, through its Service.
     PodToApi,
 }
 
@@ -111,18 +111,20 @@ impl PathClass {
     }
 }
 
-/// What one probe is.
+/// `Protocol` is the protocol of a probe. Possible values: `Udp`: a small UDP packet. `LargeUdp`: a UDP packet as large as the
+/// pod network carries, not fragmented, in both directions. `Tcp`: a new connection with one request and one response. `Dns`: a
+/// DNS query over UDP; any response counts. `Connect`: a new TCP connection, closed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Protocol {
-    /// A small datagram, answered by the pod that is meant.
+    /// A small UDP packet, answered by the expected pod.
     Udp,
-    /// A datagram as large as the pod network carries, with "do not fragment", in both directions.
+    /// A UDP packet as large as the pod network carries, not fragmented, in both directions.
     LargeUdp,
-    /// A new connection, a line and its answer.
+    /// A new connection with one request and one response.
     Tcp,
-    /// A question to a DNS server over UDP; any answer counts.
+    /// A DNS query over UDP. Any response counts.
     Dns,
-    /// A new connection, closed at once.
+    /// A new TCP connection, closed at once.
     Connect,
 }
 
@@ -161,22 +163,24 @@ impl Protocol {
 /// The beat of a traffic pod. With it a pod sends about 50 probes a second, in a cluster of any size.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
-/// What one traffic pod sends to one address without pause.
+/// `Flow` is a path on which a traffic pod sends probes continuously.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// The kind of path.
+    /// `class` is the class of path. Possible values: `OldToOld`, `OldToNew`, `NewToOld` and `NewToNew`: between nodes, from the
+    /// old or new network to the old or new network. `SameNode`: between the two networks on one node. `PodToService`: to the
+    /// Service of the traffic pods. `PodToDns`: to the cluster DNS. `PodToApi`: to the API server.
     pub class: PathClass,
-    /// UID of the traffic pod that sends; it is on the node of the NodeMigration.
+    /// `source` is the UID of the traffic pod that sends. The pod is on the node of this NodeMigration.
     pub source: String,
-    /// Whom it sends to, as a person says it: `node worker-2` or `Service kube-system/kube-dns`.
+    /// `to` is the target for people, such as `node worker-2` or `Service kube-system/kube-dns`.
     pub to: String,
-    /// Address that it sends to.
+    /// `address` is the address of the target.
     #[schemars(with = "String")]
     pub address: IpAddr,
-    /// UDP and TCP port.
+    /// `port` is the UDP and TCP port of the target.
     pub port: u16,
-    /// UID of the pod that has to answer; absent where any answer counts.
+    /// `podUid` is the UID of the pod that must answer. Unset if any answer counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
 }

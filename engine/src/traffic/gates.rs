@@ -21,13 +21,15 @@ const GAPS_OF_A_SERVICE: u32 = 3;
 /// Of fewer probes than this nothing is said but their gap.
 const LEAST_SENT: u32 = 10;
 
-/// What a stream may lose before no further node is started.
+/// `Gates` is how much may be lost on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Gates {
-    /// Lost probes by sent ones over the last 10 seconds of one stream, 0 to 1.
+    /// `maxLossRatio` is the highest allowed ratio of lost to sent probes over the last 10 seconds, from 0 to 1. The value of
+    /// `spec.gates.maxLossRatio` of the Migration, or its default.
     pub max_loss_ratio: f64,
-    /// The longest time in which a stream has no answer, in milliseconds. An answer that takes longer is none.
+    /// `maxGapMilliseconds` is the longest allowed time without an answer, in milliseconds. A probe that is answered later than
+    /// this counts as lost. The value of `spec.gates.maxGapMilliseconds` of the Migration, or its default.
     pub max_gap_milliseconds: u32,
 }
 

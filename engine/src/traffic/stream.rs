@@ -56,19 +56,20 @@ fn find(probes: &mut VecDeque<Probe>, number: u64) -> Option<&mut Probe> {
     probes.get_mut(place)
 }
 
-/// Counts since the stream began.
+/// `Totals` are the numbers of probes since the start of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Totals {
-    /// Probes that were answered or are lost.
+    /// `sent` is the number of probes that were answered or are lost.
     pub sent: u64,
-    /// Probes without an answer in time.
+    /// `lost` is the number of probes that were not answered in time.
     pub lost: u64,
-    /// Lost probes whose answer came within 10 seconds all the same. A datagram was carried, and something was slow; a connection may have
-    /// been tried again by the kernel.
+    /// `late` is the number of lost probes that were answered within 10 seconds. Such packets were delayed, or the kernel has
+    /// retried the connection.
     #[serde(default)]
     pub late: u64,
-    /// The longest time without an answer, in milliseconds: from the first lost probe to the next answered one.
+    /// `longestGapMilliseconds` is the longest time without an answer, in milliseconds, from the first lost probe to the next
+    /// answered one.
     pub longest_gap_milliseconds: u32,
 }
 

@@ -12,88 +12,89 @@ use engine::cni::CniDirectory;
 use engine::drain::Pod;
 pub use engine::found::Found;
 
-/// A VXLAN link as the kernel has it.
+/// `VxlanDevice` is a VXLAN link of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VxlanDevice {
-    /// Name of the link.
+    /// `name` is the name of the link.
     pub name: String,
-    /// VXLAN network identifier.
+    /// `vni` is the VXLAN network identifier.
     pub vni: u32,
-    /// UDP destination port.
+    /// `port` is the UDP destination port.
     pub port: u16,
-    /// MTU in bytes.
+    /// `mtu` is the MTU in bytes.
     pub mtu: u32,
-    /// Local (source) address of the tunnel.
+    /// `local` is the source address of the tunnel. Unset if the link has none.
     #[schemars(with = "Option<String>")]
     pub local: Option<IpAddr>,
-    /// Name of the underlying link.
+    /// `parent` is the name of the underlying link. Unset if there is none.
     pub parent: Option<String>,
-    /// Whether the device learns addresses from the packets that it receives.
+    /// `learning` is whether the link learns MAC addresses from received packets.
     pub learning: bool,
-    /// Link-layer address, lower-case, colon-separated.
+    /// `mac` is the MAC address, in lower case with colons.
     pub mac: String,
-    /// Whether the link is administratively up.
+    /// `up` is whether the link is administratively up.
     pub up: bool,
-    /// Addresses on the link.
+    /// `addresses` is the list of addresses of the link, with their prefix lengths, without IPv6 link-local addresses.
     #[schemars(with = "Vec<String>")]
     pub addresses: Vec<IpNet>,
-    /// Routes through the link.
+    /// `routes` is the number of routes through the link.
     pub routes: u32,
-    /// Those of them that are as Calico makes them: under its protocol number, or to a node's end.
+    /// `blockRoutes` is the number of these routes that look like routes of Calico: their protocol is that of Felix, or their
+    /// destination is the tunnel address of a node.
     #[serde(default)]
     pub block_routes: u32,
-    /// Permanent neighbours on the link.
+    /// `neighbours` is the number of permanent neighbour entries of the link.
     pub neighbours: u32,
-    /// Forwarding database entries of the link.
+    /// `forwardingEntries` is the number of forwarding database entries of the link.
     pub forwarding_entries: u32,
 }
 
-/// A bridge that flannel's CNI plugin made.
+/// `Bridge` is the bridge of flannel's CNI plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Bridge {
-    /// Name of the link.
+    /// `name` is the name of the link.
     pub name: String,
-    /// MTU in bytes.
+    /// `mtu` is the MTU in bytes.
     pub mtu: u32,
-    /// Addresses on the link.
+    /// `addresses` is the list of addresses of the link, with their prefix lengths, without IPv6 link-local addresses.
     #[schemars(with = "Vec<String>")]
     pub addresses: Vec<IpNet>,
-    /// Names of the links attached to it: one for each pod on the old network.
+    /// `ports` is the list of links, by name, that are attached to the bridge: one for each pod on the flannel network.
     pub ports: Vec<String>,
-    /// Whether it answers for addresses that are not on it, at once: ARP (`proxy_arp` 1, `proxy_delay` 0) and, where it has
-    /// an address of IPv6, for neighbours (`proxy_ndp` 1, `proxy_delay` 0).
+    /// `answersForPods` is whether the bridge answers, without delay, ARP requests for all addresses (`proxy_arp` 1,
+    /// `proxy_delay` 0) and, if it has an IPv6 address, neighbour solicitations for `answered` (`proxy_ndp` 1, `proxy_delay` 0).
     #[serde(default)]
     pub answers_for_pods: bool,
-    /// Addresses of IPv6 that it answers for, as few networks as possible (`ip neighbour show proxy`).
+    /// `answered` is the list of IPv6 networks that the bridge answers neighbour solicitations for (`ip neighbour show proxy`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub answered: Vec<Ipv6Net>,
 }
 
-/// A pod that was attached to the old network.
+/// `LegacyPod` is a pod that was attached to the flannel network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LegacyPod {
-    /// Namespace; empty where the runtime did not say.
+    /// `namespace` is the namespace of the pod. Empty if the container runtime has not recorded it.
     #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"))]
     pub namespace: String,
-    /// Name; empty where the runtime did not say.
+    /// `name` is the name of the pod. Empty if the container runtime has not recorded it.
     #[schemars(regex(pattern = r"^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$"))]
     pub name: String,
-    /// ID of its sandbox: Calico's handle is called after it.
+    /// `sandbox` is the ID of the pod sandbox. The name of the IPAM handle in Calico contains it.
     #[schemars(regex(pattern = r"^[0-9A-Za-z]([-0-9A-Za-z]{0,126}[0-9A-Za-z])?$"))]
     pub sandbox: String,
-    /// The host's end of its cable; empty where there is none.
+    /// `link` is the name of the link of the pod on the host. Empty if there is none.
     #[schemars(regex(pattern = r"^[^/\s]{0,15}$"))]
     pub link: String,
-    /// Its addresses.
+    /// `addresses` is the list of addresses of the pod.
     #[schemars(with = "Vec<String>")]
     pub addresses: Vec<IpAddr>,
-    /// Whether the link is there, on `cni0`: the pod lives.
+    /// `attached` is whether the link is attached to `cni0`, so that the pod is running.
     pub attached: bool,
-    /// Whether each address has a route of its own to `cni0`.
+    /// `routed` is whether each address has a route of its own to `cni0`.
     pub routed: bool,
 }
 
@@ -110,27 +111,27 @@ impl LegacyPod {
     }
 }
 
-/// A route to another node's pods that does not go through a tunnel (flannel's `DirectRouting`, host-gw).
+/// `DirectRoute` is a route to the pods of another node that does not use a tunnel (flannel's `DirectRouting` or host-gw).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DirectRoute {
-    /// Destination.
+    /// `destination` is the destination, in CIDR notation.
     #[schemars(with = "String")]
     pub destination: IpNet,
-    /// Next hop.
+    /// `gateway` is the address of the next hop.
     #[schemars(with = "String")]
     pub gateway: IpAddr,
-    /// Name of the link.
+    /// `link` is the name of the link.
     pub link: String,
 }
 
-/// `rp_filter` of one interface. The kernel uses the larger of `all` and the interface's own value.
+/// `ReversePathFilter` are the values of `rp_filter`. The kernel uses the larger of `all` and the value of the interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReversePathFilter {
-    /// `net.ipv4.conf.all.rp_filter`: 0 off, 1 strict, 2 loose.
+    /// `all` is `net.ipv4.conf.all.rp_filter`: 0 for off, 1 for strict, 2 for loose.
     pub all: u8,
-    /// Value by interface.
+    /// `interfaces` are the values of single interfaces, by name.
     pub interfaces: BTreeMap<String, u8>,
 }
 
@@ -142,45 +143,46 @@ impl ReversePathFilter {
     }
 }
 
-/// A firewall chain or table of flannel's.
+/// `FirewallObject` is a firewall chain or table of one of the two networks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FirewallObject {
-    /// Where it stands.
+    /// `backend` is where the object is. Possible values: `IptablesNft` and `Ip6tablesNft`: iptables and ip6tables with
+    /// `nf_tables`. `IptablesLegacy` and `Ip6tablesLegacy`: the legacy iptables and ip6tables. `Nftables`: a table of nftables.
     pub backend: FirewallBackend,
-    /// Table: `nat`, `filter` for iptables; `ip flannel-ipv4` for nftables.
+    /// `table` is the name of the table, such as `nat` or `filter` for iptables, and `ip flannel-ipv4` for nftables.
     pub table: String,
-    /// flannel's own chain; or a chain of the kernel's, which stands for the rules that flannel put straight into
-    /// it; empty for a whole table.
+    /// `chain` is the name of the chain: a chain of flannel, or a built-in chain that contains rules of flannel. Empty for a
+    /// whole table.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub chain: String,
 }
 
-/// The rule sets that a kernel can hold side by side.
+/// `FirewallBackend` is a set of firewall rules of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum FirewallBackend {
-    /// iptables over `nf_tables`, IPv4.
+    /// iptables with `nf_tables`, IPv4.
     IptablesNft,
-    /// iptables over `nf_tables`, IPv6.
+    /// ip6tables with `nf_tables`, IPv6.
     Ip6tablesNft,
-    /// iptables over `ip_tables`, IPv4.
+    /// The legacy iptables, IPv4.
     IptablesLegacy,
-    /// iptables over `ip6_tables`, IPv6.
+    /// The legacy ip6tables, IPv6.
     Ip6tablesLegacy,
-    /// A table of nftables' own.
+    /// A table of nftables.
     Nftables,
 }
 
-/// Routes of this tool's to whole IPv6 subnets of other nodes, in a table of its own. Calico has routes to the blocks that
-/// are claimed and to nothing else of a subnet; flannel's pods may be anywhere in it.
+/// `SubnetRoutes` are the routes of replumb to the whole IPv6 subnets of other nodes, in a table of their own. Calico has routes
+/// to its IPAM blocks only, and pods of flannel can have any address of a subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubnetRoutes {
-    /// Number of routes that are there.
+    /// `laid` is the number of these routes.
     pub laid: u32,
-    /// Number of nodes that the IPv6 tunnel leads to and that have none.
+    /// `missing` is the number of nodes that the IPv6 tunnel leads to and that have no such route.
     pub missing: u32,
-    /// Whether there is a rule by which they are looked up.
+    /// `lookedUp` is whether there is a policy routing rule for the table of these routes.
     pub looked_up: bool,
 }
 
@@ -196,87 +198,90 @@ impl SubnetRoutes {
     }
 }
 
-/// What is on the host of the new network and of this tool: what the way back has to remove.
+/// `CalicoTraces` is what a rollback has to remove from the host: objects of Calico and of replumb.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CalicoTraces {
-    /// Whether a process named `calico-node` runs on the host.
+    /// `nodeRunning` is whether a process named `calico-node` is running.
     #[serde(default)]
     pub node_running: bool,
-    /// The host's ends of cables to Calico's pods: one for each pod.
+    /// `pods` is the list of links, by name, of pods on Calico's network: one for each pod.
     #[serde(default)]
     pub pods: Vec<String>,
-    /// Tables in which Calico has chains or rules, and tables of its own; `chain` is empty.
+    /// `firewall` is the list of firewall tables with chains or rules of Calico, and of tables of Calico. `chain` is empty.
     #[serde(default)]
     pub firewall: Vec<FirewallObject>,
-    /// Number of Calico's sets of addresses (`ipset`).
+    /// `sets` is the number of IP sets (`ipset`) of Calico.
     #[serde(default)]
     pub sets: u32,
-    /// Number of routes by which Calico drops packets to its own blocks.
+    /// `blackholes` is the number of blackhole routes of Calico for its own IPAM blocks.
     #[serde(default)]
     pub blackholes: u32,
-    /// Number of routes of this tool's to single pods of flannel's.
+    /// `podRoutes` is the number of routes of replumb to single pods on the flannel network.
     #[serde(default)]
     pub pod_routes: u32,
-    /// Routes of this tool's to whole IPv6 subnets of nodes.
+    /// `subnetRoutes` are the routes of replumb to the whole IPv6 subnets of other nodes.
     #[serde(default)]
     pub subnet_routes: SubnetRoutes,
-    /// Number of libcni's records of Calico's pods.
+    /// `records` is the number of results that libcni has cached for pods on Calico's network.
     #[serde(default)]
     pub records: u32,
 }
 
-/// Everything that an agent knows of its host. Each field says what was looked at, not what it means.
+/// `HostFacts` is what an agent has read from its host for a migration from flannel to Calico.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
-    /// The CNI configuration folder, as the runtime reads it.
+    /// `cni` is the CNI configuration directory as the container runtime reads it.
     pub cni: CniDirectory,
-    /// Every VXLAN link of the host, by name.
+    /// `vxlanDevices` is the list of all VXLAN links of the host, ordered by name.
     pub vxlan_devices: Vec<VxlanDevice>,
-    /// `cni0`.
+    /// `bridge` is the link `cni0`.
     pub bridge: Found<Bridge>,
-    /// Pods that were attached to the old network, by their sandboxes' IDs; those that are gone have left a record.
+    /// `legacyPods` is the list of pods that were attached to the flannel network, ordered by sandbox ID. Pods that no longer run
+    /// are in the list until their record on the host is removed.
     #[serde(default)]
     pub legacy_pods: Vec<LegacyPod>,
-    /// Records of attachments that were not understood: file and reason.
+    /// `legacyProblems` is the list of records of pods that could not be parsed: the file and the error.
     #[serde(default)]
     pub legacy_problems: Vec<String>,
-    /// What is there of the new network and of this tool.
+    /// `calico` is what a rollback has to remove from the host: objects of Calico and of replumb.
     #[serde(default)]
     pub calico: CalicoTraces,
-    /// Routes to other nodes' pods past the tunnel.
+    /// `directRoutes` is the list of routes to pods of other nodes that do not use a tunnel. At most 20 items.
     pub direct_routes: Vec<DirectRoute>,
-    /// Reverse path filter of the interfaces that matter: uplink, `cni0`, `flannel.*`, `vxlan.calico`, and
-    /// `default`, which pods' interfaces take.
+    /// `reversePathFilter` are the values of `rp_filter` for the uplink, `cni0`, `flannel.*`, `vxlan.calico`, and `default`,
+    /// which new links of pods get.
     pub reverse_path_filter: ReversePathFilter,
-    /// `/run/flannel/subnet.env`.
+    /// `subnetEnvironment` is the content of `/run/flannel/subnet.env`.
     pub subnet_environment: Found<SubnetEnvironment>,
-    /// Whether a process named `flanneld` runs on the host.
+    /// `flanneldRunning` is whether a process named `flanneld` is running.
     pub flanneld_running: bool,
-    /// Processes that could not be read, the first few of them: any of them may be flanneld.
+    /// `unreadProcesses` is the list of processes that could not be read. Each of them may be flanneld. At most 8 are named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_processes: Vec<String>,
-    /// flannel's chains and tables in every firewall backend that the kernel has.
+    /// `firewall` is the list of chains and tables of flannel in all firewall backends of the kernel.
     pub firewall: Vec<FirewallObject>,
-    /// Tables with a chain of flannel's whose rules could not be read, and why. The chain is among `firewall`.
+    /// `unreadTables` is the list of firewall tables that have a chain of flannel and whose rules could not be read, with the
+    /// error. The chain is in `firewall`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unread_tables: Vec<String>,
-    /// Number of files that host-local keeps of the old network under `/var/lib/cni/networks`: leases, its lock,
-    /// the address that it gave last.
+    /// `leases` is the number of files of host-local for the flannel network in `/var/lib/cni/networks`: leases, the lock file
+    /// and the last assigned address.
     pub leases: u32,
-    /// Number of delegate files of flannel's CNI plugin under `/var/lib/cni/flannel`.
+    /// `delegates` is the number of delegate files of flannel's CNI plugin in `/var/lib/cni/flannel`.
     pub delegates: u32,
-    /// The address that Calico's `first-found` detection would choose.
+    /// `detectedAddress` is the IPv4 address that Calico's `first-found` detection would choose. Unset if there is none.
     #[schemars(with = "Option<String>")]
     pub detected_address: Option<IpAddr>,
-    /// The same of IPv6.
+    /// `detectedIpv6Address` is the IPv6 address that Calico's `first-found` detection would choose. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub detected_ipv6_address: Option<IpAddr>,
-    /// The interface that carries the default route, or else `detected_address`.
+    /// `uplink` is the name of the interface of the IPv4 default route, or otherwise of `detectedAddress`. Unset if there is
+    /// none.
     pub uplink: Option<String>,
-    /// `net.bridge.bridge-nf-call-iptables`; absent when `br_netfilter` is not loaded.
+    /// `bridgeNfCallIptables` is `net.bridge.bridge-nf-call-iptables`. Unset if the module `br_netfilter` is not loaded.
     pub bridge_nf_call_iptables: Option<bool>,
 }
 

@@ -87,38 +87,39 @@ pub enum ParseError {
     },
 }
 
-/// `/run/flannel/subnet.env`, parsed.
+/// `SubnetEnvironment` is the content of `/run/flannel/subnet.env`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubnetEnvironment {
-    /// `FLANNEL_NETWORK`: the cluster's pod network.
+    /// `network` is `FLANNEL_NETWORK`: the IPv4 network of flannel, in CIDR notation.
     #[schemars(with = "String")]
     pub network: Ipv4Net,
-    /// `FLANNEL_SUBNET`: the bridge's address with the node's subnet length.
+    /// `subnet` is `FLANNEL_SUBNET`: the IPv4 address of the bridge with the prefix length of the subnet of the node.
     #[schemars(with = "String")]
     pub subnet: Ipv4Net,
-    /// `FLANNEL_MTU`.
+    /// `mtu` is `FLANNEL_MTU`, in bytes.
     pub mtu: u32,
-    /// `FLANNEL_IPMASQ`.
+    /// `ipMasquerade` is `FLANNEL_IPMASQ`.
     pub ip_masquerade: bool,
-    /// What it says of IPv6; `None` where pods have IPv4 alone.
+    /// `ipv6` is what the file contains about IPv6. Unset if pods have IPv4 addresses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Subnet>,
 }
 
-/// What `subnet.env` says of IPv6.
+/// `Ipv6Subnet` is what `subnet.env` contains about IPv6.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ipv6Subnet {
-    /// `FLANNEL_IPV6_NETWORK`: the cluster's pod network.
+    /// `network` is `FLANNEL_IPV6_NETWORK`: the IPv6 network of flannel, in CIDR notation.
     #[schemars(with = "String")]
     pub network: Ipv6Net,
-    /// `FLANNEL_IPV6_SUBNET`: the bridge's address with the node's subnet length.
+    /// `subnet` is `FLANNEL_IPV6_SUBNET`: the IPv6 address of the bridge with the prefix length of the subnet of the node.
     #[schemars(with = "String")]
     pub subnet: Ipv6Net,
 }
 
-/// `net-conf.json` of the `ConfigMap`, parsed. Unknown keys are kept out; a missing key is its default in flannel.
+/// `NetworkConfiguration` is the content of `net-conf.json` in flannel's ConfigMap. Unknown keys are ignored, and missing keys
+/// have the defaults of flannel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[expect(
@@ -129,36 +130,36 @@ pub struct NetworkConfiguration {
     /// `Network`.
     #[schemars(with = "String")]
     pub network: Ipv4Net,
-    /// `SubnetLen`; `None` when the key is missing (the API server's node CIDRs decide then).
+    /// `SubnetLen`. `None` if the key is missing: the podCIDRs of the Nodes apply then.
     pub subnet_length: Option<u8>,
-    /// `EnableIPv4`; true when missing.
+    /// `EnableIPv4`. True if the key is missing.
     pub ipv4: bool,
-    /// `IPv6Network`, when `EnableIPv6` is true.
+    /// `IPv6Network`, if `EnableIPv6` is true.
     #[schemars(with = "Option<String>")]
     pub ipv6_network: Option<Ipv6Net>,
     /// `EnableNFTables`.
     pub nftables: bool,
     /// `Backend.Type`, as written.
     pub backend: String,
-    /// `Backend.VNI`; 1 when missing.
+    /// `Backend.VNI`. 1 if the key is missing.
     pub vni: u32,
-    /// `Backend.Port`; 8472 (the kernel's) when missing or 0.
+    /// `Backend.Port`. 8472, the default of the kernel, if the key is missing or 0.
     pub port: u16,
     /// `Backend.DirectRouting`.
     pub direct_routing: bool,
     /// `Backend.Learning`.
     pub learning: bool,
-    /// `Backend.MTU`; `None` when missing or 0.
+    /// `Backend.MTU`. `None` if the key is missing or 0.
     pub mtu: Option<u32>,
 }
 
-/// flannel's annotations on a Node, parsed.
+/// `NodeAnnotations` are flannel's annotations on a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeAnnotations {
     /// `backend-type`.
     pub backend: String,
-    /// `VtepMAC` of `backend-data`, lower-case.
+    /// `VtepMAC` of `backend-data`, in lower case.
     pub vtep_mac: String,
     /// `VNI` of `backend-data`.
     pub vni: Option<u32>,
@@ -167,15 +168,15 @@ pub struct NodeAnnotations {
     pub public_address: IpAddr,
     /// `kube-subnet-manager`.
     pub kube_subnet_manager: bool,
-    /// Its end of the tunnel in IPv6; `None` where pods have IPv4 alone.
+    /// The IPv6 end of the tunnel. `None` if pods have IPv4 addresses only.
     pub ipv6: Option<Ipv6Annotations>,
 }
 
-/// flannel's annotations on a Node that are of IPv6.
+/// `Ipv6Annotations` are flannel's annotations on a Node about IPv6.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ipv6Annotations {
-    /// `VtepMAC` of `backend-v6-data`, lower-case.
+    /// `VtepMAC` of `backend-v6-data`, in lower case.
     pub vtep_mac: String,
     /// `public-ipv6`.
     #[schemars(with = "String")]

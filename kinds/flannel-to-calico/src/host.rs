@@ -19,41 +19,42 @@ use super::phase::{Goal, Phase};
 use super::settings::Settings;
 use engine::words::names;
 
-/// What the agent must know to tell flannel's things from everybody else's, and to judge Calico's device.
+/// `HostSettings` is what an agent needs to know about flannel and Calico on its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
-    /// VNI of flannel's device, which names it: `flannel.<VNI>`.
+    /// `vni` is the VXLAN network identifier of flannel. The name of flannel's tunnel is `flannel.<VNI>`.
     pub vni: u32,
-    /// UDP port of VXLAN.
+    /// `port` is the UDP port of VXLAN.
     pub port: u16,
-    /// MTU of the tunnel device.
+    /// `mtu` is the MTU of the IPv4 tunnel, in bytes.
     pub mtu: u32,
-    /// Folder of the CNI configuration on the host.
+    /// `cniConfigurationDirectory` is the CNI configuration directory on the host.
     pub cni_configuration_directory: String,
-    /// Length of the prefix of an address block in Calico's IPAM.
+    /// `blockSize` is the prefix length of Calico's IPv4 IPAM blocks. Defaults to 26.
     #[serde(default = "usual_block_size")]
     pub block_size: u8,
-    /// Length of the prefix of a node's own range.
+    /// `nodeRangeLength` is the prefix length of the IPv4 subnet of a node. Defaults to 24.
     #[serde(default = "usual_node_range_length")]
     pub node_range_length: u8,
-    /// The same of IPv6; absent where pods have IPv4 alone.
+    /// `ipv6` is what the agent needs to know about IPv6. Unset if pods have IPv4 addresses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6HostSettings>,
 }
 
-/// What the agent must know of IPv6 besides.
+/// `Ipv6HostSettings` is what an agent needs to know about IPv6.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ipv6HostSettings {
-    /// MTU of the tunnel device.
+    /// `mtu` is the MTU of the IPv6 tunnel, in bytes. Defaults to 1280.
     #[serde(default = "least_mtu")]
     pub mtu: u32,
-    /// Length of the prefix of an address block in Calico's IPAM.
+    /// `blockSize` is the prefix length of Calico's IPv6 IPAM blocks.
     pub block_size: u8,
-    /// Length of the prefix of a node's own range.
+    /// `nodeRangeLength` is the prefix length of the IPv6 subnet of a node.
     pub node_range_length: u8,
-    /// Whether pods of flannel's may live on any node: they are reached by routes to whole subnets until then.
+    /// `flannelPods` is whether pods of flannel may run on any node. While it is true, the agent keeps routes to the whole IPv6
+    /// subnets of other nodes. The coordinator sets it to false when no pod of flannel is left. Defaults to true.
     #[serde(default = "yes")]
     pub flannel_pods: bool,
 }

@@ -13,14 +13,15 @@ use super::settings::PodNetwork;
 use engine::cluster::Node;
 use engine::words;
 
-/// An address that Calico's IPAM was told of, for something of flannel's on the node.
+/// `ImportedAddress` is an address on the node that the migration has written into Calico's IPAM.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImportedAddress {
-    /// The address.
+    /// `address` is the address.
     #[schemars(with = "String")]
     pub address: IpAddr,
-    /// The handle that it was given under. For a pod it is the one that Calico's own DEL releases.
+    /// `handle` is the IPAM handle of the address. For a pod, it is the handle that Calico's CNI plugin releases when the pod is
+    /// deleted.
     pub handle: String,
 }
 

@@ -6,24 +6,29 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What is true of the host. Computed from the host on every look; never remembered.
+/// `Phase` is the state of a host between flannel and Calico. The agent derives it from the host at each observation. Possible
+/// values: `Flannel`: new pods get addresses from flannel. `Held`: flannel's devices are on the host, and new pods get no
+/// address. `Swapped` (strategy `InPlace`): the tunnel has the name of Calico's tunnel, running pods keep their flannel network,
+/// and new pods get no address. `Mixed` (strategy `InPlace`): new pods get addresses from Calico, and pods or leftovers of
+/// flannel are on the host. `Detached`: nothing of flannel carries packets. `Calico`: new pods get addresses from Calico, and
+/// nothing of flannel is on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// flannel's network is on the host, and new pods get addresses from it.
+    /// The flannel network is on the host, and new pods get addresses from it.
     Flannel,
-    /// flannel's devices are on the host, but new pods get no address: `subnet.env` is withdrawn and
-    /// flanneld does not run. Pods that live keep their network; DEL works.
+    /// The devices of flannel are on the host, and new pods get no address: `subnet.env` is moved away and flanneld does not run.
+    /// Running pods keep their network, and pods can be deleted.
     Held,
-    /// In place: the tunnel link carries Calico's name, flannel's pods live on `cni0`, each with a route of its own.
-    /// New pods get no address yet.
+    /// Strategy `InPlace`: the tunnel has the name of Calico's tunnel, and each running pod on `cni0` has a route of its own. New
+    /// pods get no address.
     Swapped,
-    /// In place: Calico's conflist wins, its device is there as configured, and pods of flannel's still live on
-    /// `cni0`, or what they needed is still there.
+    /// Strategy `InPlace`: the conflist of Calico is in use, and its tunnel is configured. Pods of flannel, or what they needed,
+    /// are still on the host.
     Mixed,
-    /// Nothing of flannel carries packets any more: no device, no bridge, no firewall chain, no lease.
-    /// flannel's conflist may still be there, so that the kubelet does not report NotReady.
+    /// Nothing of flannel carries packets: there is no tunnel, no bridge, no firewall chain and no lease. The conflist of flannel
+    /// may still be there, so that the kubelet does not report NotReady.
     Detached,
-    /// Calico's conflist wins, Calico's device is there as configured, and nothing of flannel is left.
+    /// The conflist of Calico is in use, its tunnel is configured, and nothing of flannel is on the host.
     Calico,
 }
 
@@ -57,13 +62,15 @@ impl Phase {
     }
 }
 
-/// What the coordinator asks of a node's agent.
+/// `Goal` is the phase that the coordinator asks an agent to bring its host to. Possible values: `Hold`: report, and change
+/// nothing. `Flannel`: revert all changes. `Held`, `Swapped`, `Mixed`, `Detached`, `Calico`: change the host until it is in this
+/// phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Goal {
-    /// Look and report; change nothing.
+    /// Report, and change nothing.
     #[default]
     Hold,
-    /// Take every change back: bring the host to [`Phase::Flannel`] as it was before.
+    /// Revert all changes: bring the host to [`Phase::Flannel`] as it was before.
     Flannel,
     /// Bring the host to [`Phase::Held`].
     Held,

@@ -6,104 +6,115 @@ use serde::{Deserialize, Serialize};
 
 use engine::sourced::Sourced;
 
-/// What the user may set. Every field is optional; field names are the wire's.
+/// `Options` overrides detected settings of a migration from flannel to Calico.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Options {
-    /// `FLANNEL_NETWORK`: IPv4 network of flannel. Detected from `net-conf.json`.
+    /// `flannelNetwork` is the IPv4 network of flannel, in CIDR notation (`FLANNEL_NETWORK`). Defaults to the value in
+    /// `net-conf.json`, or else in `subnet.env` of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub flannel_network: Option<Ipv4Net>,
-    /// `FLANNEL_DAEMONSET_NAME`: name of flannel's `DaemonSet`. Detected; default `kube-flannel-ds-amd64`.
+    /// `flannelDaemonSetName` is the name of flannel's DaemonSet (`FLANNEL_DAEMONSET_NAME`). The DaemonSet must exist. Defaults
+    /// to `kube-flannel-ds-amd64` if namespace `kube-system` has this DaemonSet, or else to the only DaemonSet that runs flannel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_daemon_set_name: Option<String>,
-    /// `FLANNEL_DAEMONSET_NAMESPACE`: its namespace. Detected; default `kube-system`.
+    /// `flannelDaemonSetNamespace` is the namespace of flannel's DaemonSet (`FLANNEL_DAEMONSET_NAMESPACE`). Defaults to
+    /// `kube-system` if this namespace has the DaemonSet, or else to the namespace of the only DaemonSet that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_daemon_set_namespace: Option<String>,
-    /// `FLANNEL_MTU`: MTU of flannel's VXLAN device. Detected from `subnet.env` of every node.
+    /// `flannelMtu` is the MTU of flannel's VXLAN link, in bytes (`FLANNEL_MTU`). Defaults to the value in `subnet.env` of the
+    /// nodes, or else in `net-conf.json`. Minimum 576, maximum 65535.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 65535))]
     pub flannel_mtu: Option<u32>,
-    /// `FLANNEL_IP_MASQ`: whether outbound traffic is masqueraded. Detected from `subnet.env` of every node.
+    /// `flannelIpMasquerade` is whether outbound traffic of pods is masqueraded (`FLANNEL_IP_MASQ`). Defaults to the value in
+    /// `subnet.env` of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_ip_masquerade: Option<bool>,
-    /// `FLANNEL_SUBNET_LEN`: subnet length of a node. Detected from the Nodes' podCIDR; default 24.
+    /// `flannelSubnetLength` is the prefix length of the IPv4 subnet of a node (`FLANNEL_SUBNET_LEN`). Defaults to that of the
+    /// podCIDR of the Nodes, or else 24. Minimum 8, maximum 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 8, max = 30))]
     pub flannel_subnet_length: Option<u8>,
-    /// `FLANNEL_ANNOTATION_PREFIX`: flannel's `--kube-annotation-prefix`. Detected from its arguments;
-    /// default `flannel.alpha.coreos.com`.
+    /// `flannelAnnotationPrefix` is the prefix of flannel's annotations on Nodes (`FLANNEL_ANNOTATION_PREFIX`). Defaults to the
+    /// argument `--kube-annotation-prefix` of flanneld, or else `flannel.alpha.coreos.com`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_annotation_prefix: Option<String>,
-    /// `FLANNEL_VNI`: VXLAN network identifier. Detected from `net-conf.json`; default 1.
+    /// `flannelVni` is the VXLAN network identifier (`FLANNEL_VNI`). Defaults to the value in `net-conf.json`, or else 1. Minimum
+    /// 1, maximum 16777215.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub flannel_vni: Option<u32>,
-    /// `FLANNEL_PORT`: UDP port of VXLAN. Detected from `net-conf.json`; default 8472.
+    /// `flannelPort` is the UDP port of VXLAN (`FLANNEL_PORT`). Defaults to the value in `net-conf.json`, or else 8472. Minimum
+    /// 1, maximum 65535.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65535))]
     pub flannel_port: Option<u16>,
-    /// `CALICO_DAEMONSET_NAME`: name of Calico's `DaemonSet`; default `calico-node`.
+    /// `calicoDaemonSetName` is the name of the DaemonSet of calico-node (`CALICO_DAEMONSET_NAME`). Defaults to `calico-node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_daemon_set_name: Option<String>,
-    /// `CALICO_DAEMONSET_NAMESPACE`: its namespace; default `kube-system`.
+    /// `calicoDaemonSetNamespace` is the namespace of the DaemonSet of calico-node (`CALICO_DAEMONSET_NAMESPACE`). Defaults to
+    /// `kube-system`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_daemon_set_namespace: Option<String>,
-    /// `DEFAULT_IPPOOL_SIZE`: block size of the new `IPPool`; default 26.
+    /// `ipPoolBlockSize` is the prefix length of the IPAM blocks of the new IPv4 IPPool (`DEFAULT_IPPOOL_SIZE`). Defaults to 26.
+    /// Minimum 20, maximum 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 20, max = 32))]
     pub ip_pool_block_size: Option<u8>,
-    /// `CNI_CONFIG_DIR`: folder of the CNI configuration on every host; default `/etc/cni/net.d`.
+    /// `cniConfigurationDirectory` is the CNI configuration directory on all hosts (`CNI_CONFIG_DIR`). Defaults to
+    /// `/etc/cni/net.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_configuration_directory: Option<String>,
 }
 
-/// Every option with its value and source: what the migration works with.
+/// `Settings` are the settings of a migration from flannel to Calico, each with its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// Network of flannel, and of the new pool.
+    /// `flannelNetwork` is the IPv4 network of flannel, in CIDR notation, and the range of the new IPPool.
     #[schemars(with = "Sourced<String>")]
     pub flannel_network: Sourced<Ipv4Net>,
-    /// Name of flannel's `DaemonSet`.
+    /// `flannelDaemonSetName` is the name of flannel's DaemonSet.
     pub flannel_daemon_set_name: Sourced<String>,
-    /// Namespace of flannel's `DaemonSet`.
+    /// `flannelDaemonSetNamespace` is the namespace of flannel's DaemonSet.
     pub flannel_daemon_set_namespace: Sourced<String>,
-    /// MTU of the tunnel device.
+    /// `flannelMtu` is the MTU of the IPv4 VXLAN link, in bytes.
     pub flannel_mtu: Sourced<u32>,
-    /// Whether outbound traffic is masqueraded.
+    /// `flannelIpMasquerade` is whether outbound traffic of pods is masqueraded.
     pub flannel_ip_masquerade: Sourced<bool>,
-    /// Subnet length of a node.
+    /// `flannelSubnetLength` is the prefix length of the IPv4 subnet of a node.
     pub flannel_subnet_length: Sourced<u8>,
-    /// Prefix of flannel's node annotations.
+    /// `flannelAnnotationPrefix` is the prefix of flannel's annotations on Nodes.
     pub flannel_annotation_prefix: Sourced<String>,
-    /// VXLAN network identifier.
+    /// `flannelVni` is the VXLAN network identifier.
     pub flannel_vni: Sourced<u32>,
-    /// UDP port of VXLAN.
+    /// `flannelPort` is the UDP port of VXLAN.
     pub flannel_port: Sourced<u16>,
-    /// Name of Calico's `DaemonSet`.
+    /// `calicoDaemonSetName` is the name of the DaemonSet of calico-node.
     pub calico_daemon_set_name: Sourced<String>,
-    /// Namespace of Calico's `DaemonSet`.
+    /// `calicoDaemonSetNamespace` is the namespace of the DaemonSet of calico-node.
     pub calico_daemon_set_namespace: Sourced<String>,
-    /// Block size of the new pool.
+    /// `ipPoolBlockSize` is the prefix length of the IPAM blocks of the new IPv4 IPPool.
     pub ip_pool_block_size: Sourced<u8>,
-    /// Folder of the CNI configuration on every host.
+    /// `cniConfigurationDirectory` is the CNI configuration directory on all hosts.
     pub cni_configuration_directory: Sourced<String>,
-    /// flannel's network of IPv6; absent where pods have IPv4 alone.
+    /// `ipv6` are the settings for IPv6. Unset if pods have IPv4 addresses only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ipv6: Option<Ipv6Settings>,
 }
 
-/// flannel's network of IPv6, beside that of IPv4.
+/// `Ipv6Settings` are the settings for the IPv6 network of flannel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Ipv6Settings {
-    /// The network, and that of the new pool.
+    /// `flannelNetwork` is the IPv6 network of flannel, in CIDR notation, and the range of the new IPPool.
     #[schemars(with = "Sourced<String>")]
     pub flannel_network: Sourced<Ipv6Net>,
-    /// Subnet length of a node.
+    /// `flannelSubnetLength` is the prefix length of the IPv6 subnet of a node.
     pub flannel_subnet_length: Sourced<u8>,
-    /// Block size of the new pool.
+    /// `ipPoolBlockSize` is the prefix length of the IPAM blocks of the new IPv6 IPPool.
     pub ip_pool_block_size: Sourced<u8>,
 }
 
@@ -171,22 +182,22 @@ pub mod defaults {
     pub const CNI_CONFIGURATION_DIRECTORY: &str = "/etc/cni/net.d";
 }
 
-/// How a node changes its network.
+/// `Strategy` is how a node changes its network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Strategy {
-    /// Pods leave the node by eviction before its network changes.
+    /// The pods of the node are evicted before its network changes.
     #[default]
     Drain,
-    /// The node changes its network under its pods: they keep running, with their addresses.
+    /// The pods of the node keep running and keep their addresses while its network changes.
     InPlace,
 }
 
-/// What happens, in place, to pods that were there before.
+/// `LegacyPods` is what happens to the pods that are still on the flannel network when all nodes are on Calico.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum LegacyPods {
-    /// They live on, and go when their owners replace them.
+    /// The pods run until their owners replace them.
     #[default]
     Keep,
-    /// Once every node is on Calico they are evicted, under their budgets, `maxUnavailable` nodes at a time.
+    /// The pods are evicted within their PodDisruptionBudgets, on at most `maxUnavailable` nodes at the same time.
     Restart,
 }

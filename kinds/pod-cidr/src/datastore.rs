@@ -18,11 +18,11 @@ const ENDPOINTS: &str = "ETCD_ENDPOINTS";
 /// The field of the Migration that says the way to etcd.
 pub const FIELD: &str = "spec.podCidr.etcd";
 
-/// Where Calico's objects are.
+/// `Datastore` is where Calico stores its data.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Datastore {
-    /// The way to etcd v3; absent where they are in the Kubernetes API.
+    /// `etcd` is the connection to etcd v3. Unset if Calico stores its data in the Kubernetes API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<Etcd>,
 }

@@ -22,32 +22,33 @@ use engine::moves;
 /// Between the two looks that both have to find nothing in the range.
 const TWICE: SignedDuration = SignedDuration::from_secs(30);
 
-/// Where the migration is. Ordered; the name is a metric label, an Event reason and a line of the report.
+/// `Stage` is the stage of a change of the pod range. Stages are ordered. The name is also a metric label and the reason of an
+/// Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Stage {
-    /// Whoever has to know both ranges before a pod gets a new address does.
+    /// The user allows both ranges in all configuration that names the old one.
     Widen,
-    /// The new pool is made, closed.
+    /// The new IPPool is created, disabled.
     CreatePool,
-    /// Pods that name the new pool are reached from every node, and reach what they need.
+    /// The new IPPool is opened to pods that name it, and all paths between both ranges are tested.
     Canary,
-    /// Name servers and admission webhooks have more than one pod.
+    /// Name servers and admission webhooks with a single pod are scaled up.
     Redundancy,
-    /// The pool that pods are led to is opened, then the other one closed.
+    /// The target IPPool is opened to all pods, then the source IPPool is closed.
     Switch,
-    /// Pods move, wave by wave.
+    /// Pods move, one wave after the other.
     Move,
-    /// Nothing has an address of the range that is left, twice.
+    /// Two observations find no address of the source range in use.
     Verify,
-    /// Whoever else holds the range says the new one.
+    /// The user replaces the old range in all configuration.
     FollowUp,
-    /// The time in which going back is cheap.
+    /// The old IPPool is kept for `soakSeconds`.
     Soak,
-    /// Blocks and affinities of the range that is left go, then its pool.
+    /// The IPAM blocks of the source range are released, then the source IPPool is deleted.
     DeletePool,
-    /// No host has a route into it.
+    /// Hosts lose their routes to the source range.
     Routes,
-    /// What was made for the time of the migration goes.
+    /// Objects that exist only for the duration of the migration are removed.
     CleanUp,
 }
 

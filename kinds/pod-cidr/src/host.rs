@@ -19,94 +19,97 @@ use serde::{Deserialize, Serialize};
 
 use engine::found::Found;
 
-/// What an agent looks for.
+/// `HostSettings` is what an agent looks for on its host during a change of the pod range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
-    /// Range of the pool that pods leave.
+    /// `from` is the range that pods leave, in CIDR notation. During a rollback, it is the new range.
     #[schemars(with = "String")]
     pub from: IpNet,
-    /// Range of the pool that they come to.
+    /// `to` is the range that pods move to, in CIDR notation. During a rollback, it is the old range.
     #[schemars(with = "String")]
     pub to: IpNet,
-    /// MTU of pods in bytes, for the largest packets of probes and of traffic pods; absent while nobody knows it.
+    /// `mtu` is the MTU of pods, in bytes, for the largest probes. Defaults to 1280.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Folder of the CNI configuration on the host; absent where it is the usual one.
+    /// `cniConfigurationDirectory` is the CNI configuration directory on the host. Defaults to `/etc/cni/net.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_configuration_directory: Option<String>,
-    /// Ends of this node's tunnels whose addresses change: the agent keeps the old ones on the loopback as long as they stand here,
-    /// and takes them from there when they do not.
+    /// `tunnelEnds` is the list of tunnel addresses of this node that change. While an item is in the list, the agent keeps its
+    /// old address on the loopback link; the agent removes that address when the item is removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tunnel_ends: Vec<TunnelEnd>,
 }
 
-/// What an agent found on its host of either range. Every list is bounded: a status with thousands of nodes stays small.
+/// `HostFacts` is what an agent has found in both ranges on its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
-    /// The file by which the runtime attaches new pods.
+    /// `conflist` is the CNI configuration that the container runtime uses for new pods.
     pub conflist: Found<Conflist>,
-    /// What lies in the old range.
+    /// `inOld` is what lies in `from` (the range that pods leave).
     pub in_old: InOld,
-    /// What shares an address with the new range and is not there for Calico's pool.
+    /// `inNew` is what overlaps `to` (the range that pods move to) and does not belong to Calico.
     pub in_new: InNew,
-    /// Calico's tunnel links, by name.
+    /// `tunnels` is the list of Calico's tunnel links, ordered by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tunnels: Vec<Device>,
-    /// The link of the default route of the ranges' family; absent where there is no such route.
+    /// `uplink` is the link of the default route of the address family of the ranges. Unset if there is no default route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<Uplink>,
 }
 
-/// What lies wholly in the old range (and not in the new one, where that is within the old one). What is not Calico's comes
-/// first in each list.
+/// `InOld` is what lies in the range that pods leave, and not in the range that they move to. Items that do not belong to Calico
+/// come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InOld {
-    /// Routes to single addresses through interfaces of local pods.
+    /// `pods` is the list of routes to single addresses through the links of pods on this host.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub pods: Listed<Route>,
-    /// Every other route by which packets go anywhere: to blocks of other nodes, by a tunnel or a gateway.
+    /// `blocks` is the list of all other routes that forward packets: to IPAM blocks of other nodes, through a tunnel or a
+    /// gateway.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub blocks: Listed<Route>,
-    /// Routes by which packets go nowhere: those of Calico's to the node's own blocks, mostly blackholes.
+    /// `discards` is the list of routes that drop packets, such as the blackhole routes of Calico for the IPAM blocks of this
+    /// node.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub discards: Listed<Route>,
-    /// Addresses of links.
+    /// `addresses` is the list of addresses of links.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub addresses: Listed<Address>,
-    /// Rules that name a part of the range: never Calico's, so that whoever wrote them takes them away.
+    /// `rules` is the list of policy routing rules with a part of the range. Calico has no such rules, so their owner has to
+    /// remove them.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub rules: Listed<Rule>,
 }
 
-/// What shares an address with the new range; default routes aside, and what Calico has there for its pool.
+/// `InNew` is what overlaps the range that pods move to, without default routes and without what Calico has there for its IPPool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InNew {
-    /// Routes.
+    /// `routes` is the list of routes.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub routes: Listed<Route>,
-    /// Routes of a BIRD within the range. Calico's own has some once the pool is in use; before, they are somebody else's, who
-    /// announces them to this node.
+    /// `announced` is the list of routes of BIRD within the range. Calico has such routes once the IPPool is in use; before,
+    /// another router announces them.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub announced: Listed<Route>,
-    /// Addresses of links, with the networks on them.
+    /// `addresses` is the list of addresses of links.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub addresses: Listed<Address>,
-    /// Rules that name a part of the range.
+    /// `rules` is the list of policy routing rules with a part of the range.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub rules: Listed<Rule>,
 }
 
-/// The link by which packets leave the host.
+/// `Uplink` is the link of the default route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Uplink {
-    /// Name.
+    /// `name` is the name of the link.
     pub name: String,
-    /// MTU in bytes.
+    /// `mtu` is the MTU in bytes.
     pub mtu: u32,
 }
 

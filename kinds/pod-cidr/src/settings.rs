@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::datastore::{Datastore, in_kubernetes};
 use engine::sourced::Sourced;
 
-/// How pods leave the old range.
+/// `Mode` is the order in which pods move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Mode {
-    /// Workload by workload, wherever their pods are.
+    /// Workload by workload, on any node.
     #[default]
     ByWorkload,
-    /// Node by node: cordon, drain, look at the host, uncordon. For clusters whose nodes are rolled anyway.
+    /// Node by node: each node is cordoned, drained, checked by its agent and uncordoned.
     ByNode,
 }
 
-/// A family of addresses.
+/// `Family` is an address family. If set, both ranges must be of this family. Possible values: `IPv4`, `IPv6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Family {
     /// IPv4.
@@ -59,27 +59,27 @@ pub struct Options {
     pub block_size: Option<u8>,
 }
 
-/// What the migration works with; saved before the first change.
+/// `Settings` are the settings of a change of the pod range, each with its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// Range of the pool that pods leave.
+    /// `from` is the range of the old IPPool, in CIDR notation.
     #[schemars(with = "Sourced<String>")]
     pub from: Sourced<IpNet>,
-    /// Range of the pool that they come to.
+    /// `to` is the range of the new IPPool, in CIDR notation.
     #[schemars(with = "Sourced<String>")]
     pub to: Sourced<IpNet>,
-    /// Name of the `IPPool` that they leave.
+    /// `oldPool` is the name of the old IPPool.
     pub old_pool: Sourced<String>,
-    /// Name of the `IPPool` that they come to.
+    /// `newPool` is the name of the new IPPool.
     pub new_pool: Sourced<String>,
-    /// Prefix length of its blocks.
+    /// `blockSize` is the prefix length of the IPAM blocks of the new IPPool.
     pub block_size: Sourced<u8>,
-    /// Namespace of Calico's `DaemonSet`.
+    /// `calicoDaemonSetNamespace` is the namespace of the DaemonSet of calico-node.
     pub calico_daemon_set_namespace: Sourced<String>,
-    /// Its name.
+    /// `calicoDaemonSetName` is the name of the DaemonSet of calico-node.
     pub calico_daemon_set_name: Sourced<String>,
-    /// Where Calico keeps its pools and its IPAM.
+    /// `datastore` is where Calico stores its `IPPools` and its IPAM data.
     #[serde(default = "in_kubernetes")]
     pub datastore: Sourced<Datastore>,
 }

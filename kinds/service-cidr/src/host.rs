@@ -18,21 +18,21 @@ use engine::drain::Pod;
 use engine::found::Found;
 use engine::kernel::{Address, Listed, Route, Rule};
 
-/// What an agent looks for.
+/// `HostSettings` is what an agent looks for on its host during a change of the Service range.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostSettings {
-    /// What Services leave.
+    /// The addresses that Services leave.
     #[serde(flatten)]
     pub left: Left,
-    /// Ranges that Services come to: what shares an address with them is told of.
+    /// `target` is the list of ranges that Services move to, in CIDR notation. During a rollback, these are the old ranges.
     #[schemars(with = "Vec<String>")]
     pub target: Vec<IpNet>,
-    /// Whether pods and connections that use an address that is left are reported. They change all the time, and decide nothing before the
-    /// ranges that are left are closed.
+    /// `reportUsers` is whether the agent reports the pods and connections that use addresses of `left`. The coordinator sets it
+    /// to true when the source ranges assign no more addresses. Defaults to false.
     #[serde(default)]
     pub report_users: bool,
-    /// Which record has the ports that kube-proxy has to know; absent before the first question.
+    /// `expectedPorts` is where the ports are that kube-proxy must have rules for. Unset before the first question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_ports: Option<ExpectedPortsIn>,
 }
@@ -41,32 +41,33 @@ pub struct HostSettings {
 /// as they can be it has 170 KiB of it.
 pub const MOST_KEPT: usize = 4_000;
 
-/// Addresses that Services leave: some ranges but for what stays.
+/// `Left` are the addresses that Services leave: ranges, without the addresses that Services keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Left {
-    /// Ranges that Services leave: whoever was told an address of them, or has a connection to one, is told of.
+    /// `left` is the list of ranges that Services leave, in CIDR notation. During a rollback, these are the new ranges.
     #[serde(rename = "left")]
     #[schemars(with = "Vec<String>")]
     pub ranges: Vec<IpNet>,
-    /// Addresses of those ranges that Services keep: load balancers. Whoever uses them may.
+    /// `kept` is the list of addresses in these ranges that Services of type `LoadBalancer` keep. Their use is not reported. At
+    /// most 4000 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub kept: Vec<IpAddr>,
 }
 
-/// The record that has ports for all nodes. A list in each `NodeMigration` would be stored once a node.
+/// `ExpectedPortsIn` is where the ports are that kube-proxy must have rules for. All NodeMigrations name the same record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectedPortsIn {
-    /// Name of the `MigrationRecord`.
+    /// `record` is the name of the `MigrationRecord`. 1 to 253 lower case letters, digits and hyphens.
     #[schemars(regex(pattern = r"^[-0-9a-z]{1,253}$"))]
     pub record: String,
 }
 
-/// A question to the agents of all nodes: for which of these ports does kube-proxy have no rule?
+/// `Question` is the question to all agents for which of these ports kube-proxy has no rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Question {
-    /// When it was asked. The same ports may be asked about again: an answer to the question before is none to this one.
+    /// `askedAt` is the time of the question. An answer to an earlier question about the same ports does not count.
     #[schemars(with = "String")]
     pub asked_at: Timestamp,
     /// The ports.
@@ -97,13 +98,13 @@ impl Question {
     }
 }
 
-/// What is looked for in kube-proxy's rules.
+/// `ExpectedPorts` are the ports of Services that agents look for in the rules of kube-proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectedPorts {
-    /// What kube-proxy has to know: it is looked for in the kernel's rules.
+    /// `known` is the list of ports that kube-proxy must have a rule for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub known: Vec<ServicePort>,
-    /// What it has to know as the address of a load balancer.
+    /// `balanced` is the list of ports that kube-proxy must have a rule for as the address of a load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub balanced: Vec<ServicePort>,
 }
@@ -128,16 +129,16 @@ impl Left {
     }
 }
 
-/// A port of a Service at one of its addresses.
+/// `ServicePort` is a port of a Service at one of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
-    /// The address.
+    /// `address` is the address.
     #[schemars(with = "String")]
     pub address: IpAddr,
-    /// `TCP`, `UDP` or `SCTP`, as the API writes it.
+    /// `protocol` is `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// The port of the Service.
+    /// `port` is the port of the Service.
     pub port: u16,
 }
 
@@ -155,16 +156,16 @@ impl Display for ServicePort {
     }
 }
 
-/// How kube-proxy leads connections to pods.
+/// `ProxyMode` is the mode of kube-proxy. Possible values: `iptables`, `nftables`, `ipvs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ProxyMode {
-    /// By chains of iptables, whichever backend they are in.
+    /// Chains of iptables, in either backend.
     #[serde(rename = "iptables")]
     Iptables,
-    /// By a table of nftables.
+    /// A table of nftables.
     #[serde(rename = "nftables")]
     Nftables,
-    /// By the kernel's virtual servers.
+    /// Virtual servers of the kernel.
     #[serde(rename = "ipvs")]
     Ipvs,
 }
@@ -180,15 +181,16 @@ impl ProxyMode {
     }
 }
 
-/// How kube-proxy knows which connections are of pods (`detectLocalMode`); by nothing where both lists are empty.
+/// `LocalTraffic` is how kube-proxy recognizes connections of pods (`detectLocalMode`). If both lists are empty, it does not
+/// recognize them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LocalTraffic {
-    /// Ranges that pods have their addresses of.
+    /// `ranges` is the list of ranges, in CIDR notation, that pods have their addresses from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub ranges: Vec<IpNet>,
-    /// Links by which pods are connected to the host; `+` and `*` at the end stand for anything.
+    /// `links` is the list of names of links of pods on the host. A `+` or `*` at the end of a name matches any text.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
 }
@@ -201,47 +203,50 @@ impl LocalTraffic {
     }
 }
 
-/// What an agent found on its host. Every list is bounded.
+/// `HostFacts` is what an agent has found about Services on its host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
-    /// How kube-proxy leads connections, by the kernel's own rules; malformed where there are rules of two modes.
+    /// `proxyMode` is the mode of kube-proxy, read from the rules in the kernel. `malformed` if there are rules of two modes.
     pub proxy_mode: Found<ProxyMode>,
-    /// Those of `known` and `balanced` that kube-proxy has no such rule for; malformed where its rules cannot be read, and where there
-    /// are rules of two modes: nobody knows then which of them packets go by.
+    /// `unknown` is the list of ports in `known` and `balanced` that kube-proxy has no rule for. `malformed` if the rules or the
+    /// question cannot be read, or if there are rules of two modes.
     pub unknown: Found<Vec<ServicePort>>,
-    /// The digest of the question that `unknown` answers; absent where the settings name no record, or it is not known what that holds.
+    /// `expectedDigest` is the digest of the question that `unknown` answers. Unset if the agent was asked no question, or has
+    /// not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[0-9a-f]{1,64}$"))]
     pub expected_digest: Option<String>,
-    /// How kube-proxy knows connections of pods, by the rules of the first Service of each family; absent where there is none.
+    /// `localTraffic` is how kube-proxy recognizes connections of pods, read from the rules of the first Service of each address
+    /// family.
     #[serde(default)]
     pub local_traffic: Found<LocalTraffic>,
-    /// The kubelet's `clusterDNS`, as it runs: what new pods are told.
+    /// `clusterDns` is `clusterDNS` of the running kubelet: the name servers that new pods receive.
     #[schemars(with = "Found<Vec<String>>")]
     pub cluster_dns: Found<Vec<IpAddr>>,
-    /// Host, or address, by which this agent reaches the API server.
+    /// `apiServer` is the host name or address by which the agent reaches the API server.
     pub api_server: String,
-    /// What shares an address with the new ranges.
+    /// `inTarget` is what overlaps the ranges that Services move to.
     pub in_target: InTarget,
-    /// Pods of this node that were told an address of the ranges that are left.
+    /// `carriers` is the list of pods on this node that have received an address of `left`. `malformed` if the agent cannot read
+    /// the processes of pods.
     pub carriers: Found<Carriers>,
-    /// Connections through this host, of TCP, UDP and SCTP, that were answered, to an address of the ranges that are left;
-    /// malformed where the kernel does not list them.
+    /// `connections` is the list of answered TCP, UDP and SCTP connections through this host to addresses of `left`. `malformed`
+    /// if the kernel does not list its connections.
     pub connections: Found<Listed<Connection>>,
 }
 
-/// What shares an address with the new ranges; default routes aside, and what kube-proxy has there.
+/// `InTarget` is what overlaps the ranges that Services move to, without default routes and without what kube-proxy has there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct InTarget {
-    /// Routes.
+    /// `routes` is the list of routes.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub routes: Listed<Route>,
-    /// Addresses of links, with the networks on them.
+    /// `addresses` is the list of addresses of links.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub addresses: Listed<Address>,
-    /// Rules that name a part of them.
+    /// `rules` is the list of policy routing rules with a part of the ranges.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub rules: Listed<Rule>,
 }
@@ -266,18 +271,19 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
 /// Most pods that are named one by one; more than any kubelet runs.
 pub const MOST_CARRIERS: usize = 500;
 
-/// Pods that were told an address that is left, as their processes say it.
+/// `Carriers` are pods that have received an address of the source ranges (the ranges that Services leave).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Carriers {
-    /// Each once, in the order of their UIDs; at most 500.
+    /// `pods` is the list of these pods, ordered by UID. At most 500 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<Carrier>,
-    /// UIDs of pods of which a process cannot be looked into, or says nothing of what it was told; at most 500.
+    /// `unread` is the list of pods, by UID, of which the agent cannot read a process, or whose processes do not show which
+    /// addresses they have received. At most 500 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[-0-9A-Za-z]{1,128}$")))]
     pub unread: Vec<String>,
-    /// Why the first of those cannot be; empty where every one can.
+    /// `whyUnread` is the error for the first of `unread`. Empty if `unread` is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why_unread: String,
 }
@@ -301,37 +307,38 @@ impl Carriers {
     }
 }
 
-/// One pod that was told an address that is left.
+/// `Carrier` is a pod that has received an address of the source ranges.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Carrier {
-    /// UID of the pod.
+    /// `podUid` is the UID of the pod.
     #[schemars(regex(pattern = r"^[-0-9A-Za-z]{1,128}$"))]
     pub pod_uid: String,
-    /// Where it says it.
+    /// `toldBy` is where the agent has found the address. Possible values: `Environment`: an environment variable of a process,
+    /// such as `KUBERNETES_SERVICE_HOST`. `Resolver`: a name server in `/etc/resolv.conf`.
     pub told_by: ToldBy,
-    /// The address.
+    /// `address` is the address.
     #[schemars(with = "String")]
     pub address: IpAddr,
 }
 
-/// By what a pod was told an address.
+/// `ToldBy` is where a pod has an address from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum ToldBy {
-    /// A variable such as `KUBERNETES_SERVICE_HOST` in the environment of a process.
+    /// An environment variable of a process, such as `KUBERNETES_SERVICE_HOST`.
     Environment,
-    /// A `nameserver` in its `/etc/resolv.conf`.
+    /// A `nameserver` in `/etc/resolv.conf`.
     Resolver,
 }
 
-/// One connection to an address that is left, as the kernel tracks it.
+/// `Connection` is a connection to an address of the source ranges, as the kernel tracks it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Connection {
-    /// Who asked.
+    /// `source` is the address of the client.
     #[schemars(with = "String")]
     pub source: IpAddr,
-    /// Whom it asked.
+    /// `service` is the port of the Service that the client has connected to.
     pub service: ServicePort,
 }
 

@@ -100,12 +100,14 @@ pub struct Ground {
     pub node_addresses: Vec<IpAddr>,
 }
 
-/// The `externalTrafficPolicy` of a bridge at the addresses of a Service.
+/// `BridgePolicy` is the `externalTrafficPolicy` of a bridge. Possible values: `Local`: kube-proxy on all nodes recognizes
+/// connections of pods, and forwards them with their source address. `Cluster`: kube-proxy on a node does not, and connections
+/// have the address of their node as source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum BridgePolicy {
-    /// Every kube-proxy knows which connections are of pods, and leads them to any endpoint as they are.
+    /// kube-proxy on all nodes recognizes connections of pods, and forwards them with their source address.
     Local,
-    /// Some do not: whoever asks is seen with its node's address.
+    /// kube-proxy on a node does not recognize connections of pods, and connections have the address of their node as source.
     #[default]
     Cluster,
 }

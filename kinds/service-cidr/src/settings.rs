@@ -12,19 +12,21 @@ use engine::sourced::Sourced;
 /// Start of the name of every `ServiceCIDR` that we make.
 const OURS: &str = "replumb-";
 
-/// What the migration works with; saved before the first change.
+/// `Settings` are the settings of a change of the Service range, each with its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// Ranges of `ServiceCIDR kubernetes` before, in its order: at most one of each family.
+    /// `from` is the list of ranges of `ServiceCIDR` `kubernetes` before the migration, in their order: at most one of each
+    /// address family.
     #[schemars(with = "Sourced<Vec<String>>")]
     pub from: Sourced<Vec<IpNet>>,
-    /// The ranges that are asked for, one of each family that changes.
+    /// `to` is the list of new ranges: one of each address family that changes.
     #[schemars(with = "Sourced<Vec<String>>")]
     pub to: Sourced<Vec<IpNet>>,
-    /// The domain of the cluster's names.
+    /// `domain` is the DNS domain of the cluster, such as `cluster.local`.
     pub domain: Sourced<String>,
-    /// How a bridge leads what asks for an address of a Service.
+    /// `bridgePolicy` is the `externalTrafficPolicy` of the bridges: Services that answer at the address of another Service while
+    /// that address changes.
     pub bridge_policy: Sourced<BridgePolicy>,
 }
 

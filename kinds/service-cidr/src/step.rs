@@ -10,28 +10,29 @@ use super::swap;
 use engine::decision::Wait;
 use engine::evict::PodName;
 
-/// Where the migration is. Ordered; the name is a metric label, an Event reason and a line of the report.
+/// `Stage` is the stage of a change of the Service range. Stages are ordered. The name is also a metric label and the reason of
+/// an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Stage {
-    /// Addresses of the range that Services are led to can be asked for.
+    /// The target range becomes available.
     Range,
-    /// Every API server has the flag of it.
+    /// The user restarts all API servers with the target range.
     ControlPlane,
-    /// Services exchange their addresses, `default/kubernetes` first, then name servers.
+    /// Services change their addresses: `default/kubernetes` first, then the DNS Services, then all others.
     Exchange,
-    /// The range that is left gives out nothing more.
+    /// The source range stops to assign addresses.
     Close,
-    /// Whoever else says an address of it says the new one.
+    /// The user replaces addresses of the source range in all configuration.
     FollowUp,
-    /// Pods that were told addresses of it when they started are started again.
+    /// Pods that have received an address of the source range restart.
     Restart,
-    /// The time in which both addresses answer and nobody is seen to use the one that is left.
+    /// Both addresses of each Service answer for `soakSeconds`.
     Soak,
-    /// The addresses that are left are given up.
+    /// The addresses of the source range are released.
     Release,
-    /// The default range is the one that Services are led to; load balancers keep what they have.
+    /// The target range becomes the range of `ServiceCIDR` `kubernetes`. Load balancers keep their addresses.
     Default,
-    /// What was made for the time of the migration goes.
+    /// Objects that exist only for the duration of the migration are removed.
     CleanUp,
 }
 

@@ -11,28 +11,28 @@ pub const PAUSE_LIMIT_SECONDS: u32 = 60 * 60;
 /// How long v2 is left alone after the pause, in seconds, when nobody says: so long a CNI plugin may take.
 pub const SETTLE_SECONDS: u32 = 15;
 
-/// What the migration works with; saved before the first change.
+/// `Settings` are the settings of an upgrade of Calico's datastore, each with its source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// The `DaemonSet` of calico-node, as namespace/name.
+    /// `daemonSet` is the DaemonSet of calico-node, as `namespace/name`.
     pub daemon_set: Sourced<String>,
-    /// The Deployment of Calico's controllers, as namespace/name; empty where there is none.
+    /// `controllers` is the Deployment of calico-kube-controllers, as `namespace/name`. Empty if there is none.
     pub controllers: Sourced<String>,
-    /// The `ConfigMap` that is written with the `DaemonSet`, as namespace/name; empty where there is none.
+    /// `configuration` is the ConfigMap that is written together with the DaemonSet, as `namespace/name`. Empty if there is none.
     pub configuration: Sourced<String>,
-    /// The image of calico-node before.
+    /// `fromImage` is the image of calico-node before the migration.
     pub from_image: Sourced<String>,
-    /// And after.
+    /// `toImage` is the image of calico-node after the migration.
     pub to_image: Sourced<String>,
-    /// The way to etcd v2.
+    /// `etcdV2` is the connection to etcd v2.
     pub etcd_v2: Sourced<Etcd>,
-    /// The way to etcd v3.
+    /// `etcdV3` is the connection to etcd v3.
     pub etcd_v3: Sourced<Etcd>,
-    /// How long Calico may be paused before everything goes back by itself, in seconds.
+    /// `pauseLimitSeconds` is how long Calico may be paused before the migration is rolled back automatically, in seconds.
     pub pause_limit_seconds: Sourced<u32>,
-    /// How long v2 is left alone after the pause, in seconds.
+    /// `settleSeconds` is how long the coordinator waits between the pause of Calico and the conversion, in seconds.
     pub settle_seconds: Sourced<u32>,
-    /// Whether something may be in v3 before, and is written over.
+    /// `ignoreV3Data` is whether existing keys below `/calico/` in etcd v3 are allowed.
     pub ignore_v3_data: Sourced<bool>,
 }

@@ -6,20 +6,21 @@ use serde::{Deserialize, Serialize};
 use super::calico::Calico;
 use engine::evict::PodName;
 
-/// Where a conversion is. There in this order; back from `Open` on, which lets Calico work with v2 again first.
+/// `Stage` is the stage of an upgrade of Calico's datastore. Forward, the stages have this order. A rollback starts with `Open`,
+/// which lets Calico work with v2 again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Stage {
-    /// Both stores are kept aside, and nobody writes to v2 but calico-node.
+    /// Both datastores are backed up, and calico-kube-controllers is stopped.
     Prepare,
-    /// Calico is paused, and everything of v2 is written to v3. Back: v3 is made as it was.
+    /// Calico is paused, and all data of v2 is written to v3. Rollback: v3 is restored.
     Convert,
-    /// calico-node changes, one node after the other.
+    /// calico-node is replaced node by node.
     Nodes,
-    /// calico-kube-controllers changes.
+    /// calico-kube-controllers is replaced.
     Controllers,
-    /// Calico is let work with v3; the point of no return. Back: with v2.
+    /// Calico starts to work with v3: the point of no return. Rollback: Calico works with v2 again.
     Open,
-    /// Pods that waited get their network, and what was for the time of the migration is taken away.
+    /// Pods that have waited get their network, and objects that exist only for the duration of the migration are removed.
     CleanUp,
 }
 

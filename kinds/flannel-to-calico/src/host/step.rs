@@ -9,93 +9,94 @@ use serde::{Deserialize, Serialize};
 use super::BRIDGE;
 use crate::facts::{FirewallBackend, FirewallObject, HostFacts};
 
-/// One change to a host: idempotent, with a done-check in [`HostStep::is_done`].
+/// `HostStep` is one change to a host. Each step is idempotent; [`HostStep::is_done`] checks whether it is done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum HostStep {
-    /// Move `subnet.env` into the agent's backup folder: flannel's CNI plugin then refuses new pods and
-    /// the kubelet tries again later, while the deletion of pods still works.
+    /// Move `subnet.env` to the backup directory of the agent. flannel's CNI plugin then rejects new pods, the kubelet retries,
+    /// and pods can still be deleted.
     WithdrawSubnetEnvironment,
-    /// Delete flannel's VXLAN link of this name.
+    /// Delete flannel's VXLAN link with this name.
     DeleteVxlanDevice(String),
     /// Delete the bridge of flannel's CNI plugin.
     DeleteBridge,
-    /// Delete one chain of flannel's with the jumps to it, or one table.
+    /// Delete one chain of flannel and the jumps to it, or one table.
     DeleteFirewallObject(FirewallObject),
-    /// In place: give each of these pods a route of its own to `cni0`. Felix blackholes the blocks that they are in.
+    /// In place: give each of these pods its own route to `cni0`, because Felix adds blackhole routes for the blocks of these
+    /// pods.
     RouteLegacyPods(#[schemars(with = "Vec<String>")] Vec<IpAddr>),
-    /// In place: let `cni0` answer ARP for pods that are not on it. flannel's pods take the whole podCIDR for their
-    /// own link, and Calico's new pods on the node are not there.
+    /// In place: let `cni0` answer ARP requests for pods that are not attached to it. Pods of flannel expect the whole podCIDR on
+    /// their own link, and new pods of Calico on the node are not there.
     AnswerForPods,
-    /// In place: let `cni0` answer for these addresses of IPv6 and for no others, which `AnswerForPods` cannot do for all at
-    /// once: those that Calico's pods on the node may get. As few networks as possible.
+    /// In place: let `cni0` answer for exactly these IPv6 networks, which cover the addresses that pods of Calico on the node may
+    /// get. `AnswerForPods` cannot do so for all IPv6 addresses at once.
     AnswerForAddresses(#[schemars(with = "Vec<String>")] Vec<Ipv6Net>),
-    /// Lay a route to the whole IPv6 subnet of each node that the tunnel leads to, in a table of this tool's. Calico has
-    /// routes to claimed blocks only.
+    /// Add a route to the whole IPv6 subnet of each node that the tunnel leads to, in a table of replumb. Calico has routes to
+    /// claimed blocks only.
     RouteSubnets {
-        /// The tunnel link, under whichever name it has.
+        /// The tunnel link, under either name.
         link: String,
-        /// Length of the prefix of a node's range.
+        /// The prefix length of the subnet of a node.
         length: u8,
     },
-    /// In place: give flannel's VXLAN link the name of Calico's. Where the kernel does not rename a link that is up, it
-    /// is made again under that name with everything that was on it.
+    /// In place: rename flannel's VXLAN link to the name of Calico's. If the kernel does not rename links that are up, the link
+    /// is created again under that name with everything that was configured on it.
     RenameVxlanDevice {
         /// flannel's name.
         from: String,
         /// Calico's name.
         to: String,
-        /// Length of the prefix of an address block. Felix deletes flannel's routes, one for each node, before it makes
-        /// its own, one for each block: those are laid beside them first.
+        /// The prefix length of an IPAM block. Felix deletes flannel's routes (one for each node) before it adds its own (one for
+        /// each block), so the routes of Calico are added first.
         block_size: u8,
     },
-    /// In place: remove what a pod of flannel's that is gone has left: its routes, its lease, its port mappings. Named
-    /// by its sandbox.
+    /// In place: remove what a deleted pod of flannel has left behind: its routes, its lease and its port mappings. The value is
+    /// the ID of its sandbox.
     ForgetLegacyPod(String),
-    /// Remove host-local leases and delegate files of the old network, with a backup.
+    /// Remove host-local leases and delegate files of the old network. A backup is kept.
     RemoveLeases,
-    /// Move flannel's conflist of this file name into the agent's backup folder. Calico's has won by now.
+    /// Move flannel's conflist with this file name to the backup directory of the agent. Calico's conflist is in use by then.
     RemoveConflist(String),
-    /// Back: put flannel's conflist of this file name where it was.
+    /// Rollback: put flannel's conflist with this file name back.
     RestoreConflist(String),
-    /// Back: move Calico's conflist of this file name into the agent's backup folder. flannel's is there, and without
-    /// `subnet.env` it lets new pods wait.
+    /// Rollback: move Calico's conflist with this file name to the backup directory of the agent. flannel's conflist is in use
+    /// then; without `subnet.env`, new pods wait.
     RemoveCalicoConflist(String),
-    /// Back: delete Calico's chains and rules in one table, or Calico's own table.
+    /// Rollback: delete chains and rules of Calico in one table, or one table of Calico.
     DeleteCalicoFirewall(FirewallObject),
-    /// Back: delete Calico's sets of addresses.
+    /// Rollback: delete Calico's IP sets.
     DeleteCalicoSets,
-    /// Back: make flannel's chain again with the jumps to it, or flannel's table.
+    /// Rollback: create flannel's chain with the jumps to it, or flannel's table, again.
     RestoreFirewallObject(FirewallObject),
-    /// Back: delete the routes by which Calico drops packets to its own blocks.
+    /// Rollback: delete Calico's blackhole routes for its own blocks.
     DeleteBlackholes,
-    /// Back: lay flannel's route to each other node beside those to its blocks, then delete these.
+    /// Rollback: add flannel's route to each other node, then delete the routes to the blocks of that node.
     RestoreNodeRoutes {
-        /// The tunnel link, under whichever name it has.
+        /// The tunnel link, under either name.
         link: String,
-        /// Length of the prefix of a node's range.
+        /// The prefix length of the subnet of a node.
         length: u8,
     },
-    /// Back: give the VXLAN link flannel's name again, with everything that is on it.
+    /// Rollback: give the VXLAN link flannel's name again, with everything that is configured on it.
     ReturnVxlanDevice {
         /// Calico's name.
         from: String,
         /// flannel's name.
         to: String,
     },
-    /// Back: make flannel's VXLAN link again as the journal has it.
+    /// Rollback: create flannel's VXLAN link again from the journal.
     RestoreVxlanDevice(String),
-    /// Back: delete the routes that pods of flannel's had of their own.
+    /// Rollback: delete the routes to single pods of flannel.
     UnrouteLegacyPods,
-    /// Back: `cni0` answers ARP as it did before.
+    /// Rollback: restore the ARP settings of `cni0`.
     StopAnsweringForPods,
-    /// Back: `cni0` answers for no address of IPv6 but its own.
+    /// Rollback: let `cni0` answer for its own IPv6 addresses only.
     StopAnsweringForAddresses,
-    /// Delete the routes to whole subnets, and the table's rule: nobody needs them any more.
+    /// Delete the routes to whole subnets and the rule for their table, which are no longer needed.
     UnrouteSubnets,
-    /// Back: remove libcni's records of Calico's pods, which are gone.
+    /// Rollback: remove cached results of libcni for deleted pods of Calico.
     RemoveCalicoRecords,
-    /// Back: put `subnet.env` where it was. New pods are flannel's from then on.
+    /// Rollback: put `subnet.env` back. New pods get addresses from flannel again.
     RestoreSubnetEnvironment,
 }
 

@@ -12,15 +12,15 @@ use crate::facts::HostFacts;
 use crate::phase::{Goal, Phase};
 use engine::cni::CniFile;
 
-/// What the agent was last told, as far as it needs it when nobody tells it anything any more.
+/// `Orders` is what the agent has last been told. The agent keeps it for the time in which the API server does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Orders {
-    /// The goal.
+    /// `goal` is the goal.
     pub goal: Goal,
-    /// What it needs to know for it.
+    /// `settings` is what the agent needs to know about both networks.
     pub settings: HostSettings,
-    /// How long the host may wait between the two networks; without an end when absent.
+    /// `patience` is the time limit of the step. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patience: Option<Patience>,
 }
@@ -34,13 +34,15 @@ impl Orders {
     }
 }
 
-/// How long a step may take, from when.
+/// `Patience` is the time limit of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Patience {
-    /// Seconds. An agent whose host has no network for new pods for longer puts the old network back by itself.
+    /// `seconds` is the time limit in seconds. If the host gives new pods no network and neither the agent nor the coordinator
+    /// makes progress for this time, the agent puts the old network back.
     pub seconds: u32,
-    /// From when they count. An agent does not compare it with its own clock: another value here is a new beginning.
+    /// `from` is the start of the time limit: the start of the step, or `spec.resumedAt` of the Migration if that is later. The
+    /// agent does not compare it with its own clock; a changed value restarts the time.
     #[schemars(with = "String")]
     pub from: Timestamp,
 }

@@ -8,22 +8,22 @@ use engine::cni::{CniDirectory, Contents, go_value};
 use engine::found::Found;
 use engine::go_json;
 
-/// The file by which the runtime attaches new pods. Of a chain of plugins the first one gives the addresses.
+/// `Conflist` is the CNI configuration that the container runtime uses for new pods. The first plugin assigns the addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Conflist {
-    /// Path on the host.
+    /// `path` is the path of the file on the host.
     pub path: String,
-    /// Name of the network; absent where the file gives none.
+    /// `network` is the name of the network. Unset if the file has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// `type` of the first plugin.
+    /// `plugin` is the `type` of the first plugin.
     pub plugin: String,
-    /// `ipam.type` of that plugin.
+    /// `ipam` is `ipam.type` of the first plugin.
     pub ipam: Found<String>,
-    /// `ipam.ipv4_pools`: pools of IPv4, by name or range, that it is pinned to.
+    /// `ipv4Pools` is `ipam.ipv4_pools` of the first plugin: the IPv4 `IPPools`, by name or range, that new pods must use.
     pub ipv4_pools: Found<Vec<String>>,
-    /// `ipam.ipv6_pools`, likewise.
+    /// `ipv6Pools` is `ipam.ipv6_pools` of the first plugin: the IPv6 `IPPools`, by name or range, that new pods must use.
     pub ipv6_pools: Found<Vec<String>>,
 }
 

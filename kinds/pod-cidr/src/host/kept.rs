@@ -21,15 +21,16 @@ const TUNNELS: [&str; 3] = ["vxlan.calico", "tunl0", "wireguard.cali"];
 /// The bridge of a network that was there before Calico: its range may have been the node's own.
 const BRIDGE: &str = "cni0";
 
-/// The end of a tunnel of one node, which gets another address. IPv4 only: the kernel keeps a link's IPv6 routes.
+/// `TunnelEnd` is a tunnel address of a node that changes. IPv4 only: the kernel keeps the IPv6 routes of a link that loses its
+/// address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TunnelEnd {
-    /// Which of the node's tunnels: the last part of the key of Calico's annotation on the Node (`IPv4VXLANTunnelAddr`).
+    /// `name` is the tunnel: the last part of the key of Calico's annotation on the Node, such as `IPv4VXLANTunnelAddr`.
     pub name: String,
-    /// The address that it leaves.
+    /// `kept` is the old address of the tunnel.
     pub kept: Ipv4Addr,
-    /// The address that Calico has chosen for it last; absent while it has none.
+    /// `address` is the address that Calico has last chosen for the tunnel. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<Ipv4Addr>,
 }
