@@ -280,7 +280,7 @@ fn default_true() -> bool {
     true
 }
 
-/// The schema of a range in `ServiceCidr::to`. A range is in CIDR notation, at most 43 characters.
+/// A range for Services, in CIDR notation without host bits. At most 43 characters.
 #[derive(JsonSchema)]
 #[schemars(transparent)]
 struct ServiceRange(
@@ -922,8 +922,8 @@ pub struct Plan {
     /// `hash` is the SHA-256, in hexadecimal, of the actions here, in the NodeMigrations and in the `MigrationRecords`, without
     /// details that are marked `asOfNow`.
     pub hash: String,
-    /// `prepare` is the list of cluster-wide actions before the first node, in order. The actions for each node are in
-    /// `spec.prepare` of its NodeMigration.
+    /// `prepare` is the list of cluster-wide actions before the first node, in order. At most 24 `KiB`, unless a single action is
+    /// longer; further actions are in `MigrationRecords`. The actions for each node are in `spec.prepare` of its NodeMigration.
     pub prepare: Vec<Action>,
     /// `prepareInRecords` is the number of further actions, in `MigrationRecords` with `holds: Prepare`. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -931,7 +931,8 @@ pub struct Plan {
     /// `nodeCount` is the number of nodes in the plan. Their actions are in `spec` of their NodeMigrations.
     #[serde(default)]
     pub node_count: u32,
-    /// `finish` is the list of cluster-wide actions after the last node, in order.
+    /// `finish` is the list of cluster-wide actions after the last node, in order. At most 24 `KiB`, unless a single action is
+    /// longer; further actions are in `MigrationRecords`.
     pub finish: Vec<Action>,
     /// `finishInRecords` is the number of further actions, in `MigrationRecords` with `holds: Finish`. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
