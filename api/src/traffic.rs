@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct GateRules {
     /// `traffic` is whether traffic pods on all nodes probe each other. Possible values: `Watch` (default): traffic pods send and
     /// count probes continuously, and the rollout halts if a path loses more than `maxLossRatio` or `maxGapMilliseconds` allows.
-    /// `Off`: there are no traffic pods; for `flannelToCalico`, each node is probed once after its change. In YAML, write `"Off"`
-    /// with quotation marks: YAML 1.1 parsers read the bare word as false.
+    /// `Ignore`: there are no traffic pods; for `flannelToCalico`, each node is probed once after its change.
     #[serde(default)]
     pub traffic: TrafficGate,
     /// `maxLossRatio` is the highest allowed ratio of lost to sent probes on one path over the last 10 seconds, from 0 to 1. On a

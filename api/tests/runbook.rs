@@ -1,5 +1,5 @@
-//! Every name that can appear in status, an Event or a metric has its heading in the runbook, and no heading stands
-//! for a name that is gone.
+//! Every name that can appear in status, an Event or a metric has its heading in the runbook, no heading stands for a name that is
+//! gone, and the index has them all.
 
 #![expect(
     clippy::panic,
@@ -8,6 +8,8 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use calico_datastore::cluster as datastore;
 use engine::decision::{HaltReason, WaitReason};
@@ -21,42 +23,110 @@ use pod_cidr;
 use schemars::JsonSchema;
 use service_cidr;
 
-/// `docs/runbook.md`.
-const RUNBOOK: &str = include_str!("../../docs/runbook.md");
+/// `docs/runbook.md`: the front page.
+const FRONT: &str = include_str!("../../docs/runbook.md");
 
-/// Documents that lead into the runbook.
-const OTHERS: [&str; 2] = [
-    include_str!("../../docs/design.md"),
-    include_str!("../../docs/limits.md"),
-];
+/// The front page fits on one screen.
+const SCREEN: usize = 60;
 
-/// Headings below `## <section>`, without the words before the name.
-fn headings(section: &str, prefix: &str) -> Vec<String> {
-    let start = format!("## {section}");
-    let lines: Vec<&str> = outside_of_code()
-        .into_iter()
-        .skip_while(|line| *line != start)
-        .skip(1)
-        .take_while(|line| !line.starts_with("## "))
-        .collect();
-    assert!(!lines.is_empty(), "docs/runbook.md has no section {start:?}");
-    lines
-        .iter()
-        .filter_map(|line| line.strip_prefix("### "))
-        .map(|heading| {
-            heading
-                .strip_prefix(prefix)
-                .unwrap_or_else(|| panic!("heading {heading:?} of {start:?} does not begin with {prefix:?}"))
-                .to_owned()
-        })
-        .collect()
+/// A page of the runbook that has entries: reasons, checks, steps and failures.
+struct Page {
+    /// Its file in `docs/runbook/`.
+    file: &'static str,
+    /// The kind of migration that the page is about; `None` for the page of all kinds.
+    kind: Option<&'static str>,
+    text: &'static str,
 }
 
-/// Lines of the runbook that are not in a block of code: a comment of a shell looks like a heading.
-fn outside_of_code() -> Vec<&'static str> {
+/// The page of all kinds, then one page per kind.
+static PAGES: [Page; 5] = [
+    COMMON,
+    FLANNEL_TO_CALICO,
+    POD_CIDR,
+    SERVICE_CIDR,
+    CALICO_DATASTORE,
+];
+
+const COMMON: Page = Page {
+    file: "common.md",
+    kind: None,
+    text: include_str!("../../docs/runbook/common.md"),
+};
+
+const FLANNEL_TO_CALICO: Page = Page {
+    file: "flannel-to-calico.md",
+    kind: Some("flannelToCalico"),
+    text: include_str!("../../docs/runbook/flannel-to-calico.md"),
+};
+
+const POD_CIDR: Page = Page {
+    file: "pod-cidr.md",
+    kind: Some("podCidr"),
+    text: include_str!("../../docs/runbook/pod-cidr.md"),
+};
+
+const SERVICE_CIDR: Page = Page {
+    file: "service-cidr.md",
+    kind: Some("serviceCidr"),
+    text: include_str!("../../docs/runbook/service-cidr.md"),
+};
+
+const CALICO_DATASTORE: Page = Page {
+    file: "calico-datastore.md",
+    kind: Some("calicoDatastore"),
+    text: include_str!("../../docs/runbook/calico-datastore.md"),
+};
+
+/// Sections whose headings are entries of the index: the section, the prefix of the name in its headings, and the word of the index for
+/// such an entry.
+const SECTIONS: [(&str, &str, &str); 8] = [
+    ("Blocked", "", "blocked"),
+    ("Waits", "", "wait"),
+    ("Halts", "", "halt"),
+    ("Events", "", "event"),
+    ("Checks", "", "check"),
+    ("Checks of one host", "Host: ", "check of one host"),
+    ("Steps on a host", "Step: ", "step on a host"),
+    ("Failures of an agent", "Failure: ", "failure of an agent"),
+];
+
+/// Sections whose entries have the same four parts.
+const IN_FOUR_PARTS: [&str; 6] = [
+    "Blocked",
+    "Waits",
+    "Halts",
+    "Events",
+    "Checks",
+    "Checks of one host",
+];
+
+/// The parts, in their order.
+const PARTS: [&str; 4] = ["Means", "Check", "Meanwhile", "Do"];
+
+/// Values of `status.blocked` that are neither a wait nor a halt.
+const BLOCKED: [&str; 6] = [
+    "AnotherMigration",
+    "ChecksFailed",
+    "KindNotSupported",
+    "PastReturn",
+    "PlanChanged",
+    "SettingsGone",
+];
+
+/// One heading with the text below it.
+struct Entry {
+    page: &'static Page,
+    /// The whole heading.
+    heading: &'static str,
+    /// The heading without its prefix.
+    name: &'static str,
+    lines: Vec<&'static str>,
+}
+
+/// Lines of a page that are not in a block of code: a comment of a shell looks like a heading.
+fn outside_of_code(text: &str) -> Vec<&str> {
     let mut inside = false;
-    RUNBOOK
-        .lines()
+    text.lines()
         .filter(|line| {
             let fence = line.trim_start().starts_with("```");
             inside ^= fence;
@@ -65,13 +135,55 @@ fn outside_of_code() -> Vec<&'static str> {
         .collect()
 }
 
+/// Lines below `## <section>` of a page; none where it has no such section.
+fn section(page: &Page, name: &str) -> Vec<&'static str> {
+    let start = format!("## {name}");
+    outside_of_code(page.text)
+        .into_iter()
+        .skip_while(|line| *line != start)
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
+        .collect()
+}
+
+/// Entries below `## <section>` of every page.
+fn entries(name: &str, prefix: &str) -> Vec<Entry> {
+    let mut entries: Vec<Entry> = Vec::new();
+    for page in &PAGES {
+        for line in section(page, name) {
+            if let Some(heading) = line.strip_prefix("### ") {
+                let name = heading.strip_prefix(prefix).unwrap_or_else(|| {
+                    panic!(
+                        "{}: heading {heading:?} does not begin with {prefix:?}",
+                        page.file
+                    )
+                });
+                entries.push(Entry {
+                    page,
+                    heading,
+                    name,
+                    lines: Vec::new(),
+                });
+            } else if let Some(entry) = entries.last_mut().filter(|entry| entry.page.file == page.file) {
+                entry.lines.push(line);
+            }
+        }
+    }
+    assert!(
+        !entries.is_empty(),
+        "no page of the runbook has a section {name:?}"
+    );
+    entries
+}
+
 fn set<'text>(names: impl IntoIterator<Item = &'text str>) -> BTreeSet<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
 fn assert_same(section: &str, prefix: &str, names: &BTreeSet<String>) {
-    let headings = headings(section, prefix);
-    let found: BTreeSet<String> = headings.iter().cloned().collect();
+    let entries = entries(section, prefix);
+    let headings: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+    let found = set(headings.iter().copied());
     assert_eq!(
         found.len(),
         headings.len(),
@@ -81,7 +193,7 @@ fn assert_same(section: &str, prefix: &str, names: &BTreeSet<String>) {
     let stale: Vec<&String> = found.difference(names).collect();
     assert!(
         missing.is_empty() && stale.is_empty(),
-        "docs/runbook.md, section {section:?}: no heading for {missing:?}; nothing of the name {stale:?} exists"
+        "docs/runbook, sections {section:?}: no heading for {missing:?}; nothing of the name {stale:?} exists"
     );
 }
 
@@ -102,6 +214,17 @@ fn variants<T: JsonSchema>() -> BTreeSet<String> {
 }
 
 #[test]
+fn the_front_page_fits_on_one_screen() {
+    let lines = FRONT.lines().count();
+    assert!(lines <= SCREEN, "docs/runbook.md has {lines} lines");
+}
+
+#[test]
+fn every_value_of_blocked_has_its_heading() {
+    assert_same("Blocked", "", &set(BLOCKED));
+}
+
+#[test]
 fn every_wait_has_its_heading() {
     let names = set(WaitReason::ALL.map(WaitReason::as_str));
     assert_eq!(names, variants::<WaitReason>(), "WaitReason::ALL is not complete");
@@ -117,65 +240,86 @@ fn every_halt_has_its_heading() {
 
 /// Names of the checks of each kind. That `CheckName::ALL` is complete is proved beside it: a good cluster passes every check by
 /// name.
-fn checks() -> [BTreeSet<String>; 4] {
+fn checks() -> [(&'static str, BTreeSet<String>); 4] {
     [
-        set(CheckName::ALL.map(CheckName::as_str)),
-        set(pod_cidr::checks::CheckName::ALL.map(pod_cidr::checks::CheckName::as_str)),
-        set(service_cidr::checks::CheckName::ALL.map(service_cidr::checks::CheckName::as_str)),
-        set(datastore::checks::CheckName::ALL.map(datastore::checks::CheckName::as_str)),
+        ("flannelToCalico", set(CheckName::ALL.map(CheckName::as_str))),
+        (
+            "podCidr",
+            set(pod_cidr::checks::CheckName::ALL.map(pod_cidr::checks::CheckName::as_str)),
+        ),
+        (
+            "serviceCidr",
+            set(service_cidr::checks::CheckName::ALL.map(service_cidr::checks::CheckName::as_str)),
+        ),
+        (
+            "calicoDatastore",
+            set(datastore::checks::CheckName::ALL.map(datastore::checks::CheckName::as_str)),
+        ),
     ]
 }
 
 #[test]
 fn every_check_has_its_heading() {
-    let all = checks().into_iter().flatten().collect();
+    let all = checks().into_iter().flat_map(|(_, names)| names).collect();
     assert_same("Checks", "", &all);
 }
 
-/// A name that two kinds share has one heading, which speaks for both.
-#[test]
-fn every_check_says_of_which_kind_it_is() {
-    let [_, pods, services, stores] = checks();
-    let texts = texts("Checks");
-    for (kind, names) in [
-        ("`podCidr`", pods),
-        ("`serviceCidr`", services),
-        ("`calicoDatastore`", stores),
-    ] {
-        for (name, text) in &texts {
-            assert_eq!(
-                text.contains(kind),
-                names.contains(name),
-                "docs/runbook.md, check {name}: does it speak of {kind}?"
-            );
-        }
-        assert!(names.iter().all(|name| texts.contains_key(name)));
+/// The kinds that an entry is about: the kind of its page, or those that its line `Kinds: …` lists.
+fn kinds(entry: &Entry) -> BTreeSet<String> {
+    let listed: Vec<&str> = entry
+        .lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("Kinds: "))
+        .collect();
+    match (entry.page.kind, listed.as_slice()) {
+        (Some(kind), []) => set([kind]),
+        (None, [line]) => set(line.split('`').skip(1).step_by(2)),
+        (_, lines) => panic!(
+            "{}, {}: {} lines `Kinds: …`",
+            entry.page.file,
+            entry.name,
+            lines.len()
+        ),
     }
 }
 
-/// What stands below each heading of `## <section>`.
-fn texts(section: &str) -> BTreeMap<String, String> {
-    let start = format!("## {section}");
-    let mut texts: BTreeMap<String, String> = BTreeMap::new();
-    let mut current = None;
-    for line in RUNBOOK
-        .lines()
-        .skip_while(|line| *line != start)
-        .skip(1)
-        .take_while(|line| !line.starts_with("## "))
-    {
-        match line.strip_prefix("### ") {
-            Some(heading) => current = Some(heading.to_owned()),
-            None => {
-                if let Some(heading) = &current {
-                    let text = texts.entry(heading.clone()).or_default();
-                    text.push_str(line);
-                    text.push('\n');
-                }
-            }
+/// A name that two kinds share has one heading, which names both; a name of one kind stands on the page of that kind.
+#[test]
+fn every_check_says_of_which_kind_it_is() {
+    let checks = checks();
+    for entry in entries("Checks", "") {
+        let having = checks.iter().filter(|(_, names)| names.contains(entry.name));
+        let having = set(having.map(|(kind, _)| *kind));
+        assert_eq!(kinds(&entry), having, "{}, check {}", entry.page.file, entry.name);
+        assert_eq!(
+            entry.page.kind.is_none(),
+            having.len() > 1,
+            "{}, check {}: is this its page?",
+            entry.page.file,
+            entry.name
+        );
+    }
+}
+
+/// An operator finds each part in the same place.
+#[test]
+fn every_reason_and_every_check_has_the_same_four_parts() {
+    for (section, prefix, _) in SECTIONS {
+        if !IN_FOUR_PARTS.contains(&section) {
+            continue;
+        }
+        for entry in entries(section, prefix) {
+            let parts: Vec<&str> = entry
+                .lines
+                .iter()
+                .filter_map(|line| line.strip_prefix("- **")?.split_once("**"))
+                .map(|(part, _)| part)
+                .collect();
+            assert_eq!(parts, PARTS, "{}, {}", entry.page.file, entry.name);
+            // Panics unless the entry names its kinds once.
+            kinds(&entry);
         }
     }
-    texts
 }
 
 #[test]
@@ -282,14 +426,10 @@ fn every_step_on_a_host_has_its_heading() {
     );
 }
 
-/// Names in the first column of the table below `## <section>`.
-fn first_column(section: &str) -> Vec<String> {
-    let start = format!("## {section}");
-    outside_of_code()
+/// Names in the first column of the tables below `## <section>` of a page.
+fn first_column(page: &Page, name: &str) -> Vec<String> {
+    section(page, name)
         .into_iter()
-        .skip_while(|line| *line != start)
-        .skip(1)
-        .take_while(|line| !line.starts_with("## "))
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
         .map(|(name, _)| name.to_owned())
         .collect()
@@ -298,26 +438,38 @@ fn first_column(section: &str) -> Vec<String> {
 #[test]
 fn every_stage_is_in_its_table_in_order() {
     assert_eq!(
-        first_column("Where a node is"),
+        first_column(&FLANNEL_TO_CALICO, "Stages of a node"),
         Stage::ALL.map(|stage| stage.as_str().to_owned())
     );
     for phase in Phase::ALL {
         assert!(
-            RUNBOOK.contains(&format!("`{}`", phase.as_str())),
-            "the runbook has no word on phase {phase:?}"
+            FLANNEL_TO_CALICO.text.contains(&format!("`{}`", phase.as_str())),
+            "{} has no word on phase {phase:?}",
+            FLANNEL_TO_CALICO.file
         );
     }
 }
 
 #[test]
-fn every_stage_of_a_change_of_the_range_is_in_its_table_in_order() {
+fn every_stage_of_a_change_of_the_pods_range_is_in_its_table_in_order() {
     let stages = pod_cidr::decide::Stage::ALL.map(|stage| stage.as_str().to_owned());
     assert_eq!(
         stages.iter().cloned().collect::<BTreeSet<_>>(),
         variants::<pod_cidr::decide::Stage>(),
         "Stage::ALL is not complete"
     );
-    assert_eq!(first_column("How a change of the pods' range goes"), stages);
+    assert_eq!(first_column(&POD_CIDR, "Stages"), stages);
+}
+
+#[test]
+fn every_stage_of_a_change_of_the_services_range_is_in_its_table_in_order() {
+    let stages = service_cidr::step::Stage::ALL.map(|stage| stage.as_str().to_owned());
+    assert_eq!(
+        stages.iter().cloned().collect::<BTreeSet<_>>(),
+        variants::<service_cidr::step::Stage>(),
+        "Stage::ALL is not complete"
+    );
+    assert_eq!(first_column(&SERVICE_CIDR, "Stages"), stages);
 }
 
 #[test]
@@ -328,7 +480,7 @@ fn every_stage_of_a_conversion_is_in_its_table_in_order() {
         variants::<datastore::step::Stage>(),
         "Stage::ALL is not complete"
     );
-    assert_eq!(first_column("How Calico goes from v2 to v3 in a cluster"), stages);
+    assert_eq!(first_column(&CALICO_DATASTORE, "Stages"), stages);
 }
 
 /// The anchor that a heading gets: lower case, blanks as dashes, other marks away.
@@ -344,10 +496,97 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
+/// The workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()))
+}
+
+/// The first heading of a page.
+fn title(page: &Page) -> &'static str {
+    let first = page.text.lines().next();
+    first.and_then(|line| line.strip_prefix("# ")).unwrap()
+}
+
+/// `docs/runbook/reasons.md` as it has to be.
+fn index() -> String {
+    let mut rows = Vec::new();
+    for (section, prefix, what) in SECTIONS {
+        for entry in entries(section, prefix) {
+            let link = format!("[{}]({}#{})", entry.name, entry.page.file, anchor(entry.heading));
+            let row = format!("| {link} | {what} | {} |\n", title(entry.page));
+            rows.push((entry.name, what, row));
+        }
+    }
+    rows.sort();
+    let rows: String = rows.into_iter().map(|(_, _, row)| row).collect();
+    format!("{INDEX}{rows}")
+}
+
+/// The index without its rows.
+const INDEX: &str = "\
+# Index of reasons and checks
+
+Every word in CamelCase of `kubectl replumb status`, of Events and of metrics. Generated from the headings of the pages:
+`UPDATE_RUNBOOK_INDEX=1 cargo test -p api --test runbook`.
+
+| name | what it is | page |
+|---|---|---|
+";
+
 #[test]
-fn every_anchor_is_there_once_and_every_link_leads_somewhere() {
-    let mut anchors: BTreeMap<String, usize> = BTreeMap::new();
-    for line in outside_of_code() {
+fn the_index_has_every_entry_once() {
+    let path = root().join("docs/runbook/reasons.md");
+    let index = index();
+    if std::env::var_os("UPDATE_RUNBOOK_INDEX").is_some() {
+        fs::write(&path, &index).unwrap();
+    }
+    let written = read(&path);
+    let first = written
+        .lines()
+        .zip(index.lines())
+        .find(|(old, new)| old != new)
+        .map_or_else(String::new, |(old, new)| {
+            format!(": {old:?} there, {new:?} needed")
+        });
+    assert!(
+        written == index,
+        "docs/runbook/reasons.md is stale{first}; run: UPDATE_RUNBOOK_INDEX=1 cargo test -p api --test runbook"
+    );
+}
+
+/// Every Markdown file whose links are checked: all of `docs/`, and those that lead there.
+fn documents() -> Vec<PathBuf> {
+    let names = [
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "README.md",
+        "SECURITY.md",
+        "tests/README.md",
+        "tests/standin/README.md",
+    ];
+    let mut found: Vec<PathBuf> = names.map(|name| root().join(name)).into();
+    let mut folders = vec![root().join("docs")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// How often a text has each anchor.
+fn anchors(text: &str) -> BTreeMap<String, usize> {
+    let mut anchors = BTreeMap::new();
+    for line in outside_of_code(text) {
         if let Some((marks, heading)) = line.split_once(' ')
             && !marks.is_empty()
             && marks.chars().all(|mark| mark == '#')
@@ -355,20 +594,53 @@ fn every_anchor_is_there_once_and_every_link_leads_somewhere() {
             *anchors.entry(anchor(heading)).or_default() += 1;
         }
     }
-    let twice: Vec<&String> = anchors
-        .iter()
-        .filter(|(_, times)| **times > 1)
-        .map(|(name, _)| name)
-        .collect();
-    assert!(twice.is_empty(), "headings with the same anchor: {twice:?}");
-    let links: Vec<&str> = outside_of_code()
-        .iter()
-        .flat_map(|line| line.split("](#").skip(1))
-        .chain(OTHERS.iter().flat_map(|text| text.split("](runbook.md#").skip(1)))
-        .filter_map(|rest| rest.split_once(')').map(|(name, _)| name))
-        .collect();
-    assert!(!links.is_empty());
-    for link in links {
-        assert!(anchors.contains_key(link), "the link #{link} leads nowhere");
+    anchors
+}
+
+#[test]
+fn every_anchor_of_a_page_of_the_runbook_is_there_once() {
+    let pages = PAGES.iter().map(|page| (page.file, page.text));
+    for (file, text) in pages.chain([("../runbook.md", FRONT)]) {
+        let anchors = anchors(text);
+        assert!(!anchors.is_empty(), "{file}");
+        let twice: Vec<&String> = anchors
+            .iter()
+            .filter(|(_, times)| **times > 1)
+            .map(|(name, _)| name)
+            .collect();
+        assert!(
+            twice.is_empty(),
+            "{file}: headings with the same anchor: {twice:?}"
+        );
     }
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut links = 0;
+    for path in documents() {
+        let text = read(&path);
+        let found = outside_of_code(&text)
+            .into_iter()
+            .flat_map(|line| line.split("](").skip(1))
+            .filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+        for target in found.filter(|target| !target.contains("://")) {
+            links += 1;
+            let (file, name) = target.split_once('#').unwrap_or((target, ""));
+            let to = if file.is_empty() {
+                path.clone()
+            } else {
+                path.with_file_name(file)
+            };
+            assert!(to.exists(), "{}: the link {target} leads nowhere", path.display());
+            if !name.is_empty() {
+                assert!(
+                    anchors(&read(&to)).contains_key(name),
+                    "{}: the link {target} leads to no heading",
+                    path.display()
+                );
+            }
+        }
+    }
+    assert!(links > 0);
 }

@@ -890,7 +890,7 @@ async fn the_document_says_what_each_account_may() {
 #[ignore = "starts an API server: cargo lab test"]
 async fn the_runbook_uninstalls_what_is_installed() {
     let lab = ApiLab::shared().unwrap();
-    let runbook = include_str!("../../docs/runbook.md");
+    let runbook = include_str!("../../docs/runbook/common.md");
     let (_, section) = runbook.split_once("\n## Uninstall").unwrap();
     let commands: Vec<&str> = section
         .lines()
@@ -926,7 +926,7 @@ async fn the_runbook_uninstalls_what_is_installed() {
             };
             assert!(
                 deleted,
-                "docs/runbook.md leaves {kind} {}",
+                "docs/runbook/common.md leaves {kind} {}",
                 object["metadata"]["name"]
             );
             assert_eq!(
