@@ -2,6 +2,7 @@ use rstest::rstest;
 
 use super::*;
 use engine::cni::Contents;
+use engine::kernel::{BIRD, FELIX, Hop, KERNEL, MAIN_TABLE, RouteKind, Tables};
 
 fn settings(from: &str, to: &str) -> HostSettings {
     HostSettings {

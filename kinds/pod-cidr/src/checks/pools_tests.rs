@@ -4,8 +4,8 @@ use serde_json::json;
 use super::super::fixture::{self, alone, judge, old_mut, only, pool};
 use super::*;
 use crate::checks::{CheckPolicy, check as every_check};
-use crate::host::{Address, BIRD, Hop, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 use crate::ipam::Block;
+use engine::kernel::{Address, BIRD, Hop, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 use engine::check::Verdict::{self, Fail, Pass, Warn};
 
 const NEW: &str = "ipv4-10-200-0-0-16";

@@ -7,12 +7,13 @@ use super::fixture::{facts, settings};
 use super::*;
 use crate::cluster::detect::{Wishes, detect};
 use crate::cluster::document::document;
-use crate::cluster::facts::{NotConverted, StoreProblem};
+use crate::cluster::facts::NotConverted;
 use crate::cluster::manifest;
 use crate::left::{Left, PolicyName};
 use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use crate::sources::{Flaw, Origin};
+use ::calico::etcd_access::StoreProblem;
 use engine::owner::Owner;
 
 /// Changes something of the facts.
