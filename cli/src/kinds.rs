@@ -5,75 +5,13 @@ pub mod flannel_to_calico;
 pub mod pod_cidr;
 pub mod service_cidr;
 
-use std::fmt;
-
+pub use api::Kind;
+use api::MigrationStatus;
 use api::migration::Direction;
-use api::{MigrationSpec, MigrationStatus};
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::kinds::calico_datastore::migration as datastore;
-
-/// The kind of a Migration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// flannel → Calico.
-    FlannelToCalico,
-    /// Another range for the pods.
-    PodCidr,
-    /// Another range for Services.
-    ServiceCidr,
-    /// Calico v2 → v3.
-    CalicoDatastore,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 4] = [
-        Self::FlannelToCalico,
-        Self::PodCidr,
-        Self::ServiceCidr,
-        Self::CalicoDatastore,
-    ];
-
-    /// Of a spec; `None` when it has none, which the API server refuses.
-    pub fn of(spec: &MigrationSpec) -> Option<Self> {
-        [
-            (Self::FlannelToCalico, spec.flannel_to_calico.is_some()),
-            (Self::PodCidr, spec.pod_cidr.is_some()),
-            (Self::ServiceCidr, spec.service_cidr.is_some()),
-            (Self::CalicoDatastore, spec.calico_datastore.is_some()),
-        ]
-        .into_iter()
-        .find_map(|(kind, set)| set.then_some(kind))
-    }
-
-    /// Its field of the spec.
-    pub fn field(self) -> &'static str {
-        match self {
-            Self::FlannelToCalico => "flannelToCalico",
-            Self::PodCidr => "podCidr",
-            Self::ServiceCidr => "serviceCidr",
-            Self::CalicoDatastore => "calicoDatastore",
-        }
-    }
-
-    /// Name of a Migration that is made without a name.
-    pub fn default_name(self) -> &'static str {
-        match self {
-            Self::FlannelToCalico => "flannel-to-calico",
-            Self::PodCidr => "pod-cidr",
-            Self::ServiceCidr => "service-cidr",
-            Self::CalicoDatastore => "calico-datastore",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.field())
-    }
-}
 
 /// What a migration works with.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -285,7 +285,7 @@ pub fn differences(there: &MigrationSpec, asked: &MigrationSpec) -> Vec<String> 
     let value = |spec: &MigrationSpec| serde_json::to_value(spec).unwrap_or_default();
     let (there, asked) = (value(there), value(asked));
     let mut found = Vec::new();
-    for field in Kind::ALL.map(Kind::field) {
+    for field in Kind::ALL.iter().map(|kind| kind.field()) {
         compare(&there[field], &asked[field], field, &mut found);
     }
     found

@@ -5,10 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::migration::{
-    CalicoDatastore, Desired, FlannelToCalico, MigrationPhase, MigrationSpec, PodCidr, ServiceCidr,
-};
-use api::{Migration, MigrationStatus};
+use api::migration::{Desired, MigrationPhase};
+use api::{KindSpec, Migration, MigrationStatus};
 use engine::decision::WaitReason;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
@@ -236,49 +234,18 @@ async fn one(
     memory: &mut Memory,
     migration: &Migration,
 ) -> Result<MigrationStatus, WriteError> {
-    match kind(&migration.spec) {
-        Ok(Kind::FlannelToCalico(kind)) => {
+    match migration.spec.kind() {
+        Ok(KindSpec::FlannelToCalico(kind)) => {
             lifecycle::reconcile(kind, context, cache, memory, migration).await
         }
-        Ok(Kind::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
-        Ok(Kind::ServiceCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
-        Ok(Kind::CalicoDatastore(kind)) => {
+        Ok(KindSpec::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
+        Ok(KindSpec::ServiceCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
+        Ok(KindSpec::CalicoDatastore(kind)) => {
             lifecycle::reconcile(kind, context, cache, memory, migration).await
         }
-        Err(message) => Ok(refused(migration, "KindNotSupported", message)),
+        Err(error) => Ok(refused(migration, "KindNotSupported", error.to_string())),
     }
 }
-
-/// The kind of a Migration.
-enum Kind<'spec> {
-    FlannelToCalico(&'spec FlannelToCalico),
-    PodCidr(&'spec PodCidr),
-    ServiceCidr(&'spec ServiceCidr),
-    CalicoDatastore(&'spec CalicoDatastore),
-}
-
-/// The kind of the Migration. The API server's own rule lets exactly one be set.
-fn kind(spec: &MigrationSpec) -> Result<Kind<'_>, String> {
-    let MigrationSpec {
-        flannel_to_calico,
-        pod_cidr,
-        service_cidr,
-        calico_datastore,
-        ..
-    } = spec;
-    match (flannel_to_calico, pod_cidr, service_cidr, calico_datastore) {
-        (Some(kind), None, None, None) => Ok(Kind::FlannelToCalico(kind)),
-        (None, Some(kind), None, None) => Ok(Kind::PodCidr(kind)),
-        (None, None, Some(kind), None) => Ok(Kind::ServiceCidr(kind)),
-        (None, None, None, Some(kind)) => Ok(Kind::CalicoDatastore(kind)),
-        (None, None, None, None) => Err(format!("no kind is set; {ONE_OF}")),
-        _ => Err(format!("more than one kind is set; {ONE_OF}")),
-    }
-}
-
-/// What a person does about a Migration of no kind, or of several.
-const ONE_OF: &str =
-    "set one of spec.flannelToCalico, spec.podCidr, spec.serviceCidr and spec.calicoDatastore";
 
 fn refused(migration: &Migration, reason: &str, message: String) -> MigrationStatus {
     MigrationStatus {

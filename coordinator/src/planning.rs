@@ -126,10 +126,7 @@ async fn check<K: Kind>(
         refuse(status);
         return Ok(());
     }
-    if !is_written(context, status) {
-        status.phase = MigrationPhase::Planning;
-        status.blocked = String::new();
-        tell_refusals(context, status);
+    if waits_for_writes(context, status) {
         return Ok(());
     }
     if let Some(reviewed) = migration
@@ -159,6 +156,17 @@ async fn check<K: Kind>(
             Ok(())
         }
     }
+}
+
+/// Whether objects are not written yet. The status says which, and the next pass writes them.
+fn waits_for_writes(context: &Context, status: &mut MigrationStatus) -> bool {
+    if is_written(context, status) {
+        return false;
+    }
+    status.phase = MigrationPhase::Planning;
+    status.blocked = String::new();
+    tell_refusals(context, status);
+    true
 }
 
 /// A plan as it is written: what has room in a status, and the parts of the rest.
@@ -223,6 +231,9 @@ async fn start<K: Kind>(
     now: Timestamp,
 ) -> Result<(), WriteError> {
     let before = records::divide(kind.before(context, cache, migration, facts).await?);
+    if waits_for_writes(context, status) {
+        return Ok(());
+    }
     memory
         .records
         .write(&context.client, migration, Holds::Before, before.parts)

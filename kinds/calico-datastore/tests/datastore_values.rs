@@ -1,4 +1,4 @@
-//! Whatever stands in a value of Calico v2 is written, or something is said of it: nothing is lost in silence. `plan/fuzz` looks for a value
+//! Whatever stands in a value of Calico v2 is written, or something is said of it: nothing is lost in silence. `fuzz` looks for a value
 //! for which that is not so, for as long as one lets it.
 
 mod values;

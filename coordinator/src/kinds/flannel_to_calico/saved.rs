@@ -10,7 +10,7 @@ use ::calico::node_of;
 use api::node_migration::{NodeBefore, NodeMigrationSpec};
 use api::{Migration, NodeMigration};
 use flannel_to_calico::objects;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use kube::{Api, ResourceExt};
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ use super::prepare::NODES_AT_ONCE;
 use crate::cache::Cache;
 use crate::calico::{self, Kind};
 use crate::context::Context;
-use crate::node_migrations::belongs_to;
+use crate::node_migrations::{belongs_to, bring_to};
 use crate::write::{self, WriteError};
 
 /// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
@@ -96,14 +96,13 @@ pub async fn read(
     ]))
 }
 
-/// Writes into each `NodeMigration` what was there of its node. One that changed since it was read keeps no other from it; an error
-/// says that not all are written yet.
+/// Writes into each `NodeMigration` what was there of its node. Objects that the pass has no time for, and objects that cannot be
+/// written, are obstacles of the pass.
 async fn write_of_nodes(
     context: &Context,
     objects: BTreeMap<String, Arc<NodeMigration>>,
     mut of_nodes: BTreeMap<String, NodeBefore>,
 ) -> Result<(), WriteError> {
-    let api: Api<NodeMigration> = Api::all(context.client.clone());
     let writes = objects.into_iter().filter_map(|(node, object)| {
         let mut before = of_nodes.remove(&node)?;
         before.blocks.sort();
@@ -113,15 +112,11 @@ async fn write_of_nodes(
         };
         Some((object, spec))
     });
-    let written: Vec<Result<_, WriteError>> = futures::stream::iter(writes)
-        .map(|(object, spec)| {
-            let api = &api;
-            async move { write::patch_spec(api, object.as_ref(), &object.spec, &spec).await }
-        })
+    futures::stream::iter(writes)
+        .map(|(object, spec)| async move { bring_to(context, &object, &spec).await })
         .buffer_unordered(NODES_AT_ONCE)
-        .collect()
-        .await;
-    written.into_iter().try_for_each(|written| written.map(|_| ()))
+        .try_collect()
+        .await
 }
 
 /// What was there of a node: in its `NodeMigration`, or where an earlier version saved it. `None` when one that is older still
