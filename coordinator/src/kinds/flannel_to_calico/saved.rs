@@ -11,7 +11,7 @@ use api::node_migration::{NodeBefore, NodeMigrationSpec};
 use api::{Migration, NodeMigration};
 use flannel_to_calico::objects;
 use futures::{StreamExt as _, TryStreamExt as _};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
 use super::prepare::NODES_AT_ONCE;
@@ -19,7 +19,7 @@ use crate::cache::Cache;
 use crate::calico::{self, Kind};
 use crate::context::Context;
 use crate::node_migrations::{belongs_to, bring_to};
-use crate::write::{self, WriteError};
+use crate::write::WriteError;
 
 /// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
 pub const IPAM_CONFIG: &str = "IPAMConfig default";
