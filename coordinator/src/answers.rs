@@ -1,4 +1,4 @@
-//! Requests for objects of others. Their answers are read leniently: whatever a stranger has written into an object, the others are read.
+//! Requests for foreign objects. Answers are read leniently: one malformed object does not prevent reading the others.
 
 use std::fmt::Debug;
 
@@ -12,12 +12,13 @@ use tracing::warn;
 
 use crate::lenient::Lenient;
 
-/// So many objects of a list are asked for at once, unless they are large.
+/// Objects requested in one page, unless they are large.
 pub const PAGE: u32 = 250;
-/// More bytes of a page are not read: it is asked for with fewer objects. An object may have 1.5 MiB where it is stored, and more as text.
+/// Most bytes read of a page: a larger page is requested again with fewer objects. An object may have 1.5 MiB in etcd, and more
+/// as text.
 const PAGE_BYTES: usize = 8 << 20;
-/// How often a list is begun again: the API server keeps what it lists for some minutes.
-const AGAIN: u32 = 3;
+/// Most restarts of a list: the API server keeps a list for some minutes.
+const RESTARTS: u32 = 3;
 
 /// The object of this name; `None` where there is none.
 ///
@@ -31,7 +32,7 @@ pub async fn get_opt<K: Resource + Clone + DeserializeOwned>(
     found(ask(api, "get", request).await)
 }
 
-/// Patches the object of this name; returns it as it is then.
+/// Patches the object of this name; returns the patched object.
 ///
 /// # Errors
 /// Those of the API server.
@@ -45,7 +46,7 @@ pub async fn patch<K: Resource + Clone + DeserializeOwned>(
     ask(api, "patch", request).await
 }
 
-/// The same of its status.
+/// Patches the status of the object of this name.
 ///
 /// # Errors
 /// Those of the API server.
@@ -59,7 +60,7 @@ pub async fn patch_status<K: Resource + Clone + DeserializeOwned>(
     ask(api, "patch_status", request).await
 }
 
-/// Deletes the object of this name. It is answered with the object, of which nothing is asked.
+/// Deletes the object of this name. The object in the answer is ignored.
 ///
 /// # Errors
 /// Those of the API server.
@@ -85,7 +86,7 @@ pub async fn get_metadata_opt<K: Resource + Clone>(
     found(ask(api, "get_metadata", request).await)
 }
 
-/// Patches the object of this name; returns its metadata as they are then.
+/// Patches the object of this name; returns its metadata after the patch.
 ///
 /// # Errors
 /// Those of the API server.
@@ -119,14 +120,15 @@ async fn ask<K: Resource + Clone, T: DeserializeOwned>(
     if let Some(words) = read.words() {
         warn!(
             object,
-            "it cannot be read in full, which costs decisions about it alone: {words}"
+            "object not fully readable; only decisions about it are affected: {words}"
         );
     }
     Ok(read.object)
 }
 
-/// What `choose` takes of each object that is asked for, page by page: one page is in memory at a time, and only a small one where objects
-/// are large. A list that has become too old to go on is begun again, [`AGAIN`] times at most: all at once it could be larger than the memory.
+/// Collects what `choose` returns for each object, page by page: one page is in memory at a time, and a small one where objects
+/// are large. A list whose continue token has expired is restarted, at most [`RESTARTS`] times: in one page it could exceed the
+/// memory limit.
 ///
 /// # Errors
 /// Those of the API server.
@@ -145,7 +147,7 @@ where
     loop {
         let (list, bytes) = match list(api, &page).await {
             Err(Error::Api(status))
-                if status.code == 410 && page.continue_token.is_some() && again < AGAIN =>
+                if status.code == 410 && page.continue_token.is_some() && again < RESTARTS =>
             {
                 again += 1;
                 found.clear();
@@ -180,7 +182,7 @@ where
     Ok(found)
 }
 
-/// A page, and how many bytes it has; `None` where it has too many.
+/// A page and its size in bytes; `None` if it is too large.
 async fn list<K: Resource + Clone + DeserializeOwned>(
     api: &Api<K>,
     asked: &ListParams,
@@ -189,7 +191,7 @@ async fn list<K: Resource + Clone + DeserializeOwned>(
     let mut request = request.map_err(Error::BuildRequest)?;
     request.extensions_mut().insert("list");
     let body = api.clone().into_client().request_stream(request).await?;
-    // One object is read, however large it is, and a list that cannot be had in pages.
+    // A single object is read at any size, and a list without pages, too.
     let most = match asked.limit {
         Some(2..) => PAGE_BYTES,
         Some(_) | None => usize::MAX,
@@ -204,7 +206,7 @@ async fn list<K: Resource + Clone + DeserializeOwned>(
     Ok(Some((list, text.len())))
 }
 
-/// Objects of a list that cannot be read in full.
+/// Objects of a list that are not fully readable.
 #[derive(Default)]
 struct Unclear {
     count: usize,
@@ -227,7 +229,7 @@ impl Unclear {
                 list,
                 count = self.count,
                 first,
-                "objects cannot be read in full; each costs decisions about itself"
+                "objects not fully readable; only decisions about them are affected"
             );
         }
     }

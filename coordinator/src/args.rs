@@ -1,36 +1,36 @@
-//! What was typed, as values.
+//! Command-line arguments as values.
 
 use std::net::{IpAddr, SocketAddr};
 
 use clap::Parser;
 use runtime::log::Log;
 
-/// The coordinator of replumb: sets the order across the cluster.
+/// The replumb coordinator: decides the order of changes across the cluster.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "replumb-coordinator", version)]
 pub struct Args {
-    /// Namespace that the coordinator, its Lease and its probe pods live in.
+    /// Namespace of the coordinator, its Lease and its probe pods.
     #[arg(long, env = "POD_NAMESPACE", default_value = api::names::NAMESPACE)]
     pub namespace: String,
-    /// Name of the coordinator's pod: its identity in the Lease.
+    /// Name of the coordinator's pod, used as its identity in the Lease.
     #[arg(long, env = "POD_NAME")]
     pub pod_name: String,
-    /// Name of the node that the coordinator runs on: it is changed last.
+    /// Node of the coordinator; this node is changed last.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
-    /// Image of the agent, which is on every node already: probe pods use it.
+    /// Image of the agent, used for probe pods because every node already has it.
     #[arg(long, env = "AGENT_IMAGE")]
     pub agent_image: String,
-    /// Address and port of metrics and health; by default the node's own address, and every address where that is not said either.
+    /// Address and port for metrics and health. Default: the node's address, or all addresses if no node address is set.
     #[arg(long, env = "REPLUMB_LISTEN")]
     pub listen: Option<SocketAddr>,
-    /// Port on which metrics are served instead, by TLS and to tokens whose user may get /metrics; none by default.
+    /// Port that serves metrics over TLS instead, to tokens whose user may get /metrics. Default: none.
     #[arg(long, env = "REPLUMB_SECURE_METRICS_PORT")]
     pub secure_metrics_port: Option<u16>,
-    /// The node's own address: the one that the kubelet asks for health.
+    /// Address of the node. The kubelet sends health probes to it.
     #[arg(long, env = api::names::HOST_ADDRESS_ENVIRONMENT)]
     pub host_address: Option<IpAddr>,
-    /// Its log.
+    /// Logging.
     #[command(flatten)]
     pub log: Log,
 }

@@ -1,27 +1,27 @@
-//! How long the texts of a status may be, whatever is in them: names of objects, what agents say, what the API server answers.
+//! Bounds for the texts of a status, whatever they contain: names of objects, messages of agents, answers of the API server.
 
 use std::borrow::Cow;
 
 use api::MigrationStatus;
 use engine::words::cut;
 
-/// What happens now, in bytes. It is in a status five times: as the message, in the conditions, and as what is waited for.
+/// Bytes of the current message. A status has it five times: as the message, in the conditions, and as the reason for waiting.
 pub const MESSAGE: usize = 4096;
-/// The same with what is added to it once it stands still.
+/// Bytes of the message with the note that is added at a standstill.
 const WHOLE_MESSAGE: usize = 6144;
-/// Why something happened, once.
+/// Bytes of a reason that is written once.
 pub const REASON: usize = 2048;
-/// One of several changes of somebody else's.
+/// Bytes of one foreign change.
 const DRIFT: usize = 1024;
 
-/// Cuts a text behind so many bytes.
+/// Cuts the text to at most this number of bytes.
 pub fn cut_to(text: &mut String, bytes: usize) {
     if let Cow::Owned(short) = cut(text, bytes) {
         *text = short;
     }
 }
 
-/// Cuts every text of a status whose length depends on what is in the cluster.
+/// Cuts every text of a status whose length depends on the content of the cluster.
 pub fn cut_texts(status: &mut MigrationStatus) {
     cut_to(&mut status.message, WHOLE_MESSAGE);
     if let Some(standstill) = &mut status.standstill {

@@ -1,4 +1,4 @@
-//! What is watched: stores of every kind that a decision looks at, and a signal when one of them changes.
+//! Watched objects: a store for every resource that a decision reads, and a signal for each change.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -26,7 +26,7 @@ use crate::store::{Kept, Store};
 use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;
 
-/// Stores of every kind that a decision looks at. Cloning shares them.
+/// A store for every resource that a decision reads. Clones share the stores.
 #[derive(Clone)]
 pub struct Cache {
     stores: Stores,
@@ -36,9 +36,9 @@ pub struct Cache {
 /// The stores.
 #[derive(Clone)]
 pub struct Stores {
-    /// Migrations; one that does not parse is kept as its error, so that it can be told.
+    /// Migrations; one that does not parse is kept as its error, so that the error can be reported.
     pub migrations: Store<DeserializeGuard<Migration>>,
-    /// `NodeMigration`s, those without a status whose status is not understood.
+    /// `NodeMigration`s; one with an unreadable status is kept without it.
     pub node_migrations: NodeMigrations,
     /// Nodes.
     pub nodes: Store<Node>,
@@ -48,9 +48,9 @@ pub struct Stores {
     pub daemon_sets: Store<DaemonSet>,
     /// `PodDisruptionBudget`s of every namespace.
     pub budgets: Store<PodDisruptionBudget>,
-    /// Services of every namespace, watched while a Migration needs them: [`Cache::services`].
+    /// Services of every namespace, watched while a Migration needs them: see [`Cache::services`].
     pub services: ServiceStore,
-    /// Workloads that make pods again, watched while a Migration needs them: [`Cache::workloads`].
+    /// Workloads that recreate pods, watched while a Migration needs them: see [`Cache::workloads`].
     pub workloads: WorkloadStore,
 }
 
@@ -75,7 +75,7 @@ impl Watches<'_> {
 }
 
 impl Cache {
-    /// Starts the watches in `tasks`. `namespace` is our own.
+    /// Starts the watches in `tasks`. `namespace` is the coordinator's own.
     pub fn start(client: &Client, namespace: &str, tasks: &mut JoinSet<()>) -> Self {
         let changed = Arc::new(Notify::new());
         let mut watches = Watches {
@@ -99,7 +99,7 @@ impl Cache {
         Self { stores, changed }
     }
 
-    /// Stores that somebody else fills.
+    /// A cache of stores that the caller fills.
     pub fn of(stores: Stores) -> Self {
         Self {
             stores,
@@ -107,7 +107,7 @@ impl Cache {
         }
     }
 
-    /// Waits until every store has been filled once.
+    /// Waits until every store has received its first list.
     pub async fn ready(&self) {
         tokio::join!(
             self.migrations.filled(),
@@ -119,26 +119,26 @@ impl Cache {
         );
     }
 
-    /// Every Service, watched from now on until [`ServiceStore::stop`]; `None` where the watches have not told of all there is yet.
+    /// Every Service, watched from now on until [`ServiceStore::stop`]; `None` until the first lists are complete.
     pub async fn services(&self, client: &Client) -> Option<Arc<Index>> {
         self.stores.services.index(client, &self.changed).await
     }
 
-    /// Every workload that makes pods again, watched from now on until [`WorkloadStore::stop`]; `None` where the watches have not told of
-    /// all there is yet.
+    /// Every workload that recreates pods, watched from now on until [`WorkloadStore::stop`]; `None` until the first lists are
+    /// complete.
     pub async fn workloads(&self, client: &Client) -> Option<BTreeMap<Workload, WorkloadFacts>> {
         let mut workloads = self.stores.workloads.workloads(client, &self.changed).await?;
         workloads.extend(self.of_daemon_sets());
         Some(workloads)
     }
 
-    /// The same of `DaemonSet`s, which are watched always.
+    /// The same for `DaemonSet`s, which are always watched.
     pub fn of_daemon_sets(&self) -> Vec<(Workload, WorkloadFacts)> {
         let sets = self.daemon_sets.state();
         sets.iter().map(|object| daemon_set(object)).collect()
     }
 
-    /// Ends the watches that only some kinds of a Migration need, but for those of this one's.
+    /// Ends watches that only some kinds of Migration need, except those that this Migration needs.
     pub fn stop_watches_but_of(&self, active: Option<&MigrationSpec>) {
         let moves_pods = active.is_some_and(|spec| spec.pod_cidr.is_some() || spec.service_cidr.is_some());
         if active.is_none_or(|spec| spec.service_cidr.is_none()) {
@@ -149,12 +149,12 @@ impl Cache {
         }
     }
 
-    /// Lets the next pass begin at once.
+    /// Starts the next pass at once.
     pub fn wake(&self) {
         self.changed.notify_one();
     }
 
-    /// Waits until something changed since the last call.
+    /// Waits for a change since the last call.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -1,4 +1,4 @@
-//! Calico's own objects, read and written as they are stored: `crd.projectcalico.org/v1`, or, where Calico keeps them in etcd, by
+//! Calico's objects, read and written as stored: in `crd.projectcalico.org/v1`, or, with Calico's etcd datastore, through
 //! [`store`].
 
 pub mod etcd;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::answers;
 use crate::write::{WriteError, parameters, post_parameters};
 
-/// A kind of Calico's: kind and plural name.
+/// A resource of Calico: kind and plural name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind(pub &'static str, pub &'static str);
 
@@ -24,11 +24,11 @@ pub const FELIX_CONFIGURATION: Kind = Kind("FelixConfiguration", "felixconfigura
 pub const IPAM_CONFIG: Kind = Kind("IPAMConfig", "ipamconfigs");
 /// `IPAMBlock`.
 pub const IPAM_BLOCK: Kind = Kind("IPAMBlock", "ipamblocks");
-/// `IPReservation`: addresses that Calico's IPAM gives to nobody; since v3.22.
+/// `IPReservation`: addresses that Calico's IPAM does not assign; since v3.22.
 pub const IP_RESERVATION: Kind = Kind("IPReservation", "ipreservations");
 /// `BlockAffinity`.
 pub const BLOCK_AFFINITY: Kind = Kind("BlockAffinity", "blockaffinities");
-/// `Node`, which is Calico's own in etcd alone.
+/// `Node`, a resource of Calico in etcd only.
 pub const NODE: Kind = Kind("Node", "nodes");
 /// `IPAMHandle`.
 pub const IPAM_HANDLE: Kind = Kind("IPAMHandle", "ipamhandles");
@@ -43,13 +43,13 @@ impl Kind {
         format!("{} {name}", self.0)
     }
 
-    /// Every object of the kind; none when the kind is not served. For kinds of which a cluster has few.
+    /// Every object of the kind; empty if the kind is not served. For kinds with few objects.
     pub async fn list(self, client: &Client) -> Result<Vec<DynamicObject>, WriteError> {
         self.each(client, Some).await
     }
 
-    /// What `choose` takes of each object of the kind, page by page: there may be several for each node, and few are in memory at once. None
-    /// when the kind is not served.
+    /// Collects what `choose` returns for each object of the kind, page by page: there may be several objects for each node, and
+    /// few are in memory at once. Empty if the kind is not served.
     pub async fn each<T>(
         self,
         client: &Client,
@@ -58,7 +58,7 @@ impl Kind {
         self.pages(client, ListParams::default(), choose).await
     }
 
-    /// The same of each object of the kind with these labels.
+    /// The same for objects of the kind with these labels.
     pub async fn each_labelled<T>(
         self,
         client: &Client,
@@ -76,7 +76,7 @@ impl Kind {
         choose: impl FnMut(DynamicObject) -> Option<T>,
     ) -> Result<Vec<T>, WriteError> {
         match answers::pages(&self.api(client), asked, choose).await {
-            // A resource that the API server does not have is answered with a plain text, without the reason NotFound.
+            // An unknown resource is answered with plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             found => found.map_err(|source| WriteError::of("listing", self.1, source)),
         }
@@ -86,13 +86,13 @@ impl Kind {
     pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
         match answers::get_opt(&self.api(client), name).await {
             Ok(found) => Ok(found),
-            // No object of the name, or, as a plain text, no such kind: see above.
+            // No object of this name, or, as plain text, no such kind: see above.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(source) => Err(WriteError::of("reading", self.describe(name), source)),
         }
     }
 
-    /// Creates the object; one that is there already is an answer, not an error.
+    /// Creates the object; an existing object is not an error.
     pub async fn create(self, client: &Client, object: &Value) -> Result<Created, WriteError> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let attempt = |source| WriteError::of("creating", self.describe(&name), source);
@@ -105,7 +105,7 @@ impl Kind {
         }
     }
 
-    /// Creates the object, or patches what differs in the one that is there.
+    /// Creates the object, or patches what differs in the existing one.
     pub async fn ensure(
         self,
         client: &Client,
@@ -120,7 +120,7 @@ impl Kind {
         Ok(())
     }
 
-    /// Patches what differs in the object of this name. Says whether it is there.
+    /// Patches what differs in the object of this name. Returns whether the object exists.
     pub async fn amend(
         self,
         client: &Client,
@@ -137,7 +137,7 @@ impl Kind {
         Ok(true)
     }
 
-    /// Merge-patches the object as it was read; `change` goes under `spec`.
+    /// Applies a merge patch to the object as read; `change` goes under `spec`.
     pub async fn patch_spec(
         self,
         client: &Client,
@@ -159,7 +159,7 @@ impl Kind {
         Ok(())
     }
 
-    /// Deletes the object of this name; one that is gone already is fine.
+    /// Deletes the object of this name; a missing object is not an error.
     pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
         match answers::delete(&self.api(client), name, &DeleteParams::default()).await {
             Ok(()) => Ok(()),
@@ -174,6 +174,6 @@ impl Kind {
 pub enum Created {
     /// By this call.
     Now,
-    /// It was there.
+    /// The object existed.
     Before,
 }

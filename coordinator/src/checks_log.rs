@@ -1,5 +1,5 @@
-//! What the log says of the checks. A status names the first of many objects, and the log names all of them: each line once while it
-//! stands, and not too many at one look, whatever tenants do with their objects.
+//! Checks in the log. A status names the first of many objects; the log names all of them. Each line is logged once while it is
+//! found, with a limit for each read, so that tenants cannot flood the log with their objects.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -7,28 +7,28 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use engine::check::{Check, Verdict};
 use tracing::info;
 
-/// More lines than this are not logged at one look. The others are at the next ones.
+/// Most lines logged for one read. The remaining lines follow with later reads.
 const AT_ONCE: usize = 200;
 
-/// Lines that stand, by their hashes: whether they are logged, or wait for that.
+/// Hashes of current lines: true once logged, false while waiting.
 #[derive(Debug, Default)]
 pub struct ChecksLog(HashMap<u64, bool>);
 
 impl ChecksLog {
-    /// Logs what is new of these checks.
+    /// Logs the lines of these checks that are not logged yet.
     pub fn log(&mut self, checks: &[Check]) {
-        let (news, waiting) = self.news(checks);
-        for check in news {
-            info!(verdict = ?check.verdict, check = check.line(), "found");
+        let (next_lines, waiting) = self.next_lines(checks);
+        for check in next_lines {
+            info!(verdict = ?check.verdict, check = check.line(), "check result");
         }
         if waiting > 0 {
-            info!(lines = waiting, "more is found, which the next looks log");
+            info!(lines = waiting, "more check results wait to be logged");
         }
     }
 
-    /// What is to be logged now, and how many lines wait. Those that waited longest are the first: who makes new ones at each look keeps no
-    /// other waiting.
-    fn news<'checks>(&mut self, checks: &'checks [Check]) -> (Vec<&'checks Check>, usize) {
+    /// Lines to log now, and the number of waiting lines. Lines that waited longest come first, so a tenant with new lines at
+    /// each read delays no other line.
+    fn next_lines<'checks>(&mut self, checks: &'checks [Check]) -> (Vec<&'checks Check>, usize) {
         let is_found = |check: &&Check| check.verdict != Verdict::Pass;
         let is_shortened = checks
             .iter()
@@ -51,12 +51,12 @@ impl ChecksLog {
         self.0 = standing;
         let waiting = (waited.len() + new.len()).saturating_sub(AT_ONCE);
         let next = waited.into_iter().chain(new).take(AT_ONCE);
-        let mut news = Vec::new();
+        let mut next_lines = Vec::new();
         for (hash, check) in next {
             self.0.insert(hash, true);
-            news.push(check);
+            next_lines.push(check);
         }
-        (news, waiting)
+        (next_lines, waiting)
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
         Check::not_pass("EmptyDir", Verdict::Warn, "Pod a/b", found, "", "")
     }
 
-    /// One line that stands for these.
+    /// One shortened line for these.
     fn of(found: &[String]) -> Check {
         Check {
             whole: found.iter().map(|found| check(found)).collect(),
@@ -87,17 +87,17 @@ mod tests {
     }
 
     fn logged(log: &mut ChecksLog, checks: &[Check]) -> (Vec<String>, usize) {
-        let (news, waiting) = log.news(checks);
-        (news.iter().map(|check| check.found.clone()).collect(), waiting)
+        let (next_lines, waiting) = log.next_lines(checks);
+        (next_lines.iter().map(|check| check.found.clone()).collect(), waiting)
     }
 
     #[test]
-    fn a_line_is_logged_once_while_it_stands() {
+    fn a_line_is_logged_once_while_it_is_found() {
         let mut log = ChecksLog::default();
         let mut all = texts(0..20);
         assert_eq!(logged(&mut log, &[of(&all)]), (all.clone(), 0));
         assert_eq!(logged(&mut log, &[of(&all)]), (Vec::new(), 0));
-        // A tenant changes one of them.
+        // A tenant changes one object.
         all[7] = "changed".to_owned();
         assert_eq!(logged(&mut log, &[of(&all)]), (vec!["changed".to_owned()], 0));
         all[7] = "7".to_owned();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_status_has_room_for_and_what_passes_is_not_logged() {
+    fn complete_lines_and_passed_checks_are_not_logged() {
         let mut log = ChecksLog::default();
         assert_eq!(logged(&mut log, &[check("a")]), (Vec::new(), 0));
         let passes = Check {
@@ -116,16 +116,16 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_its_turn_however_many_change_at_each_look() {
+    fn steady_lines_are_logged_while_other_lines_change_at_each_read() {
         let mut log = ChecksLog::default();
         let steady = texts(0..1000);
         let mut seen = Vec::new();
-        for look in 0..6 {
-            let hostile: Vec<String> = (0..20_000).map(|pod| format!("look {look} pod {pod}")).collect();
-            let (news, waiting) = logged(&mut log, &[of(&hostile), of(&steady)]);
-            assert_eq!(news.len(), AT_ONCE);
+        for read in 0..6 {
+            let hostile: Vec<String> = (0..20_000).map(|pod| format!("read {read} pod {pod}")).collect();
+            let (next_lines, waiting) = logged(&mut log, &[of(&hostile), of(&steady)]);
+            assert_eq!(next_lines.len(), AT_ONCE);
             assert!(waiting >= 20_000);
-            seen.extend(news.into_iter().filter(|found| !found.starts_with("look")));
+            seen.extend(next_lines.into_iter().filter(|found| !found.starts_with("read")));
         }
         assert_eq!(seen, steady);
     }

@@ -1,23 +1,23 @@
-//! The time: as others write it, and as it passes. The first may be set at any moment, by a person or by NTP.
+//! Wall clock and steady clock. A user or NTP may set the wall clock at any moment.
 
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// The wall clock is pushed by fractions of a second all the time; more than this is a jump.
+/// NTP adjusts the wall clock by fractions of a second; a larger difference is a jump.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
-/// One moment by both.
+/// One moment by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// As others write it.
+    /// Time of the wall clock, as in API objects.
     pub wall: Timestamp,
-    /// As it passes.
+    /// Time of the steady clock.
     pub steady: Instant,
 }
 
 impl Moment {
-    /// This one.
+    /// The current moment.
     pub fn now() -> Self {
         Self {
             wall: Timestamp::now(),
@@ -26,7 +26,7 @@ impl Moment {
     }
 }
 
-/// Notices that the wall clock was set while this process ran.
+/// Detects that the wall clock was set while this process ran.
 #[derive(Debug, Default)]
 pub struct Clock {
     last: Option<Moment>,
@@ -34,7 +34,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Looks at the clock. Returns by how much it was set since the last look, if it was.
+    /// Compares both clocks. Returns the jump of the wall clock since the last call, if it was set.
     pub fn look(&mut self, now: Moment) -> Option<SignedDuration> {
         let last = self.last.replace(now)?;
         let passed = now.steady.saturating_duration_since(last.steady);
@@ -46,17 +46,17 @@ impl Clock {
         Some(set)
     }
 
-    /// Since when something lasts that was written down as lasting since `since`: nobody knows what a clock that was set says of
-    /// the time before.
+    /// Start of a state that was recorded as `since`, but not before the last jump: earlier durations cannot be computed across a
+    /// jump.
     pub fn since(&self, since: Timestamp) -> Timestamp {
         self.set_at.map_or(since, |set_at| since.max(set_at))
     }
 
-    /// The time from which deadlines count: a person's "resume", or when the clock was set, if that was later. A "resume" that is
-    /// still to come was said before the clock was set back.
+    /// Start of deadlines: the user's "resume", or the last jump of the clock if that is later. A "resume" in the future was
+    /// written before the clock was set back.
     pub fn deadlines_from(&self, resumed_at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-        let said = resumed_at.filter(|at| at.duration_since(now).unsigned_abs() <= TOLERANCE || *at <= now);
-        said.max(self.set_at)
+        let resumed = resumed_at.filter(|at| at.duration_since(now).unsigned_abs() <= TOLERANCE || *at <= now);
+        resumed.max(self.set_at)
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     const HOUR: i64 = 3600;
 
-    /// So many seconds after the start, by a wall clock that is so many seconds ahead.
+    /// The moment after `seconds`, with a wall clock that is `ahead` seconds ahead.
     fn moment(start: Moment, seconds: u64, ahead: i64) -> Moment {
         Moment {
             wall: start.wall + SignedDuration::from_secs(i64::try_from(seconds).unwrap() + ahead),
@@ -75,13 +75,13 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_is_noticed_once_either_way() {
+    fn a_jump_of_the_clock_is_reported_once_in_both_directions() {
         for ahead in [HOUR, -HOUR, 6] {
             let start = Moment::now();
             let mut clock = Clock::default();
             assert_eq!(clock.look(start), None);
             assert_eq!(clock.look(moment(start, 60, 0)), None, "time passes");
-            assert_eq!(clock.look(moment(start, 61, 4)), None, "it is pushed a little");
+            assert_eq!(clock.look(moment(start, 61, 4)), None, "a small adjustment");
             let set = clock.look(moment(start, 62, 4 + ahead));
             assert_eq!(set, Some(SignedDuration::from_secs(ahead)));
             assert_eq!(clock.look(moment(start, 63, 4 + ahead)), None);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_count_from_the_later_of_resume_and_jump() {
+    fn deadlines_start_at_the_later_of_resume_and_jump() {
         let start = Moment::now();
         let mut clock = Clock::default();
         let now = start.wall;
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(
             clock.deadlines_from(seconds_ahead, jump),
             seconds_ahead,
-            "another's clock"
+            "a clock of another machine"
         );
         let hour_ahead = Some(later + SignedDuration::from_secs(HOUR));
         assert_eq!(clock.deadlines_from(hour_ahead, later), Some(jump));

@@ -1,4 +1,4 @@
-//! What every part of a pass needs: clients, names, metrics, the teller, and which objects cannot be written.
+//! Shared by all parts of a pass: clients, names, metrics, the recorder of Events, and objects that cannot be written.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use crate::obstacles::Obstacles;
 use crate::tell::Teller;
 use crate::words::Pace;
 
-/// What every part of a pass needs. Nothing here is a decision.
+/// Shared by all parts of a pass. No field is a decision.
 pub struct Context {
-    /// Client of every read and write; each request has a time limit.
+    /// Client for reads and writes; each request has a time limit.
     pub client: Client,
-    /// Client of watches, which are long.
+    /// Client for watches, without a limit on reads.
     pub watching: Client,
-    /// How the API server is reached, and who asks.
+    /// Address and credentials of the API server.
     pub config: Config,
     /// Namespace of the coordinator, its Lease and its probe pods.
     pub namespace: String,
-    /// Node that the coordinator runs on.
+    /// Node of the coordinator.
     pub node_name: String,
     /// Image of the agent, for probe pods.
     pub agent_image: String,
     /// Metrics.
     pub metrics: Arc<Metrics>,
-    /// Events.
+    /// Recorder of Events.
     pub teller: Teller,
     /// Objects whose last write failed.
     pub obstacles: Obstacles,
-    /// How soon and how often words are written.
+    /// Delay and interval of messages.
     pub pace: Pace,
 }

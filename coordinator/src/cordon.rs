@@ -1,4 +1,4 @@
-//! Cordons that are ours, and are told apart from a person's.
+//! Cordons set by a migration, kept apart from those of users.
 
 use api::{Migration, names};
 use k8s_openapi::api::core::v1::Node;
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
-/// Whether the Node is cordoned, by whomever.
+/// Whether the Node is cordoned, by any writer.
 pub fn is_unschedulable(node: &Node) -> bool {
     node.spec
         .as_ref()
@@ -17,14 +17,15 @@ pub fn is_unschedulable(node: &Node) -> bool {
         .unwrap_or_default()
 }
 
-/// Whether the cordon of the Node is this Migration's.
+/// Whether this Migration cordoned the Node.
 pub fn is_by(node: &Node, migration: &str) -> bool {
     node.annotations()
         .get(names::CORDONED_BY_ANNOTATION)
         .is_some_and(|by| by == migration)
 }
 
-/// Cordons the Node: `unschedulable`, and in the same write whose cordon it is; the cluster autoscaler keeps its hands off.
+/// Cordons the Node and records the owner of the cordon in the same write. The annotation for the cluster autoscaler disables
+/// scale-down.
 pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = migration.name_any();
     let mut annotations = json!({ names::CORDONED_BY_ANNOTATION: name });
@@ -38,19 +39,19 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
     let change = json!({ "spec": { "unschedulable": true }, "metadata": { "annotations": annotations } });
     let nodes: Api<Node> = Api::all(context.client.clone());
     write::patch(&nodes, node, "cordoning", &change).await?;
-    let note = format!("node {} is cordoned by replumb", node.name_any());
+    let note = format!("Node {}: cordoned by replumb", node.name_any());
     context.teller.node(node, Tone::Normal, "Cordoned", &note).await;
     Ok(())
 }
 
-/// Lifts what is ours; somebody else's cordon stays.
+/// Removes this Migration's cordon; a cordon of another writer stays.
 pub async fn uncordon(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let nodes: Api<Node> = Api::all(context.client.clone());
-    write::patch(&nodes, node, "uncordoning", &lifted(migration, node)).await?;
+    write::patch(&nodes, node, "uncordoning", &without_cordon(migration, node)).await?;
     Ok(())
 }
 
-/// Lets the cluster autoscaler have the Node again, if it was us who kept it away.
+/// Enables scale-down of the Node again, if a migration disabled it.
 pub async fn release_scale_down(
     context: &Context,
     migration: &Migration,
@@ -58,12 +59,12 @@ pub async fn release_scale_down(
 ) -> Result<(), WriteError> {
     if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
         let nodes: Api<Node> = Api::all(context.client.clone());
-        write::patch(&nodes, node, "releasing", &lifted(migration, node)).await?;
+        write::patch(&nodes, node, "releasing", &without_cordon(migration, node)).await?;
     }
     Ok(())
 }
 
-fn lifted(migration: &Migration, node: &Node) -> Value {
+fn without_cordon(migration: &Migration, node: &Node) -> Value {
     let mut change = json!({ "metadata": { "annotations": { names::CORDONED_BY_ANNOTATION: null } } });
     if is_by(node, &migration.name_any()) {
         change["spec"] = json!({ "unschedulable": null });

@@ -1,4 +1,4 @@
-//! What a pass is about to write into the specs of `NodeMigration`s: what several of its parts have to say of one node goes into one
+//! Specs of `NodeMigration`s that a pass is about to write: changes by several parts of the pass to one node become one
 //! write.
 
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::node_migrations::bring_to;
 use crate::write::WriteError;
 
-/// Specs that differ from what is there, by node.
+/// Changed specs, by node.
 #[derive(Debug, Default)]
 pub struct Drafts {
     changed: BTreeMap<String, (Arc<NodeMigration>, NodeMigrationSpec)>,
@@ -28,7 +28,7 @@ impl Drafts {
         change(spec);
     }
 
-    /// Takes the draft of this object out, for a caller that writes it; without one, the spec that is there.
+    /// Removes and returns the draft of this object for a caller that writes it; without a draft, returns the current spec.
     pub fn take<'object>(&mut self, object: &'object NodeMigration) -> Cow<'object, NodeMigrationSpec> {
         match self.changed.remove(&object.spec.node_name) {
             Some((_, spec)) => Cow::Owned(spec),
@@ -36,12 +36,12 @@ impl Drafts {
         }
     }
 
-    /// Whether the node's agent is about to be asked something else.
+    /// Whether a change of the node's spec is pending.
     pub fn has(&self, node: &str) -> bool {
         self.changed.contains_key(node)
     }
 
-    /// Writes what is left.
+    /// Writes the remaining drafts.
     ///
     /// # Errors
     /// When the API server is out of reach.
@@ -61,7 +61,7 @@ mod tests {
     use crate::fake_api::FakeApi;
 
     #[tokio::test]
-    async fn what_two_parts_say_of_a_node_is_one_write() {
+    async fn two_changes_to_one_node_become_one_write() {
         let api = FakeApi::default();
         let path = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
         api.put(
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_is_taken_is_not_written_again() {
+    fn a_taken_draft_is_not_written_again() {
         let spec = json!({ "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m" } });
         let object: Arc<NodeMigration> = Arc::new(serde_json::from_value(spec).unwrap());
         let mut drafts = Drafts::default();

@@ -1,4 +1,4 @@
-//! Somebody else changed what a migration wrote: it is announced, it stops the rollout, and writing it again is paced.
+//! Drift: another writer changed a value of a migration. Drift is announced and stops the rollout; restoring the value is paced.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,16 +11,16 @@ use jiff::Timestamp;
 use crate::context::Context;
 use crate::tell::Tone;
 
-/// More are not named in a status.
+/// Most changes named in a status.
 const MOST_NAMED: usize = 20;
-/// So many within [`WINDOW`] are written as soon as they are found, of each object. Somebody who writes back each time is not
-/// raced: every change of a selector is a roll of its `DaemonSet`.
+/// Restores of one object within [`WINDOW`] without a pause. Further restores are paced, because every change of a selector rolls
+/// the `DaemonSet`, and another writer may write each time.
 const AT_ONCE: usize = 3;
 const WINDOW: Duration = Duration::from_mins(1);
-/// From then on.
+/// Interval of further restores.
 const PACE: Duration = Duration::from_secs(10);
 
-/// Whether somebody has said since that the rollout goes on. Any other time is a new word: whose clock it was does not matter.
+/// Whether the user resumed the rollout since. Any different time counts as a new request, from any clock.
 pub fn is_resumed(migration: &Migration, status: &MigrationStatus) -> bool {
     let resumed_at = migration.spec.resumed_at;
     status
@@ -29,8 +29,8 @@ pub fn is_resumed(migration: &Migration, status: &MigrationStatus) -> bool {
         .is_some_and(|drift| drift.resumed_at != resumed_at)
 }
 
-/// Writes down and tells what was not known yet. Says whether there was something: it is written again in the next pass, once the
-/// status has it.
+/// Records and announces changes that are not known yet. Returns whether there were any: the value is restored in the next pass,
+/// once the status has the change.
 pub async fn announce(
     context: &Context,
     migration: &Migration,
@@ -47,7 +47,7 @@ pub async fn announce(
     let mut is_new = false;
     for what in found {
         if drift.what.len() < MOST_NAMED && !drift.what.contains(what) {
-            let note = format!("somebody else changed what this migration wrote: {what}");
+            let note = format!("another writer changed a value of this migration: {what}");
             let reason = HaltReason::Drift.as_str();
             context
                 .teller
@@ -61,7 +61,7 @@ pub async fn announce(
     is_new
 }
 
-/// Why a drift stops the rollout: until somebody says resume. What goes back is not stopped.
+/// Why drift stops the rollout, until the user resumes it. A rollback is not stopped.
 pub fn stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
     let spec = &migration.spec;
     let goes_forward = match spec.desired {
@@ -82,20 +82,20 @@ pub fn stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
         ),
     };
     Some(format!(
-        "somebody else changed what this migration wrote: {first}{others}. It is written again where nothing else is said; no node is \
-         started, and those in work are finished. Find out who it was, then `kubectl replumb resume`, or go back with `kubectl \
-         replumb abort`"
+        "another writer changed a value of this migration: {first}{others}. The value is restored unless stated otherwise; no \
+         further node is started, and started nodes are finished. Find the writer, then run `kubectl replumb resume`, or go \
+         back with `kubectl replumb abort`"
     ))
 }
 
-/// When each object was written again, lately.
+/// Recent restores of each object.
 #[derive(Debug, Default)]
 pub struct Restores {
     times: BTreeMap<String, VecDeque<Instant>>,
 }
 
 impl Restores {
-    /// Whether this object may be written once more now; counts it.
+    /// Whether this object may be restored now; counts the restore.
     pub fn may(&mut self, object: &str, now: Instant) -> bool {
         let is_old = |time: &Instant| now.saturating_duration_since(*time) > WINDOW;
         self.times.retain(|_, times| {
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_writes_back_each_time_is_answered_every_ten_seconds() {
+    fn repeated_foreign_writes_are_restored_every_ten_seconds() {
         let start = Instant::now();
         let mut restores = Restores::default();
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -127,11 +127,11 @@ mod tests {
             assert!(restores.may("Node a", at(0)));
         }
         assert!(!restores.may("Node a", at(0)));
-        assert!(restores.may("Node b", at(0)), "it is another's");
+        assert!(restores.may("Node b", at(0)), "another object");
         assert!(!restores.may("Node a", at(9)));
         assert!(restores.may("Node a", at(10)));
         assert!(!restores.may("Node a", at(11)));
-        assert!(restores.may("Node a", at(80)), "it was quiet for a minute");
+        assert!(restores.may("Node a", at(80)), "no write for a minute");
         assert!(restores.may("Node a", at(81)));
     }
 }

@@ -1,4 +1,4 @@
-//! The way to an etcd of Calico's, by what calico-node or a Migration says and the Secrets hold.
+//! Access to Calico's etcd, as set in calico-node or a Migration, with certificates from Secrets.
 
 use api::migration::EtcdAccess;
 use calico::etcd_access::StoreProblem;
@@ -11,21 +11,21 @@ use kube::Api;
 use crate::context::Context;
 use crate::kinds::calico_datastore::hints;
 
-/// Keys of a Secret that says the way to an etcd, as in Calico's own.
+/// Keys of a Secret with access to etcd, as in Calico's own.
 const AUTHORITY: &str = "etcd-ca";
 const CERTIFICATE: &str = "etcd-cert";
 const KEY: &str = "etcd-key";
 
-/// Who asks: what a person corrects.
+/// The source of the settings: names what the user corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
-    /// The field of the Migration that says the way.
+    /// Field of the Migration with the settings.
     pub field: &'static str,
-    /// The folder with the rights to read certificates.
+    /// Folder with the RBAC rules for reading certificates.
     pub component: &'static str,
 }
 
-/// The way that a Migration says; the Secret is in our own namespace.
+/// The access that a Migration sets; its Secret is in the coordinator's namespace.
 pub fn of_spec(said: &EtcdAccess) -> Etcd {
     let key = |key: &str| {
         said.secret.as_ref().map(|secret| SecretKey {
@@ -42,17 +42,17 @@ pub fn of_spec(said: &EtcdAccess) -> Etcd {
     }
 }
 
-/// As checks and messages say it.
+/// The problem as checks and messages show it.
 pub fn problem(error: &StoreError) -> StoreProblem {
     let otherwise =
-        "see whether etcd answers where the coordinator runs, with the certificates of Calico's own pods";
+        "check that etcd answers on the coordinator's node with the certificates of Calico's pods";
     StoreProblem {
         message: error.to_string(),
         hint: hints::of_store(error).unwrap_or_else(|| otherwise.to_owned()),
     }
 }
 
-/// The way to it, with its certificates.
+/// Access to etcd, with its certificates.
 pub async fn access(
     context: &Context,
     asker: Asker,
@@ -73,11 +73,11 @@ pub async fn access(
     };
     said.access(side).map_err(|error| StoreProblem {
         message: error.to_string(),
-        hint: format!("correct it in {}, or where calico-node has it from", asker.field),
+        hint: format!("correct {}, or the source of calico-node's settings", asker.field),
     })
 }
 
-/// What a Secret holds under a key; nothing where none is named, or the key is empty.
+/// Content of a key of a Secret; `None` where no key is named.
 async fn pem(
     context: &Context,
     asker: Asker,
@@ -92,7 +92,7 @@ async fn pem(
     let found = api.get_opt(secret).await.map_err(|error| StoreProblem {
         message: format!("reading {place}: {error}"),
         hint: format!(
-            "let the coordinator read it: `kubectl apply -k {}`, with the Secret's name in its Role",
+            "allow the coordinator to read the Secret: add its name to the Role in {0} and run `kubectl apply -k {0}`",
             asker.component
         ),
     })?;
@@ -103,9 +103,9 @@ async fn pem(
             bytes: bytes.0.clone(),
         })),
         Some(_) | None => Err(StoreProblem {
-            message: format!("{place}: there is nothing"),
+            message: format!("{place}: no content"),
             hint: format!(
-                "calico-node reads its certificate there, or {} names the Secret: write it",
+                "calico-node or {} refers to this key: write it to the Secret",
                 asker.field
             ),
         }),

@@ -1,7 +1,7 @@
-//! Eviction: the only way out for a pod. Refusals are kept with their age, so that they can be named.
+//! Evictions: pods leave a node only in this way. Refusals are kept with their age, so that they can be reported.
 //!
-//! A request for an eviction lives longer than a pass: an admission webhook of one tenant that answers slowly keeps neither the
-//! pass nor the pods of others waiting.
+//! A request for an eviction may outlive a pass: a slow admission webhook of one tenant delays neither the pass nor the pods of
+//! other tenants.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -24,38 +24,38 @@ use crate::metrics::Metrics;
 use crate::pod_index::PodStore;
 use crate::write::post_parameters;
 
-/// How long after a refusal the same pod is tried again. kubectl's drain waits as long.
+/// Delay before a refused pod is tried again, as in kubectl drain.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
-/// How long a pass waits for the answers to what it has just asked. Nearly every answer comes within this time.
+/// Time that a pass waits for answers to its new requests. Nearly every answer arrives within this time.
 const SETTLE: Duration = Duration::from_millis(500);
-/// A pod whose eviction was made is not asked again for so long: on a large cluster the watch shows a moment later that it terminates.
+/// Time without a second request after an eviction: in a large cluster the watch shows the termination a moment later.
 const SHOWN_WITHIN: SignedDuration = SignedDuration::from_secs(5);
-/// An eviction that has not been answered for so long is named like a refusal.
+/// A request without an answer for this long is reported like a refusal.
 const SLOW: SignedDuration = SignedDuration::from_secs(2);
-/// How long one eviction may take. An admission webhook has 30 s at most, and then the API server answers.
+/// Time limit of one eviction. An admission webhook has at most 30 s, after which the API server answers.
 const LIMIT: Duration = Duration::from_secs(40);
-/// By then each request has ended, with its answer or without one.
+/// Time after which each request has ended, with or without an answer.
 const ANSWERED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
-/// Refused evictions by pod UID. Lost at a restart: the first refusal after it counts from then.
+/// Refused evictions by pod UID. Lost at a restart: the age then starts at the next refusal.
 pub type Refusals = BTreeMap<String, Refusal>;
 
-/// Evictions that have been asked for and not answered yet, or were made a moment ago.
+/// Requested evictions without an answer, and recent evictions.
 #[derive(Default)]
 pub struct Evictions {
     requests: JoinSet<(PodName, Outcome)>,
-    /// When each that has no answer yet was asked for, by pod UID.
+    /// Time of each request without an answer, by pod UID.
     unanswered: BTreeMap<String, Timestamp>,
-    /// When each was made, by pod UID.
+    /// Time of each recent eviction, by pod UID.
     made: BTreeMap<String, Timestamp>,
-    /// When the API server first said of a pod that it is gone, by pod UID.
+    /// Time when the API server first reported a pod as gone, by pod UID.
     gone: BTreeMap<String, Timestamp>,
-    /// Pods of which it still says so when the watch has had the time to tell it.
+    /// Pods reported as gone again after the watch had time to show it.
     lost: Vec<PodName>,
 }
 
-/// Asks for the eviction of these pods and keeps what was refused. A pod whose eviction has not been answered yet, or was made a moment
-/// ago, is not asked again.
+/// Requests the eviction of these pods and keeps refusals. A pod with a request without an answer, or evicted a moment ago, is
+/// not requested again.
 pub async fn evict(
     context: &Context,
     pods: &[PodName],
@@ -76,7 +76,7 @@ pub async fn evict(
             continue;
         }
         unanswered.insert(pod.uid.clone(), now);
-        // Of the client without a limit on reads: the limit of an eviction is longer than that.
+        // The client without a limit on reads: an eviction has a longer limit.
         let (client, pod) = (context.watching.clone(), pod.clone());
         requests.spawn(async move {
             let outcome = tokio::time::timeout(LIMIT, request(&client, &pod, grace_period_seconds))
@@ -99,11 +99,11 @@ pub async fn evict(
             );
         }
     };
-    // Who has not been answered by then is looked after by the next pass.
+    // The next pass handles requests without an answer.
     let _ = tokio::time::timeout(SETTLE, answers).await;
 }
 
-/// Keeps the answers that have come since the last look, names evictions that are slow, and forgets refusals of pods that are
+/// Keeps answers received since the last call, reports slow evictions, and forgets refusals of pods that are
 /// gone.
 pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
     collect(&context.metrics, memory);
@@ -114,21 +114,21 @@ pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
     memory.refusals.retain(|uid, _| alive.contains(uid.as_str()));
 }
 
-/// Takes out of the store each pod that the API server has not had for longer than a watch needs to tell it: the watch has lost that, and
-/// nothing else would end what waits for the pod.
+/// Removes from the store each pod that the API server has not had for longer than a watch needs to show it. The watch missed the
+/// event, and no other event would end the wait for the pod.
 pub fn forget_lost(memory: &mut Memory, pods: &PodStore) {
     for pod in memory.evictions.lost.drain(..) {
         if pods.forget(&pod) {
             let PodName { namespace, name, uid } = pod;
             warn!(
-                "the API server has no pod {namespace}/{name} of UID {uid}, and the watch of pods has not told that it ended: it counts as \
-                 gone"
+                "the API server has no pod {namespace}/{name} with UID {uid}, but the watch of pods missed its end: the pod \
+                 counts as gone"
             );
         }
     }
 }
 
-/// Keeps the answers that have come since the last look, and names evictions that are slow.
+/// Keeps answers received since the last call, and reports slow evictions.
 pub fn collect(metrics: &Metrics, memory: &mut Memory) {
     let Memory {
         evictions, refusals, ..
@@ -137,20 +137,20 @@ pub fn collect(metrics: &Metrics, memory: &mut Memory) {
         keep(metrics, evictions, refusals, answer);
     }
     let now = Timestamp::now();
-    // A clock that was set back keeps none longer.
+    // By absolute age: a clock that was set back keeps no entry longer.
     let is_newer_than = |at: &Timestamp, age: SignedDuration| now.duration_since(*at).abs() < age;
     evictions.made.retain(|_, at| is_newer_than(at, SHOWN_WITHIN));
-    // One that was asked for again would have been by then.
+    // A pod requested again would have an answer by now.
     evictions.gone.retain(|_, at| is_newer_than(at, ANSWERED_WITHIN));
-    // A request that ended without an answer: its pod is asked again.
+    // A request that ended without an answer: its pod is requested again.
     evictions
         .unanswered
         .retain(|_, at| is_newer_than(at, ANSWERED_WITHIN));
     for (uid, since) in &evictions.unanswered {
         let waits = now.duration_since(*since);
         if waits >= SLOW {
-            let message = "the API server has not answered the request yet; see which admission webhooks are called for \
-                           pods/eviction: `kubectl get validatingwebhookconfigurations`"
+            let message = "no answer from the API server yet; check admission webhooks for pods/eviction: \
+                           `kubectl get validatingwebhookconfigurations`"
                 .to_owned();
             refuse(refusals, uid, *since, false, message, now);
         }
@@ -163,7 +163,7 @@ fn keep(
     refusals: &mut Refusals,
     answer: Result<(PodName, Outcome), tokio::task::JoinError>,
 ) {
-    // A request that ended without an answer: `collect` lets its pod be asked again.
+    // A request that ended without an answer: `collect` releases its pod for another request.
     let Ok((pod, outcome)) = answer else {
         return;
     };
@@ -214,7 +214,7 @@ fn refuse(
 enum Outcome {
     Evicted,
     Gone,
-    /// A pod of the same name that was created meanwhile is another pod, perhaps on another node (R5).
+    /// A new pod has the same name, perhaps on another node (R5).
     Replaced,
     Refused {
         by_budget: bool,
@@ -236,7 +236,7 @@ impl Outcome {
     }
 }
 
-/// The body of the request. The library's own form of it writes `delete_options`, which the API server drops: kube-core 5.0.0.
+/// The body of the request. The library's own type writes `delete_options`, which the API server drops: kube-core 5.0.0.
 pub fn body(pod: &PodName, grace_period_seconds: Option<u32>) -> Eviction {
     Eviction {
         metadata: ObjectMeta {
@@ -264,7 +264,7 @@ async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u3
     match answer {
         Ok(_) => Outcome::Evicted,
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-            who_is_there(&pods, pod, &status.message).await
+            current_holder(&pods, pod, &status.message).await
         }
         Err(kube::Error::Api(status)) => Outcome::Refused {
             by_budget: status.code == 429,
@@ -274,9 +274,9 @@ async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u3
     }
 }
 
-/// A conflict is the UID's, or somebody wrote the pod at the same moment; that there is none may be the word of an admission webhook. Who
-/// has the name now tells.
-async fn who_is_there(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
+/// A conflict means another UID, or a concurrent write to the pod; a 404 may come from an admission webhook. The pod that has the
+/// name now decides.
+async fn current_holder(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
     match answers::get_metadata_opt(pods, &pod.name).await {
         Ok(None) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.uid.as_ref() != Some(&pod.uid) => Outcome::Replaced,
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_request_carries_the_uid_and_the_grace_period() {
+    async fn an_eviction_has_the_uid_and_the_grace_period() {
         let (server, mut memory) = (server(), Memory::default());
         let context = server.context();
         evict(&context, &[pod("first")], Some(7), &mut memory).await;
@@ -329,33 +329,33 @@ mod tests {
         assert_eq!(counted(&context, "evicted"), 1);
         assert_eq!(context.metrics.api_warnings(), 0);
         let at_once = body(&pod("first"), Some(0)).delete_options.unwrap();
-        assert_eq!(at_once.grace_period_seconds, Some(1), "none is forced");
+        assert_eq!(at_once.grace_period_seconds, Some(1), "no pod is deleted by force");
     }
 
     #[tokio::test]
-    async fn a_pod_of_the_same_name_that_came_meanwhile_stays_and_is_counted() {
+    async fn a_new_pod_of_the_same_name_stays_and_is_counted_as_replaced() {
         let (server, mut memory) = (server(), Memory::default());
         let context = server.context();
         evict(&context, &[pod("earlier")], None, &mut memory).await;
-        assert!(server.get(PATH).is_some(), "the successor lives");
+        assert!(server.get(PATH).is_some(), "the successor stays");
         assert_eq!(
             (counted(&context, "evicted"), counted(&context, "replaced")),
             (0, 1)
         );
-        assert!(memory.refusals.is_empty(), "the pod that was to go has gone");
+        assert!(memory.refusals.is_empty(), "the requested pod is gone");
     }
 
     #[tokio::test]
-    async fn a_pod_is_not_asked_again_before_the_watch_can_have_shown_that_it_goes() {
+    async fn an_evicted_pod_is_not_requested_again_before_the_watch_can_show_it() {
         let (server, mut memory) = (server(), Memory::default());
         let context = server.context();
         for expected in [1, 1] {
             evict(&context, &[pod("first")], None, &mut memory).await;
             assert_eq!(counted(&context, "evicted"), expected);
         }
-        // Something has undone it.
-        let lives = json!({ "metadata": { "namespace": "shop", "name": "web-0", "uid": "first" } });
-        server.put(PATH, lives);
+        // The eviction was undone.
+        let restored = json!({ "metadata": { "namespace": "shop", "name": "web-0", "uid": "first" } });
+        server.put(PATH, restored);
         for at in memory.evictions.made.values_mut() {
             *at -= SHOWN_WITHIN;
         }
@@ -363,12 +363,12 @@ mod tests {
         assert_eq!((server.get(PATH), counted(&context, "evicted")), (None, 2));
     }
 
-    /// The watch has not told that it ended, as if it had lost that.
+    /// The watch missed the end of the pod.
     #[rstest]
     #[case::gone(None)]
     #[case::replaced(Some("second"))]
     #[tokio::test]
-    async fn a_pod_that_the_api_server_does_not_have_counts_as_gone_at_last(#[case] successor: Option<&str>) {
+    async fn a_pod_missing_in_the_api_server_counts_as_gone_after_a_delay(#[case] successor: Option<&str>) {
         let (server, mut memory) = (server(), Memory::default());
         let (context, store) = (server.context(), server.cache().pods.clone());
         server.remove(PATH);
@@ -382,7 +382,7 @@ mod tests {
             assert_eq!(
                 store.index().pods().len(),
                 expected,
-                "the watch may still tell it"
+                "the watch may still show it"
             );
         }
         for at in memory
@@ -399,9 +399,9 @@ mod tests {
         assert!(memory.evictions.gone.is_empty());
     }
 
-    /// An admission webhook may answer so: the pod is there.
+    /// An admission webhook may answer 404 for an existing pod.
     #[tokio::test]
-    async fn a_refusal_that_says_not_found_is_a_refusal() {
+    async fn a_webhook_answer_of_not_found_is_a_refusal() {
         let (server, mut memory) = (server(), Memory::default());
         server.deny_as_not_found(
             PATH,
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_whose_request_ended_without_an_answer_is_asked_again() {
+    async fn a_pod_is_requested_again_after_a_request_without_an_answer() {
         let (server, mut memory) = (server(), Memory::default());
         let context = server.context();
         let asked_at = Timestamp::now() - ANSWERED_WITHIN;
@@ -423,14 +423,14 @@ mod tests {
             .unanswered
             .insert("first".to_owned(), asked_at + SLOW);
         evict(&context, &[pod("first")], None, &mut memory).await;
-        assert_eq!(counted(&context, "evicted"), 0, "its answer may still come");
+        assert_eq!(counted(&context, "evicted"), 0, "the answer may still come");
         memory.evictions.unanswered.insert("first".to_owned(), asked_at);
         evict(&context, &[pod("first")], None, &mut memory).await;
         assert_eq!((server.get(PATH), counted(&context, "evicted")), (None, 1));
     }
 
     #[tokio::test]
-    async fn a_refusal_keeps_its_words_and_its_age() {
+    async fn a_repeated_refusal_keeps_its_message_and_its_age() {
         let (server, mut memory) = (server(), Memory::default());
         server.deny(
             PATH,
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_eviction_without_an_answer_holds_up_no_other_and_ends() {
+    async fn an_eviction_without_an_answer_delays_no_other_and_times_out() {
         let (server, mut memory) = (server(), Memory::default());
         let quick = "/api/v1/namespaces/shop/pods/web-1";
         server.put(
@@ -460,9 +460,9 @@ mod tests {
             ..pod("second")
         };
         evict(&context, &[pod("first"), second], None, &mut memory).await;
-        assert_eq!(server.get(quick), None, "the other pod has gone");
+        assert_eq!(server.get(quick), None, "the other pod is evicted");
         evict(&context, &[pod("first")], None, &mut memory).await;
-        assert_eq!(server.hanging(), 1, "asked once");
+        assert_eq!(server.hanging(), 1, "requested once");
         tokio::time::sleep(LIMIT).await;
         collect(&context.metrics, &mut memory);
         let refusal = &memory.refusals["first"];

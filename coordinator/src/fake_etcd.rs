@@ -1,5 +1,6 @@
-//! An etcd of the tests' own: its JSON gateway before what [`FakeApi`] has of Calico's objects. So whoever plays Calico there plays
-//! it with etcd, too; every write is one of the same changes, guarded by the same versions, and it goes away at the same moment.
+//! A fake etcd for tests: its JSON gateway in front of Calico's objects in [`FakeApi`]. A test that plays Calico there plays it
+//! with etcd, too: every write becomes the same change with the same version check, and both become unreachable at the same
+//! moment.
 
 use std::future::IntoFuture as _;
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use crate::fake_api::FakeApi;
 
 const GROUP: &str = "/apis/crd.projectcalico.org/v1";
-/// How each kind is stored, with its plural name.
+/// The layout of each kind, with its plural name.
 const KINDS: [(Layout, &str); 11] = [
     (Layout::Resources("Node", "nodes"), "nodes"),
     (Layout::Resources("IPPool", "ippools"), "ippools"),
@@ -42,10 +43,10 @@ const KINDS: [(Layout, &str); 11] = [
     (Layout::IpamConfig, "ipamconfigs"),
 ];
 
-/// What a request comes to: an answer, or nothing while it is away.
+/// Result of a request: an answer, or an error while etcd is unreachable.
 type Answer = Result<String, StatusCode>;
 
-/// Serves until the test ends; where.
+/// Serves until the test ends; returns the URL.
 pub(crate) async fn serve(api: &FakeApi) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -58,7 +59,7 @@ pub(crate) async fn serve(api: &FakeApi) -> String {
     url
 }
 
-/// Where an object is, and how it is stored.
+/// An object, its collection and its layout.
 struct Place {
     layout: Layout,
     collection: String,
@@ -93,7 +94,7 @@ impl Place {
     }
 }
 
-/// Every object of Calico's.
+/// Every object of Calico.
 fn places(api: &FakeApi) -> Result<Vec<Place>, StatusCode> {
     let mut all = Vec::new();
     for (layout, plural) in KINDS {

@@ -1,12 +1,12 @@
-//! JSON patches (RFC 6902), as far as the coordinator writes them, and as the API server applies them: `test`, `add` and `remove` of fields
-//! of objects. `tests/tests/api_patches.rs` has the same of the real one.
+//! JSON patches (RFC 6902), limited to those of the coordinator, applied like the API server does: `test`, `add` and `remove` of
+//! fields of objects. `tests/tests/api_patches.rs` tests the same against a real API server.
 
 use serde_json::{Map, Value, json};
 
-/// Applies all of them or none. Says whether every test held, and every field that was to go was there.
+/// Applies all operations or none. Returns whether every test held and every removed field existed.
 ///
-/// Panics where a patch could overwrite what another program wrote: one that does not say of which object it is, or as what it read each
-/// field that it writes.
+/// Panics if a patch could overwrite a write of another program: if it tests neither the UID of the object nor, for each field
+/// that it writes, the value that was read.
 pub fn apply(object: &mut Value, operations: &[Value]) -> bool {
     let (tests, writes): (Vec<&Value>, Vec<&Value>) =
         operations.iter().partition(|operation| operation["op"] == "test");
@@ -14,7 +14,7 @@ pub fn apply(object: &mut Value, operations: &[Value]) -> bool {
     let is_tested = |path: &str| tests.contains(&path);
     assert!(
         is_tested("/metadata/uid"),
-        "it is not said of which object: {operations:?}"
+        "the patch does not test the UID: {operations:?}"
     );
     for write in writes {
         let path = write["path"].as_str().expect("a path");
@@ -26,7 +26,7 @@ pub fn apply(object: &mut Value, operations: &[Value]) -> bool {
             || path.starts_with("/spec") && is_tested("/metadata/generation");
         assert!(
             by_version || tests.iter().any(itself),
-            "{path} may be another by now: {operations:?}"
+            "{path} may have changed: {operations:?}"
         );
     }
     let mut patched = object.clone();
@@ -39,7 +39,7 @@ pub fn apply(object: &mut Value, operations: &[Value]) -> bool {
         };
         if operation["op"] == "test" {
             let value = &operation["value"];
-            // What a field that is not there is compared with is null; a member of a list has to be there.
+            // A missing field compares as null; a member of a list must exist.
             let found = match &*parent {
                 Value::Object(fields) => fields.get(&field).unwrap_or(&Value::Null),
                 Value::Array(members) => {
@@ -50,7 +50,7 @@ pub fn apply(object: &mut Value, operations: &[Value]) -> bool {
                 }
                 _ => return false,
             };
-            // It compares texts as they are written down, and writes these characters in another way.
+            // The API server compares encoded JSON, and escapes these characters.
             if found != value || value.to_string().contains(['<', '>', '&']) {
                 return false;
             }
@@ -68,7 +68,7 @@ pub fn apply(object: &mut Value, operations: &[Value]) -> bool {
                     return false;
                 }
             }
-            other => panic!("an operation that the coordinator does not write: {other:?}"),
+            other => panic!("operation not written by the coordinator: {other:?}"),
         }
     }
     *object = patched;
@@ -79,11 +79,11 @@ fn unescaped(part: &str) -> String {
     part.replace("~1", "/").replace("~0", "~")
 }
 
-/// The fields that these write, with what they get, and the UID of the object; null is a field that goes.
+/// The fields that these operations write, with their values, and the UID of the object; null for a removed field.
 pub fn as_merge(operations: &[Value]) -> Value {
     let mut merge = json!({});
-    let is_told = |operation: &&Value| operation["op"] != "test" || operation["path"] == "/metadata/uid";
-    for operation in operations.iter().filter(is_told) {
+    let is_kept = |operation: &&Value| operation["op"] != "test" || operation["path"] == "/metadata/uid";
+    for operation in operations.iter().filter(is_kept) {
         let mut at = &mut merge;
         for part in operation["path"].as_str().expect("a path").split('/').skip(1) {
             at = if let Ok(place) = part.parse::<usize>() {
@@ -100,7 +100,7 @@ pub fn as_merge(operations: &[Value]) -> Value {
     merge
 }
 
-/// The member of a list; those before it that are not named are empty.
+/// The member of a list; members before it are empty if not named.
 fn member(list: &mut Value, place: usize) -> &mut Value {
     if !list.is_array() {
         *list = json!([]);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_a_patch_is_applied_or_none() {
+    fn a_patch_is_applied_completely_or_not_at_all() {
         let object =
             json!({ "metadata": { "uid": "u", "generation": 3 }, "spec": { "goal": "Hold", "step": 1 } });
         let of = test("/metadata/uid", &json!("u"));
@@ -150,14 +150,14 @@ mod tests {
         assert_eq!(
             after(&[was, absent("/status/goal"), add]),
             None,
-            "nothing leads there"
+            "the parent is missing"
         );
     }
 
     #[rstest]
-    #[case("it is not said of which object", &[test("/spec/goal", &json!("Hold"))])]
-    #[case("/spec/goal may be another by now", &[test("/metadata/uid", &json!("u")), test("/spec/go", &Value::Null)])]
-    fn a_patch_that_could_overwrite_what_another_wrote_is_none(#[case] words: &str, #[case] tests: &[Value]) {
+    #[case("the patch does not test the UID", &[test("/spec/goal", &json!("Hold"))])]
+    #[case("/spec/goal may have changed", &[test("/metadata/uid", &json!("u")), test("/spec/go", &Value::Null)])]
+    fn a_patch_without_tests_of_what_was_read_panics(#[case] words: &str, #[case] tests: &[Value]) {
         let mut object = json!({ "metadata": { "uid": "u" }, "spec": { "goal": "Hold" } });
         let write = json!({ "op": "add", "path": "/spec/goal", "value": "Held" });
         let operations: Vec<Value> = tests.iter().chain([&write]).cloned().collect();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_says_the_same_as_a_merge_patch() {
+    fn a_json_patch_converts_to_an_equal_merge_patch() {
         let operations = [
             json!({ "op": "test", "path": "/metadata/uid", "value": "u" }),
             json!({ "op": "add", "path": "/metadata/labels/a~1b", "value": "c" }),

@@ -1,8 +1,8 @@
-//! How the API server in memory answers lists: by labels, and page by page.
+//! Lists of the fake API server: by labels, and in pages.
 
 use serde_json::{Value, json};
 
-/// The page of these objects that the query asks for.
+/// The page of these objects for the query.
 pub fn page(mut objects: Vec<Value>, query: &str) -> Value {
     let asked = |key: &str| {
         form_urlencoded::parse(query.as_bytes()).find_map(|(found, value)| (found == key).then_some(value))
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_by_labels_and_page_by_page() {
+    fn a_list_is_filtered_by_labels_and_paged() {
         let object =
             |name: &str, label: &str| json!({ "metadata": { "name": name, "labels": { "a/b": label } } });
         let all = vec![object("one", "x"), object("two", "y"), object("three", "x")];

@@ -1,5 +1,5 @@
-//! What the API in memory knows of fields: it refuses those that the real API server refuses with `fieldValidation=Strict`, and
-//! without that drops them, as the real one does.
+//! Schemas of the fake API: it refuses the unknown fields that a real API server refuses with `fieldValidation=Strict`, and drops
+//! them otherwise, as the real one does.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -15,10 +15,10 @@ use k8s_openapi::api::policy::v1::Eviction;
 use kube::CustomResourceExt as _;
 use serde_json::{Value, json};
 
-/// What every object has, whatever its schema says.
+/// Fields of every object, independent of its schema.
 const OF_EVERY_OBJECT: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// The schema of what is written at this path; `None` for Calico's objects, whose schemas are Calico's.
+/// The schema for writes to this path; `None` for Calico's objects, whose schemas are Calico's.
 fn schema(path: &str) -> Option<&'static Value> {
     static SCHEMAS: OnceLock<BTreeMap<&'static str, Value>> = OnceLock::new();
     let schemas = SCHEMAS.get_or_init(|| {
@@ -52,12 +52,12 @@ fn schema(path: &str) -> Option<&'static Value> {
     if path.contains("/crd.projectcalico.org/") {
         return None;
     }
-    // A subresource of its own kind, or a collection; else the part before the name, or before the name of a status.
+    // A subresource with its own kind, or a collection; else the part before the name, or before the name for a status.
     let mut parts = path.trim_end_matches('/').rsplit('/').take(3);
     parts.find_map(move |part| schemas.get(part))
 }
 
-/// Fields of `body` that objects at this path do not have, as the API server names them.
+/// Fields of `body` that are unknown to this path, named like the API server does.
 pub fn unknown_fields(path: &str, body: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     if let Some(schema) = schema(path) {
@@ -89,7 +89,7 @@ fn walk(root: &Value, schema: &Value, value: &Value, path: &str, unknown: &mut V
                 Value::Object(_) => Some(&schema["additionalProperties"]),
                 _ => None,
             };
-            // Without either it is a free form, as metadata is in the schema of a custom resource.
+            // Without both the object is free-form, like metadata in the schema of a custom resource.
             if properties.is_none() && others.is_none() {
                 return;
             }
@@ -117,11 +117,11 @@ fn walk(root: &Value, schema: &Value, value: &Value, path: &str, unknown: &mut V
     }
 }
 
-/// The schema behind a reference, or behind "this, or nothing".
+/// The schema behind a reference, or behind an optional value.
 fn resolve<'schema>(root: &'schema Value, schema: &'schema Value) -> &'schema Value {
     if let Some(name) = schema["$ref"].as_str() {
         let found = root.pointer(name.trim_start_matches('#'));
-        return resolve(root, found.expect("a schema that is there"));
+        return resolve(root, found.expect("an existing schema"));
     }
     for list in ["allOf", "anyOf", "oneOf"] {
         let mut choices = schema[list].as_array().into_iter().flatten();

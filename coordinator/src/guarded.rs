@@ -1,6 +1,5 @@
-//! A `NodeMigration` with whatever its agent has written into its status: what is not understood of one costs its node, and nothing of
-//! the others. A watch of objects that have to parse would tell nothing at all from such a one on: neither its list comes to an end, nor
-//! do events of it come through.
+//! A `NodeMigration` with any content of its status: a part that cannot be parsed affects its own node only. In a watch of strict
+//! types, one such object would block all others: its list never completes, and its events are not delivered.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,13 +14,13 @@ use serde_json::Value;
 
 use crate::store::{Kept, Store, same_metadata};
 
-/// A `NodeMigration` as it was read.
+/// A `NodeMigration` as read.
 #[derive(Clone, Debug)]
 pub struct Guarded {
     metadata: ObjectMeta,
-    /// The object, without a status where that is not understood; `None` where its spec is not.
+    /// The object, without a status that cannot be parsed; `None` if the spec cannot be parsed.
     object: Option<Arc<NodeMigration>>,
-    /// What is not understood, and why.
+    /// The part that cannot be parsed, and why.
     unclear: Option<String>,
 }
 
@@ -61,7 +60,7 @@ impl<'de> Deserialize<'de> for Guarded {
     }
 }
 
-/// The value of a field, or why it is not understood.
+/// The value of a field, or why it cannot be parsed.
 fn understood<T: DeserializeOwned>(value: Value, field: &str) -> (Option<T>, Option<String>) {
     match serde_json::from_value(value) {
         Ok(value) => (Some(value), None),
@@ -117,23 +116,24 @@ impl Kept for Guarded {
     }
 }
 
-/// Every `NodeMigration`. Cloning shares them.
+/// Every `NodeMigration`. Clones share the store.
 #[derive(Clone, Default)]
 pub struct NodeMigrations(Store<Guarded>);
 
 impl NodeMigrations {
-    /// Those that this store has.
+    /// The objects of this store.
     pub fn in_store(store: Store<Guarded>) -> Self {
         Self(store)
     }
 
-    /// Those whose spec is understood, in order of their names. One whose status is not has none: its agent has said nothing.
+    /// Objects with a readable spec, in the order of their names. An unreadable status is left out, like that of an agent without
+    /// a report.
     pub fn state(&self) -> Vec<Arc<NodeMigration>> {
         let objects = self.0.state().into_iter();
         objects.filter_map(|guarded| guarded.object.clone()).collect()
     }
 
-    /// What is not understood of which: its name and the words.
+    /// Objects with a part that cannot be parsed: name and error.
     pub fn unclear(&self) -> Vec<Unclear> {
         let objects = self.0.state().into_iter();
         objects
@@ -147,20 +147,20 @@ impl NodeMigrations {
             .collect()
     }
 
-    /// Waits until the first list has come to its end.
+    /// Waits until the first list is complete.
     pub async fn filled(&self) {
         self.0.filled().await;
     }
 }
 
-/// A `NodeMigration` that is not understood.
+/// A `NodeMigration` with a part that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unclear {
-    /// Its name, which is its node's.
+    /// Its name, which is the name of its node.
     pub name: String,
-    /// What is not understood, and why.
+    /// The part that cannot be parsed, and why.
     pub words: String,
-    /// Whether that is its spec: then nothing of it is known.
+    /// Whether that part is the spec, so that no part of the object is usable.
     pub is_lost: bool,
 }
 
@@ -180,9 +180,9 @@ mod tests {
         json!({ "nodeName": name, "migration": "demo" })
     }
 
-    /// As the API server answers a list, and as a watch is told of a change.
+    /// As in a list of the API server, and as in an event of a watch.
     #[test]
-    fn one_that_is_not_understood_costs_no_other() {
+    fn an_unreadable_object_does_not_affect_others() {
         let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [
             object("a", &spec("a"), &json!({ "message": "well" })),
             object("b", &spec("b"), &json!({ "podCidr": { "inOld": "nonsense" } })),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_corrected_is_understood_again() {
+    fn a_corrected_object_is_readable_again() {
         let read =
             |status: &Value| serde_json::from_value::<Guarded>(object("a", &spec("a"), status)).unwrap();
         let store = Store::of([read(&json!("nonsense"))]);
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(objects.unclear().len(), 1);
         assert!(
             !store.keep(Event::Apply(read(&json!("nonsense")))),
-            "it says the same"
+            "the content is the same"
         );
         assert!(store.keep(Event::Apply(read(&json!({ "message": "well" })))));
         assert_eq!((objects.unclear().len(), objects.state().len()), (0, 1));

@@ -1,14 +1,14 @@
-//! What health of the coordinator is judged by. No I/O.
+//! Health of the coordinator. No I/O.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use runtime::admin::{self, Turns};
 
-/// A loop that has not turned for this long is stuck: the kubelet restarts the process.
+/// Time without a pass after which the loop counts as stuck: the kubelet restarts the process.
 const STUCK: Duration = Duration::from_mins(2);
 
-/// What health is judged by.
+/// Inputs of the health check.
 #[derive(Debug)]
 pub struct Health {
     turns: Turns,
@@ -24,12 +24,12 @@ impl Health {
         }
     }
 
-    /// The loop turned.
+    /// Records that the loop turned.
     pub fn turned(&self) {
         self.turns.turned();
     }
 
-    /// The stores are filled.
+    /// Records that the stores are filled.
     pub fn filled(&self) {
         self.filled.store(true, Ordering::Relaxed);
     }
@@ -42,7 +42,7 @@ impl admin::Health for Health {
 
     fn ready(&self) -> Result<(), String> {
         if !self.filled.load(Ordering::Relaxed) {
-            return Err("the API has not been read yet".to_owned());
+            return Err("objects of the API are not read yet".to_owned());
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Which pods were not Ready before the first change: what was so may stay so. Read at the start into `status.before`.
+//! Pods that were not Ready before the first change, and may stay so. Saved at the start in `status.before`.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 
-/// Key of `status.before`: how many pods of which workload were not Ready.
+/// Key of `status.before`: number of pods that were not Ready, by workload.
 pub const ILL: &str = "pods not Ready";
 
-/// What is saved.
+/// The value to save.
 pub fn read(cache: &Cache) -> String {
     let pods = cache.pods.index().pods();
     let ill: Vec<Value> = ill(&pods, &workloads_of(&pods))
@@ -21,11 +21,11 @@ pub fn read(cache: &Cache) -> String {
     Value::Array(ill).to_string()
 }
 
-/// What was saved; an error names the part that is gone.
+/// The saved counts; an error names the missing part.
 pub fn understand(before: &BTreeMap<String, String>) -> Result<BTreeMap<Workload, usize>, String> {
-    let gone = || format!("status.before[\"{ILL}\"]");
-    let text = before.get(ILL).ok_or_else(gone)?;
-    let ill: Vec<(String, String, String, usize)> = serde_json::from_str(text).map_err(|_| gone())?;
+    let missing = || format!("status.before[\"{ILL}\"]");
+    let text = before.get(ILL).ok_or_else(missing)?;
+    let ill: Vec<(String, String, String, usize)> = serde_json::from_str(text).map_err(|_| missing())?;
     let named = |(kind, namespace, name, count)| {
         let workload = Workload {
             kind,

@@ -1,24 +1,24 @@
-//! What many pods say in the same words is in memory once.
+//! Equal words and labels of many pods are in memory once.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use engine::labels::Labels;
 
-/// Words and labels that are in use.
+/// Words and labels in use.
 #[derive(Debug, Default)]
 pub struct Interned {
     words: HashSet<Arc<str>>,
     labels: HashSet<Labels>,
-    /// With so many labels it is looked again which of them are in use.
+    /// Number of labels at which unused ones are removed.
     enough: usize,
 }
 
-/// So many labels are kept before any is looked at again.
+/// Number of labels kept before unused ones are removed.
 const FEW: usize = 1024;
 
 impl Interned {
-    /// The same labels, shared with all that have them.
+    /// The same labels, shared by all objects that have them.
     pub fn labels(&mut self, labels: &Labels) -> Labels {
         if let Some(known) = self.labels.get(labels) {
             return known.clone();
@@ -34,7 +34,7 @@ impl Interned {
         shared
     }
 
-    /// Lets go what no object has any more.
+    /// Removes words and labels that no object has any more.
     pub fn forget_unused(&mut self) {
         self.labels.retain(Labels::is_shared);
         self.words.retain(|word| Arc::strong_count(word) > 1);
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_labels_are_one() {
+    fn equal_labels_are_stored_once() {
         let mut interned = Interned::default();
         let of = |number: usize| {
             Labels::from([
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_is_forgotten() {
+    fn unused_labels_are_removed() {
         let mut interned = Interned::default();
         let kept = interned.labels(&Labels::from([("app", "web")]));
         for number in 0..10 * FEW {

@@ -1,7 +1,7 @@
 //! The coordinator: sets goals, evicts, labels, and owns the cluster-wide objects.
 //!
-//! [`pass`] chooses the Migration that goes on, `lifecycle` drives it whatever its kind, and [`flannel_to_calico`] is one kind.
-//! Everything else is what kinds are made of.
+//! [`pass`] chooses the active Migration, `lifecycle` drives it for every kind, and [`flannel_to_calico`] is one kind. The other
+//! modules are shared by the kinds.
 
 mod answers;
 pub mod args;

@@ -24,18 +24,19 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How long one request to the API may take.
+/// Time limit of one request to the API.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// For how long a pass begins to write objects, before it says what it has done.
+/// Time within which a pass starts new writes; after it, the pass reports what was done.
 const WRITING: Duration = Duration::from_secs(5);
-/// The requests of each client. A leader whose cluster is large writes in bursts; the API server has a priority level for it in deploy/.
+/// Request limit of each client. The leader of a large cluster writes in bursts; deploy/ has a priority level of the API server
+/// for it.
 const RATE: Limit = Limit {
     requests: 100,
     period: Duration::from_secs(1),
 };
 
-// Two threads, however many cores its node has: each more costs memory (the allocator has places of its own for each), and a pass runs on
-// one.
+// Two threads on a node of any size: each further thread costs memory (the allocator keeps an arena for each), and a pass runs on
+// one thread.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = Args::parse();
@@ -60,21 +61,21 @@ async fn run(args: Args) -> anyhow::Result<()> {
         host_address,
         log: _,
     } = args;
-    let mut config = Config::infer().await.context("finding the API server")?;
+    let mut config = Config::infer().await.context("loading the configuration of the API client")?;
     config.connect_timeout = Some(REQUEST_LIMIT);
-    // A refused eviction is a 429: it has to come back at once, since its reason is what people wait for.
+    // A refused eviction is a 429 and must return at once: its reason is reported to the user.
     config.default_retry = false;
-    let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
+    let metrics = Arc::new(Metrics::new().context("registering metrics")?);
     let requests: Arc<dyn Observer> = Arc::new(metrics.api.clone());
     let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
-        .context("building the client of the watches")?;
-    // Watches are long and have a limit of their own; every other request has this one.
+        .context("building the client for watches")?;
+    // Watches are long and have a limit of their own; this limit is for every other request.
     config.read_timeout = Some(REQUEST_LIMIT);
     let client =
         runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
-    // The Lease has a client of its own: a leader whose passes have many writes still renews it in time.
+    // The Lease has its own client: a leader with many writes in a pass still renews it in time.
     let leasing = runtime::client::client(config.clone(), requests.clone(), RATE)
-        .context("building the client of the Lease")?;
+        .context("building the client for the Lease")?;
     let secure = secure_metrics_port.map(|port| SecureMetrics {
         given: listen,
         node: host_address,
@@ -110,23 +111,23 @@ async fn run(args: Args) -> anyhow::Result<()> {
     };
     let listener = listening::bind(listen, host_address, api::names::COORDINATOR_PORT)
         .await
-        .context("opening the port of metrics and health")?;
+        .context("opening the port for metrics and health")?;
     let ended = tokio::select! {
         never = admin::serve(
             listener, secure, move || metrics.text(), Arc::clone(&health) as Arc<dyn admin::Health>, crash_point::routes(),
         ) => match never {},
-        // A task that ends took its watch or the Lease with it: better a new process than a blind one.
+        // A task that ends takes its watch or the Lease with it: a new process is better than a coordinator without input.
         ended = tasks.join_next() => anyhow::bail!("a background task ended: {ended:?}"),
-        () = passes => anyhow::bail!("the loop ended"),
+        () = passes => anyhow::bail!("the pass loop ended"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
     };
-    // Nothing is written any more: the passes and the claims have ended with the choice above.
+    // No write follows: passes and Lease renewals ended with the select above.
     tasks.shutdown().await;
     if let Err(error) = candidate().release().await {
         tracing::warn!(
             error = runtime::error::chain(&error),
-            "the Lease was not given up; it expires by itself"
+            "Lease not released; it expires without renewal"
         );
     }
     ended

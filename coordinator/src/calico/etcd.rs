@@ -1,4 +1,4 @@
-//! Calico's objects in etcd v3: each is one key, and is written or deleted only as it was read.
+//! Calico's objects in etcd v3: each is one key, written or deleted only at the revision that was read.
 
 use calico::etcd::{Id, Layout, uid};
 use datastore::etcd3::{Change, Condition, Entry, Etcd3};
@@ -20,7 +20,7 @@ fn layout(kind: Kind) -> Layout {
     }
 }
 
-/// What `choose` takes of each object of the kind.
+/// Collects what `choose` returns for each object of the kind.
 pub(super) async fn each<T>(
     store: &Etcd3,
     kind: Kind,
@@ -31,20 +31,20 @@ pub(super) async fn each<T>(
     Ok(store.each(&layout.prefix(), choose).await?)
 }
 
-/// One object, if there is one.
+/// One object, if it exists.
 pub(super) async fn get(store: &Etcd3, kind: Kind, id: &Id) -> Result<Option<DynamicObject>, WriteError> {
     let layout = layout(kind);
     let found = store.get(&layout.key(id)).await?;
     Ok(found.map(|entry| object(layout, &entry)))
 }
 
-/// Which object this one is.
+/// The id of this object.
 pub(super) fn id(kind: Kind, read: &DynamicObject) -> Id {
     // An object that was made of JSON always serializes.
     layout(kind).id(&serde_json::to_value(read).unwrap_or_default())
 }
 
-/// Creates the object; one that is there already is an answer, not an error.
+/// Creates the object; an existing object is not an error.
 pub(super) async fn create(store: &Etcd3, kind: Kind, object: &Value) -> Result<Created, WriteError> {
     let layout = layout(kind);
     let key = layout.key(&layout.id(object));
@@ -59,7 +59,7 @@ pub(super) async fn create(store: &Etcd3, kind: Kind, object: &Value) -> Result<
     Ok(if is_made { Created::Now } else { Created::Before })
 }
 
-/// Merges `change` into the spec of the object as it was read. What nobody here knows of the value stays.
+/// Merges `change` into the spec of the object as read. Unknown fields of the value stay.
 pub(super) async fn patch_spec(
     store: &Etcd3,
     kind: Kind,
@@ -74,7 +74,7 @@ pub(super) async fn patch_spec(
     write(store, kind, read, &entry, value).await
 }
 
-/// What `choose` takes of each of Calico's own Nodes: it has them here alone.
+/// Collects what `choose` returns for each of Calico's Nodes, which exist in etcd only.
 pub async fn each_node<T>(
     store: &Etcd3,
     choose: impl FnMut(DynamicObject) -> Option<T>,
@@ -82,19 +82,19 @@ pub async fn each_node<T>(
     each(store, NODE, choose).await
 }
 
-/// The one of this name.
+/// The Node of this name.
 pub async fn node(store: &Etcd3, name: &str) -> Result<Option<DynamicObject>, WriteError> {
     get(store, NODE, &Id::Named(name.to_owned())).await
 }
 
-/// Merges `change`, of metadata and spec, into a Node as it was read.
+/// Merges `change`, of metadata and spec, into a Node as read.
 pub async fn patch_node(store: &Etcd3, read: &DynamicObject, change: &Value) -> Result<(), WriteError> {
     let (entry, mut value) = as_read(store, NODE, read).await?;
     api::merge::apply(&mut value, change);
     write(store, NODE, read, &entry, value).await
 }
 
-/// The entry of which an object was read, if nobody has written it since, and its value.
+/// The entry of an object and its value, if it was not written since it was read.
 async fn as_read(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(Entry, Value), WriteError> {
     let conflict = || conflict("writing", kind, read);
     let key = layout(kind).key(&id(kind, read));
@@ -102,12 +102,12 @@ async fn as_read(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(Ent
     if read.metadata.resource_version.as_deref() != Some(entry.revision.to_string().as_str()) {
         return Err(conflict());
     }
-    // Of this very revision an object was read: it is JSON.
+    // An object was read at this revision, so the value is JSON.
     let value = entry.json().map_err(|_| conflict())?;
     Ok((entry, value))
 }
 
-/// Writes it, if nobody has written it since.
+/// Writes the value, if the entry was not written since it was read.
 async fn write(
     store: &Etcd3,
     kind: Kind,
@@ -130,7 +130,7 @@ async fn write(
     }
 }
 
-/// Deletes the object as it was read; one that is gone already is fine.
+/// Deletes the object as read; a missing object is not an error.
 pub(super) async fn delete(store: &Etcd3, kind: Kind, read: &DynamicObject) -> Result<(), WriteError> {
     let key = layout(kind).key(&id(kind, read));
     let revision = read.metadata.resource_version.as_deref();
@@ -162,13 +162,13 @@ fn conflict(attempt: &str, kind: Kind, read: &DynamicObject) -> WriteError {
     }
 }
 
-/// An entry as an object; its version is the revision at which it was written last.
+/// An entry as an object; its resource version is the revision of its last write.
 fn object(layout: Layout, entry: &Entry) -> DynamicObject {
-    let told = layout.object(&entry.key, &entry.value);
-    let name = told["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-    // Metadata that nobody can read hides no object: what it says is in its spec.
+    let read = layout.object(&entry.key, &entry.value);
+    let name = read["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    // Unreadable metadata hides no object: the facts are in its spec.
     let mut metadata: ObjectMeta =
-        serde_json::from_value(told["metadata"].clone()).unwrap_or_else(|_| ObjectMeta {
+        serde_json::from_value(read["metadata"].clone()).unwrap_or_else(|_| ObjectMeta {
             name: Some(name),
             ..ObjectMeta::default()
         });
@@ -176,7 +176,7 @@ fn object(layout: Layout, entry: &Entry) -> DynamicObject {
     DynamicObject {
         types: None,
         metadata,
-        data: serde_json::json!({ "spec": told["spec"] }),
+        data: serde_json::json!({ "spec": read["spec"] }),
     }
 }
 

@@ -55,7 +55,7 @@ fn calls(api: &FakeApi) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn objects_are_told_as_the_kubernetes_api_tells_them() {
+async fn objects_have_the_same_form_as_in_the_kubernetes_api() {
     let (api, store) = store().await;
     let pool = store.pool("old").await.unwrap().unwrap();
     assert_eq!(pool.name_any(), "old");
@@ -74,11 +74,11 @@ async fn objects_are_told_as_the_kubernetes_api_tells_them() {
         ("a-10-244-0-0-26", &json!("confirmed"))
     );
     assert!(store.ipam_config().await.unwrap().is_none());
-    assert_eq!(calls(&api), [""; 0], "who reads writes nothing");
+    assert_eq!(calls(&api), [""; 0], "reads write nothing");
 }
 
 #[tokio::test]
-async fn a_field_is_changed_and_everything_else_stays() {
+async fn a_changed_field_leaves_other_fields_unchanged() {
     let (api, store) = store().await;
     let pool = store.pool("old").await.unwrap().unwrap();
     store
@@ -91,9 +91,9 @@ async fn a_field_is_changed_and_everything_else_stays() {
     );
 }
 
-/// Whether it has changed before the look that comes before the write, or is gone.
+/// The object changed before the read that precedes the write, or is gone.
 #[tokio::test]
-async fn what_was_changed_since_it_was_read_is_not_written() {
+async fn an_object_changed_since_the_read_is_not_written() {
     let (api, store) = store().await;
     let pool = store.pool("old").await.unwrap().unwrap();
     api.edit(POOL, &json!({ "spec": { "natOutgoing": false } }));
@@ -107,7 +107,7 @@ async fn what_was_changed_since_it_was_read_is_not_written() {
 }
 
 #[tokio::test]
-async fn what_was_changed_since_it_was_read_is_not_deleted() {
+async fn an_object_changed_since_the_read_is_not_deleted() {
     let (api, store) = store().await;
     let range = "10.244.0.0/26".parse().unwrap();
     let block = store.block(range).await.unwrap().unwrap();
@@ -117,13 +117,13 @@ async fn what_was_changed_since_it_was_read_is_not_deleted() {
     assert!(api.get(BLOCK).is_some());
     let block = store.block(range).await.unwrap().unwrap();
     store.delete_marked(IPAM_BLOCK, &block).await.unwrap();
-    // Who was killed after it does it again.
+    // After a kill the delete is repeated.
     store.delete_marked(IPAM_BLOCK, &block).await.unwrap();
     assert_eq!(calls(&api), [format!("DELETE {BLOCK}")]);
 }
 
 #[tokio::test]
-async fn a_claim_is_given_up_in_calicos_order() {
+async fn an_affinity_is_released_in_calicos_order() {
     let (api, store) = store().await;
     let claim = store.list(BLOCK_AFFINITY).await.unwrap().remove(0);
     store
@@ -137,7 +137,7 @@ async fn a_claim_is_given_up_in_calicos_order() {
 }
 
 #[tokio::test]
-async fn a_pool_is_made_once_and_deleted_as_it_is_now() {
+async fn a_pool_is_created_once_and_deleted_in_its_current_version() {
     let (api, store) = store().await;
     let pool =
         json!({ "metadata": { "name": "new" }, "spec": { "cidr": "10.200.0.0/16", "disabled": true } });
@@ -157,7 +157,7 @@ async fn a_pool_is_made_once_and_deleted_as_it_is_now() {
 }
 
 #[tokio::test]
-async fn a_handle_is_made_or_counts_more() {
+async fn a_handle_is_created_or_its_count_is_raised() {
     let (_api, store) = store().await;
     let range: ipnet::IpNet = "10.244.0.0/26".parse().unwrap();
     for count in [1, 2] {
@@ -169,9 +169,9 @@ async fn a_handle_is_made_or_counts_more() {
     }
 }
 
-/// An etcd that is away is told apart from one in which there is nothing.
+/// An etcd without an answer is told apart from an empty one.
 #[tokio::test]
-async fn who_does_not_answer_is_an_error() {
+async fn an_etcd_without_an_answer_is_an_error() {
     let (api, store) = store().await;
     let Store::Etcd(etcd) = store else { unreachable!() };
     let mut etcd = Arc::into_inner(etcd).unwrap();

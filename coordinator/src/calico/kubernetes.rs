@@ -1,4 +1,4 @@
-//! What only Calico's objects in the Kubernetes API need.
+//! Operations that only Calico's objects in the Kubernetes API need.
 
 use crash_point::Edge;
 use kube::api::DynamicObject;
@@ -13,13 +13,13 @@ pub(super) fn name(read: &DynamicObject) -> String {
     read.name_any()
 }
 
-/// As Calico deletes objects of its IPAM: they say that they are deleted, and then they are.
+/// Deletes an object of the IPAM as Calico does: first marked as deleted, then deleted.
 pub(super) async fn delete_marked(
     client: &Client,
     kind: Kind,
     read: &DynamicObject,
 ) -> Result<(), WriteError> {
-    // A text in a claim, and a truth value in a block: so are Calico's own types.
+    // A string in a BlockAffinity and a boolean in an IPAMBlock, as in Calico's types.
     let mark = if kind == BLOCK_AFFINITY {
         json!({ "deleted": "true" })
     } else {

@@ -1,5 +1,5 @@
-//! Calico's objects, wherever Calico keeps them: in the Kubernetes API, or in etcd v3. Both tell them in the same way, and let nobody
-//! write what has changed since it was read.
+//! Calico's objects in the datastore that Calico uses: the Kubernetes API, or etcd v3. Both have the same form, and both refuse a
+//! write to an object that changed since it was read.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{BLOCK_AFFINITY, Created, IP_POOL, IPAM_BLOCK, IPAM_CONFIG, IPAM_HANDLE, Kind, etcd, kubernetes};
 use crate::write::WriteError;
 
-/// Where Calico's objects are.
+/// The datastore of Calico's objects.
 #[derive(Clone)]
 pub enum Store {
     /// In the Kubernetes API: `crd.projectcalico.org/v1`.
@@ -23,12 +23,12 @@ pub enum Store {
 }
 
 impl Store {
-    /// Every object of the kind; none when the kind is not served. For kinds of which a cluster has few.
+    /// Every object of the kind; empty if the kind is not served. For kinds with few objects.
     pub async fn list(&self, kind: Kind) -> Result<Vec<DynamicObject>, WriteError> {
         self.each(kind, Some).await
     }
 
-    /// What `choose` takes of each object of the kind, page by page; none when the kind is not served.
+    /// Collects what `choose` returns for each object of the kind, page by page; empty if the kind is not served.
     pub async fn each<T>(
         &self,
         kind: Kind,
@@ -40,7 +40,7 @@ impl Store {
         }
     }
 
-    /// The `IPPool` of this name, if there is one.
+    /// The `IPPool` of this name, if it exists.
     pub async fn pool(&self, name: &str) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IP_POOL, &Id::Named(name.to_owned())).await
     }
@@ -50,7 +50,7 @@ impl Store {
         self.get(IPAM_BLOCK, &Id::Block(range)).await
     }
 
-    /// The claim of this name on a block, which is this node's on this range.
+    /// The block affinity of this name, which is this node's for this range.
     pub async fn claim(
         &self,
         name: &str,
@@ -65,17 +65,17 @@ impl Store {
         }
     }
 
-    /// This handle, in its own letters.
+    /// This handle, in its original case.
     pub async fn handle(&self, handle: &str) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IPAM_HANDLE, &Id::Handle(handle.to_owned())).await
     }
 
-    /// What the IPAM goes by.
+    /// The settings of the IPAM.
     pub async fn ipam_config(&self) -> Result<Option<DynamicObject>, WriteError> {
         self.get(IPAM_CONFIG, &Id::Named("default".to_owned())).await
     }
 
-    /// An object that was read, as it is by now.
+    /// The current version of an object that was read.
     pub async fn again(&self, kind: Kind, read: &DynamicObject) -> Result<Option<DynamicObject>, WriteError> {
         match self {
             Self::Kubernetes(client) => kind.get(client, &kubernetes::name(read)).await,
@@ -90,7 +90,7 @@ impl Store {
         }
     }
 
-    /// Creates the object; one that is there already is an answer, not an error.
+    /// Creates the object; an existing object is not an error.
     pub async fn create(&self, kind: Kind, object: &Value) -> Result<Created, WriteError> {
         match self {
             Self::Kubernetes(client) => kind.create(client, object).await,
@@ -98,7 +98,7 @@ impl Store {
         }
     }
 
-    /// Creates the handle, or changes what differs in the one that is there.
+    /// Creates the handle, or changes what differs in the existing one.
     pub async fn ensure_handle(
         &self,
         handle: &str,
@@ -116,7 +116,7 @@ impl Store {
         Ok(())
     }
 
-    /// Merges `change` into the spec of the object as it was read.
+    /// Merges `change` into the spec of the object as read.
     pub async fn patch_spec(
         &self,
         kind: Kind,
@@ -129,8 +129,8 @@ impl Store {
         }
     }
 
-    /// Deletes an object of the IPAM as it was read. In the Kubernetes API it is marked first, as Calico does: a write that was made
-    /// meanwhile is refused by the mark, and not lost with the object. etcd compares and deletes at once.
+    /// Deletes an object of the IPAM as read. In the Kubernetes API it is marked first, as Calico does: a concurrent write makes
+    /// the mark fail, instead of being lost with the object. etcd compares and deletes in one transaction.
     pub async fn delete_marked(&self, kind: Kind, read: &DynamicObject) -> Result<(), WriteError> {
         match self {
             Self::Kubernetes(client) => kubernetes::delete_marked(client, kind, read).await,
@@ -138,7 +138,7 @@ impl Store {
         }
     }
 
-    /// Deletes the `IPPool` of this name; one that is gone already is fine.
+    /// Deletes the `IPPool` of this name; a missing pool is not an error.
     pub async fn delete_pool(&self, name: &str) -> Result<(), WriteError> {
         match self {
             Self::Kubernetes(client) => IP_POOL.delete(client, name).await,

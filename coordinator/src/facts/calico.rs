@@ -1,11 +1,11 @@
-//! Calico's own objects, read as JSON: their schema is another project's and changes with its version.
+//! Calico's objects, read as JSON: their schema belongs to another project and changes with its version.
 
 use engine::cluster::{IpPool, Malformed};
 use ipnet::IpNet;
 use kube::core::DynamicObject;
 use serde_json::Value;
 
-/// The fields of an `IPPool` that matter here.
+/// The fields of an `IPPool` that are used here.
 pub fn ip_pool(pool: &DynamicObject) -> Result<IpPool, Malformed> {
     let reader = Reader::of("IPPool", pool);
     let cidr: IpNet = reader.network("cidr")?;
@@ -24,7 +24,7 @@ pub fn ip_pool(pool: &DynamicObject) -> Result<IpPool, Malformed> {
     })
 }
 
-/// A pool that says its range and nothing else: the rest is Calico's defaults.
+/// A pool with this range and Calico's defaults otherwise.
 pub fn pool_of_range(name: String, cidr: IpNet) -> IpPool {
     IpPool {
         name,
@@ -38,7 +38,7 @@ pub fn pool_of_range(name: String, cidr: IpNet) -> IpPool {
     }
 }
 
-/// The range of an object that is not understood otherwise.
+/// The range of an object that cannot be parsed otherwise.
 pub fn range(object: &DynamicObject) -> Option<IpNet> {
     let text = object.data["spec"]["cidr"].as_str()?;
     text.parse::<IpNet>().ok().map(|range| range.trunc())
@@ -76,14 +76,14 @@ impl<'object> Reader<'object> {
         }
     }
 
-    /// An empty text counts as missing: that is how Calico's own types are written.
+    /// An empty string counts as missing, as in Calico's types.
     fn text(&self, field: &str) -> Result<Option<String>, Malformed> {
         match &self.spec[field] {
             Value::Null => Ok(None),
             Value::String(text) if text.is_empty() => Ok(None),
             Value::String(text) => Ok(Some(text.clone())),
             Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-                Err(self.error(field, "a text"))
+                Err(self.error(field, "a string"))
             }
         }
     }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_are_not_understood() {
+    fn unreadable_fields_of_a_pool_are_errors() {
         for (spec, problem) in [
             (
                 serde_json::json!({}),
@@ -197,7 +197,7 @@ mod tests {
             ),
             (
                 serde_json::json!({"cidr": "10.244.0.0/16", "vxlanMode": 1}),
-                "spec.vxlanMode: found 1, needed a text",
+                "spec.vxlanMode: found 1, needed a string",
             ),
         ] {
             let error = ip_pool(&from(spec)).unwrap_err();

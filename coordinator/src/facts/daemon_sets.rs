@@ -1,4 +1,4 @@
-//! `DaemonSet`s and the `ConfigMap`s that they refer to.
+//! `DaemonSet`s and the `ConfigMap`s they refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roll_is_not_over_while_the_controller_lags() {
+    fn a_rollout_is_not_finished_while_the_controller_lags() {
         for (field, value) in [("observedGeneration", 2), ("updatedNumberScheduled", 2)] {
             let mut object = flannel();
             object["status"][field] = value.into();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn config_maps_keep_their_texts() {
+    fn config_map_data_is_kept() {
         let object =
             serde_json::json!({"metadata": {"namespace": "n", "name": "c"}, "data": {"net-conf.json": "{}"}});
         let (key, data) = config_map(&serde_json::from_value(object).unwrap());

@@ -1,4 +1,4 @@
-//! From the API's objects to the facts that kinds decide on. Pure: what was read comes in, values go out.
+//! Conversion of API objects to the facts that kinds decide on. Pure: objects in, values out.
 
 pub mod calico;
 pub mod daemon_sets;
@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use engine::cluster::{Malformed, Needed, NotUnderstood};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Field managers that own something of an object, with the operation, each once: `argocd-controller (Apply)`.
+/// Field managers of an object with their operation, each once: `argocd-controller (Apply)`.
 pub fn managers(metadata: &ObjectMeta) -> Vec<String> {
     let managers: BTreeSet<String> = metadata
         .managed_fields
@@ -33,37 +33,37 @@ pub fn managers(metadata: &ObjectMeta) -> Vec<String> {
     managers.into_iter().collect()
 }
 
-/// More characters of a value that was not understood are not told.
-const TOLD: usize = 64;
+/// Most characters shown of a value that cannot be parsed.
+const SHOWN: usize = 64;
 
-/// As much of a value as a line has room for.
+/// The value, shortened to fit into a line.
 pub fn shown(value: &str) -> String {
-    let (told, rest) = abridged(value);
-    format!("{told}{rest}")
+    let (start, rest) = abridged(value);
+    format!("{start}{rest}")
 }
 
-/// The beginning of a value, and words for the rest; none where that is all.
+/// The beginning of a value, and a note on the rest; empty if the value is complete.
 fn abridged(value: &str) -> (String, String) {
-    let told: String = value.chars().take(TOLD).collect();
-    let rest = if told.len() == value.len() {
+    let start: String = value.chars().take(SHOWN).collect();
+    let rest = if start.len() == value.len() {
         String::new()
     } else {
-        format!(" and so on, {} bytes in all", value.len())
+        format!("… ({} bytes in total)", value.len())
     };
-    (told, rest)
+    (start, rest)
 }
 
-/// A field that was not understood, with as much of its value as a line has room for.
+/// A field that cannot be parsed, with its shortened value.
 fn not_understood(field: impl Into<String>, found: &str, needed: Needed) -> NotUnderstood {
-    let (told, rest) = abridged(found);
+    let (start, rest) = abridged(found);
     NotUnderstood {
         field: field.into(),
-        found: format!("{told:?}{rest}"),
+        found: format!("{start:?}{rest}"),
         needed,
     }
 }
 
-/// The values that were understood; what was not is added to `malformed`, by name.
+/// Values that were parsed; the others are added to `malformed`, by name.
 pub fn understood<T>(
     results: impl Iterator<Item = Result<T, Malformed>>,
     malformed: &mut Vec<Malformed>,

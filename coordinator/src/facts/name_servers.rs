@@ -1,4 +1,4 @@
-//! What name servers read: the `ConfigMap`s that their pods mount, and the Corefile in one of them.
+//! Configuration of name servers: the `ConfigMap`s that their pods mount, and the Corefile in one of them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::pods::More;
 
-/// Key of a `ConfigMap` with a Corefile, as every distribution has it.
+/// Key of a `ConfigMap` with a Corefile, as in every distribution.
 const COREFILE: &str = "Corefile";
 
 /// Namespace and name of each `ConfigMap` that these pods mount.
@@ -22,7 +22,7 @@ pub fn mounted_config_maps<'pods>(
     .collect()
 }
 
-/// The Corefile of a `ConfigMap`, with the object's name; `None` when it has none.
+/// The Corefile of a `ConfigMap`, with the object's name; `None` without one.
 pub fn corefile(map: &ConfigMap) -> Option<(String, String)> {
     let text = map.data.as_ref()?.get(COREFILE)?.clone();
     let object = format!(
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_corefile_that_a_pod_mounts() {
+    fn the_corefile_of_a_mounted_config_map_is_found() {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": { "namespace": "kube-system", "name": "coredns-1" },
             "spec": { "containers": [], "volumes": [

@@ -14,7 +14,7 @@ const CONTROL_PLANE_LABELS: [&str; 3] = [
     "node-role.kubernetes.io/controlplane",
 ];
 
-/// A Node as the checks and the plan see it. What is not understood of it is kept in it, by name.
+/// A Node as the checks and the plan see it. Fields that cannot be parsed are kept by name.
 pub fn node(node: &Node) -> cluster::Node {
     let mut not_understood = Vec::new();
     let labels = node.metadata.labels.clone().unwrap_or_default();
@@ -70,12 +70,12 @@ pub fn node(node: &Node) -> cluster::Node {
     }
 }
 
-/// Whether new pods come to the Node: it is Ready, and neither cordoned nor tainted.
+/// Whether the Node accepts new pods: Ready, and neither cordoned nor tainted.
 pub fn takes_pods(found: &Node) -> bool {
     node(found).schedulable()
 }
 
-/// Whether a Node runs Linux, or does not say what it runs: the network of others is not ours to change.
+/// Whether a Node runs Linux, or does not report its operating system: networks of other systems are not changed.
 pub fn is_linux(node: &Node) -> bool {
     let system = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     system.is_none_or(|info| info.operating_system.is_empty() || info.operating_system == "linux")
@@ -86,7 +86,7 @@ pub fn is_ready(node: &Node) -> bool {
     ready_condition(node).is_some_and(|condition| condition.status == "True")
 }
 
-/// Since when the Node reports what it reports; `None` when it has never reported.
+/// Time of the last change of the Ready condition; `None` if it was never reported.
 pub fn ready_changed(node: &Node) -> Option<Timestamp> {
     Some(ready_condition(node)?.last_transition_time.as_ref()?.0)
 }
@@ -96,7 +96,7 @@ fn ready_condition(node: &Node) -> Option<&NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == "Ready")
 }
 
-/// Whether a Node carries one of the labels of a control plane node.
+/// Whether a Node has one of the labels of a control plane node.
 pub fn is_control_plane(node: &Node) -> bool {
     let labels = node.metadata.labels.as_ref();
     CONTROL_PLANE_LABELS
@@ -104,10 +104,10 @@ pub fn is_control_plane(node: &Node) -> bool {
         .any(|label| labels.is_some_and(|labels| labels.contains_key(*label)))
 }
 
-/// `key=value:effect`, for a taint that keeps pods away and is not Kubernetes' own mark of a cordon or a condition.
+/// `key=value:effect`, for a taint that repels pods and is not Kubernetes' own for a cordon or a condition.
 fn taint(taint: &Taint) -> Option<String> {
-    let keeps_away = matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
-    if !keeps_away || taint.key.starts_with("node.kubernetes.io/") {
+    let repels = matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute");
+    if !repels || taint.key.starts_with("node.kubernetes.io/") {
         return None;
     }
     let value = taint.value.as_deref().unwrap_or_default();
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_node_is_not_ready_and_has_nothing() {
+    fn an_empty_node_is_not_ready_and_has_no_resources() {
         let found = node(&from(serde_json::json!({"metadata": {"name": "a"}})));
         assert!(!found.ready && !found.control_plane && found.pod_cidrs.is_empty());
         assert_eq!(found.allocatable_pods, 0);
     }
 
     #[test]
-    fn the_older_field_of_the_range_counts() {
+    fn the_older_pod_cidr_field_is_read() {
         let found = node(&from(
             serde_json::json!({"metadata": {"name": "a"}, "spec": {"podCIDR": "10.1.0.0/24"}}),
         ));
@@ -205,7 +205,7 @@ mod tests {
             {"type": "InternalIP", "address": "here"}, {"type": "InternalIP", "address": "192.168.0.11"}]}),
         "status.addresses", "\"here\"", Needed::Address
     )]
-    fn what_is_not_understood_is_named_and_the_rest_is_kept(
+    fn an_unreadable_field_is_named_and_others_are_kept(
         #[case] status: serde_json::Value,
         #[case] field: &str,
         #[case] value: &str,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_amounts_are_amounts() {
+    fn amounts_above_the_maximum_saturate() {
         let found = node(&from(json!({
             "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "20P", "memory": "1e99", "pods": "16Ei"}},
         })));

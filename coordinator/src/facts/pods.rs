@@ -20,31 +20,31 @@ use pod_cidr::facts::PIN_ANNOTATIONS;
 use super::{daemon_sets, quantity};
 use crate::lenient::Lenient;
 
-/// What is read of the command lines of these is asked for.
+/// Programs whose command lines are read.
 const PROGRAMS: [&str; 2] = ["kube-apiserver", "kube-controller-manager"];
 
-/// No more bytes of an annotation are kept.
+/// Most bytes kept of an annotation.
 const LONGEST: usize = 4096;
 
-/// No more bytes of a pod's labels are kept: there may be as many as an object has room for.
+/// Most bytes kept of a pod's labels: an object may have labels up to its size limit.
 const LABEL_BYTES: usize = 16 * 1024;
 
-/// No more names of volumes of a pod are kept.
+/// Most names of volumes kept of a pod.
 const VOLUMES: usize = 256;
 
-/// So many fields of a pod that are not understood are named.
+/// Most unreadable fields named of a pod.
 const NAMED: usize = 8;
-/// The scheduler counts in signed numbers of 64 bits: a request of so many thousandths of a CPU, or of so many bytes, and more counts as
-/// nothing for it, and the pod gets a node (seen with v1.36.3 and `cpu: 20P`). The API server writes the same number for each larger one.
+/// The scheduler counts in signed 64-bit numbers: a request of this many thousandths of a CPU, or bytes, or more counts as zero,
+/// and the pod gets a node (seen with v1.36.3 and `cpu: 20P`). The API server writes the same number for each larger one.
 const COUNTABLE: u64 = i64::MAX as u64;
 
-/// The grace period of a pod that does not say one, in seconds.
+/// Grace period in seconds of a pod that does not set one.
 const GRACE_SECONDS: i64 = 30;
 
-/// Annotation on the API's copy of a static pod.
+/// Annotation of a mirror pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
-/// The pod's addresses, one of each family that it has; what is no address is left out.
+/// The pod's addresses, one for each of its families; unreadable addresses are left out.
 pub fn addresses(pod: &Pod) -> Vec<IpAddr> {
     let status = pod.status.iter();
     status
@@ -67,7 +67,7 @@ fn address_texts(status: &PodStatus) -> Vec<&str> {
     all
 }
 
-/// A Pod as a drain sees it. What is not understood of it is kept in it, by name.
+/// A Pod as a drain sees it. Fields that cannot be parsed are kept by name.
 pub fn pod(pod: &Pod) -> drain::Pod {
     let metadata = &pod.metadata;
     let mut not_understood = Vec::new();
@@ -125,13 +125,13 @@ pub fn pod(pod: &Pod) -> drain::Pod {
     }
 }
 
-/// How long the pod may take to end. The API server takes any number of 64 bits.
+/// Time that the pod may take to terminate. The API server accepts any 64-bit number.
 fn grace_seconds(spec: Option<&PodSpec>) -> u32 {
     let said = spec.and_then(|spec| spec.termination_grace_period_seconds);
     u32::try_from(said.unwrap_or(GRACE_SECONDS).max(0)).unwrap_or(u32::MAX)
 }
 
-/// The same of a pod that may not be read in full.
+/// The same for a pod that may not be fully readable.
 pub fn read(read: &Lenient<Pod>) -> drain::Pod {
     let unclear = read.unclear.iter().map(|unclear| NotUnderstood {
         field: unclear.field.clone(),
@@ -144,7 +144,7 @@ pub fn read(read: &Lenient<Pod>) -> drain::Pod {
     pod
 }
 
-/// The first of its labels, as many as are kept.
+/// The first labels, up to the limit.
 fn labels(metadata: &ObjectMeta, not_understood: &mut Vec<NotUnderstood>) -> Labels {
     let mut bytes = 0;
     let kept = |(key, value): &(&String, &String)| {
@@ -173,22 +173,22 @@ pub fn node(pod: &Pod) -> &str {
     node.unwrap_or_default()
 }
 
-/// What a few pods say besides: nobody asks it of the others.
+/// Details of a few pods, empty for most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
     /// Containers of a pod of kube-system that run an API server or a controller manager.
     pub programs: Vec<cluster::Container>,
-    /// The address of the host of such a pod.
+    /// The host's address of such a pod.
     pub host_address: Option<IpAddr>,
-    /// Annotations by which the pod names its address or its pool, with their values.
+    /// Annotations that pin the pod's address or pool, with their values.
     pub pins: Vec<(String, String)>,
-    /// `ConfigMap`s that a pod of kube-system mounts: a name server's has its Corefile.
+    /// `ConfigMap`s mounted by a pod of kube-system: that of a name server has its Corefile.
     pub config_maps: Vec<String>,
-    /// The image of the container of calico-node.
+    /// The image of the calico-node container.
     pub calico_image: Option<String>,
 }
 
-/// What the pod says besides; `None` of most.
+/// Details of the pod; `None` for most pods.
 pub fn more(pod: &Pod) -> Option<More> {
     let annotations = pod.metadata.annotations.iter().flatten();
     let mut more = More {
@@ -199,7 +199,7 @@ pub fn more(pod: &Pod) -> Option<More> {
         ..More::default()
     };
     if let Some(spec) = &pod.spec {
-        // Whoever owns another namespace may run a program of any name there, with anything for its arguments.
+        // In another namespace, its owner may run a program of any name with any arguments.
         if pod.metadata.namespace.as_deref() == Some(KUBE_SYSTEM) {
             more.programs = spec
                 .containers
@@ -226,7 +226,7 @@ pub fn more(pod: &Pod) -> Option<More> {
     (more != More::default()).then_some(more)
 }
 
-/// Most do not, and are not looked at any closer.
+/// Whether the container names a program of interest: a quick filter before parsing.
 fn names_a_program(container: &Container) -> bool {
     let words = container
         .command
@@ -238,7 +238,7 @@ fn names_a_program(container: &Container) -> bool {
         .any(|program| words.clone().any(|word| word.contains(program)))
 }
 
-/// As much of a value as is kept: an annotation, or the name of an image, may be as long as a whole object.
+/// The part of a value that is kept: an annotation or an image name may be as long as a whole object.
 fn kept(value: &str) -> String {
     let mut end = value.len().min(LONGEST);
     while !value.is_char_boundary(end) {
@@ -247,7 +247,7 @@ fn kept(value: &str) -> String {
     value[..end].to_owned()
 }
 
-/// A pod of our own, with what we ask of it.
+/// A pod of the coordinator's own, reduced to the fields that are read.
 pub fn pruned(pod: Pod) -> Pod {
     let mut metadata = pod.metadata;
     metadata.managed_fields = None;
@@ -262,7 +262,7 @@ pub fn pruned(pod: Pod) -> Pod {
     }
 }
 
-/// Whether the scheduler says that no node takes it.
+/// Whether the scheduler reports that no node can take the pod.
 fn is_unschedulable(pod: &Pod) -> bool {
     condition(pod, "PodScheduled").is_some_and(|condition| {
         condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
@@ -302,7 +302,7 @@ pub fn budget(budget: &PodDisruptionBudget) -> drain::Budget {
     }
 }
 
-/// A label selector.
+/// Converts a label selector from the API.
 pub fn selector(selector: &LabelSelector) -> drain::Selector {
     drain::Selector {
         match_labels: selector.match_labels.clone().unwrap_or_default(),
@@ -321,7 +321,7 @@ pub fn selector(selector: &LabelSelector) -> drain::Selector {
     }
 }
 
-/// The same as the API has it.
+/// Converts a label selector to the API.
 pub fn label_selector(selector: drain::Selector) -> LabelSelector {
     let terms = selector.match_expressions.into_iter();
     let terms = terms.map(|(key, operator, values)| LabelSelectorRequirement {
@@ -344,14 +344,14 @@ fn controller(metadata: &ObjectMeta) -> Option<(String, String)> {
         .map(|owner| (owner.kind.clone(), owner.name.clone()))
 }
 
-/// `deletionTimestamp` is the moment at which the grace period ends; termination began that much earlier.
+/// `deletionTimestamp` is the end of the grace period; termination started one grace period earlier.
 fn deleted_at(metadata: &ObjectMeta) -> Option<jiff::Timestamp> {
     let end = metadata.deletion_timestamp.as_ref()?.0;
     let grace = SignedDuration::from_secs(metadata.deletion_grace_period_seconds.unwrap_or(0));
     Some(end.checked_sub(grace).unwrap_or(end))
 }
 
-/// What the scheduler reserves of one resource. What is not understood counts as nothing, and is named.
+/// Amount of one resource that the scheduler reserves. An unreadable amount counts as zero, and is named.
 struct Request<'pod> {
     resource: &'static str,
     read: fn(&Quantity) -> Option<u64>,
@@ -371,8 +371,8 @@ impl<'pod> Request<'pod> {
         }
     }
 
-    /// The pod's own request, or its containers together or its init containers one after the other, whichever is larger;
-    /// side-cars count in both. The runtime's overhead comes on top.
+    /// The pod's own request, or the larger of its containers' sum and its init containers' peak; side-cars count in both. The
+    /// runtime's overhead is added.
     fn of(mut self, spec: &PodSpec) -> u64 {
         let mut together: u64 = 0;
         for container in &spec.containers {
@@ -540,7 +540,7 @@ mod tests {
     #[case::word("abc", 0, Some(Needed::Quantity))]
     #[case::empty("", 0, Some(Needed::Quantity))]
     #[case::unicode("\u{ff11}", 0, Some(Needed::Quantity))]
-    fn a_request_never_costs_more_than_the_request(
+    fn an_unreadable_request_affects_that_request_only(
         #[case] text: &str,
         #[case] amount: u64,
         #[case] needed: Option<Needed>,
@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_that_cannot_be_counted_costs_no_other() {
+    fn an_uncountable_request_does_not_affect_others() {
         let container =
             |name: &str, cpu: &str| json!({"name": name, "resources": {"requests": {"cpu": cpu}}});
         let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
@@ -587,7 +587,7 @@ mod tests {
     #[rstest]
     #[case::no_quantity("abc", 2000)]
     #[case::more_than_the_scheduler_counts("20P", 0)]
-    fn the_request_of_a_whole_pod_counts_where_it_is_one(#[case] cpu: &str, #[case] millis: u64) {
+    fn a_valid_pod_level_request_replaces_the_sum_of_containers(#[case] cpu: &str, #[case] millis: u64) {
         let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
             "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}], "resources": {"requests": {"cpu": cpu}},
         }})));
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_the_largest_requests_stay_the_largest() {
+    fn sums_of_requests_saturate() {
         let container =
             |name: &str| json!({"name": name, "resources": {"requests": {"cpu": "9P", "memory": "7Ei"}}});
         let found = pod(&from(json!({"metadata": {"name": "p"}, "spec": {
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_none_costs_this_address() {
+    fn an_invalid_address_is_skipped_and_named() {
         let found = pod(&from(json!({
             "metadata": {"name": "p"}, "status": {"podIPs": [{"ip": "10.244.1.5"}, {"ip": "x"}]},
         })));
@@ -634,20 +634,20 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut() {
+    fn a_long_unreadable_value_is_shortened() {
         let text = "\u{e9}".repeat(5_000_000);
         let found = pod(&from(
             json!({"metadata": {"name": "p"}, "status": {"podIP": text}}),
         ));
         let told = &found.not_understood[0].found;
         assert!(
-            told.len() < 256 && told.ends_with("10000000 bytes in all"),
+            told.len() < 256 && told.ends_with("… (10000000 bytes in total)"),
             "{told}"
         );
     }
 
     #[test]
-    fn of_labels_without_end_the_first_are_kept_and_the_pod_says_so() {
+    fn labels_above_the_limit_are_dropped_and_reported() {
         let labels: BTreeMap<String, String> = (0..20_000)
             .map(|number| (format!("key-{number:05}"), "v".repeat(40)))
             .collect();
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_counts_in_kube_system_alone() {
+    fn programs_count_in_kube_system_only() {
         let pod = |namespace: &str| {
             let argument = format!("--note={}", "x".repeat(100_000));
             from(json!({
@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_of_an_image_is_cut() {
+    fn a_long_image_name_is_cut() {
         let found = more(&from(json!({
             "metadata": {"namespace": "shop", "name": "p"},
             "spec": {"containers": [{"name": NODE_CONTAINER, "image": "x".repeat(1_000_000)}]},

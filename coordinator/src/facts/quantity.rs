@@ -2,16 +2,17 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// So many digits of a number count. With them the largest suffix and scale fit into 128 bits.
+/// Most significant digits. With them the largest suffix and scale fit into 128 bits.
 const DIGITS: usize = 17;
 
-/// The quantity in thousandths, rounded up as Kubernetes rounds, and the largest number where it is more; `None` when it is not
-/// one, or negative.
+/// The quantity in thousandths, rounded up as Kubernetes rounds, or the largest number if it exceeds that; `None` if it is not a
+/// quantity, or negative.
 pub(super) fn thousandths(quantity: &Quantity) -> Option<u64> {
     scaled(&quantity.0, 1000)
 }
 
-/// The quantity in whole units, rounded up, and the largest number where it is more; `None` when it is not one, or negative.
+/// The quantity in whole units, rounded up, or the largest number if it exceeds that; `None` if it is not a quantity, or
+/// negative.
 pub(super) fn units(quantity: &Quantity) -> Option<u64> {
     scaled(&quantity.0, 1)
 }
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_megabytes_are_read_like_any_other() {
+    fn a_number_of_ten_megabytes_is_read() {
         let long = |text: &str| text.repeat(10_000_000 / text.len());
         for (text, expected) in [
             (long("9"), Some(u64::MAX)),

@@ -8,7 +8,7 @@ use service_cidr::facts::{Quota, Room};
 
 use super::quantity::units;
 
-/// What a quota allows of Services. One whose use nobody has counted yet counts as unused: it refuses nothing before it is counted.
+/// The Services that a quota allows. A quota without a counted use counts as unused: it refuses nothing before it is counted.
 pub fn quota(object: &ResourceQuota) -> Quota {
     let hard = object.spec.as_ref().and_then(|spec| spec.hard.as_ref());
     let used = object.status.as_ref().and_then(|status| status.used.as_ref());
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_allows_of_services_is_read() {
+    fn quotas_of_services_are_read() {
         let found = of(
             &json!({ "services": "1k", "services.loadbalancers": "0", "cpu": "much" }),
             &json!({ "services": "7" }),
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_named_and_the_rest_is_kept() {
+    fn an_unreadable_quantity_is_named_and_others_are_kept() {
         let found = of(
             &json!({ "services": "many", "services.loadbalancers": "3", "count/services": "1e99" }),
             &json!({ "services.loadbalancers": "-1", "count/services": "20P" }),

@@ -1,4 +1,4 @@
-//! Fail-closed admission webhooks that a Service of the cluster answers.
+//! Fail-closed admission webhooks that are served by a Service of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::core::v1::Service;
 
-/// What the two kinds of configuration have in common.
+/// Fields that both kinds of configuration share.
 struct Entry<'object> {
     object: String,
     client: &'object WebhookClientConfig,
@@ -18,7 +18,7 @@ struct Entry<'object> {
     rules: &'object [RuleWithOperations],
 }
 
-/// Namespaces and names of the Services that answer fail-closed webhooks of both kinds.
+/// Namespaces and names of the Services behind fail-closed webhooks of both kinds.
 pub fn services(
     validating: &[ValidatingWebhookConfiguration],
     mutating: &[MutatingWebhookConfiguration],
@@ -65,7 +65,7 @@ fn fail_closed<'object>(
         .filter(|entry| entry.failure_policy != Some("Ignore"))
 }
 
-/// The fail-closed webhooks of both kinds with the pods behind them. `services` are those that answer them, or more.
+/// The fail-closed webhooks of both kinds with the pods behind them. `services` contains at least their Services.
 pub fn webhooks(
     validating: &[ValidatingWebhookConfiguration],
     mutating: &[MutatingWebhookConfiguration],
@@ -133,7 +133,7 @@ fn backends(
         .collect()
 }
 
-/// Whether a rule covers what a migration writes or what must start meanwhile: pods and their eviction, nodes,
+/// Whether a rule covers objects that a migration writes, or that must start during it: pods and their eviction, nodes,
 /// `DaemonSet`s.
 fn covers_pods_or_nodes(rule: &RuleWithOperations) -> bool {
     let groups: Vec<&str> = rule.api_groups.iter().flatten().map(String::as_str).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_come_from_the_services_selector() {
+    fn backends_match_the_selector_of_the_service() {
         let elsewhere = drain::Pod {
             namespace: "other".to_owned(),
             ..backend()
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_that_matter() {
+    fn rules_for_pods_nodes_and_daemon_sets_are_covered() {
         for (resources, expected) in [
             (vec!["pods"], true),
             (vec!["pods/eviction"], true),

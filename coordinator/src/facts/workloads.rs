@@ -1,4 +1,4 @@
-//! Who makes pods again, and which pods stand behind Services.
+//! Workloads that recreate pods, and pods behind Services.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use kube::ResourceExt;
 
 use crate::limits::number_or_share;
 
-/// The label that every distribution gives to its name servers.
+/// The label of name servers in every distribution.
 pub const NAME_SERVERS: (&str, &str) = ("k8s-app", "kube-dns");
 
-/// A workload that makes pods again, and what is known of it.
+/// A workload that recreates pods, and its facts.
 pub type Known = (Workload, WorkloadFacts);
 
 fn known(kind: &str, metadata: &ObjectMeta, wanted: i32, on_delete: bool) -> Known {
@@ -34,13 +34,13 @@ fn known(kind: &str, metadata: &ObjectMeta, wanted: i32, on_delete: bool) -> Kno
     (workload, facts)
 }
 
-/// What is known of a Deployment.
+/// The facts of a Deployment.
 pub fn deployment(object: &Deployment) -> Known {
     let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     known("Deployment", &object.metadata, wanted, false)
 }
 
-/// What is known of a `StatefulSet`.
+/// The facts of a `StatefulSet`.
 pub fn stateful_set(object: &StatefulSet) -> Known {
     let spec = object.spec.as_ref();
     let strategy = spec.and_then(|spec| spec.update_strategy.as_ref()?.type_.as_deref());
@@ -53,7 +53,7 @@ pub fn stateful_set(object: &StatefulSet) -> Known {
     )
 }
 
-/// What is known of a `ReplicaSet`; no facts where it is a Deployment's, and counted with that.
+/// The facts of a `ReplicaSet`; `None` if a Deployment owns it and is counted instead.
 pub fn replica_set(object: &ReplicaSet) -> (Workload, Option<WorkloadFacts>) {
     let wanted = object.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let is_its_own = object.owner_references().is_empty();
@@ -61,7 +61,7 @@ pub fn replica_set(object: &ReplicaSet) -> (Workload, Option<WorkloadFacts>) {
     (workload, is_its_own.then_some(facts))
 }
 
-/// What is known of a `DaemonSet`.
+/// The facts of a `DaemonSet`.
 pub fn daemon_set(object: &DaemonSet) -> Known {
     let wanted = object
         .status
@@ -80,7 +80,7 @@ pub fn daemon_set(object: &DaemonSet) -> Known {
     (workload, WorkloadFacts { at_once, ..facts })
 }
 
-/// How many pods of a `DaemonSet` of so many may be away; what adds pods before it removes others says 0, which is 1 here.
+/// How many of the `DaemonSet`'s `wanted` pods may be unavailable; with `maxSurge` the value is 0, which counts as 1 here.
 fn at_once(most: &IntOrString, wanted: usize) -> usize {
     number_or_share(most).map_or(1, |most| most.resolve(wanted))
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_have_as_many_pods_as_their_spec_wants() {
+    fn workloads_want_the_replicas_of_their_spec() {
         let stateful: StatefulSet = serde_json::from_value(json!({
             "metadata": { "namespace": "shop", "name": "db" },
             "spec": { "replicas": 3, "serviceName": "db", "selector": {}, "template": {}, "updateStrategy": { "type": "OnDelete" } },
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_set_says_how_many_of_its_pods_may_be_away() {
+    fn max_unavailable_of_a_daemon_set_is_resolved() {
         let at_once = |strategy: serde_json::Value| {
             let set: DaemonSet = serde_json::from_value(json!({
                 "metadata": { "namespace": "shop", "name": "log" },
