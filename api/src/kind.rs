@@ -105,10 +105,10 @@ impl MigrationSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KindError {
     /// No kind is set.
-    #[error("no kind is set; set one of {}", fields())]
+    #[error("no kind is set; set exactly one of {}", fields())]
     None,
     /// More than one kind is set.
-    #[error("more than one kind is set; set one of {}", fields())]
+    #[error("more than one kind is set; set exactly one of {}", fields())]
     Several,
 }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn no_kind_and_two_kinds_are_errors_that_name_the_fields() {
-        let fields = "set one of spec.flannelToCalico, spec.podCidr, spec.serviceCidr and spec.calicoDatastore";
+        let fields = "set exactly one of spec.flannelToCalico, spec.podCidr, spec.serviceCidr and spec.calicoDatastore";
         let none = spec(json!({}));
         assert_eq!(
             none.kind().unwrap_err().to_string(),

@@ -1,7 +1,7 @@
-//! One leader at a time, by a Lease; every write carries the resourceVersion that it was decided on.
+//! Leader election with a Lease; every write carries the resourceVersion on which it was decided.
 //!
-//! [`evaluate`] is pure: a candidate trusts its own clock only, and not the one that can be set; it takes a Lease over when it
-//! has not seen it change for the whole lease duration (as client-go does).
+//! [`evaluate`] is pure: a candidate trusts its own steady clock only. It takes a Lease over when the Lease has not changed for
+//! the whole lease duration (like client-go).
 
 use std::time::{Duration, Instant};
 
@@ -16,36 +16,36 @@ use tracing::{info, warn};
 
 use crate::clock::Moment;
 
-/// How long a Lease is honoured without a sign of life. client-go's default for controllers.
+/// Time that a Lease is valid without a renewal: client-go's default for controllers.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// A leader that could not renew for this long steps down, before anybody else may take over.
+/// Time without a renewal after which a leader steps down, before another candidate may take over.
 pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// How often the Lease is looked at.
+/// Interval of reading the Lease.
 pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 
-/// What a candidate does with the Lease that it sees.
+/// What a candidate does with the observed Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// There is none: create it.
+    /// No Lease exists: create it.
     Create,
-    /// It is ours: renew it.
+    /// This candidate holds it: renew it.
     Renew,
-    /// Its holder is gone or gave it up: take it.
+    /// The holder is gone or has released it: take it over.
     TakeOver,
-    /// Somebody else holds it.
+    /// Another candidate holds it.
     Follow,
 }
 
-/// The state of a Lease when a candidate saw it change last.
+/// The state of a Lease after its last observed change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// resourceVersion of that state.
     pub resource_version: String,
-    /// The candidate's own time then.
+    /// The candidate's steady time of the observation.
     pub at: Instant,
 }
 
-/// Decides what to do with the Lease. `observed` is when its present state was first seen, by our clock.
+/// Decides what to do with the Lease. `observed` is the first observation of its present state, by the steady clock.
 pub fn evaluate(lease: Option<&Lease>, me: &str, observed: Option<&Observed>, now: Instant) -> Claim {
     let Some(lease) = lease else {
         return Claim::Create;
@@ -73,7 +73,7 @@ pub fn evaluate(lease: Option<&Lease>, me: &str, observed: Option<&Observed>, no
     }
 }
 
-/// A write or a read of the Lease that failed.
+/// A read or write of the Lease that failed.
 #[derive(Debug, Error)]
 #[error("{attempt} Lease {namespace}/{name}")]
 pub struct LeaseError {
@@ -105,9 +105,9 @@ impl Candidate {
         }
     }
 
-    /// Looks at the Lease once and claims it if it may. `true` when it is ours now.
+    /// Reads the Lease once and claims it if allowed. Returns whether this candidate holds it now.
     ///
-    /// A conflict is an answer, not an error: somebody else was faster.
+    /// A conflict is not an error: another candidate was faster.
     pub async fn try_once(&mut self, now: Moment) -> Result<bool, LeaseError> {
         let lease = self
             .leases
@@ -159,10 +159,10 @@ impl Candidate {
         }
     }
 
-    /// The Lease as we write it: over the old one, with its resourceVersion as the precondition.
+    /// The Lease to write: based on the old one, with its resourceVersion as the precondition.
     fn lease(&self, old: Option<&Lease>, now: Timestamp) -> Lease {
         let old_spec = old.and_then(|lease| lease.spec.clone()).unwrap_or_default();
-        let ours = old_spec.holder_identity.as_deref() == Some(self.identity.as_str());
+        let is_holder = old_spec.holder_identity.as_deref() == Some(self.identity.as_str());
         let transitions = old_spec.lease_transitions.unwrap_or_default();
         Lease {
             metadata: old.map_or_else(
@@ -175,13 +175,13 @@ impl Candidate {
             spec: Some(LeaseSpec {
                 holder_identity: Some(self.identity.clone()),
                 lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
-                acquire_time: if ours {
+                acquire_time: if is_holder {
                     old_spec.acquire_time
                 } else {
                     Some(MicroTime(now))
                 },
                 renew_time: Some(MicroTime(now)),
-                lease_transitions: Some(if ours || old.is_none() {
+                lease_transitions: Some(if is_holder || old.is_none() {
                     transitions
                 } else {
                     transitions + 1
@@ -200,7 +200,7 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease up if it is ours, so that a successor need not wait until it expires.
+    /// Releases the Lease if this candidate holds it, so that a successor need not wait for its expiry.
     pub async fn release(&self) -> Result<(), LeaseError> {
         let lease = self
             .leases
@@ -221,15 +221,15 @@ impl Candidate {
             .await
         {
             Ok(_) => Ok(()),
-            // Somebody else has it already.
+            // Another candidate has it already.
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
-            Err(source) => Err(self.error("giving up", source)),
+            Err(source) => Err(self.error("releasing", source)),
         }
     }
 
-    /// Claims and renews for ever; tells through `leading` whether the Lease is ours.
+    /// Claims and renews the Lease in a loop; reports through `leading` whether this candidate holds it.
     ///
-    /// A leader that cannot renew steps down after [`RENEW_DEADLINE`]: before the Lease may be taken over.
+    /// A leader that cannot renew steps down after [`RENEW_DEADLINE`], before the Lease may be taken over.
     pub async fn run(mut self, leading: watch::Sender<bool>) {
         let mut renewed: Option<Instant> = None;
         let mut ticks = tokio::time::interval(RETRY_PERIOD);
@@ -247,9 +247,9 @@ impl Candidate {
                     set(&leading, false, &self.identity);
                 }
                 Ok(Err(error)) => {
-                    warn!(error = %runtime::error::chain(&error), "lease not renewed");
+                    warn!(error = %runtime::error::chain(&error), "Lease not renewed");
                 }
-                Err(_) => warn!("lease not renewed: the API server does not answer"),
+                Err(_) => warn!("Lease not renewed: no answer from the API server"),
             }
             let expired = renewed.is_none_or(|at| at.elapsed() >= RENEW_DEADLINE);
             if expired {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn creates_renews_follows_takes_over() {
+    fn a_lease_is_created_renewed_followed_or_taken_over() {
         let now = Instant::now() + Duration::from_hours(1);
         assert_eq!(evaluate(None, "me", None, now), Claim::Create);
         assert_eq!(evaluate(Some(&held_by("me", "1")), "me", None, now), Claim::Renew);
@@ -314,7 +314,7 @@ mod tests {
             evaluate(Some(&other), "me", Some(&seen("7", 15, now)), now),
             Claim::TakeOver
         );
-        // It changed since: the holder lives, however old our memory is.
+        // The Lease changed since the observation: the holder is alive, however old the observation is.
         assert_eq!(
             evaluate(Some(&other), "me", Some(&seen("6", 60, now)), now),
             Claim::Follow

@@ -1,7 +1,7 @@
-//! Objects of others, decoded one by one and as far as they can be read: one that the API server stores and our types cannot read costs
-//! decisions about itself, and neither a list nor a watch.
+//! Foreign objects, decoded one by one as far as they are readable: an object that the API server stores and the types here
+//! cannot read affects decisions about itself only, and neither a list nor a watch.
 //!
-//! Types read times up to the year 9999; the API server stores later ones wherever a client may write a time: in
+//! The types read times up to the year 9999; the API server stores later ones wherever a client may write a time: in
 //! `metadata.managedFields`, and in the metadata of a pod template. `fieldsV1` there is free text of any depth.
 
 use std::borrow::Cow;
@@ -17,26 +17,26 @@ use serde::de::{
 };
 use serde_json::{Map, Value, json};
 
-/// What is deeper in an object is left out: no kind that decisions read is half as deep, and who parses JSON gives up at 128.
+/// Deeper content of an object is left out: no kind that decisions read is half as deep, and a JSON parser stops at 128.
 const DEPTH: usize = 100;
-/// Who owns which fields: as long as the rest of an object, and as deep as its author likes. Nothing reads it.
+/// Owners of fields: as long as the rest of an object, and of any depth. No decision reads it.
 const OWNED_FIELDS: &str = "fieldsV1";
-/// Texts of their authors', where a time is a text like any other.
+/// Free text of users, in which a time is not a time.
 const TEXTS: [&str; 3] = ["annotations", "labels", "data"];
-/// What a time counts as that is later than any that types read, and one that is earlier. There is room to count on from both.
+/// Replacements for times later and earlier than the types can read. Both leave room for arithmetic.
 const LATEST: &str = "9999-01-01T00:00:00Z";
 const EARLIEST: &str = "0001-01-01T00:00:00Z";
-/// So many fields that cannot be read are told of one object.
-const TOLD: usize = 8;
-/// Of each so many bytes.
+/// Most unreadable fields reported of one object.
+const REPORTED: usize = 8;
+/// Most bytes of each report.
 const LONGEST: usize = 256;
 
-/// An object as far as it can be read.
+/// An object as far as it is readable.
 #[derive(Clone, Debug)]
 pub struct Lenient<K> {
-    /// The object, without what cannot be read.
+    /// The object, without unreadable fields.
     pub object: K,
-    /// What cannot be read: nearly always nothing.
+    /// Unreadable fields, nearly always none.
     pub unclear: Vec<Unclear>,
 }
 
@@ -45,7 +45,7 @@ pub struct Lenient<K> {
 pub struct Unclear {
     /// The field: `spec.replicas`.
     pub field: String,
-    /// Why not.
+    /// The error.
     pub why: String,
 }
 
@@ -69,17 +69,17 @@ impl<K> From<K> for Lenient<K> {
 }
 
 impl<K> Lenient<K> {
-    /// What cannot be read, in words; `None` where all was read.
+    /// The unreadable fields as a message; `None` if all were read.
     pub fn words(&self) -> Option<String> {
-        let told = self.unclear.iter().take(TOLD);
-        let told: Vec<String> = told
+        let reported = self.unclear.iter().take(REPORTED);
+        let reported: Vec<String> = reported
             .map(|unclear| format!("{}: {}", unclear.field, unclear.why))
             .collect();
-        (!told.is_empty()).then(|| told.join("; "))
+        (!reported.is_empty()).then(|| reported.join("; "))
     }
 }
 
-/// The same event with the object alone.
+/// The same event with the plain object.
 pub fn plain<K>(event: Event<Lenient<K>>) -> Event<K> {
     match event {
         Event::Apply(read) => Event::Apply(read.object),
@@ -142,7 +142,7 @@ fn read<K: DeserializeOwned>(mut object: Value) -> Result<Lenient<K>, serde_json
     })
 }
 
-/// Brings every time that is too far away to one that can be read.
+/// Replaces every time outside the readable range by the nearest readable one.
 fn saturate(value: &mut Value) {
     match value {
         Value::String(text) => {
@@ -161,7 +161,7 @@ fn saturate(value: &mut Value) {
     }
 }
 
-/// The nearest time that can be read, of a time that cannot.
+/// The nearest readable time of an unreadable one.
 fn nearest_time(text: &str) -> Option<&'static str> {
     let (date, _) = text.split_once('T')?;
     let mut parts = date.rsplitn(3, '-');
@@ -177,14 +177,14 @@ fn nearest_time(text: &str) -> Option<&'static str> {
     is_out_of_reach.then_some(if is_before { EARLIEST } else { LATEST })
 }
 
-/// Takes out of an object what its kind cannot read, field by field. `why` is what was said of all of it.
+/// Removes from an object what its kind cannot read, field by field. `why` is the error for the whole object.
 fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json::Error) -> Vec<Unclear> {
     let Value::Object(parts) = object else {
         return Vec::new();
     };
     let problem = |candidate: Value| K::deserialize(&candidate).err();
     if problem(json!({})).is_some() {
-        // A kind that is nothing without its spec: what others write of it is its status.
+        // A kind with a required spec: other writers write its status.
         let is_taken = parts.remove("status").is_some();
         return is_taken
             .then(|| Unclear::new("status".to_owned(), why))
@@ -225,7 +225,7 @@ fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json
     unclear
 }
 
-/// Reads a value so deep, and leaves out what is in containers below. Whatever comes is passed over without being kept: that takes no depth.
+/// Reads a value to this depth, and leaves out deeper content. Skipped content is not kept and needs no stack.
 #[derive(Clone, Copy)]
 struct Bounded(usize);
 

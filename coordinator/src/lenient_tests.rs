@@ -10,14 +10,14 @@ use rstest::rstest;
 use super::*;
 use crate::guarded::Guarded;
 
-/// As the API server answers, whatever a client has given as the time.
+/// The API server returns this for any such time of a client.
 const TOO_LATE: &str = "10000-01-01T00:59:59Z";
 
 fn read<K: DeserializeOwned>(object: &Value) -> Lenient<K> {
     serde_json::from_str(&object.to_string()).unwrap()
 }
 
-/// Metadata with a time that types cannot read.
+/// Metadata with a time that the types cannot read.
 fn metadata(time: &str) -> Value {
     json!({
         "namespace": "shop", "name": "odd", "uid": "odd-1", "resourceVersion": "7",
@@ -27,9 +27,9 @@ fn metadata(time: &str) -> Value {
 
 #[rstest]
 #[case::later(TOO_LATE, LATEST)]
-#[case::on_the_last_days("9999-12-31T23:59:59Z", LATEST)]
+#[case::on_the_last_day("9999-12-31T23:59:59Z", LATEST)]
 #[case::before_the_first_year("-0001-12-31T23:00:00Z", EARLIEST)]
-fn a_time_that_is_too_far_away_becomes_the_nearest(#[case] time: &str, #[case] nearest: &str) {
+fn a_time_out_of_range_becomes_the_nearest_readable_one(#[case] time: &str, #[case] nearest: &str) {
     assert!(serde_json::from_value::<Deployment>(json!({ "metadata": metadata(time) })).is_err());
     let deployment = json!({
         "metadata": metadata(time),
@@ -39,14 +39,14 @@ fn a_time_that_is_too_far_away_becomes_the_nearest(#[case] time: &str, #[case] n
         "status": { "conditions": [{ "type": "Available", "status": "True", "lastUpdateTime": time }] },
     });
     let read = self::read::<Deployment>(&deployment);
-    assert_eq!(read.unclear, [], "nothing of it is left out");
+    assert_eq!(read.unclear, [], "no field is left out");
     let spec = read.object.spec.unwrap();
     let template = spec.template.metadata.unwrap();
     assert_eq!(spec.replicas, Some(3));
     assert_eq!(
         template.annotations.unwrap()["note"],
         time,
-        "a text is what its author wrote"
+        "free text is unchanged"
     );
     for read in [template.creation_timestamp, template.deletion_timestamp] {
         assert_eq!(read.unwrap().0, nearest.parse().unwrap());
@@ -54,7 +54,7 @@ fn a_time_that_is_too_far_away_becomes_the_nearest(#[case] time: &str, #[case] n
 }
 
 #[test]
-fn what_is_no_time_out_of_reach_stays() {
+fn other_texts_are_not_replaced() {
     for text in [
         "2026-01-01T00:00:00Z",
         "10000-01-01",
@@ -85,7 +85,7 @@ fn survives<K: DeserializeOwned + Resource<DynamicType = ()>>(mut object: Value)
 }
 
 #[test]
-fn every_kind_that_strangers_have_is_read() {
+fn every_foreign_kind_is_read_with_a_time_out_of_range() {
     survives::<Pod>(json!({ "spec": { "nodeName": "a", "containers": [] } }));
     survives::<Deployment>(json!({}));
     survives::<StatefulSet>(json!({}));
@@ -103,7 +103,7 @@ fn every_kind_that_strangers_have_is_read() {
     );
 }
 
-/// As deep as the API server lets a client write it.
+/// An object as deep as the API server accepts from a client.
 fn deep(levels: usize) -> String {
     format!(
         "{}{}",
@@ -113,7 +113,7 @@ fn deep(levels: usize) -> String {
 }
 
 #[test]
-fn fields_of_any_depth_stop_no_list_and_no_watch() {
+fn deep_fields_do_not_stop_a_list_or_a_watch() {
     let fields = deep(9_000);
     let odd = format!(
         r#"{{"metadata":{{"name":"odd","managedFields":[{{"manager":"m","fieldsV1":{fields}}}]}},
@@ -128,25 +128,25 @@ fn fields_of_any_depth_stop_no_list_and_no_watch() {
     assert_eq!(
         managers[0].manager.as_deref(),
         Some("m"),
-        "who manages it is known"
+        "the manager is known"
     );
     let event = format!(r#"{{"type":"DELETED","object":{odd}}}"#);
     let event: WatchEvent<Lenient<Deployment>> = serde_json::from_str(&event).unwrap();
     assert!(matches!(event, WatchEvent::Deleted(read) if read.name_any() == "odd"));
-    // Deep elsewhere, as in what no kind of ours has.
+    // Deep content elsewhere, which no kind here has.
     let elsewhere = format!(
         r#"{{"metadata":{{"name":"odd"}},"spec":{{"a":{}}}}}"#,
         deep(9_000)
     );
     let read: Lenient<DynamicObject> = serde_json::from_str(&elsewhere).unwrap();
     assert!(read.object.data["spec"]["a"]["f:a"].is_object());
-    // A label may be called so.
+    // A label may have this name.
     let label = json!({ "metadata": { "name": "x", "labels": { OWNED_FIELDS: "yes" } } });
     assert_eq!(self::read::<Pod>(&label).object.labels()[OWNED_FIELDS], "yes");
 }
 
 #[test]
-fn what_cannot_be_read_is_left_out_by_name_and_all_else_is_known() {
+fn unreadable_fields_are_left_out_and_named() {
     let pod = json!({
         "metadata": { "namespace": "shop", "name": "odd", "uid": "u", "labels": { "app": "web" }, "generation": "seven" },
         "spec": { "nodeName": "a", "containers": "none", "hostNetwork": true },
@@ -182,7 +182,7 @@ fn what_cannot_be_read_is_left_out_by_name_and_all_else_is_known() {
         (Some("a"), Some(true))
     );
     assert_eq!(status.unwrap().phase.as_deref(), Some("Running"));
-    // Of a list each item.
+    // Items of a list are read one by one.
     let slice = json!({ "metadata": { "name": "odd" }, "addressType": "IPv4", "endpoints": [
         { "addresses": ["10.0.0.1"] }, { "addresses": 7 }, { "addresses": ["10.0.0.2"] },
     ] });
@@ -192,7 +192,7 @@ fn what_cannot_be_read_is_left_out_by_name_and_all_else_is_known() {
 }
 
 #[test]
-fn a_kind_that_is_nothing_without_its_spec_loses_its_status_alone() {
+fn a_kind_with_a_required_spec_loses_its_status_only() {
     let object = json!({
         "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m" }, "status": { "podCidr": { "inOld": "nonsense" } },
     });

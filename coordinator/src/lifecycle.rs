@@ -1,4 +1,4 @@
-//! The life of a migration, whatever its kind: it is planned, it goes on pass by pass, and what it waits for has a deadline.
+//! Life of a migration of any kind: planning, passes after the start, and deadlines for waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::{bounds, planning, records};
 
 /// One kind of migration, as the engine drives it.
 pub(crate) trait Kind {
-    /// What the checks and the plan are made of.
+    /// Input of the checks and the plan.
     type Facts;
-    /// What it works with: found by the checks, saved before the first change.
+    /// Settings found by the checks and saved before the first change.
     type Settings;
 
-    /// Brings the `NodeMigration`s in line with the Nodes.
+    /// Creates and deletes `NodeMigration`s to match the Nodes.
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError>;
 
     /// Reads the cluster. Changes nothing.
@@ -41,28 +41,28 @@ pub(crate) trait Kind {
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<Self::Facts, WriteError>;
 
-    /// Nodes whose agents have not said what the checks need.
+    /// Nodes whose agents have not reported what the checks need.
     fn silent(&self, facts: &Self::Facts) -> Vec<String>;
 
-    /// What the checks need and is not known yet; the next looks bring the rest. `None` when nothing is missing.
+    /// Facts that the checks need and that are not read yet; later reads complete them. `None` if none is missing.
     fn unfinished(&self, _facts: &Self::Facts) -> Option<String> {
         None
     }
 
-    /// Settings and checks; settings are `None` when what is to be migrated could not even be found.
+    /// Settings and checks; settings are `None` if the source of the migration was not found.
     fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
 
     /// Every action on every object, in order.
     fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;
 
-    /// Writes down what an agent needs to know to judge its host.
+    /// Writes into the spec what an agent needs to judge its host.
     fn ask(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
 
     /// Saves the settings.
     fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
 
-    /// What is there before the first change, and is put back at the end or on the way back. `facts` are those that the checks have
-    /// judged. What is there of a node is written into its `NodeMigration`.
+    /// State before the first change, restored at the end or by a rollback. `facts` are those of the checks. State of a node is
+    /// written to its `NodeMigration`.
     async fn before(
         &self,
         context: &Context,
@@ -71,7 +71,7 @@ pub(crate) trait Kind {
         facts: &Self::Facts,
     ) -> Result<BTreeMap<String, String>, WriteError>;
 
-    /// One pass of a migration that has begun. Returns why each node in work waits.
+    /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
     async fn go_on(
         &self,
         context: &Context,
@@ -81,13 +81,13 @@ pub(crate) trait Kind {
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError>;
 
-    /// What a person has to know beside the message, whatever it says; it changes by the minute, and says nothing of whether something moves.
+    /// A remark for the user beside the message; it changes every minute, and does not count as progress.
     fn remark(&self, _status: &MigrationStatus) -> Option<String> {
         None
     }
 }
 
-/// One pass of a Migration: does what is next and returns the status as it is now.
+/// One pass of a Migration: does the next action and returns the current status.
 pub(crate) async fn reconcile(
     kind: &impl Kind,
     context: &Context,
@@ -111,33 +111,33 @@ pub(crate) async fn reconcile(
         count_blocked(context, &status, &[]);
         return Ok(status);
     }
-    // A halt is decided anew at every look: what was mended goes on.
+    // A halt is decided again at every pass: once its cause is gone, the migration continues.
     if let Some(phase) = status.halted_in.take() {
         status.phase = phase;
     }
     memory.records.load(&context.client, migration).await?;
-    let whole = match records::assemble(&status.before, &status.before_in_records, &memory.records) {
-        Ok(whole) => whole,
+    let complete = match records::assemble(&status.before, &status.before_in_records, &memory.records) {
+        Ok(complete) => complete,
         Err(key) => {
             memory.records.forget();
             "SettingsGone".clone_into(&mut status.blocked);
             status.message = format!(
-                "what was saved before the first change as \"{key}\", in the MigrationRecords of this Migration that hold Before, is gone: \
-                 nothing is done. Write them again from a backup"
+                "MigrationRecords of this Migration (holding Before): saved state \"{key}\" is missing or incomplete. No changes \
+                 will be made. Restore the records from a backup"
             );
             return Ok(status);
         }
     };
-    let inline = std::mem::replace(&mut status.before, whole);
+    let inline = std::mem::replace(&mut status.before, complete);
     let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
-    // What this pass has read is told in it.
+    // Warnings read in this pass are reported in it.
     status.warnings = memory.warnings(cache, &migration.name_any());
     context.obstacles.end_pass();
     status.before = inline;
     tell_refusals(context, &mut status);
-    // What is waited for is compared with what was: it is as long in both.
+    // The message is compared with the previous one: cut both to the same length.
     bounds::cut_to(&mut status.message, bounds::MESSAGE);
-    stand_still(migration, &memory.clock, &mut status);
+    apply_standstill(migration, &memory.clock, &mut status);
     if let Some(remark) = kind.remark(&status) {
         status.message = format!("{}. {remark}", status.message.trim_end_matches('.'));
     }
@@ -145,26 +145,26 @@ pub(crate) async fn reconcile(
     Ok(status)
 }
 
-/// Says in the status what the whole migration waits for.
+/// Sets the wait of the whole migration in the status.
 pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
     reason.as_str().clone_into(&mut status.blocked);
     status.message = message;
 }
 
-/// Whether this pass has written everything so far. Where it has not for want of time, the status says so.
+/// Whether this pass has written all objects so far. If the time of the pass was too short, the status says so.
 pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> bool {
     let postponed = context.obstacles.postponed();
     if postponed > 0 {
         status.blocked = String::new();
         status.message = match postponed {
-            1 => "1 object more is written by the next pass".to_owned(),
-            many => format!("{many} objects more are written by the next passes"),
+            1 => "1 more object is written in the next pass".to_owned(),
+            many => format!("{many} more objects are written in the next passes"),
         };
     }
     context.obstacles.is_clear()
 }
 
-/// Says in the status which objects cannot be written, unless a person is told of something already.
+/// Reports objects that cannot be written, unless the status already asks for an action of the user.
 pub(crate) fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
     let needs_a_person = WaitReason::read(&status.blocked).is_none_or(WaitReason::needs_a_person)
         && !status.blocked.is_empty();
@@ -177,8 +177,8 @@ pub(crate) fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
     }
 }
 
-/// Gives a wait of the whole migration its deadline. A node in work has deadlines of its own.
-fn stand_still(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
+/// Applies a deadline to a wait of the whole migration. A node in the rollout has its own deadlines.
+fn apply_standstill(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
     let mut before = status.standstill.take();
     if let Some(before) = &mut before {
         before.since = clock.since(before.since);
@@ -200,7 +200,7 @@ fn stand_still(migration: &Migration, clock: &Clock, status: &mut MigrationStatu
     }
 }
 
-/// Counts the nodes in work by why they wait; what only the whole migration waits for counts 1.
+/// Counts nodes in the rollout by their reason for waiting; a wait of the whole migration counts as 1.
 fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'static str]) {
     let blocked = &context.metrics.blocked;
     blocked.reset();
@@ -208,7 +208,7 @@ fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'stati
         blocked.with_label_values(&[*reason]).inc();
     }
     if !status.blocked.is_empty() {
-        let whole = blocked.with_label_values(&[status.blocked.as_str()]);
-        whole.set(whole.get().max(1));
+        let complete = blocked.with_label_values(&[status.blocked.as_str()]);
+        complete.set(complete.get().max(1));
     }
 }

@@ -1,4 +1,4 @@
-//! The limits and permissions of the spec, with what holds where it is silent.
+//! Limits and permissions of the spec, with their defaults.
 
 use api::Migration;
 use api::migration::{Desired, OnBlocked as WireOnBlocked};
@@ -8,12 +8,12 @@ use engine::rollout::{self, MaxUnavailable, Rules};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// How long one stage may take when the spec does not say.
+/// Default time limit of one stage, in seconds.
 const STEP_TIMEOUT_SECONDS: u32 = 600;
-/// How long the pods of one node may take to leave when the spec does not say.
+/// Default time limit for draining one node, in seconds.
 const DRAIN_TIMEOUT_SECONDS: u32 = 900;
 
-/// How long one stage of a node, or a wait of the whole migration without progress, may take.
+/// Time limit of one stage of a node, and of a wait of the whole migration without progress.
 pub fn step_timeout(migration: &Migration) -> SignedDuration {
     seconds(migration.spec.rollout.step_timeout_seconds, STEP_TIMEOUT_SECONDS)
 }
@@ -22,12 +22,12 @@ fn seconds(value: Option<u32>, default: u32) -> SignedDuration {
     SignedDuration::from_secs(i64::from(value.unwrap_or(default)))
 }
 
-/// How long the pods of one node may take to leave.
+/// Time limit for draining one node.
 pub fn drain_timeout(migration: &Migration) -> SignedDuration {
     seconds(migration.spec.drain.timeout_seconds, DRAIN_TIMEOUT_SECONDS)
 }
 
-/// What happens then.
+/// What happens after that time.
 pub fn on_blocked(migration: &Migration) -> OnBlocked {
     match migration.spec.drain.on_blocked {
         WireOnBlocked::Pause => OnBlocked::Pause,
@@ -36,7 +36,7 @@ pub fn on_blocked(migration: &Migration) -> OnBlocked {
     }
 }
 
-/// What a drain may cost.
+/// Side effects that a drain may have.
 pub fn permissions(migration: &Migration) -> Permissions {
     let drain = &migration.spec.drain;
     Permissions {
@@ -45,7 +45,7 @@ pub fn permissions(migration: &Migration) -> Permissions {
     }
 }
 
-/// The rules of the spec. A `maxUnavailable` that cannot be meant was refused by a check; 1 is the safe reading.
+/// The rules of the spec. A check has refused an invalid `maxUnavailable`; 1 is the safe value here.
 pub fn rules(migration: &Migration) -> Rules {
     let rollout = &migration.spec.rollout;
     let canary = rollout.canary.clone().unwrap_or_default();
@@ -60,13 +60,13 @@ pub fn rules(migration: &Migration) -> Rules {
     }
 }
 
-/// `rollout.maxUnavailable`; 1 when it is not set.
+/// `rollout.maxUnavailable`; 1 if not set.
 pub fn max_unavailable(migration: &Migration) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
     let wanted = migration.spec.rollout.max_unavailable.as_ref();
     wanted.map_or(Ok(MaxUnavailable::Nodes(1)), number_or_share)
 }
 
-/// A number or a share, as Kubernetes writes it.
+/// A number or a percentage, as in the API.
 pub fn number_or_share(value: &IntOrString) -> Result<MaxUnavailable, rollout::MaxUnavailableError> {
     match value {
         IntOrString::Int(number) => MaxUnavailable::parse(&number.to_string()),

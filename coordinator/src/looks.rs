@@ -1,29 +1,29 @@
-//! How soon what no watch brings is read again: so that a pass costs the API server little, however large the cluster is.
+//! Intervals for reading objects without a watch, so that a pass costs the API server little in a cluster of any size.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// While somebody waits for it.
+/// Interval while a migration waits for the result.
 const SOON: Duration = Duration::from_secs(2);
-/// While nobody does.
+/// Interval otherwise.
 const SELDOM: Duration = Duration::from_secs(15);
-/// What takes long to read is read for one part of the time in this many, while somebody waits for it.
+/// Share of time spent on slow reads while a migration waits for the result: one part in this number.
 const SHARE_SOON: u32 = 4;
-/// The same while nobody does.
+/// The same otherwise.
 const SHARE_SELDOM: u32 = 20;
-/// It is read again after so long, however long that takes.
+/// Longest interval, however long the read takes.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// How soon something is read again.
+/// Pace of repeated reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// Somebody waits for it.
+    /// A migration waits for the result.
     Soon,
-    /// It is only counted.
+    /// The result is only counted.
     Seldom,
 }
 
-/// What was read last, when, and how long that took.
+/// The last result, its time, and the duration of the read.
 #[derive(Debug)]
 pub struct Look<T> {
     at: Instant,
@@ -32,7 +32,7 @@ pub struct Look<T> {
 }
 
 impl<T> Look<T> {
-    /// Reads it.
+    /// Performs the read.
     pub async fn of<E>(reading: impl Future<Output = Result<T, E>>) -> Result<Self, E> {
         let began = Instant::now();
         let found = reading.await?;
@@ -44,19 +44,19 @@ impl<T> Look<T> {
         })
     }
 
-    /// What was found.
+    /// The result.
     pub fn found(&self) -> &T {
         &self.found
     }
 
-    /// Whether it has to be read again.
+    /// Whether the result is due for another read.
     pub fn is_old(&self, pace: Pace) -> bool {
         self.at.elapsed() >= pace.rest(self.took)
     }
 }
 
 impl Pace {
-    /// For how long something stays as it was read, if reading it took so long.
+    /// How long a result of this read duration stays valid.
     fn rest(self, took: Duration) -> Duration {
         let (time, share) = match self {
             Self::Soon => (SOON, SHARE_SOON),
@@ -66,7 +66,7 @@ impl Pace {
     }
 }
 
-/// What was read last, read again if it is old.
+/// The last result, read again if it is old.
 pub fn look<T, E>(
     last: &mut Option<Look<T>>,
     pace: Pace,
@@ -91,11 +91,11 @@ mod tests {
 
     #[rstest]
     #[case::a_small_cluster(Pace::Soon, 10, 2000)]
-    #[case::a_large_one(Pace::Soon, 3000, 12_000)]
-    #[case::one_that_hardly_answers(Pace::Soon, 40_000, 60_000)]
+    #[case::a_large_cluster(Pace::Soon, 3000, 12_000)]
+    #[case::a_slow_cluster(Pace::Soon, 40_000, 60_000)]
     #[case::seldom(Pace::Seldom, 10, 15_000)]
-    #[case::seldom_of_a_large_one(Pace::Seldom, 2000, 40_000)]
-    fn what_takes_long_to_read_is_read_less_often(#[case] pace: Pace, #[case] took: u64, #[case] rest: u64) {
+    #[case::seldom_in_a_large_cluster(Pace::Seldom, 2000, 40_000)]
+    fn slow_reads_are_repeated_less_often(#[case] pace: Pace, #[case] took: u64, #[case] rest: u64) {
         assert_eq!(
             pace.rest(Duration::from_millis(took)),
             Duration::from_millis(rest)
@@ -103,11 +103,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_old_is_not_read_again_and_a_failure_is_not_kept() {
+    async fn a_recent_result_is_not_read_again_and_a_failure_is_not_kept() {
         let mut last = None;
-        for (answer, found) in [(Err("away"), Err("away")), (Ok(1), Ok(1)), (Ok(2), Ok(1))] {
-            let looked = look(&mut last, Pace::Soon, async { answer }).await.copied();
-            assert_eq!(looked, found);
+        for (answer, found) in [(Err("unreachable"), Err("unreachable")), (Ok(1), Ok(1)), (Ok(2), Ok(1))] {
+            let result = look(&mut last, Pace::Soon, async { answer }).await.copied();
+            assert_eq!(result, found);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What outlives a pass and is lost at a restart: nothing that a decision needs to be safe.
+//! State that outlives a pass and is lost at a restart: no decision needs it to be safe.
 
 use api::Migration;
 use api::migration::Warnings;
@@ -22,53 +22,53 @@ use crate::warnings;
 use crate::words::Words;
 use crate::workloads::Needs;
 
-/// What outlives a pass.
+/// State that outlives a pass.
 #[derive(Default)]
 pub struct Memory {
     /// Refused evictions.
     pub refusals: Refusals,
-    /// Evictions that have been asked for and not answered yet.
+    /// Requested evictions without an answer.
     pub evictions: Evictions,
     /// Namespaces whose moved pods do not become Ready.
     pub stalls: Stalls,
-    /// When the whole cluster was last read for the checks.
+    /// Time of the last read of the whole cluster for the checks.
     pub checked_at: Option<Timestamp>,
-    /// How long that took.
+    /// Duration of that read.
     pub check_took: std::time::Duration,
-    /// Agents that have not said what the checks need.
+    /// Agents that have not reported what the checks need.
     pub silence: Silence,
-    /// What the Migration remembers beside its own object.
+    /// Records of the Migration beside its own object.
     pub records: Records,
-    /// What the log says of the checks.
+    /// Lines of checks in the log.
     pub checks_logged: ChecksLog,
-    /// When objects that no watch brings were last compared with what was written.
+    /// Time of the last comparison of objects without a watch with what was written.
     pub drift_looked_at: Option<Timestamp>,
-    /// When what somebody else changed was written again.
+    /// Times at which foreign changes were reverted.
     pub restores: Restores,
     /// Whether the clock was set.
     pub clock: Clock,
-    /// What is known of the traffic pods, and of the Services that they send to.
+    /// Facts about traffic pods and the Services they send to.
     pub traffic: Known,
-    /// What is known of the way back to flannel.
+    /// Facts about the rollback to flannel.
     pub undone: Undone,
-    /// What others need pods for.
+    /// Needs of other workloads for pods.
     pub needs: Needs,
-    /// What a pass could not do and no status says yet.
+    /// Failures of a pass that no status reports yet.
     pub untold: Untold,
-    /// When words were written last.
+    /// Time of the last write of messages.
     pub words: Words,
-    /// What objects of others cost, as the status says it.
+    /// Effects of foreign objects, as the status reports them.
     pub warnings: warnings::Looks,
-    /// What no watch brings, of a change of the pods' range.
+    /// Facts without a watch for a change of the pod CIDR.
     pub pod_cidr: pod_cidr::Looks,
-    /// The same of a change of the Services' range.
+    /// The same for a change of the Service CIDR.
     pub service_cidr: service_cidr::Looks,
-    /// The same of a conversion of Calico's datastore, and who works on the stores.
+    /// The same for a conversion of Calico's datastore, and the worker on the stores.
     pub calico_datastore: calico_datastore::Looks,
 }
 
 impl Memory {
-    /// Ends what goes on beside the passes: somebody else may lead from now on.
+    /// Ends background work: another coordinator may lead from now on.
     pub fn stop(&mut self) {
         self.calico_datastore.worker.stop();
         self.evictions = Evictions::default();
@@ -76,13 +76,13 @@ impl Memory {
         self.warnings.forget();
     }
 
-    /// What has to be told beside the message while this Migration goes on.
+    /// Warnings beside the message while this Migration is active.
     pub fn warnings(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
         self.warnings.of_traffic(self.traffic.silences.told());
         self.warnings.look(cache, migration)
     }
 
-    /// Looks at the clock. When it was set, what was to be done at a certain time is due at once, and deadlines count anew.
+    /// Checks the clock. After it was set, retries are due at once and deadlines restart.
     pub async fn look_at_the_clock(&mut self, context: &Context, migration: &Migration) {
         let Some(set) = self.clock.look(Moment::now()) else {
             return;
@@ -91,10 +91,10 @@ impl Memory {
         context.obstacles.forget();
         self.checked_at = None;
         self.drift_looked_at = None;
-        let way = if set.is_negative() { "back" } else { "forward" };
+        let direction = if set.is_negative() { "back" } else { "forward" };
         let note = format!(
-            "the clock of node {} was set {way} by {} s while the coordinator ran there: deadlines count from now. Times before \
-             and after in the status do not compare",
+            "Node {}: the clock was set {direction} by {} s while the coordinator ran there: deadlines restart now. Times \
+             before and after the change in the status are not comparable",
             context.node_name,
             set.abs().as_secs()
         );

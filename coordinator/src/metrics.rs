@@ -9,27 +9,27 @@ use runtime::api_metrics::ApiMetrics;
 /// Every metric of the coordinator, in a registry of its own.
 pub struct Metrics {
     registry: Registry,
-    /// 1 for the phase that the Migration is in.
+    /// 1 for the current phase of the Migration.
     pub phase: IntGaugeVec,
     /// Nodes by stage, `Waiting` and `Done` included.
     pub nodes: IntGaugeVec,
     /// Seconds that a stage of a node took.
     pub step_duration: HistogramVec,
-    /// 1 for each reason that something waits for now.
+    /// 1 for each current reason for waiting.
     pub blocked: IntGaugeVec,
     /// Evictions by result.
     pub evictions: IntCounterVec,
-    /// Checks that do not pass, by name.
+    /// Failed checks, by name.
     pub check_failed: IntGaugeVec,
-    /// Pods that have a node and no network, while Calico's datastore is converted.
+    /// Pods on a node without a network, during a conversion of Calico's datastore.
     pub pods_without_network: IntGauge,
     /// 1 while Calico is paused by a conversion of its datastore.
     pub calico_paused: IntGauge,
-    /// 1 while this process leads.
+    /// 1 while this process is the leader.
     pub leading: IntGauge,
     /// Passes of the loop.
     pub passes: IntCounter,
-    /// Seconds that a pass took.
+    /// Duration of a pass in seconds.
     pub pass_duration: Histogram,
     /// Writes that failed, by category.
     pub write_errors: IntCounterVec,
@@ -53,26 +53,26 @@ impl Metrics {
             phase: IntGaugeVec::new(
                 Opts::new(
                     "replumb_migration_phase",
-                    "1 for the phase that the Migration is in, 0 for every other.",
+                    "1 for the current phase of the Migration, 0 for all others.",
                 ),
                 &["phase"],
             )?,
             nodes: IntGaugeVec::new(
-                Opts::new("replumb_nodes", "Nodes of the Migration by where they stand."),
+                Opts::new("replumb_nodes", "Nodes of the Migration, by phase of the rollout."),
                 &["phase"],
             )?,
             step_duration: step_duration()?,
             blocked: IntGaugeVec::new(
                 Opts::new(
                     "replumb_blocked",
-                    "Nodes in work that wait for this reason now; 1 when only the whole migration waits for it.",
+                    "Nodes in the rollout that wait for this reason; 1 if only the migration as a whole waits.",
                 ),
                 &["reason"],
             )?,
             evictions: IntCounterVec::new(
                 Opts::new(
                     "replumb_evictions_total",
-                    "Evictions that were requested, by result.",
+                    "Requested evictions, by result.",
                 ),
                 &["result"],
             )?,
@@ -85,11 +85,11 @@ impl Metrics {
             )?,
             pods_without_network: IntGauge::new(
                 "replumb_pods_without_network",
-                "Pods that have a node and no network yet, while Calico's datastore is converted.",
+                "Pods on a node without a network, during a conversion of Calico's datastore.",
             )?,
             calico_paused: IntGauge::new(
                 "replumb_calico_paused",
-                "1 while Calico is paused by a conversion of its datastore: no pod gets a network.",
+                "1 while a conversion of Calico's datastore pauses Calico: new pods get no network.",
             )?,
             leading: IntGauge::new("replumb_leading", "1 while this coordinator holds the Lease.")?,
             passes: IntCounter::new("replumb_passes_total", "Passes of the coordinator's loop.")?,
@@ -97,7 +97,7 @@ impl Metrics {
             write_errors: IntCounterVec::new(
                 Opts::new(
                     "replumb_write_errors_total",
-                    "Writes to the API that failed, by category.",
+                    "Failed writes to the API, by category.",
                 ),
                 &["category"],
             )?,
@@ -136,7 +136,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// Warnings of the API server about requests of ours.
+    /// Warnings of the API server about the coordinator's requests.
     pub fn api_warnings(&self) -> u64 {
         self.api.warnings()
     }
@@ -151,7 +151,7 @@ fn step_duration() -> Result<HistogramVec, prometheus::Error> {
     HistogramVec::new(
         HistogramOpts::new(
             "replumb_node_step_duration_seconds",
-            "Seconds that a stage of a node took.",
+            "Duration of a stage of a node in seconds.",
         )
         .buckets(vec![
             0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0,
@@ -164,7 +164,7 @@ fn pass_duration() -> Result<Histogram, prometheus::Error> {
     Histogram::with_opts(
         HistogramOpts::new(
             "replumb_pass_duration_seconds",
-            "Seconds that a pass of the coordinator's loop took, waiting for the API server included.",
+            "Duration of a pass of the coordinator's loop in seconds, including waits for the API server.",
         )
         .buckets(vec![
             0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_metric_has_a_name_once() {
+    fn metrics_register_and_expose_zero_counters() {
         let text = Metrics::new().unwrap().text().unwrap();
         assert!(text.contains("replumb_build_info{component=\"coordinator\""));
         assert!(text.contains("replumb_evictions_total{result=\"refused_by_budget\"} 0"));

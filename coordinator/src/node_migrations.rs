@@ -1,4 +1,4 @@
-//! One `NodeMigration` for each Node: made when the Node appears, removed when it is gone; and writing what is asked of it.
+//! One `NodeMigration` for each Node: created with the Node, deleted when the Node is gone; also writes their specs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::context::Context;
 use crate::write::{self, WriteError, describe};
 use crate::{facts, own_pods};
 
-/// Creates what is missing, and removes what has no Migration any more. `ask` writes into a new one what its agent needs to know
-/// from the first moment on.
+/// Creates missing objects, and deletes those whose Migration is over or gone. `ask` writes into a new object what its agent
+/// needs from the start.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
@@ -39,7 +39,7 @@ pub async fn adopt(
         }
     }
     let unclear = cache.node_migrations.unclear();
-    let lost: BTreeMap<&str, &str> = unclear
+    let unreadable: BTreeMap<&str, &str> = unclear
         .iter()
         .filter(|unclear| unclear.is_lost)
         .map(|unclear| (unclear.name.as_str(), unclear.words.as_str()))
@@ -48,10 +48,10 @@ pub async fn adopt(
         if existing.contains_key(name) {
             continue;
         }
-        if let Some(words) = lost.get(name.as_str()) {
-            // It is there. Its node waits like one whose object cannot be made.
+        if let Some(words) = unreadable.get(name.as_str()) {
+            // The object exists but is unreadable. Its node waits as if the object could not be created.
             let object = format!("NodeMigration {name}");
-            let message = format!("{object}: {words}; correct it, or delete it: it is made again then");
+            let message = format!("{object}: {words}; correct the object, or delete it so that it is created again");
             context.obstacles.hold(&object, message);
             continue;
         }
@@ -62,8 +62,8 @@ pub async fn adopt(
     Ok(())
 }
 
-/// Brings the spec of this object to `spec`, where it is not that already. An object that cannot be written keeps no other from
-/// it.
+/// Changes the spec of this object to `spec`, unless it is equal. An object that cannot be written does not block
+/// others.
 pub async fn bring_to(
     context: &Context,
     object: &NodeMigration,
@@ -78,8 +78,8 @@ pub async fn bring_to(
     Ok(())
 }
 
-/// Those of this Migration whose Node is gone: what else is there of the Node is deleted first, since nobody remembers
-/// afterwards that it was ours.
+/// Objects of this Migration whose Node is gone. What else exists of the Node is deleted first: without the object, replumb would
+/// not know that it is its own.
 pub fn without_node(cache: &Cache, migration: &Migration) -> Vec<Arc<NodeMigration>> {
     let nodes = linux_nodes(cache);
     let mut objects = cache.node_migrations.state();
@@ -91,7 +91,7 @@ pub fn without_node(cache: &Cache, migration: &Migration) -> Vec<Arc<NodeMigrati
     objects
 }
 
-/// Nodes by name, without those of another operating system: their network is not ours to change.
+/// Linux Nodes by name: networks of other operating systems are not changed.
 pub fn linux_nodes(cache: &Cache) -> BTreeMap<String, Arc<Node>> {
     cache
         .nodes
@@ -103,7 +103,7 @@ pub fn linux_nodes(cache: &Cache) -> BTreeMap<String, Arc<Node>> {
         .collect()
 }
 
-/// By name and by UID: a Migration that was deleted and made again under its name is another one.
+/// By name and UID: a Migration that was deleted and created again under its name is another one.
 pub fn belongs_to(object: &NodeMigration, migration: &Migration) -> bool {
     object.spec.migration == migration.name_any()
         && object
@@ -112,7 +112,7 @@ pub fn belongs_to(object: &NodeMigration, migration: &Migration) -> bool {
             .any(|owner| Some(&owner.uid) == migration.metadata.uid.as_ref())
 }
 
-/// Whether the Migration of this `NodeMigration` is over or not there any more.
+/// Whether the Migration of this `NodeMigration` is over or gone.
 fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
     let alive: BTreeSet<String> = cache
         .migrations
@@ -123,7 +123,7 @@ fn is_over(cache: &Cache, object: &NodeMigration) -> bool {
                 .status
                 .as_ref()
                 .is_none_or(|status| !status.phase.is_over()),
-            // One that does not parse may well be running under another version of this tool.
+            // One that does not parse may run under another version of replumb.
             Err(_) => true,
         })
         .filter_map(|guarded| guarded.meta().uid.clone())
@@ -172,7 +172,7 @@ async fn create(
     write::create(&api, &format!("NodeMigration {node}"), &object).await
 }
 
-/// Deletes it, unless it is about to go.
+/// Deletes the object, unless it is being deleted.
 pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), WriteError> {
     if object.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -181,7 +181,7 @@ pub async fn delete(context: &Context, object: &NodeMigration) -> Result<(), Wri
     write::delete(&api, object, None).await
 }
 
-/// Writes what has changed of the spec, on the object as it was seen.
+/// Writes the changed fields of the spec, based on the object as read.
 pub async fn write_spec(
     context: &Context,
     object: &Arc<NodeMigration>,
@@ -189,7 +189,7 @@ pub async fn write_spec(
 ) -> Result<(), WriteError> {
     let api: Api<NodeMigration> = Api::all(context.client.clone());
     match write::patch_spec(&api, object.as_ref(), &object.spec, spec).await {
-        // Written by an earlier step of this very pass: the next pass decides on the new state.
+        // An earlier step of this pass wrote the object: the next pass decides on the new state.
         Ok(_) | Err(WriteError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }

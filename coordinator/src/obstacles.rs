@@ -1,10 +1,10 @@
-//! Writes that failed, by object: an object that cannot be written costs what was to become of it, and nothing else of the pass.
+//! Failed writes, by object: an object that cannot be written affects what depends on it, and nothing else in the pass.
 //!
-//! The first failure is told at once. After that the object is tried again with growing pauses, so that five thousand of them are
-//! no load on the API server.
+//! The first failure is reported at once. After that the object is retried with growing pauses, so that five thousand failing
+//! objects do not load the API server.
 //!
-//! A pass writes for a limited time, so that its status is told although thousands of objects are to be written: the others are
-//! written by the next passes.
+//! A pass writes for a limited time, so that its status is reported even if thousands of objects are to be written: the next
+//! passes write the others.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,43 +19,43 @@ use tokio::time::Instant;
 use crate::summary::Held;
 use crate::write::WriteError;
 
-/// The pause after the first failure. It doubles with each further one.
+/// Pause after the first failure. It doubles with each further failure.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 /// The longest pause.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(30);
-/// So many times as long rests what is taken into work as a whole, and was given back: it costs more than a write.
+/// Factor of the pause for a node that was admitted and released: repeating that costs more than a write.
 const REST: i32 = 10;
 
-/// Objects whose last write failed. Lost at a restart: then each is tried at once.
+/// Objects whose last write failed. Lost at a restart: each object is then retried at once.
 #[derive(Debug, Default)]
 pub struct Obstacles {
     objects: Mutex<BTreeMap<String, Obstacle>>,
-    /// The time for which a pass begins to write objects; `None`: as long as it takes.
+    /// Time in which a pass starts writes; `None` for no limit.
     limit: Option<Duration>,
-    /// The first time in this pass that an object was to be written: what is read before takes nothing of that time, so that each pass
-    /// writes something.
+    /// Time of the first write of this pass: reads before it do not count, so that each pass writes
+    /// something.
     begun: Mutex<Option<Instant>>,
-    /// Objects that this pass has left to the next one.
+    /// Objects left to the next pass.
     postponed: AtomicUsize,
-    /// The object that this pass is at.
+    /// The object being written.
     doing: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
 struct Obstacle {
-    /// Enumerated.
+    /// An enumerated reason.
     reason: &'static str,
-    /// What was attempted, and the API server's words.
+    /// The attempt and the message of the API server.
     message: String,
-    /// How often it failed; 0 where the object changed since it was read, which is no failure.
+    /// Number of failures; 0 if the object changed since it was read, which is not a failure.
     failures: u32,
     next_try: Timestamp,
-    /// Whether this pass has wanted to write it.
+    /// Whether this pass needs to write the object.
     is_wanted: bool,
 }
 
 impl Obstacles {
-    /// Each pass begins to write objects for so long.
+    /// Obstacles with this time limit for starting writes in each pass.
     pub fn within(limit: Duration) -> Self {
         Self {
             limit: Some(limit),
@@ -67,18 +67,18 @@ impl Obstacles {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pass is at this object now.
+    /// Records the object being written.
     pub fn is_at(&self, object: Option<&str>) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = object.map(ToOwned::to_owned);
     }
 
-    /// The object that the pass is at, or was when it was given up; `None` between two.
+    /// The object being written, or interrupted by the end of the pass; `None` between objects.
     pub fn doing(&self) -> Option<String> {
         let doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
         doing.clone()
     }
 
-    /// Whether the time of this pass is over, so that one object more is left to the next one. It counts as postponed.
+    /// Whether the time of this pass is over, so that one more object is left to the next pass. Counts the object as postponed.
     pub fn postpones(&self) -> bool {
         let spent = self.begun().get_or_insert_with(Instant::now).elapsed();
         let is_over = self.limit.is_some_and(|limit| spent >= limit);
@@ -88,7 +88,7 @@ impl Obstacles {
         is_over
     }
 
-    /// The number of objects that this pass has left to the next one.
+    /// Number of objects left to the next pass.
     pub fn postponed(&self) -> usize {
         self.postponed.load(Ordering::Relaxed)
     }
@@ -97,7 +97,7 @@ impl Obstacles {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a pass: what it does not want to write is no obstacle to it.
+    /// Starts a pass: an object that it does not need to write is not an obstacle.
     pub fn begin_pass(&self) {
         *self.begun() = None;
         self.is_at(None);
@@ -107,20 +107,21 @@ impl Obstacles {
         }
     }
 
-    /// Ends the pass, and forgets what it did not want to write.
+    /// Ends the pass, and forgets objects that it did not need to write.
     pub fn end_pass(&self) {
         self.objects().retain(|_, obstacle| obstacle.is_wanted);
     }
 
-    /// Every object is tried at once: a person has said that the migration goes on, or the clock was set.
+    /// Makes every object due at once: the user resumed the migration, or the clock was set.
     pub fn forget(&self) {
         self.objects().clear();
     }
 
-    /// Makes the write, if it is time. `object` is its kind and name. `None` where it was not made: the failure is kept here, the
-    /// object changed since it was read and is looked at again, or the next pass makes the write.
+    /// Performs the write if it is due. `object` is its kind and name. Returns `None` without a write: the failure is kept here,
+    /// the object changed since it was read and is read again, or the next pass writes it.
     ///
     /// # Errors
+    /// When the API server is unreachable, which is not a problem of one object.
     /// When the API server is out of reach, which is no one object's.
     pub fn attempt<T>(
         &self,
@@ -146,7 +147,7 @@ impl Obstacles {
         }
     }
 
-    /// Why this object is not written now; `None` when it may be tried.
+    /// Why this object is not written now; `None` if it may be tried.
     pub fn holds(&self, object: &str, now: Timestamp) -> Option<String> {
         let mut objects = self.objects();
         let obstacle = objects.get_mut(object)?;
@@ -154,7 +155,7 @@ impl Obstacles {
         (now < obstacle.next_try).then(|| obstacle.message.clone())
     }
 
-    /// Whether it is not time to write this object. Says nothing of whether this pass wants to.
+    /// Whether this object is not due yet. Independent of the needs of this pass.
     pub fn is_held(&self, object: &str, now: Timestamp) -> bool {
         let objects = self.objects();
         objects
@@ -162,15 +163,15 @@ impl Obstacles {
             .is_some_and(|obstacle| now < obstacle.next_try)
     }
 
-    /// How often the object has failed, or has rested.
+    /// Number of failures or rests of the object.
     pub fn failures(&self, object: &str) -> u32 {
         failures_of(&self.objects(), object)
     }
 
-    /// Keeps a failure. Returns its words; `None` where the object changed since it was read, which is no failure.
+    /// Keeps a failure. Returns its message; `None` if the object changed since it was read, which is not a failure.
     ///
     /// # Errors
-    /// When the API server is out of reach, which is no one object's.
+    /// When the API server is unreachable, which is not a problem of one object.
     pub fn note(
         &self,
         object: &str,
@@ -205,7 +206,7 @@ impl Obstacles {
         Ok(is_failure.then_some(message))
     }
 
-    /// Lets an object rest that was taken into work and did not go on, for whatever reason. The pause grows with each time.
+    /// Postpones an object that was admitted and did not progress, for any reason. The pause grows each time.
     pub fn rest(&self, object: &str, held: &Held, now: Timestamp) {
         let mut objects = self.objects();
         let failures = failures_of(&objects, object).saturating_add(1);
@@ -221,7 +222,7 @@ impl Obstacles {
         );
     }
 
-    /// Every object may be tried at once, as if its pause were over.
+    /// Makes every object due at once, as if its pause were over.
     #[cfg(test)]
     pub fn hurry(&self) {
         for obstacle in self.objects().values_mut() {
@@ -229,7 +230,7 @@ impl Obstacles {
         }
     }
 
-    /// Keeps an object that cannot be read, and so not be written either. It is held as long as each pass says so.
+    /// Keeps an object that cannot be read, and so cannot be written. Each pass has to repeat the call.
     pub fn hold(&self, object: &str, message: String) {
         let held = Obstacle {
             reason: WaitReason::RequestRefused.as_str(),
@@ -241,17 +242,17 @@ impl Obstacles {
         self.objects().insert(object.to_owned(), held);
     }
 
-    /// The object was written.
+    /// Records a successful write.
     pub fn clear(&self, object: &str) {
         self.objects().remove(object);
     }
 
-    /// Whether everything that this pass wanted to write is written.
+    /// Whether this pass has written everything that it needs to write.
     pub fn is_clear(&self) -> bool {
         self.postponed() == 0 && !self.objects().values().any(|obstacle| obstacle.is_wanted)
     }
 
-    /// What has to be told: how many objects cannot be written, and the first of them.
+    /// The message to report: the first object that cannot be written, and the number of others.
     pub fn wait(&self) -> Option<Held> {
         let objects = self.objects();
         let mut refused = objects
@@ -259,10 +260,10 @@ impl Obstacles {
             .filter(|obstacle| obstacle.is_wanted && obstacle.failures > 0);
         let first = refused.next()?;
         let message = match refused.count() {
-            0 => format!("{}; it is tried again", first.message),
-            1 => format!("{} (and 1 more object); they are tried again", first.message),
+            0 => format!("{}; the coordinator retries", first.message),
+            1 => format!("{} (and 1 more object); the coordinator retries", first.message),
             others => format!(
-                "{} (and {others} more objects); they are tried again",
+                "{} (and {others} more objects); the coordinator retries",
                 first.message
             ),
         };
@@ -274,7 +275,7 @@ impl Obstacles {
     }
 }
 
-/// The wait for an API server that refuses; the message has its words.
+/// The wait for an API server that refuses a request; the message is the server's.
 pub fn refusal(message: String) -> Wait {
     Wait {
         reason: WaitReason::RequestRefused,
@@ -283,12 +284,12 @@ pub fn refusal(message: String) -> Wait {
     }
 }
 
-/// How often the object failed so far.
+/// Number of failures of the object.
 fn failures_of(objects: &BTreeMap<String, Obstacle>, object: &str) -> u32 {
     objects.get(object).map_or(0, |obstacle| obstacle.failures)
 }
 
-/// The pause after so many failures. It differs by up to a quarter from object to object, so that they do not come all at once.
+/// The pause after this number of failures. It varies by up to a quarter between objects, so that retries are spread.
 fn pause(object: &str, failures: u32) -> SignedDuration {
     let doublings = failures.saturating_sub(1).min(10);
     let pause = FIRST_PAUSE
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refused_object_waits_and_keeps_its_words() {
+    async fn a_refused_object_waits_and_keeps_its_message() {
         let obstacles = Obstacles::default();
         let made = obstacles.attempt::<()>("Node a", async { Err(refusal()) }).await;
         assert!(made.unwrap().is_none());
@@ -336,17 +337,17 @@ mod tests {
             Some("labelling Node a: denied by policy")
         );
         let not_made = obstacles.attempt("Node a", async { Ok(()) }).await;
-        assert!(not_made.unwrap().is_none(), "it is not time yet");
-        assert_eq!(obstacles.holds("Node b", now), None, "another object is free");
+        assert!(not_made.unwrap().is_none(), "the pause is not over");
+        assert_eq!(obstacles.holds("Node b", now), None, "another object is not held");
         let wait = obstacles.wait().unwrap();
         assert_eq!(
             wait.message,
-            "labelling Node a: denied by policy; it is tried again"
+            "labelling Node a: denied by policy; the coordinator retries"
         );
     }
 
     #[tokio::test]
-    async fn who_is_written_is_no_obstacle_any_more() {
+    async fn a_written_object_is_not_an_obstacle() {
         let obstacles = Obstacles::default();
         let earlier = Timestamp::now() - SignedDuration::from_mins(1);
         assert!(obstacles.note("Node a", refusal(), earlier).unwrap().is_some());
@@ -361,20 +362,20 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_no_failure_and_an_api_server_that_is_away_is_no_objects() {
+    fn a_conflict_is_not_a_failure_and_an_unreachable_api_server_is_an_error() {
         let obstacles = Obstacles::default();
         let now = Timestamp::now();
         assert_eq!(obstacles.note("Node c", conflict(), now).unwrap(), None);
-        assert_eq!(obstacles.holds("Node c", now), None, "it is tried at once");
-        assert!(!obstacles.is_clear(), "it is not written");
+        assert_eq!(obstacles.holds("Node c", now), None, "due at once");
+        assert!(!obstacles.is_clear(), "not written yet");
         assert!(obstacles.note("Node a", unreachable(), now).is_err());
         assert!(obstacles.wait().is_none());
-        // An admission webhook that hangs is behind one object's write.
+        // A hanging admission webhook affects the write of one object.
         assert!(obstacles.note("Node a", timeout(), now).unwrap().is_some());
     }
 
     #[test]
-    fn an_object_that_rests_keeps_its_reason_and_rests_longer_each_time() {
+    fn a_resting_object_keeps_its_reason_and_rests_longer_each_time() {
         let obstacles = Obstacles::default();
         let held = Held {
             reason: WaitReason::AgentSilent.as_str(),
@@ -384,9 +385,9 @@ mod tests {
         let now = Timestamp::now();
         let at = |seconds| now + SignedDuration::from_secs(seconds);
         obstacles.rest("first step of Node a", &held, now);
-        let told = obstacles.wait().unwrap();
-        assert_eq!(told.reason, "AgentSilent");
-        assert_eq!(told.message, "no agent is Ready on node a; it is tried again");
+        let reported = obstacles.wait().unwrap();
+        assert_eq!(reported.reason, "AgentSilent");
+        assert_eq!(reported.message, "no agent is Ready on node a; the coordinator retries");
         assert!(obstacles.holds("first step of Node a", at(7)).is_some());
         assert_eq!(obstacles.holds("first step of Node a", at(10)), None);
         obstacles.rest("first step of Node a", &held, at(10));
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pass_does_not_want_to_write_is_forgotten() {
+    fn objects_without_a_pending_write_are_forgotten() {
         let obstacles = Obstacles::default();
         let now = Timestamp::now();
         for object in ["Node a", "Node b"] {
@@ -411,11 +412,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pass_writes_for_a_limited_time_and_the_next_one_goes_on() {
+    async fn a_pass_writes_for_a_limited_time_and_the_next_pass_continues() {
         let obstacles = Obstacles::within(Duration::from_millis(200));
         for _ in 0..2 {
             obstacles.begin_pass();
-            // What a pass reads may take longer than its writes: it writes all the same.
+            // Reads may take longer than the limit for writes: the pass still writes.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let first = obstacles
                 .attempt("Node a", async {
@@ -423,7 +424,7 @@ mod tests {
                     Ok(())
                 })
                 .await;
-            assert!(first.unwrap().is_some(), "what has begun is finished");
+            assert!(first.unwrap().is_some(), "a started write is finished");
             assert!(obstacles.is_clear());
             for node in ["Node b", "Node c"] {
                 let later = obstacles.attempt(node, async { Ok(()) }).await;
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_their_limit_and_differ() {
+    fn pauses_grow_to_their_limit_and_vary() {
         let seconds = |failures| pause("Node a", failures).as_secs_f64();
         for (failures, longest) in [(1, 1.0), (2, 2.0), (3, 4.0), (6, 30.0), (1000, 30.0)] {
             let found = seconds(failures);

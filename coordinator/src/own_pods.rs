@@ -1,4 +1,4 @@
-//! Pods of our own, the probe pods and the traffic pods: how they are named, made, owned and ended.
+//! Pods of the coordinator, for probes and traffic: names, manifests, owners and deletion.
 
 use api::{Migration, names};
 use k8s_openapi::api::core::v1::Pod;
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::context::Context;
 use crate::write::{self, WriteError};
 
-/// The node in the name of a pod of ours: a hash, since a node's name may be longer than a label or a pod's name.
+/// The node in the name of such a pod: a hash, since a node's name may be longer than a label or a pod's name.
 pub fn short(node: &str) -> String {
     let hash = Sha256::digest(node.as_bytes());
     format!(
@@ -18,14 +18,14 @@ pub fn short(node: &str) -> String {
     )
 }
 
-/// Whether this pod is one of our own that prove and watch.
+/// Whether this pod is a probe pod or a traffic pod of the coordinator.
 pub fn is_ours(pod: &Pod, namespace: &str) -> bool {
     let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
     pod.namespace().as_deref() == Some(namespace)
         && [Some(names::TRAFFIC_COMPONENT), Some(names::PROBE_COMPONENT)].contains(&component)
 }
 
-/// Creates a pod from its manifest; `object` says in errors which.
+/// Creates a pod from its manifest; `object` names it in errors.
 pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<(), WriteError> {
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), &context.namespace);
     let pod: Pod = serde_json::from_value(manifest)
@@ -33,8 +33,8 @@ pub async fn create(context: &Context, object: &str, manifest: Value) -> Result<
     write::create(&pods, object, &pod).await
 }
 
-/// Deletes a pod of ours, this very one. It has as long to end as it was made with. One that cannot be deleted keeps no other
-/// from it.
+/// Deletes this pod of the coordinator, with the grace period of its spec. A pod that cannot be deleted does not block
+/// others.
 pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
     if pod.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -45,7 +45,7 @@ pub async fn delete(context: &Context, pod: &Pod) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// An owner reference to the Migration: what it owns goes when it goes.
+/// An owner reference to the Migration, so that the object is deleted with it.
 pub fn owner(migration: &Migration) -> Value {
     json!({
         "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),

@@ -1,6 +1,6 @@
 //! The loop: woken by a change or by the clock, one pass over the whole cluster at a time.
 //!
-//! The number of nodes in work is a decision about the whole set, so there is one loop and no queue per object.
+//! The number of unavailable nodes is a decision about the whole set, so there is one loop and no queue per object.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +24,15 @@ use crate::tell::Tone;
 use crate::words::differ_in_words;
 use crate::write::{self, WriteError};
 
-/// How often a pass is made without a change: deadlines and retries are looked at.
+/// Interval of passes without a change, for deadlines and retries.
 const TICK: Duration = Duration::from_secs(1);
-/// A pass over a Migration that takes longer than this is given up, and its status says so. Every step is idempotent: the next pass goes on.
+/// Time limit of a pass over a Migration, after which it is cancelled and the status says so. Every step is idempotent: the next
+/// pass continues.
 const PASS_LIMIT: Duration = Duration::from_mins(1);
-/// Changes that come within this time are looked at together.
+/// Changes within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(30);
 
-/// Passes for ever, while this process leads.
+/// Runs passes in a loop while this process is the leader.
 pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading: &watch::Receiver<bool>) {
     let mut memory = Memory::default();
     let mut tick = tokio::time::interval(TICK);
@@ -39,7 +40,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
     loop {
         tokio::select! {
             () = cache.changed() => {
-                // One write of ours comes back as several events: look once.
+                // One write of the coordinator returns as several events: make one pass for all.
                 let _ = tokio::time::timeout(SETTLE, std::future::pending::<()>()).await;
             }
             _ = tick.tick() => {}
@@ -56,7 +57,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         let mut lost = leading.clone();
         let ended = tokio::select! {
             ended = pass(context, cache, &mut memory) => ended,
-            // Somebody else may lead from now on: not one write more.
+            // Another coordinator may lead from now on: no further write.
             _ = lost.wait_for(|leads| !leads) => {
                 memory.stop();
                 continue;
@@ -70,16 +71,16 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             .with_label_values(&[error.category()])
             .inc();
         match error {
-            // Somebody wrote first: the watch brings the new state.
-            WriteError::Conflict { .. } => info!(error = %runtime::error::chain(&error), "looking again"),
+            // Another writer was faster: the watch delivers the new state.
+            WriteError::Conflict { .. } => info!(error = %runtime::error::chain(&error), "object changed; pass repeated"),
             WriteError::Api { .. } | WriteError::Etcd(_) => {
-                warn!(error = %runtime::error::chain(&error), "pass not finished; it is repeated");
+                warn!(error = %runtime::error::chain(&error), "pass failed; will be repeated");
             }
         }
     }
 }
 
-/// One pass: the active Migration goes on, every other one is told why it does not.
+/// One pass: advances the active Migration, and reports to every other one why it waits.
 pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
     // Statuses are large, and a pass is part of other futures.
     Box::pin(every_migration(context, cache, memory)).await
@@ -92,7 +93,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
         match &guarded.0 {
             Ok(migration) => migrations.push(migration.clone()),
             Err(error) => {
-                warn!(object = guarded.name_any(), %error, "a Migration does not parse; it is left alone");
+                warn!(object = guarded.name_any(), %error, "Migration ignored: it does not parse");
             }
         }
     }
@@ -104,7 +105,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
     for migration in &migrations {
         let status = match &active {
             Some(active) if *active == migration.name_any() => {
-                let (status, error) = looked(context, cache, memory, migration).await;
+                let (status, error) = status_after_pass(context, cache, memory, migration).await;
                 failed = failed.or(error);
                 status
             }
@@ -112,43 +113,44 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
                 migration,
                 "AnotherMigration",
                 format!(
-                    "Migration {active} is under way; one at a time. Wait until it is Completed, or delete it"
+                    "Migration {active} is active, and only one may run. Wait until it is over, or delete it if not started"
                 ),
             ),
             Some(_) | None => continue,
         };
-        // One that cannot be written keeps no other from being told.
+        // A failed status write does not block the other statuses.
         failed = failed.or(publish(context, memory, migration, status).await.err());
     }
     count_phase(context, &migrations, active.as_deref());
     failed.map_or(Ok(()), Err)
 }
 
-/// The status after one pass of the Migration that goes on, whatever became of the pass, and what has failed. What was decided is decided
-/// again, and what was written is found again.
-async fn looked(
+/// The status after one pass of the active Migration, with any outcome of the pass, and the error. Decisions are repeated,
+/// and finished writes are found by the next pass.
+async fn status_after_pass(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
 ) -> (MigrationStatus, Option<WriteError>) {
-    let ended = tokio::time::timeout(PASS_LIMIT, one(context, cache, memory, migration)).await;
+    let ended = tokio::time::timeout(PASS_LIMIT, run_kind(context, cache, memory, migration)).await;
     let (reason, words, error) = match ended {
         Ok(Ok(status)) => return (status, None),
         Ok(Err(error)) => (reason(&error), error.words(), Some(error)),
         Err(_) => {
             let doing = match context.obstacles.doing() {
-                Some(object) => format!("with {object}"),
-                None => "while it read the cluster".to_owned(),
+                Some(object) => format!("at {object}"),
+                None => "while reading the cluster".to_owned(),
             };
             let seconds = PASS_LIMIT.as_secs();
-            let words = format!("a pass was given up {doing}, after {seconds} s");
-            warn!(words, "it is repeated");
+            let words = format!("a pass timed out after {seconds} s, {doing}");
+            warn!(words, "pass cancelled; will be repeated");
             (Some(WaitReason::RequestRefused), words, None)
         }
     };
     let name = migration.name_any();
-    // Once it can be said that the API server is out of reach, it is not. And what has changed meanwhile is looked at by the next pass.
+    // An unreachable API server cannot store the message; it is reported once it is reachable. A conflict is resolved by the next
+    // pass.
     if reason.is_some() {
         memory.untold.keep(&name, words.clone());
     }
@@ -156,13 +158,13 @@ async fn looked(
     let status = MigrationStatus {
         warnings: memory.warnings(cache, &name),
         blocked: reason.map_or(known.blocked, |reason| reason.as_str().to_owned()),
-        message: format!("{words}; it is tried again"),
+        message: format!("{words}; the coordinator retries"),
         ..known
     };
     (status, error)
 }
 
-/// What a failure is to people; `None` where it is over by itself, or nothing can be written.
+/// The reason that a failure has for the user; `None` if it resolves without help, or if no status can be written.
 fn reason(error: &WriteError) -> Option<WaitReason> {
     match error {
         WriteError::Etcd(_) => Some(WaitReason::Datastore),
@@ -171,7 +173,7 @@ fn reason(error: &WriteError) -> Option<WaitReason> {
     }
 }
 
-/// One phase for the whole cluster: of the Migration that goes on, or else of the one that was completed last.
+/// Sets one phase for the whole cluster: that of the active Migration, or else of the last completed one.
 fn count_phase(context: &Context, migrations: &[Migration], active: Option<&str>) {
     let shown = migrations
         .iter()
@@ -203,7 +205,7 @@ fn completed_at(migration: &Migration) -> Option<Timestamp> {
     migration.status.as_ref().and_then(|status| status.completed_at)
 }
 
-/// The Migration that may go on: one that has begun, or else the oldest that is not over.
+/// The active Migration: a started one, or else the oldest that is not over.
 fn choose(migrations: &[Migration]) -> Option<&Migration> {
     migrations
         .iter()
@@ -228,7 +230,7 @@ fn is_over(migration: &Migration) -> bool {
         .is_some_and(|status| status.phase.is_over())
 }
 
-async fn one(
+async fn run_kind(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
@@ -258,8 +260,8 @@ fn refused(migration: &Migration, reason: &str, message: String) -> MigrationSta
     }
 }
 
-/// Writes the status when it differs, and tells about a new phase. Words and counts alone are written at most once in a while: the next
-/// pass says them.
+/// Writes the status if it differs, and records an Event for a new phase. A change of texts and counts only is written at
+/// intervals; the next pass includes it.
 pub(crate) async fn publish(
     context: &Context,
     memory: &mut Memory,
@@ -311,7 +313,7 @@ pub(crate) async fn publish(
 }
 
 mod conditions {
-    //! Conditions: Ready, Progressing, Halted; the time changes only with the value.
+    //! Conditions Ready, Progressing and Halted; the transition time changes with the value only.
 
     use api::MigrationStatus;
     use api::migration::MigrationPhase;

@@ -1,4 +1,4 @@
-//! The cost of a pass in which nothing has changed since the one before: requests, and processor time.
+//! Cost of a pass without a change since the previous one: requests and processor time.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
 
-/// The most passes until nothing is written any more.
+/// Most passes until no write follows.
 const UNTIL_STILL: usize = 300;
-/// The passes that are measured.
+/// Number of measured passes.
 const MEASURED: usize = 11;
 
-/// The cost of the passes that are measured.
+/// Cost of the measured passes.
 pub struct Cost {
-    /// Requests to the API server, of all passes.
+    /// Requests to the API server of all passes.
     pub requests: Vec<String>,
-    /// Processor times, the smallest first.
+    /// Processor times, in ascending order.
     times: Vec<Duration>,
 }
 
@@ -26,14 +26,14 @@ impl fmt::Display for Cost {
         let most = self.times[self.times.len() - 1];
         write!(
             formatter,
-            "median {median:.1?}, most {most:.1?} of {} passes, {} requests in all",
+            "median {median:.1?}, maximum {most:.1?} of {} passes, {} requests in total",
             self.times.len(),
             self.requests.len()
         )
     }
 }
 
-/// Makes passes until nothing is written any more, with a move of `world` after each; then measures passes on the same stores.
+/// Runs passes until no write follows, with a step of `world` after each; then measures passes on the same stores.
 pub async fn of_passes_without_change(api: &FakeApi, world: impl Fn(&FakeApi)) -> Cost {
     let context = api.context();
     let mut memory = Memory::default();
@@ -63,7 +63,7 @@ pub async fn of_passes_without_change(api: &FakeApi, world: impl Fn(&FakeApi)) -
     }
 }
 
-/// Processor time of this thread, by the kernel's scheduler.
+/// Processor time of this thread from the kernel's scheduler.
 fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the scheduler's figures");
     let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());

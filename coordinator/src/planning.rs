@@ -1,4 +1,4 @@
-//! Before the first change: agents report, checks run, the plan is written. Plan and run are this one code.
+//! Planning before the first change: agents report, checks run, the plan is written. Plan and run share this code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::records::{self, Content};
 use crate::tell::Tone;
 use crate::write::WriteError;
 
-/// How long agents are waited for, from the first look and from the last one that reported, before the silence of the others is a refusal.
+/// Time to wait for agents, from the first read and from the last new report, before silent agents are a refusal.
 const AGENT_PATIENCE: Duration = Duration::from_mins(1);
-/// How often the cluster is read again while a plan waits to be run, at most and at least.
+/// Shortest and longest interval of reading the cluster again while a plan waits for its start.
 const RECHECK: Duration = Duration::from_secs(2);
 const SLOWEST_RECHECK: Duration = Duration::from_mins(1);
-/// The part of the time in which the cluster may be read: one of so many seconds.
+/// Share of time for reading the cluster: one part in this number.
 const RECHECK_SHARE: u32 = 20;
-/// What a status has room for of the checks, in bytes.
+/// Most bytes of checks in a status.
 const CHECKS_BYTES: usize = 40 * 1024;
-/// What a status has room for of the actions before the first node, and of those after the last, in bytes.
+/// Most bytes in a status of the actions before the first node, and of those after the last.
 const ACTIONS_BYTES: usize = 24 * 1024;
 
 /// One pass of planning.
@@ -46,7 +46,7 @@ pub(crate) async fn plan<K: Kind>(
 ) -> Result<(), WriteError> {
     let now = Timestamp::now();
     kind.adopt(context, cache, migration).await?;
-    // A changed spec is looked at at once; the cluster around it every few seconds.
+    // A changed spec is read at once, the cluster around it every few seconds.
     let seen = migration.status.as_ref().map(|status| status.observed_generation);
     let pause = recheck(status.phase, memory.check_took);
     let fresh = seen == migration.metadata.generation
@@ -60,11 +60,11 @@ pub(crate) async fn plan<K: Kind>(
     checked
 }
 
-/// The pause before the cluster is read again, by the time that the last look took: the larger the cluster, the longer. While agents
-/// are waited for, it is the shortest.
+/// The pause before the cluster is read again, derived from the duration of the last read: the larger the cluster, the longer.
+/// While the migration waits for agents, the pause is the shortest.
 fn recheck(phase: MigrationPhase, took: Duration) -> SignedDuration {
-    let is_waited_for = matches!(phase, MigrationPhase::Pending | MigrationPhase::Planning);
-    let pause = if is_waited_for {
+    let waits_for_agents = matches!(phase, MigrationPhase::Pending | MigrationPhase::Planning);
+    let pause = if waits_for_agents {
         RECHECK
     } else {
         let pause = took.saturating_mul(RECHECK_SHARE);
@@ -73,7 +73,7 @@ fn recheck(phase: MigrationPhase, took: Duration) -> SignedDuration {
     SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX)
 }
 
-/// Reads the cluster, judges it, and writes the plan.
+/// Reads the cluster, runs the checks, and writes the plan.
 async fn check<K: Kind>(
     kind: &K,
     context: &Context,
@@ -95,19 +95,19 @@ async fn check<K: Kind>(
         .await?;
     memory.checked_at = Some(now);
     let silent = kind.silent(&facts);
-    let heard_of_none_for = memory
+    let silent_for = memory
         .silence
         .look(&migration.uid().unwrap_or_default(), silent.len());
-    // One without a time of its own was not created by an API server.
+    // An object without a creation time does not come from an API server.
     let is_stored = migration.metadata.creation_timestamp.is_some();
-    if !silent.is_empty() && is_stored && heard_of_none_for < AGENT_PATIENCE {
+    if !silent.is_empty() && is_stored && silent_for < AGENT_PATIENCE {
         status.phase = MigrationPhase::Planning;
-        let message = format!("waiting for the agents of {}", counted("node", "nodes", &silent));
+        let message = format!("waiting for agents on {}", counted("node", "nodes", &silent));
         wait(status, WaitReason::AgentSilent, message);
         return Ok(());
     }
     if let Some(message) = kind.unfinished(&facts) {
-        say_unfinished(status, message);
+        report_unfinished(status, message);
         return Ok(());
     }
     let (settings, found) = kind.judge(migration, &facts);
@@ -138,8 +138,8 @@ async fn check<K: Kind>(
         status.phase = MigrationPhase::Refused;
         "PlanChanged".clone_into(&mut status.blocked);
         status.message = format!(
-            "the plan changed since it was reviewed: reviewed {reviewed}, now {}. Run `kubectl replumb plan` and \
-             apply again",
+            "the plan changed since its review: hash {reviewed} reviewed, {} now. Run `kubectl replumb plan` and \
+             `kubectl replumb apply` again",
             plan.hash()
         );
         return Ok(());
@@ -151,7 +151,7 @@ async fn check<K: Kind>(
         Desired::Run => start(kind, context, cache, memory, migration, &facts, status, now).await,
         Desired::Plan | Desired::Pause | Desired::Abort | Desired::Rollback => {
             status.phase = MigrationPhase::Planned;
-            "every check allows the migration; nothing has changed. Start it with `kubectl replumb apply`"
+            "all checks allow the migration; no changes made. Start with `kubectl replumb apply`"
                 .clone_into(&mut status.message);
             Ok(())
         }
@@ -169,7 +169,7 @@ fn waits_for_writes(context: &Context, status: &mut MigrationStatus) -> bool {
     true
 }
 
-/// A plan as it is written: what has room in a status, and the parts of the rest.
+/// A plan divided for storage: the part in the status, and the parts in records.
 struct Divided {
     plan: Plan,
     prepare: Vec<Vec<Action>>,
@@ -200,7 +200,7 @@ fn divide(document: &Document) -> Divided {
     }
 }
 
-/// Writes what of the plan a status has no room for into records, and returns the rest.
+/// Writes to records the parts of the plan that exceed the status, and returns the plan for the status.
 async fn write_plan(
     context: &Context,
     memory: &mut Memory,
@@ -218,7 +218,7 @@ async fn write_plan(
     Ok(divided.plan)
 }
 
-/// The last moment before the first change: what is there is saved into the status and into objects beside it, and only then written.
+/// Starts the migration: saves the previous state in the status and in records before any other write.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 async fn start<K: Kind>(
     kind: &K,
@@ -242,7 +242,7 @@ async fn start<K: Kind>(
     status.before_in_records = before.in_records;
     status.phase = MigrationPhase::Preparing;
     status.started_at = Some(now);
-    "cluster-wide objects are written".clone_into(&mut status.message);
+    "writing cluster-wide objects".clone_into(&mut status.message);
     context
         .teller
         .migration(migration, Tone::Normal, "Started", &status.message)
@@ -262,7 +262,7 @@ fn refuse(status: &mut MigrationStatus) {
         [] => "refused".to_owned(),
         [one] => one.line(),
         [first, ..] => format!(
-            "{} checks refuse the migration; the first: {}",
+            "{} checks refuse the migration; first: {}",
             refusals.len(),
             first.line()
         ),
@@ -281,14 +281,14 @@ fn count_failed(context: &Context, checks: &[Check]) {
     }
 }
 
-/// Says what has to be read before anything can be judged.
-fn say_unfinished(status: &mut MigrationStatus, message: String) {
+/// Reports what has to be read before the checks can run.
+fn report_unfinished(status: &mut MigrationStatus, message: String) {
     status.phase = MigrationPhase::Planning;
     status.blocked = String::new();
     status.message = message;
 }
 
-/// Gives every node its part of the plan, and its agent what it needs to judge the host.
+/// Writes to every node its part of the plan, and to its agent what it needs to judge the host.
 async fn write_node_plans<K: Kind>(
     kind: &K,
     context: &Context,
@@ -310,7 +310,7 @@ async fn write_node_plans<K: Kind>(
             spec.plan.clone_from(&node.actions);
             kind.ask(settings, &mut spec);
         } else {
-            // Nobody has anything to do there, or nobody has any more.
+            // No action of the plan concerns this node, or none any more.
             spec.prepare.clear();
             spec.plan.clear();
         }
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_cluster_is_read_again_later_and_agents_are_waited_for_at_once() {
+    fn a_large_cluster_is_read_less_often_except_while_waiting_for_agents() {
         let seconds = |phase, took| recheck(phase, Duration::from_millis(took)).as_secs();
         assert_eq!(seconds(MigrationPhase::Planned, 5), 2);
         assert_eq!(seconds(MigrationPhase::Refused, 900), 18);

@@ -1,4 +1,4 @@
-//! Every pod of the cluster as decisions see it, by node. Whole objects are let go as they arrive.
+//! Every pod of the cluster as decisions see it, by node. Whole objects are dropped on arrival.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ use crate::intern::Interned;
 use crate::lenient::Lenient;
 use crate::own_pods;
 
-/// The pods as a watch tells of them. Cloning shares them.
+/// The pods of a watch. Clones share them.
 #[derive(Clone)]
 pub struct PodStore(Arc<Shared>);
 
 struct Shared {
-    /// Our own namespace.
+    /// The coordinator's namespace.
     namespace: String,
     state: Mutex<State>,
     filled: watch::Sender<bool>,
@@ -30,9 +30,9 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// What readers are given. It is changed in place while none of them holds it, and copied otherwise, node by node.
+    /// The index for readers. Changed in place while no reader holds it, otherwise copied node by node.
     index: Arc<Index>,
-    /// That of a list that has not come to its end. A pod that is known already is shared with `index`.
+    /// The index of an incomplete list. A pod that is already known is shared with `index`.
     listed: Option<Index>,
     interned: Interned,
 }
@@ -40,31 +40,31 @@ struct State {
 /// The pods at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Index {
-    /// By node, in order of namespace and name; those that have no node yet are under the empty name.
+    /// By node, in the order of namespace and name; pods without a node are under the empty name.
     by_node: BTreeMap<Arc<str>, Arc<Pods>>,
-    /// What some of them say besides, by namespace and name.
+    /// Details of some pods, by namespace and name.
     more: BTreeMap<Name, Arc<More>>,
-    /// Those with fields that were not understood, by namespace and name.
+    /// Pods with unreadable fields, by namespace and name.
     odd: BTreeMap<Name, Arc<drain::Pod>>,
-    /// Our own that prove and watch, by namespace and name: they are in none of the above.
+    /// Probe pods and traffic pods of the coordinator, by namespace and name: in none of the maps above.
     own: BTreeMap<Name, Arc<Pod>>,
 }
 
 /// Namespace and name.
 type Name = (String, String);
 
-/// One pod as it is kept.
+/// One pod as it is stored.
 enum Known {
-    /// Of our own that prove and watch.
+    /// A probe pod or traffic pod of the coordinator.
     Own(Name, Box<Pod>),
-    /// Any other.
+    /// Any other pod.
     Other(Box<drain::Pod>, Option<More>),
 }
 
 static NONE: Pods = Pods::new();
 
 impl Index {
-    /// Pods but those of our own that prove and watch, in order of node, namespace and name.
+    /// Pods without the coordinator's probe and traffic pods, in the order of node, namespace and name.
     pub fn pods(&self) -> Pods {
         self.by_node
             .values()
@@ -73,42 +73,42 @@ impl Index {
             .collect()
     }
 
-    /// Those of one node, in order of namespace and name.
+    /// Pods of one node, in the order of namespace and name.
     pub fn on(&self, node: &str) -> &Pods {
         self.by_node.get(node).map_or(&NONE, AsRef::as_ref)
     }
 
-    /// Nodes that have pods, with their pods.
+    /// Nodes with pods, and their pods.
     pub fn by_node(&self) -> impl Iterator<Item = (&str, &Pods)> {
         self.by_node.iter().map(|(node, pods)| (&**node, pods.as_ref()))
     }
 
-    /// Namespaces and names of those that say more, with what they say.
+    /// Namespaces and names of pods with details, and the details.
     pub fn more(&self) -> impl Iterator<Item = (&Name, &More)> {
         self.more.iter().map(|(name, more)| (name, more.as_ref()))
     }
 
-    /// What this pod says besides.
+    /// Details of this pod.
     pub fn more_of(&self, pod: &drain::Pod) -> Option<&More> {
         self.more.get(&name_of(pod)).map(AsRef::as_ref)
     }
 
-    /// Pods with fields that were not understood, in order of namespace and name.
+    /// Pods with unreadable fields, in the order of namespace and name.
     pub fn odd(&self) -> impl Iterator<Item = &drain::Pod> {
         self.odd.values().map(AsRef::as_ref)
     }
 
-    /// Pods of our own that prove and watch.
+    /// Probe pods and traffic pods of the coordinator.
     pub fn own(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.own.values()
     }
 
-    /// Whether it says just this of the pod.
+    /// Whether the index has exactly this content for the pod.
     fn says(&self, pod: &drain::Pod, more: Option<&More>) -> bool {
         self.same(pod).is_some() && self.more_of(pod) == more
     }
 
-    /// The pod that is there, if it is just like this one.
+    /// The known pod, if it is equal to this one.
     fn same(&self, pod: &drain::Pod) -> Option<&Arc<drain::Pod>> {
         let here = self.on(&pod.node);
         let place = here.place(&pod.namespace, &pod.name).ok()?;
@@ -123,10 +123,10 @@ impl Index {
             None => self.more.remove(&name),
         };
         if !pod.node.is_empty() {
-            // It has got its node.
+            // The pod was bound to its node.
             self.take("", &pod.namespace, &pod.name);
         } else if !pod.not_understood.is_empty() {
-            // What cannot be read of it may be its node.
+            // The unreadable field may be its node.
             self.take_anywhere(&pod.namespace, &pod.name, |_| true);
         }
         if pod.not_understood.is_empty() {
@@ -152,7 +152,7 @@ impl Index {
         self.own.insert(name, Arc::new(pod));
     }
 
-    /// Takes a pod out of whatever node has it, if that is `meant`; whether it was there.
+    /// Removes a pod from any node if `meant` accepts it; returns whether it was there.
     fn take_anywhere(&mut self, namespace: &str, name: &str, meant: impl Fn(&drain::Pod) -> bool) -> bool {
         let mut nodes = self.by_node.iter();
         let node = nodes.find_map(|(node, pods)| {
@@ -163,7 +163,7 @@ impl Index {
         node.is_some_and(|node| self.take(&node, namespace, name))
     }
 
-    /// Takes a pod out of this node's; whether it was there.
+    /// Removes a pod from this node; returns whether it was there.
     fn take(&mut self, node: &str, namespace: &str, name: &str) -> bool {
         let Some(here) = self.by_node.get_mut(node) else {
             return false;
@@ -221,7 +221,7 @@ impl State {
             Known::Own(name, _) => index.own.remove(name).is_some(),
             Known::Other(pod, _) => {
                 index.more.remove(&name_of(pod));
-                // The last word of it may have come with its node, or with what cannot be read.
+                // The last event of it may have its node, or unreadable fields.
                 index.take(&pod.node, &pod.namespace, &pod.name)
                     || index.take_anywhere(&pod.namespace, &pod.name, |known| known.uid == pod.uid)
             }
@@ -235,7 +235,7 @@ impl State {
 }
 
 impl PodStore {
-    /// No pods yet. `namespace` is our own.
+    /// An empty store. `namespace` is the coordinator's own.
     pub fn new(namespace: &str) -> Self {
         Self(Arc::new(Shared {
             namespace: namespace.to_owned(),
@@ -244,7 +244,7 @@ impl PodStore {
         }))
     }
 
-    /// Pods that somebody else has.
+    /// A store with these pods.
     pub fn of(namespace: &str, pods: impl IntoIterator<Item = impl Into<Lenient<Pod>>>) -> Self {
         let store = Self::new(namespace);
         for pod in pods {
@@ -253,18 +253,18 @@ impl PodStore {
         store
     }
 
-    /// The pods as they are now. What comes later does not change it.
+    /// The current pods. Later events do not change it.
     pub fn index(&self) -> Arc<Index> {
         Arc::clone(&self.lock().index)
     }
 
-    /// Waits until the first list has come to its end.
+    /// Waits until the first list is complete.
     pub async fn filled(&self) {
-        // The sender lives as long as this does.
+        // The sender lives as long as the store.
         let _ = self.0.filled.subscribe().wait_for(|filled| *filled).await;
     }
 
-    /// Takes in what the watch tells. Whether decisions may read something else now.
+    /// Applies an event of the watch. Returns whether decisions may read something new.
     pub fn keep(&self, event: Event<Lenient<Pod>>) -> bool {
         let mut state = self.lock();
         match event {
@@ -298,7 +298,7 @@ impl PodStore {
         }
     }
 
-    /// Takes out a pod that the API server does not have, whatever the watch has told. Whether it was there.
+    /// Removes a pod that the API server does not have, independent of the watch. Returns whether it was there.
     pub fn forget(&self, pod: &PodName) -> bool {
         let mut state = self.lock();
         let index = Arc::make_mut(&mut state.index);
@@ -321,7 +321,7 @@ impl PodStore {
         )
     }
 
-    // Nothing panics while it holds the lock: what is behind a poisoned one is whole.
+    // No code panics while holding the lock: data behind a poisoned lock is consistent.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_by_node_in_order_of_their_names() {
+    fn pods_are_grouped_by_node_and_sorted_by_name() {
         let index = store(&[pod("c", "a"), pod("b", "b"), pod("a", "a"), pod("d", "")]).index();
         assert_eq!(names_on(&index, "a"), ["a", "c"]);
         assert_eq!(names_on(&index, "b"), ["b"]);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_gets_its_node_is_there_and_nowhere_else() {
+    fn a_bound_pod_is_listed_on_its_node_only() {
         let store = store(&[pod("a", "")]);
         assert!(store.keep(Event::Apply(from(&pod("a", "n")))));
         let index = store.index();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_decision_reads_wakes_no_pass() {
+    fn a_change_of_unused_fields_wakes_no_pass() {
         let store = store(&[pod("a", "n")]);
         let mut again = pod("a", "n");
         again["metadata"]["resourceVersion"] = json!("2");
@@ -398,47 +398,47 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_stays_as_it_was() {
+    fn a_taken_index_does_not_change() {
         let store = store(&[pod("a", "n"), pod("b", "m")]);
         let before = store.index();
         store.keep(Event::Delete(from(&pod("a", "n"))));
         store.keep(Event::Apply(from(&pod("c", "n"))));
         assert_eq!(names_on(&before, "n"), ["a"]);
         assert_eq!(names_on(&store.index(), "n"), ["c"]);
-        // A node without a change is shared.
+        // An unchanged node is shared.
         assert!(Arc::ptr_eq(&before.by_node["m"], &store.index().by_node["m"]));
     }
 
-    /// As the API server tells of a pod whose `metadata.managedFields` a stranger has given a time that our types cannot read.
-    fn out_of_time(mut pod: Value) -> Lenient<Pod> {
+    /// A pod whose `metadata.managedFields` has a time that the types cannot read, as the API server returns it.
+    fn with_unreadable_time(mut pod: Value) -> Lenient<Pod> {
         pod["metadata"]["managedFields"] = json!([{ "manager": "odd", "time": "10000-01-01T00:59:59Z" }]);
         assert!(serde_json::from_value::<Pod>(pod.clone()).is_err());
         serde_json::from_value(pod).unwrap()
     }
 
     #[test]
-    fn a_pod_with_a_time_that_cannot_be_read_changes_and_goes_like_any_other() {
+    fn a_pod_with_an_unreadable_time_is_updated_and_deleted() {
         let store = store(&[pod("a", "n"), pod("b", "n")]);
         let mut finished = pod("a", "n");
         finished["status"]["phase"] = json!("Failed");
-        assert!(store.keep(Event::Apply(out_of_time(finished.clone()))));
+        assert!(store.keep(Event::Apply(with_unreadable_time(finished.clone()))));
         let index = store.index();
         assert!(index.on("n").iter().next().unwrap().finished);
         assert_eq!(
             index.odd().count(),
             0,
-            "all of it that decisions read is understood"
+            "all fields that decisions read are readable"
         );
-        assert!(store.keep(Event::Delete(out_of_time(finished))));
+        assert!(store.keep(Event::Delete(with_unreadable_time(finished))));
         assert_eq!(names_on(&store.index(), "n"), ["b"]);
         store.keep(Event::Init);
-        store.keep(Event::InitApply(out_of_time(pod("c", "m"))));
+        store.keep(Event::InitApply(with_unreadable_time(pod("c", "m"))));
         assert!(store.keep(Event::InitDone));
         assert_eq!(names_on(&store.index(), "m"), ["c"]);
     }
 
     #[test]
-    fn a_pod_whose_node_cannot_be_read_is_there_once_and_goes() {
+    fn a_pod_with_an_unreadable_node_is_kept_once_and_deleted() {
         let unreadable = || {
             let mut pod = pod("a", "n");
             pod["spec"]["nodeName"] = json!(7);
@@ -455,7 +455,7 @@ mod tests {
                 "spec.nodeName: found invalid type: integer `7`, expected a string, needed a value that the coordinator can read"
             ]
         );
-        // Its last word comes without its node, whatever was known of it before.
+        // The last event has no readable node, unlike the one before.
         store.keep(Event::Apply(from(&pod("a", "n"))));
         assert!(store.keep(Event::Delete(unreadable())));
         assert!(store.index().pods().is_empty());
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_the_watch_has_lost_is_forgotten_by_its_uid() {
+    fn a_pod_missed_by_the_watch_is_forgotten_by_its_uid() {
         let store = store(&[pod("a", "n")]);
         let name = |uid: &str| PodName {
             namespace: "shop".to_owned(),
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_shares_what_is_known_and_ends_what_is_gone() {
+    fn a_new_list_shares_known_pods_and_drops_missing_ones() {
         let store = store(&[pod("a", "n"), pod("b", "n"), pod("c", "n")]);
         let before = store.index();
         assert!(!store.keep(Event::Init));
@@ -489,14 +489,14 @@ mod tests {
         for pod in [pod("a", "n"), other] {
             assert!(!store.keep(Event::InitApply(from(&pod))));
         }
-        assert_eq!(store.index().pods().len(), 3, "the list has not come to its end");
+        assert_eq!(store.index().pods().len(), 3, "the list is not complete");
         assert!(store.keep(Event::InitDone));
         let after = store.index();
         assert_eq!(names_on(&after, "n"), ["a", "b"]);
         let at = |index: &Index, place| Arc::clone(index.on("n").shared().nth(place).unwrap());
         assert!(Arc::ptr_eq(&at(&before, 0), &at(&after, 0)));
         assert_eq!(at(&after, 1).uid, "another");
-        // The same once more: nobody is woken.
+        // An equal list wakes no pass.
         store.keep(Event::Init);
         for pod in &after.pods() {
             let mut same = self::pod(&pod.name, "n");
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_breaks_off_counts_for_nothing() {
+    fn an_interrupted_list_is_ignored() {
         let store = store(&[pod("a", "n")]);
         store.keep(Event::Init);
         store.keep(Event::InitApply(from(&pod("b", "n"))));
@@ -518,13 +518,13 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_our_own_that_watch_are_apart() {
+    fn probe_and_traffic_pods_are_kept_apart() {
         let ours = own("traffic", names::TRAFFIC_COMPONENT);
         let store = store(&[ours.clone(), own("agent", "agent")]);
         let index = store.index();
         assert_eq!(names_on(&index, "a"), ["agent"]);
         assert_eq!(index.own().count(), 1);
-        // Who takes the label off makes it a pod like any other.
+        // Without the label it is a pod like any other.
         let mut plain = ours;
         plain["metadata"]["labels"] = json!({});
         store.keep(Event::Apply(from(&plain)));
@@ -534,14 +534,14 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_pod_with_our_label_is_a_strangers() {
+    fn a_foreign_pod_with_the_component_label_is_foreign() {
         let mut pod = pod("x", "n");
         pod["metadata"]["labels"] = json!({ names::COMPONENT_LABEL: names::PROBE_COMPONENT });
         let index = store(&[pod]).index();
         assert_eq!((index.own().count(), names_on(&index, "n").len()), (0, 1));
     }
 
-    /// An ordinary pod: two containers, 14 variables each, probes; about 12 KB of JSON.
+    /// An ordinary pod: two containers with 14 variables each and probes; about 12 KB of JSON.
     fn ordinary(number: usize) -> Vec<u8> {
         let variables: Vec<Value> = (0..14)
             .map(|index| json!({ "name": format!("SETTING_NUMBER_{index}"), "value": format!("https://service-{index}.shop.svc:8443/path") }))
@@ -598,9 +598,9 @@ mod tests {
             * 1024
     }
 
-    /// `cargo test -p coordinator --lib pod_index::tests::memory -- --ignored --nocapture --exact`, whose figures docs/limits.md has.
+    /// `cargo test -p coordinator --lib pod_index::tests::memory -- --ignored --nocapture --exact`; docs/limits.md has the results.
     #[test]
-    #[ignore = "a benchmark: it takes memory and time"]
+    #[ignore = "a benchmark that needs memory and time"]
     fn memory() {
         let store = PodStore::new("replumb-system");
         let before = anonymous();
@@ -628,13 +628,13 @@ mod tests {
                 serde_json::from_slice(&ordinary(number)).unwrap(),
             ));
         }
-        assert!(!store.keep(Event::InitDone), "the same list wakes nobody");
+        assert!(!store.keep(Event::InitDone), "an equal list wakes no pass");
         let more = anonymous() - before;
-        println!("after a new list of all: {} MiB", more >> 20);
+        println!("after a repeated list: {} MiB", more >> 20);
         let started = std::time::Instant::now();
         let index = store.index();
         println!(
-            "a look at all of it: {:?}; all of them as a list: ",
+            "reading the index: {:?}; all pods as a list: ",
             started.elapsed()
         );
         let pods = index.pods();

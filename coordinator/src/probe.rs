@@ -1,4 +1,4 @@
-//! Proving a node's pod network: a pod on it, reached from an old and a new node.
+//! Proof of a node's pod network: a pod on the node, reached from a node on the old and one on the new network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,20 +16,20 @@ use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
 
-/// Who probes whom in this pass.
+/// Targets and probers of this pass.
 #[derive(Debug, Default)]
 pub struct Probes {
-    /// Targets by the node that probes them: what every `NodeMigration` of this Migration should have.
+    /// Targets by probing node: the wanted probes of every `NodeMigration` of this Migration.
     pub wanted: BTreeMap<String, Vec<ProbeTarget>>,
-    /// Probers by the node that is proved.
+    /// Probers by proved node.
     pub probers: BTreeMap<String, Vec<Prober>>,
 }
 
-/// Chooses who probes the nodes that have a probe pod, and collects the results so far.
+/// Chooses probers for the nodes with a probe pod, and collects their results.
 ///
-/// One node that is still on the old network (`is_old`) and one that is done, each by chance and anew for each probe pod: the cost
-/// stays the same however large the cluster is, and no node proves all the others. Where neither exists, any other Ready node; on
-/// a cluster of one, the node itself. A node that was asked for this probe pod stays its prober as long as it can.
+/// Probers are one node on the old network (`is_old`) and one finished node, chosen at random for each probe pod: the cost does
+/// not depend on the size of the cluster, and no node proves all the others. If neither exists, any other Ready node is chosen;
+/// in a cluster of one node, the node itself. A node that was asked for this probe pod stays its prober while it can.
 pub fn choose(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> Probes {
     let mut probes = Probes::default();
     let is_proved = |node: &&String| {
@@ -84,7 +84,7 @@ fn usable(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> BTree
         node.is_some_and(|node| facts::nodes::is_ready(node)) && snapshot.agent_ready(name)
     };
     let nodes = snapshot.node_migrations.iter();
-    // One that has said nothing, or nothing that is understood, would answer no question either.
+    // An agent without a readable report could not answer either.
     let nodes = nodes.filter(|(name, object)| object.status.is_some() && is_usable(name));
     nodes
         .map(|(name, object)| {
@@ -100,7 +100,7 @@ fn usable(snapshot: &Snapshot, is_old: impl Fn(&NodeMigration) -> bool) -> BTree
         .collect()
 }
 
-/// Nodes that are asked to reach a probe pod, by the UID of the pod.
+/// Nodes that are asked to probe, by the UID of the probe pod.
 fn asked(snapshot: &Snapshot) -> BTreeMap<&str, Vec<&str>> {
     let mut asked: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, object) in &snapshot.node_migrations {
@@ -111,7 +111,7 @@ fn asked(snapshot: &Snapshot) -> BTreeMap<&str, Vec<&str>> {
     asked
 }
 
-/// What probers are chosen of: one look at the cluster for all probe pods.
+/// Candidates for probers: one read of the cluster for all probe pods.
 struct Chance<'pass> {
     usable: BTreeMap<&'pass str, Side>,
     asked: BTreeMap<&'pass str, Vec<&'pass str>>,
@@ -141,7 +141,7 @@ impl Chance<'_> {
     }
 }
 
-/// Each address of the pod: one of each family that pods have.
+/// Each address of the pod, one of each family.
 fn targets(node: &str, pod: &Pod) -> Vec<ProbeTarget> {
     let Some(pod_uid) = pod.uid() else {
         return Vec::new();
@@ -171,7 +171,7 @@ fn result(snapshot: &Snapshot, prober: &str, side: &'static str, target: &ProbeT
     }
 }
 
-/// Gives every agent the targets that it should probe now, and takes back the others.
+/// Gives every agent its current targets, and removes the others.
 pub fn ask_probers(snapshot: &Snapshot, probes: &Probes, drafts: &mut Drafts) {
     for (node, object) in &snapshot.node_migrations {
         let wanted = probes.wanted.get(node).map(Vec::as_slice).unwrap_or_default();
@@ -181,7 +181,7 @@ pub fn ask_probers(snapshot: &Snapshot, probes: &Probes, drafts: &mut Drafts) {
     }
 }
 
-/// A probe pod whose node is done or not in work any more has served, and one whose network goes (`outlived`).
+/// Deletes probe pods whose node is finished, left the rollout, or loses its network (`outlived`).
 pub async fn delete_spent_probe_pods(
     context: &Context,
     snapshot: &Snapshot,
@@ -200,7 +200,7 @@ pub async fn delete_spent_probe_pods(
     Ok(())
 }
 
-/// Creates the probe pod of a node. It is bound to the node directly: the node is cordoned.
+/// Creates the probe pod of a node, bound to the node directly because the node is cordoned.
 pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Result<(), WriteError> {
     let name = node.name_any();
     let pod = json!({
@@ -225,8 +225,8 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
             "containers": [{
                 "name": "echo",
                 "image": context.agent_image,
-                // The image is on the node already, since the agent runs from it: nothing is pulled while
-                // the node's network changes (R39).
+                // The agent runs from this image, so the node has it: no pull happens while the
+                // network of the node changes (R39).
                 "imagePullPolicy": "Never",
                 "args": ["echo", "--port", names::PROBE_PORT.to_string()],
                 "env": [{ "name": "POD_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }],
@@ -235,7 +235,7 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
                     "tcpSocket": { "port": names::PROBE_PORT },
                     "periodSeconds": 1,
                 },
-                // What a hostile pod sends costs the node no more than this.
+                // A hostile sender costs the node at most this.
                 "resources": {
                     "requests": { "cpu": "1m", "memory": "8Mi" },
                     "limits": { "cpu": "500m", "memory": "32Mi" },
@@ -255,7 +255,7 @@ pub async fn create(context: &Context, migration: &Migration, node: &Node) -> Re
     own_pods::create(context, &format!("probe pod for node {name}"), pod).await
 }
 
-/// The probe pod as the decision sees it: it has an address once it is Ready.
+/// The probe pod as the decision sees it: with an address once it is Ready.
 pub fn probe_pod(pod: &Pod) -> ProbePod {
     let status = pod.status.clone().unwrap_or_default();
     let ready = facts::pods::is_ready(pod);
@@ -308,7 +308,7 @@ mod tests {
         format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
     }
 
-    /// A Node with its agent; `finished`: it is on the new network.
+    /// A Node with its agent; on the new network if `finished`.
     fn node(api: &FakeApi, name: &str, finished: bool) {
         api.put(
             &format!("/api/v1/nodes/{name}"),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prober_stays_the_same_although_nodes_join_and_changes_when_it_cannot_probe() {
+    fn a_prober_stays_when_nodes_join_and_is_replaced_when_unready() {
         let api = FakeApi::default();
         node(&api, "proved", false);
         probe_pod_on(&api, "proved");
@@ -366,8 +366,8 @@ mod tests {
         for number in 0..40 {
             node(&api, &format!("joined-{number:02}"), number % 2 == 0);
         }
-        assert_eq!(probers(&api, "proved"), both, "asked already");
-        // It is in work itself now.
+        assert_eq!(probers(&api, "proved"), both, "already asked");
+        // The prober is not Ready any more.
         api.edit(
             "/api/v1/nodes/old",
             &json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } }),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn each_probe_pod_has_probers_by_chance() {
+    fn probers_are_spread_over_nodes() {
         let api = FakeApi::default();
         for number in 0..40 {
             node(&api, &format!("n-{number:02}"), false);

@@ -1,4 +1,4 @@
-//! Reading what no watch brings, for checks. Changes nothing.
+//! Reads of objects without a watch, for checks. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::facts::workloads::NAME_SERVERS;
 use crate::snapshot::has_agent;
 use crate::write::WriteError;
 
-/// So many reads by name are under way at the same time.
+/// Number of concurrent reads by name.
 const AT_ONCE: usize = 16;
 
-/// `NodeMigration`s whose agent is Ready: what an agent said before it died is no fact any more.
+/// `NodeMigration`s whose agent is Ready: reports of an agent that is gone are not facts.
 pub fn reports<'objects>(
     context: &Context,
     cache: &Cache,
@@ -48,7 +48,7 @@ pub fn reports<'objects>(
         .collect()
 }
 
-/// One part of every report, by node; an agent that has not said it is not in it.
+/// One part of every report, by node; without nodes whose agent has not reported it.
 pub fn said_by_agents<T>(
     reports: &[&NodeMigration],
     part: impl Fn(&NodeMigrationStatus) -> Option<T>,
@@ -59,7 +59,7 @@ pub fn said_by_agents<T>(
         .collect()
 }
 
-/// The `ConfigMap`s of these namespaces and names, as far as they exist.
+/// The existing `ConfigMap`s of these namespaces and names.
 pub async fn config_maps(
     context: &Context,
     wanted: BTreeSet<(String, String)>,
@@ -67,7 +67,7 @@ pub async fn config_maps(
     by_name(context, wanted).await
 }
 
-/// The objects of a kind with these namespaces and names that are there, in this order.
+/// The existing objects of a kind with these namespaces and names, in this order.
 async fn by_name<K>(
     context: &Context,
     names: impl IntoIterator<Item = (String, String)>,
@@ -88,14 +88,14 @@ where
     Ok(found.into_iter().flatten().collect())
 }
 
-/// The Node of this name, if there is one.
+/// The Node of this name, if it exists.
 pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteError> {
     answers::get_opt(&Api::<Node>::all(client.clone()), name)
         .await
         .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
 }
 
-/// Every object of a kind; `what` says in errors which. For kinds of which little is left out.
+/// Every object of a kind; `what` names the kind in errors. For kinds of which most fields are used.
 pub async fn list<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
@@ -103,7 +103,8 @@ where
     each(context, what, Some).await
 }
 
-/// What `choose` takes of each object of a kind; `what` says in errors which. One page of objects is in memory at a time.
+/// Collects what `choose` returns for each object of a kind; `what` names the kind in errors. One page of objects is in memory at
+/// a time.
 pub async fn each<K, T>(
     context: &Context,
     what: &str,
@@ -127,20 +128,20 @@ pub async fn name_services(context: &Context) -> Result<Vec<Service>, WriteError
     list.map_err(|source| WriteError::of("listing", "Services of the name servers", source))
 }
 
-/// Every object of a kind that not every cluster serves: none then.
+/// Every object of a kind that some clusters do not serve: empty there.
 pub async fn list_if_served<K>(context: &Context, what: &str) -> Result<Vec<K>, WriteError>
 where
     K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
     let api: Api<K> = Api::all(context.client.clone());
     match pages(&api, ListParams::default(), Some).await {
-        // A resource that nobody serves is answered with a plain text, without the reason NotFound.
+        // An unknown resource is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
         list => list.map_err(|source| WriteError::of("listing", what, source)),
     }
 }
 
-/// Every webhook configuration, and the Services that answer for those that fail closed.
+/// Every webhook configuration, and the Services behind those that fail closed.
 #[derive(Clone, Debug, Default)]
 pub struct Webhooks {
     validating: Vec<ValidatingWebhookConfiguration>,
@@ -149,14 +150,14 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// Those that fail closed, with the pods behind them. `pods` are those of the cluster.
+    /// Webhooks that fail closed, with the pods behind them. `pods` are all pods of the cluster.
     pub fn behind(&self, pods: &Pods) -> Vec<Webhook> {
         facts::webhooks::webhooks(&self.validating, &self.mutating, &self.services, pods)
     }
 }
 
-/// Every webhook configuration, and the Services that answer for those that fail closed. A cluster may have thousands of Services: these are
-/// read by name.
+/// Every webhook configuration, and the Services behind those that fail closed. A cluster may have thousands of Services, so
+/// these are read by name.
 pub async fn webhooks(context: &Context) -> Result<Webhooks, WriteError> {
     let (validating, mutating) = tokio::try_join!(
         list(context, "ValidatingWebhookConfigurations"),
@@ -170,23 +171,23 @@ pub async fn webhooks(context: &Context) -> Result<Webhooks, WriteError> {
     })
 }
 
-/// Plural names that Calico's group serves; none when the group is not there.
+/// Plural names that Calico's group serves; empty without the group.
 pub async fn calico_resources(context: &Context) -> Result<BTreeSet<String>, WriteError> {
     match context.client.list_api_group_resources(API_VERSION).await {
         Ok(list) => Ok(list.resources.into_iter().map(|resource| resource.name).collect()),
-        // A group that nobody serves is answered with a plain text, without the reason NotFound.
+        // An unknown group is answered with plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(BTreeSet::new()),
         Err(source) => Err(WriteError::of("listing", API_VERSION, source)),
     }
 }
 
-/// How the API server has the policies that bound coordinator and agents.
+/// The state of the admission policies that restrict coordinator and agents.
 pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>, WriteError> {
     let (policies, bindings) = tokio::try_join!(
         list_if_served::<ValidatingAdmissionPolicy>(context, "ValidatingAdmissionPolicies"),
         list_if_served::<ValidatingAdmissionPolicyBinding>(context, "ValidatingAdmissionPolicyBindings"),
     )?;
-    let there: BTreeSet<String> = policies.iter().map(ResourceExt::name_any).collect();
+    let existing: BTreeSet<String> = policies.iter().map(ResourceExt::name_any).collect();
     let denied: BTreeSet<&str> = bindings
         .iter()
         .filter_map(|binding| binding.spec.as_ref())
@@ -198,7 +199,7 @@ pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>
         })
         .filter_map(|spec| spec.policy_name.as_deref())
         .collect();
-    let state = |name: &str| match (there.contains(name), denied.contains(name)) {
+    let state = |name: &str| match (existing.contains(name), denied.contains(name)) {
         (false, _) => PolicyState::Absent,
         (true, false) => PolicyState::Unbound,
         (true, true) => PolicyState::Bound,
@@ -206,7 +207,7 @@ pub async fn policies(context: &Context) -> Result<BTreeMap<String, PolicyState>
     Ok(POLICIES.map(|name| (name.to_owned(), state(name))).into())
 }
 
-/// What the API server says that we may do, in every namespace.
+/// Permissions of the coordinator in every namespace, as the API server reports them.
 pub async fn permissions(
     context: &Context,
     wanted: &[Permission],
@@ -214,7 +215,7 @@ pub async fn permissions(
     permissions_in(context, wanted, "").await
 }
 
-/// What it says that we may do in this namespace.
+/// Permissions of the coordinator in this namespace.
 pub async fn permissions_in(
     context: &Context,
     wanted: &[Permission],
@@ -241,7 +242,7 @@ pub async fn permissions_in(
         let answer = reviews
             .create(&PostParams::default(), &review)
             .await
-            .map_err(|source| WriteError::of("asking for permission to", &name, source))?;
+            .map_err(|source| WriteError::of("checking permission to", &name, source))?;
         answers.insert(name, answer.status.is_some_and(|status| status.allowed));
     }
     Ok(answers)
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_list_is_read_page_by_page_and_anew_where_it_has_become_too_old() {
+    async fn a_long_list_is_paged_and_restarted_after_its_token_expired() {
         let api = FakeApi::default();
         let all: Vec<String> = (0..=2 * PAGE).map(|number| format!("web-{number:03}")).collect();
         for name in &all {
@@ -285,7 +286,7 @@ mod tests {
         assert_eq!(
             read.len(),
             7,
-            "twice a page and the next one in vain, and all three"
+            "two attempts of one page and an expired one, then three pages"
         );
         assert!(read.iter().all(|read| read.contains("limit=")), "{read:?}");
         api.expire_pages(usize::MAX);
@@ -297,9 +298,9 @@ mod tests {
         assert_eq!(api.take_reads().len(), 8);
     }
 
-    /// 40 of 1 MiB each, in a list of small ones: no page holds more than a few of them.
+    /// 40 objects of 1 MiB each in a list of small ones: no page has more than a few of them.
     #[tokio::test]
-    async fn large_objects_come_on_small_pages() {
+    async fn large_objects_are_read_in_small_pages() {
         let api = FakeApi::default();
         let all: Vec<String> = (0..60).map(|number| format!("web-{number:03}")).collect();
         for (number, name) in all.iter().enumerate() {
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_with_a_time_that_cannot_be_read_is_in_its_list_like_any_other() {
+    async fn objects_with_unreadable_times_are_listed() {
         let api = FakeApi::default();
         for (name, time) in [
             ("early", "-0001-12-31T23:00:00Z"),

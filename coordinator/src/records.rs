@@ -1,4 +1,4 @@
-//! Records: what a Migration has to remember and is too much for its own object. They are read once and kept in memory, and each
+//! Records: data of a Migration that exceeds its own object. Records are read once and kept in memory, and each
 //! write carries the version that was read.
 
 use std::collections::BTreeMap;
@@ -14,29 +14,29 @@ use service_cidr::host::Question;
 use crate::own_pods;
 use crate::write::{WriteError, describe, patch_as_read, post_parameters};
 
-/// Records of one Migration, as they are stored.
+/// Stored records of one Migration.
 #[derive(Debug, Default)]
 pub struct Records {
-    /// UID of the Migration that they were read of; `None` before.
+    /// UID of the Migration whose records were read; `None` before.
     read_of: Option<String>,
     found: BTreeMap<(Holds, u32), MigrationRecord>,
 }
 
-/// What one record holds.
+/// Content of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Actions of a plan.
     Actions(Vec<Action>),
     /// Services with their addresses.
     Services(Vec<ServiceRecord>),
-    /// Ports that agents look for.
+    /// Ports that agents check.
     ExpectedPorts(Question),
     /// A part of the text of a key.
     Text(String, String),
 }
 
 impl Records {
-    /// Reads the records of this Migration, unless they are known.
+    /// Reads the records of this Migration, unless they are loaded.
     pub async fn load(&mut self, client: &Client, migration: &Migration) -> Result<(), WriteError> {
         let uid = migration.uid().unwrap_or_default();
         if self.read_of.as_ref() == Some(&uid) {
@@ -58,18 +58,18 @@ impl Records {
         Ok(())
     }
 
-    /// Knows nothing any more: somebody else may write them from now on.
+    /// Forgets all records: another coordinator may write them from now on.
     pub fn forget(&mut self) {
         *self = Self::default();
     }
 
-    /// The records that hold this, in order.
+    /// The records of this content, in order.
     pub fn holding(&self, holds: Holds) -> impl Iterator<Item = &MigrationRecordSpec> {
         let all = self.found.range((holds, 0)..=(holds, u32::MAX));
         all.map(|(_, record)| &record.spec)
     }
 
-    /// Makes the records that hold this hold these parts and no others. What is so already is not written.
+    /// Stores exactly these parts for this content. Unchanged parts are not written.
     pub async fn write(
         &mut self,
         client: &Client,
@@ -80,7 +80,7 @@ impl Records {
         self.load(client, migration).await?;
         let written = self.write_all(client, migration, holds, parts).await;
         if written.is_err() {
-            // Somebody else may have written: the next pass reads what is there.
+            // Another writer may have changed them: the next pass reads them again.
             self.forget();
         }
         written
@@ -154,7 +154,7 @@ async fn create(
     };
     match api.create(&post_parameters(), &object).await {
         Ok(made) => Ok(made),
-        // Somebody else has made it since this Migration's were read.
+        // Another writer created it since the records were read.
         Err(kube::Error::Api(status)) if status.is_already_exists() => Err(WriteError::Conflict {
             attempt: "creating".to_owned(),
             object: what,
@@ -163,7 +163,7 @@ async fn create(
     }
 }
 
-/// Deletes a record as it was read; one that is gone is deleted.
+/// Deletes a record as read; a missing record is not an error.
 async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<(), WriteError> {
     let parameters = DeleteParams {
         preconditions: Some(Preconditions {
@@ -199,22 +199,22 @@ fn spec(migration: &Migration, holds: Holds, part: u32, content: Content) -> Mig
     spec
 }
 
-/// What a status has room for of what was there before, in bytes.
+/// Most bytes in a status of one value of the previous state.
 const BEFORE_BYTES: usize = 16 * 1024;
-/// A part of a text, in bytes: in JSON it may become twice as long.
+/// Bytes of one part of a text: JSON may double the length.
 const TEXT_BYTES: usize = MOST_BYTES / 2;
 
-/// What was there before the first change, as a status has it, and the parts of what is too long for it.
+/// State before the first change: the values in the status, and the parts of longer ones.
 pub struct Before {
-    /// What stands in the status.
+    /// Values in the status.
     pub inline: BTreeMap<String, String>,
-    /// What is in records: key → length of the text.
+    /// Values in records: key → length of the text.
     pub in_records: BTreeMap<String, u64>,
-    /// What those hold.
+    /// Content of those records.
     pub parts: Vec<Content>,
 }
 
-/// Divides what was there before the first change.
+/// Divides the state before the first change.
 pub fn divide(before: BTreeMap<String, String>) -> Before {
     let mut divided = Before {
         inline: BTreeMap::new(),
@@ -239,7 +239,7 @@ pub fn divide(before: BTreeMap<String, String>) -> Before {
     divided
 }
 
-/// What was there before the first change, all of it; an error is the key of a text that is not as it was written.
+/// The complete state before the first change; an error is the key of a text that is not as written.
 pub fn assemble(
     inline: &BTreeMap<String, String>,
     in_records: &BTreeMap<String, u64>,
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_what_differs_is_written_and_who_comes_next_reads_the_same() {
+    async fn changed_records_are_written_and_a_successor_reads_them() {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
@@ -316,7 +316,7 @@ mod tests {
         let owner =
             api.get(&format!("{RECORDS}/m-1-before-0")).unwrap()["metadata"]["ownerReferences"][0].clone();
         assert_eq!(owner["uid"], "m-1");
-        // Another Migration's are not its own.
+        // Records of another Migration are not loaded.
         let mut other = migration.clone();
         other.metadata.uid = Some("m-2".to_owned());
         next.load(&client, &other).await.unwrap();
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_wrote_meanwhile_is_not_written_over() {
+    async fn a_concurrent_write_is_not_overwritten() {
         let (api, migration) = server();
         let client = api.client();
         let (mut ours, mut others) = (Records::default(), Records::default());
@@ -338,7 +338,7 @@ mod tests {
                 .write(&client, &migration, Holds::Before, texts(wanted))
                 .await;
             if let Ok(()) = refused {
-                // The second time it was read what is there.
+                // The second attempt has read the existing records.
                 assert_eq!(read(&ours), ["mine"]);
                 return;
             }
@@ -348,11 +348,11 @@ mod tests {
                 "theirs"
             );
         }
-        panic!("what is there is never read");
+        panic!("the existing records are never read");
     }
 
     #[tokio::test]
-    async fn what_was_there_before_is_the_same_again_however_long() {
+    async fn previous_state_of_any_length_is_restored() {
         let (api, migration) = server();
         let client = api.client();
         let before = BTreeMap::from([
@@ -376,7 +376,7 @@ mod tests {
         api.remove(&format!("{RECORDS}/m-1-before-1"));
         let mut next = Records::default();
         next.load(&client, &migration).await.unwrap();
-        let torn = assemble(&divided.inline, &divided.in_records, &next);
-        assert_eq!(torn.unwrap_err(), "long");
+        let incomplete = assemble(&divided.inline, &divided.in_records, &next);
+        assert_eq!(incomplete.unwrap_err(), "long");
     }
 }

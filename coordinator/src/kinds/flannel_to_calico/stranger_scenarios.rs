@@ -234,7 +234,7 @@ async fn a_status_is_published_although_the_time_of_the_pass_is_over(#[values(fa
     turn(&api, back);
     let held = if back { "b" } else { "a" };
     api.hang(&format!("{NODES}/{held}"));
-    let words = format!("a pass was given up with Node {held}, after 60 s; it is tried again");
+    let words = format!("a pass timed out after 60 s, at Node {held}; the coordinator retries");
     passes_of_one(&api, 10, || message(&api).contains(&words)).await;
     assert_eq!(status(&api)["blocked"], "RequestRefused");
 }

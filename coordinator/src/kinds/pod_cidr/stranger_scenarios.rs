@@ -699,7 +699,7 @@ async fn a_status_is_published_although_an_object_changes_all_the_time(#[case] i
     }
     let conflict = conflict.expect("a pass that did not come to its end");
     assert!(conflict.is_conflict(), "{conflict}");
-    let words = format!("{}; it is tried again", conflict.words());
+    let words = format!("{}; the coordinator retries", conflict.words());
     assert_eq!(status(&api)["message"], words.as_str(), "{:#}", status(&api));
     api.refuse(None);
     run_until(&api, if is_back { "RolledBack" } else { "Completed" }).await;
