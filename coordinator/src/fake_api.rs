@@ -1,6 +1,6 @@
-//! An API server of the tests' own, in memory: it stores objects, merges patches, refuses a stale resourceVersion, an
-//! eviction of another UID and, of a strict write, fields that it does not know; it writes down every change, and can go away
-//! after any of them. Defaults and admission are not in it: the tests against the real API server have those.
+//! A fake API server for tests, in memory: it stores objects, merges patches, and refuses a stale resourceVersion, an
+//! eviction of another UID and, in strict writes, unknown fields; it records every change, and can become unreachable
+//! after any of them. Defaults and admission are missing: tests against the real API server have those.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -32,28 +32,28 @@ use crate::tell::Teller;
 use crate::words::Pace;
 use crate::workload_store::WorkloadStore;
 
-/// What our own objects' paths begin with.
+/// Prefix of the paths of replumb's objects.
 const OUR_GROUP: &str = "/apis/replumb.dev/";
-/// The path of the Migration that is under way.
+/// The path of the active Migration.
 pub const MIGRATION: &str = "/apis/replumb.dev/v1alpha1/migrations/m";
 
-/// How many passes a walk has at most.
+/// Most passes of a walk.
 const PASSES: usize = 200;
-/// How often the others move at most until they have done what is written.
+/// Most moves of other components until their writes are finished.
 const MOVES: usize = 50;
 
-/// What an owner writes to an object: a merge patch (RFC 7386) from the number of the edit.
+/// The edit of an owner of an object: a merge patch (RFC 7386) from the number of the edit.
 pub type Edit = fn(usize) -> Value;
 
-/// The server. Cloning shares it.
+/// The server. Clones share it.
 #[derive(Clone, Default)]
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
-    /// Made once: a test that crashes after each write runs thousands of passes.
+    /// Created once: a test that crashes after each write runs thousands of passes.
     tools: Arc<OnceLock<Tools>>,
 }
 
-/// What a coordinator keeps from pass to pass.
+/// State that a coordinator keeps between passes.
 struct Tools {
     client: Client,
     metrics: Arc<Metrics>,
@@ -66,32 +66,32 @@ struct State {
     version: u64,
     /// Changes in order: `PATCH /api/v1/nodes/a {"metadata":…}`.
     changes: Vec<(String, Value)>,
-    /// Reads in order: `GET /api/v1/nodes/a`, and of a collection `LIST /api/v1/nodes?labelSelector=…`.
+    /// Reads in order: `GET /api/v1/nodes/a`, and for a collection `LIST /api/v1/nodes?labelSelector=…`.
     reads: Vec<String>,
-    /// Events, told apart from changes.
+    /// Events, kept apart from changes.
     events: Vec<(String, Value)>,
-    /// Changes of what begins so are refused, each with these words.
+    /// Prefixes of paths whose changes are refused, each with a message.
     refused: BTreeMap<String, String>,
-    /// The same of those changes alone that this is said of.
+    /// The same, limited to some of the changes.
     denials: Vec<Denial>,
-    /// Reads of what begins so are refused, each with these words.
+    /// Prefixes of paths whose reads are refused, each with a message.
     unreadable: BTreeMap<String, String>,
-    /// Requests for what begins so get no answer; how many have come.
+    /// Prefixes of paths whose requests get no answer; and the number of such requests.
     hung: Option<String>,
     hanging: usize,
-    /// Grace periods that evictions asked for, by path of the pod.
+    /// Grace periods of requested evictions, by path of the pod.
     grace_periods: BTreeMap<String, i64>,
-    /// Once, right after a change that begins so, somebody else makes another: path and patch.
+    /// Once, right after a change with this prefix, another writer makes a change: path and patch.
     meddling: Option<(String, String, Value)>,
-    /// Owners who edit an object right before each change of it: path, changes so far, and what the next edit says.
+    /// Owners who edit an object right before each change of it: path, number of changes so far, and the next edit.
     restless: Vec<(String, usize, Edit)>,
-    /// How often no list is there any more when its next page is asked for.
+    /// How often a list is expired when its next page is requested.
     expires_pages: usize,
-    /// After this many changes more the server is away.
+    /// Changes until the server becomes unreachable.
     budget: Option<usize>,
 }
 
-/// Changes of what begins so are refused where `is_meant` says so of the patch.
+/// Refusal of changes with a prefix, if `is_meant` accepts the patch.
 #[derive(Clone)]
 struct Denial {
     path: String,
@@ -107,7 +107,7 @@ impl FakeApi {
         state.store(path, object);
     }
 
-    /// Puts the Migration that is under way.
+    /// Puts the active Migration.
     pub fn put_migration(&self, spec: &Value, status: &MigrationStatus) {
         self.put(
             MIGRATION,
@@ -124,19 +124,19 @@ impl FakeApi {
         self.state.lock().unwrap().objects.get(path).cloned()
     }
 
-    /// Changes an object as somebody else would.
+    /// Changes an object like another writer.
     pub fn edit(&self, path: &str, patch: &Value) {
         let mut state = self.state.lock().unwrap();
         let mut object = state
             .objects
             .get(path)
             .cloned()
-            .unwrap_or_else(|| panic!("there is no {path}"));
+            .unwrap_or_else(|| panic!("{path}: not found"));
         merge(&mut object, patch);
         state.store(path, object);
     }
 
-    /// Gives every object times that our types cannot read, in each place where a client may write one: as the API server tells
+    /// Gives every object unreadable times, in each field where a client may write one, as the API server returns
     /// `9999-12-31T23:59:59-01:00`.
     pub fn put_times_out_of_reach(&self) {
         let times = json!([{ "manager": "odd", "operation": "Update", "time": "10000-01-01T00:59:59Z" }]);
@@ -163,25 +163,25 @@ impl FakeApi {
         }
     }
 
-    /// Events that were written, each with its call.
+    /// Written Events, each with its call.
     pub fn events(&self) -> Vec<(String, Value)> {
         self.state.lock().unwrap().events.clone()
     }
 
-    /// Once, right after a change that begins so (`PATCH /api/v1/nodes/a`), somebody else merges this into another object.
+    /// Once, right after a change with this prefix (`PATCH /api/v1/nodes/a`), another writer merges this into another object.
     pub fn meddle(&self, after: &str, path: &str, patch: Value) {
         self.state.lock().unwrap().meddling = Some((after.to_owned(), path.to_owned(), patch));
     }
 
-    /// From now on an owner edits this object right before each change of it, and before each second deletion: no change finds the version
-    /// that was read. `edit` gets the number of the edit, and returns a merge patch. A deletion can name no fields, only the version: an
-    /// owner who edits before each one would stop it for ever.
+    /// From now on an owner edits this object right before each change of it, and before each second deletion: no change finds
+    /// the version that was read. `edit` gets the number of the edit, and returns a merge patch. A deletion has no fields to
+    /// test, only the version: edits before each deletion would prevent it.
     pub fn edit_before_each_change(&self, path: &str, edit: Edit) {
         let mut state = self.state.lock().unwrap();
         state.restless.push((path.to_owned(), 0, edit));
     }
 
-    /// Refuses changes of what begins so; of nothing, by default.
+    /// Refuses changes of paths with this prefix; `None` for no refusals.
     pub fn refuse(&self, path: Option<&str>) {
         let refused = path.map(|path| (path.to_owned(), "Forbidden".to_owned()));
         let mut state = self.state.lock().unwrap();
@@ -189,7 +189,7 @@ impl FakeApi {
         state.denials.clear();
     }
 
-    /// Refuses those patches of what begins so of which `is_meant` is true, as a policy on single fields does.
+    /// Refuses patches of paths with this prefix that `is_meant` accepts, like a policy for single fields.
     pub fn deny_where(&self, path: &str, words: &str, is_meant: fn(&Value) -> bool) {
         self.state.lock().unwrap().denials.push(Denial {
             path: path.to_owned(),
@@ -199,7 +199,7 @@ impl FakeApi {
         });
     }
 
-    /// Refuses changes of what begins so as the validation of a schema does.
+    /// Refuses changes of paths with this prefix, like schema validation.
     pub fn deny_as_invalid(&self, path: &str, words: &str) {
         self.state.lock().unwrap().denials.push(Denial {
             path: path.to_owned(),
@@ -209,7 +209,7 @@ impl FakeApi {
         });
     }
 
-    /// Refuses changes of what begins so with the answer of an object that is not there, as an admission webhook may.
+    /// Refuses changes of paths with this prefix with a 404, as an admission webhook may.
     pub fn deny_as_not_found(&self, path: &str, words: &str) {
         self.state.lock().unwrap().denials.push(Denial {
             path: path.to_owned(),
@@ -219,7 +219,7 @@ impl FakeApi {
         });
     }
 
-    /// Answers changes of what begins so as if the object had changed since it was read.
+    /// Answers changes of paths with this prefix as if the object had changed since it was read.
     pub fn deny_as_changed(&self, path: &str) {
         self.state.lock().unwrap().denials.push(Denial {
             path: path.to_owned(),
@@ -229,44 +229,44 @@ impl FakeApi {
         });
     }
 
-    /// Refuses changes of what begins so with these words, as a policy engine does.
+    /// Refuses changes of paths with this prefix with this message, like a policy engine.
     pub fn deny(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
         state.refused.insert(path.to_owned(), words.to_owned());
     }
 
-    /// Has no list any more when its next page is asked for, so many times.
+    /// Answers this number of requests for a next page with an expired list.
     pub fn expire_pages(&self, times: usize) {
         self.state.lock().unwrap().expires_pages = times;
     }
 
-    /// Refuses reads of what begins so with these words, as missing rights do.
+    /// Refuses reads of paths with this prefix with this message, like missing rights.
     pub fn deny_reading(&self, path: &str, words: &str) {
         let mut state = self.state.lock().unwrap();
         state.unreadable.insert(path.to_owned(), words.to_owned());
     }
 
-    /// Refuses reads of what begins so no more.
+    /// Ends the refusal of reads of paths with this prefix.
     pub fn allow_reading(&self, path: &str) {
         self.state.lock().unwrap().unreadable.remove(path);
     }
 
-    /// Answers no change of what begins so, and holds the connection open.
+    /// Leaves changes of paths with this prefix without an answer, and holds the connection open.
     pub fn hang(&self, path: &str) {
         self.state.lock().unwrap().hung = Some(path.to_owned());
     }
 
-    /// How many requests have not been answered.
+    /// Number of requests without an answer.
     pub fn hanging(&self) -> usize {
         self.state.lock().unwrap().hanging
     }
 
-    /// The grace period that the eviction of the pod at this path asked for; `None` where there was no such.
+    /// The grace period of the requested eviction of the pod at this path; `None` without one.
     pub fn grace_period(&self, path: &str) -> Option<i64> {
         self.state.lock().unwrap().grace_periods.get(path).copied()
     }
 
-    /// Removes an object as somebody else would.
+    /// Removes an object like another writer.
     pub fn remove(&self, path: &str) {
         self.state.lock().unwrap().objects.remove(path);
     }
@@ -276,7 +276,7 @@ impl FakeApi {
         self.state.lock().unwrap().below(path)
     }
 
-    /// Every object, without what counts its changes: what two runs are compared by.
+    /// Every object without its version counters, for a comparison of two runs.
     pub fn everything(&self) -> BTreeMap<String, Value> {
         let mut all = self.state.lock().unwrap().objects.clone();
         for (path, object) in &mut all {
@@ -294,19 +294,19 @@ impl FakeApi {
         std::mem::take(&mut self.state.lock().unwrap().changes)
     }
 
-    /// The reads since the last call, in order: what was read, and of a list how it was asked for; and the changes that were tried without
-    /// effect.
+    /// The reads since the last call, in order, with the query of lists; and dry-run
+    /// changes.
     pub fn take_reads(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().reads)
     }
 
-    /// From now on the server takes this many changes and then answers nobody; `None` for no limit.
+    /// Accepts this number of changes and then becomes unreachable; `None` for no limit.
     pub fn allow(&self, changes: Option<usize>) {
         self.state.lock().unwrap().budget = changes;
     }
 
-    /// It goes away after this many changes, and the coordinator dies with what it remembers. The others do what is written, until nothing
-    /// changes any more; then it is there again.
+    /// The server becomes unreachable after this number of changes, and the coordinator dies and loses its memory. Other
+    /// components react until no further change follows; then the server is back.
     pub async fn crash_after(
         &self,
         changes: usize,
@@ -322,7 +322,7 @@ impl FakeApi {
         }
         assert!(
             self.is_away(),
-            "the API server was not missed after {changes} changes"
+            "the API server was not unreachable after {changes} changes"
         );
         self.settle(world_moves);
         self.allow(None);
@@ -340,20 +340,20 @@ impl FakeApi {
                 return;
             }
         }
-        panic!("the others still write after {MOVES} moves");
+        panic!("other components still write after {MOVES} moves");
     }
 
-    /// What it answers; `None` while it is away.
+    /// The answer to a request; `None` while the server is unreachable.
     pub fn ask(&self, method: &Method, path: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
         self.state.lock().unwrap().answer(method, path, "", body)
     }
 
-    /// A client of it. It belongs to the runtime of the first call.
+    /// A client of the server. It belongs to the runtime of the first call.
     pub fn client(&self) -> Client {
         self.tools().client.clone()
     }
 
-    /// What a pass needs, with this server behind it.
+    /// The context of a pass on this server.
     pub fn context(&self) -> Context {
         let Tools { client, metrics } = self.tools();
         Context {
@@ -373,7 +373,7 @@ impl FakeApi {
     fn tools(&self) -> &Tools {
         self.tools.get_or_init(|| {
             let metrics = Arc::new(Metrics::new().unwrap());
-            // The client has the state and not the tools, which have the client.
+            // The client shares the state, and not the tools, which contain the client.
             let state = Arc::clone(&self.state);
             let service = tower::service_fn(move |request| serve(Arc::clone(&state), request));
             let client = ClientBuilder::new(service, "default")
@@ -383,7 +383,7 @@ impl FakeApi {
         })
     }
 
-    /// Stores as the watches would have filled them by now.
+    /// Stores in the state that watches would have filled.
     pub fn cache(&self) -> Cache {
         Cache::of(Stores {
             migrations: self.store("/apis/replumb.dev/v1alpha1/migrations/"),
@@ -455,7 +455,7 @@ impl State {
             object["metadata"]["uid"] = json!(format!("uid-of-{path}"));
         }
         if path.starts_with(OUR_GROUP) {
-            // A change of the spec makes another generation, and one of the status does not.
+            // A change of the spec increments the generation, a change of the status does not.
             let former = self.objects.get(path);
             let generation = match former {
                 Some(former) => {
@@ -469,12 +469,12 @@ impl State {
         self.objects.insert(path.to_owned(), object);
     }
 
-    /// `*` stands for one part of the path.
+    /// `*` matches one part of the path.
     fn below(&self, path: &str) -> Vec<Value> {
         self.each_below(path).cloned().collect()
     }
 
-    /// In order of their paths; `*` is any one part.
+    /// In the order of their paths; `*` matches one part.
     fn each_below<'a>(&'a self, path: &'a str) -> impl Iterator<Item = &'a Value> {
         let wanted = path.trim_end_matches('/');
         let beginning = wanted.split('*').next().unwrap_or_default();
@@ -485,7 +485,7 @@ impl State {
             .map(|(_, object)| object)
     }
 
-    /// Objects of a collection; of every namespace, where it names none.
+    /// Objects of a collection, in every namespace if the path has none.
     fn collection(&self, path: &str) -> Vec<Value> {
         let (group, plural) = path.rsplit_once('/').unwrap_or_default();
         let mut objects = self.below(path);
@@ -493,7 +493,7 @@ impl State {
         objects
     }
 
-    /// `None` when the server is away.
+    /// `None` while the server is unreachable.
     fn answer(
         &mut self,
         method: &Method,
@@ -509,7 +509,7 @@ impl State {
         } else {
             serde_json::from_slice(body).expect("JSON")
         };
-        // What it says as a merge patch: so it is checked, and written down.
+        // The content as a merge patch, for checks and the record of changes.
         let operations = body.as_array().cloned();
         if let Some(operations) = &operations {
             body = fake_json_patch::as_merge(operations);
@@ -709,7 +709,7 @@ impl State {
     }
 }
 
-/// The policies of `deploy/base`, or their bindings: where nothing else is said, they are there.
+/// The policies of `deploy/base` or their bindings: present by default.
 fn policies(path: &str) -> Option<Vec<Value>> {
     let plural = path.strip_prefix("/apis/admissionregistration.k8s.io/v1/")?;
     let spec: fn(&str) -> Value = match plural {
@@ -723,7 +723,7 @@ fn policies(path: &str) -> Option<Vec<Value>> {
     Some(engine::check::policies::POLICIES.map(named).into())
 }
 
-/// Whether it is one part below: `/api/v1/namespaces/a/pods/b` is below `/api/v1/namespaces/*/pods`.
+/// Whether a path is one part below another: `/api/v1/namespaces/a/pods/b` is below `/api/v1/namespaces/*/pods`.
 fn is_below(key: &str, path: &str) -> bool {
     let Some((collection, _)) = key.rsplit_once('/') else {
         return false;
@@ -734,7 +734,7 @@ fn is_below(key: &str, path: &str) -> bool {
         && parts.next().is_none()
 }
 
-/// A path without an object at it is a collection when its last part is a plural of ours.
+/// A path without an object is a collection if its last part is a known plural.
 fn is_collection(path: &str) -> bool {
     const PLURALS: [&str; 23] = [
         "daemonsets",
@@ -764,7 +764,7 @@ fn is_collection(path: &str) -> bool {
     PLURALS.iter().any(|plural| path.ends_with(plural))
 }
 
-/// A Service that becomes a name gives up its addresses.
+/// A Service of type ExternalName loses its addresses.
 fn give_up_addresses(path: &str, object: &mut Value) {
     let is_service = path.starts_with("/api/v1/namespaces/") && path.contains("/services/");
     if is_service && object["spec"]["type"] == "ExternalName" {

@@ -1,15 +1,16 @@
-//! For how long no further agent has reported, while the checks wait for all of them. Thousands of agents report one after the other, and
-//! the API server says how fast.
+//! Time since the last new report of an agent, while the checks wait for all agents. Thousands of agents report one after the
+//! other, at a rate that the API server sets.
 
 use std::time::{Duration, Instant};
 
-/// Of which Migration, by UID, how many agents were silent when the last one reported, and since when. Lost at a restart: then the time
-/// counts again.
+/// UID of the Migration, fewest silent agents so far, and the time of that. Lost at a restart: the time then starts
+/// again.
 #[derive(Debug, Default)]
 pub struct Silence(Option<(String, usize, Instant)>);
 
 impl Silence {
-    /// For how long no agent more has reported for this Migration; `silent` have not. A node that joins, or an agent that ends, begins no time.
+    /// Time without a new report for this Migration; `silent` agents have not reported. A new node or an ended agent does not
+    /// restart it.
     pub fn look(&mut self, migration: &str, silent: usize) -> Duration {
         match &self.0 {
             Some((of, fewest, since)) if of == migration && *fewest <= silent => since.elapsed(),
@@ -20,7 +21,7 @@ impl Silence {
         }
     }
 
-    /// It has lasted for so much longer.
+    /// Adds this to the time.
     #[cfg(test)]
     pub(crate) fn age(&mut self, time: Duration) {
         if let Some((_, _, since)) = &mut self.0 {
@@ -34,22 +35,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_agent_that_reports_begins_the_time_again_and_none_that_comes_or_goes() {
+    fn a_new_report_restarts_the_time_and_a_new_node_does_not() {
         const LONG: Duration = Duration::from_mins(1);
         let mut silence = Silence::default();
         assert_eq!(silence.look("a", 5000), Duration::ZERO);
         silence.age(LONG);
         assert!(silence.look("a", 5000) >= LONG);
-        assert_eq!(silence.look("a", 4999), Duration::ZERO, "one has reported");
+        assert_eq!(silence.look("a", 4999), Duration::ZERO, "one agent has reported");
         silence.age(LONG);
         assert!(silence.look("a", 5001) >= LONG, "two nodes have joined");
         assert!(
             silence.look("a", 4999) >= LONG,
-            "they have reported, and the others have not"
+            "the new agents have reported, the others have not"
         );
         assert_eq!(silence.look("a", 0), Duration::ZERO);
         silence.age(LONG);
-        assert!(silence.look("a", 1) >= LONG, "one that reported has ended");
+        assert!(silence.look("a", 1) >= LONG, "an agent that reported has ended");
         assert_eq!(silence.look("b", 1), Duration::ZERO, "another Migration");
     }
 }

@@ -1,10 +1,10 @@
-//! Since when something has held. Lost at a restart of ours: then the time counts again.
+//! Start times of conditions that hold. Lost at a restart of the coordinator: the time then starts again.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What holds at the moment, each with the look that saw it first. The clock of the machine may be set meanwhile.
+/// Conditions that hold now, with the time of their first observation by a steady clock.
 #[derive(Debug)]
 pub struct Since<Key>(BTreeMap<Key, Instant>);
 
@@ -15,7 +15,7 @@ impl<Key> Default for Since<Key> {
 }
 
 impl<Key: Ord> Since<Key> {
-    /// Keeps what holds now. The time of everything else is over.
+    /// Keeps the conditions that hold now; forgets all others.
     pub fn keep(&mut self, holding: impl IntoIterator<Item = Key>) {
         let mut before = std::mem::take(&mut self.0);
         let now = Instant::now();
@@ -28,7 +28,7 @@ impl<Key: Ord> Since<Key> {
             .collect();
     }
 
-    /// Whether this has held for so long.
+    /// Whether this condition has held for this time.
     pub fn is_as_long_as<Same>(&self, key: &Same, time: Duration) -> bool
     where
         Key: Borrow<Same>,
@@ -37,7 +37,7 @@ impl<Key: Ord> Since<Key> {
         self.0.get(key).is_some_and(|since| since.elapsed() >= time)
     }
 
-    /// Everything has held for so much longer.
+    /// Adds this to the age of every condition.
     #[cfg(test)]
     pub(crate) fn age(&mut self, time: Duration) {
         for since in self.0.values_mut() {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_of_each_begins_when_it_is_seen_and_ends_when_it_is_not() {
+    fn the_time_of_a_condition_starts_when_seen_and_ends_when_missing() {
         const LONG: Duration = Duration::from_mins(2);
         let mut since = Since::default();
         since.keep(["a", "b"]);

@@ -1,5 +1,5 @@
-//! No object of ours outgrows what the API server stores with ease, however large the cluster is: 5 000 nodes and 10 000 Services with
-//! names as long as they can be, every text as long as somebody can make it.
+//! Objects of replumb stay within a size that the API server stores with ease, in a cluster of any size: 5 000 nodes and 10 000
+//! Services with names and texts of the greatest possible length.
 
 use api::migration::{
     CalicoDatastore, CalicoDatastoreStatus, Drift, FlannelToCalico, FlannelToCalicoStatus, PodCidr,
@@ -22,13 +22,13 @@ use crate::summary::{Held, summarize};
 
 const NODES: usize = 5000;
 const SERVICES: usize = 10_000;
-/// Pods of one node: twice what a kubelet takes by default.
+/// Pods of one node: twice a kubelet's default limit.
 const PODS_OF_A_NODE: usize = 220;
-/// What an object may have, in bytes of JSON.
+/// Most bytes of JSON of one object.
 const MOST: usize = 256 * 1024;
 const OURS: &str = "/apis/replumb.dev/v1alpha1";
 
-/// As long as a name of a Node or of a pod can be.
+/// The longest possible name of a Node or pod.
 fn long_name(number: usize) -> String {
     let label = "x".repeat(63);
     format!("{label}.{label}.{label}.{number:0>61}")
@@ -103,8 +103,8 @@ fn server(kind: &str, spec: &Value) -> (FakeApi, Migration, Vec<Arc<NodeMigratio
     (api, migration, objects)
 }
 
-/// Everything that a pass writes of a plan, and of what was there before, is written by the code that does it; every text of the status
-/// is as long as somebody can make it. Nothing of it is too large, and the parts are the plan again.
+/// Plan and previous state are written by the code of a pass, with every text of the status at its greatest length. No object is
+/// too large, and its parts assemble to the plan again.
 async fn write_and_measure<K: Kind>(
     name: &str,
     kind: &K,
@@ -129,11 +129,11 @@ async fn write_and_measure<K: Kind>(
     let ill: Vec<Value> = (0..SERVICES)
         .map(|number| json!(["Deployment", "n".repeat(63), long_name(number), 1]))
         .collect();
-    let whole = BTreeMap::from([
+    let complete = BTreeMap::from([
         ("pods not Ready".to_owned(), json!(ill).to_string()),
         ("other".to_owned(), "{}".to_owned()),
     ]);
-    let before = records::divide(whole.clone());
+    let before = records::divide(complete.clone());
     let records = &mut memory.records;
     records
         .write(&context.client, &migration, Holds::Before, before.parts)
@@ -143,7 +143,7 @@ async fn write_and_measure<K: Kind>(
     status.before_in_records = before.in_records;
     kind.save(settings, &mut status);
     of_kind(&mut status);
-    as_long_as_can_be(&mut status);
+    fill_texts(&mut status);
     crate::pass::publish(&context, &mut Memory::default(), &migration, status)
         .await
         .unwrap();
@@ -171,23 +171,23 @@ async fn write_and_measure<K: Kind>(
         .collect();
     let status = stored.status.unwrap();
     let plan = status.plan.unwrap();
-    let again = record::document(
+    let assembled = record::document(
         &plan,
         &stored_nodes,
         stored_records.iter().map(|record| &record.spec),
     );
-    assert_eq!(again, document);
-    assert_eq!(again.hash(), plan.hash);
+    assert_eq!(assembled, document);
+    assert_eq!(assembled.hash(), plan.hash);
     let mut next = records::Records::default();
     next.load(&context.client, &migration).await.unwrap();
     assert_eq!(
         records::assemble(&status.before, &status.before_in_records, &next),
-        Ok(whole)
+        Ok(complete)
     );
 }
 
-/// What stands in the status of every kind.
-fn as_long_as_can_be(status: &mut MigrationStatus) {
+/// Fields of the status of every kind at their greatest length.
+fn fill_texts(status: &mut MigrationStatus) {
     let long = "ä".repeat(1 << 20);
     let names: Vec<String> = nodes().into_keys().collect();
     let checks = (0..60).flat_map(|check| (0..12).map(move |_| check));
@@ -365,10 +365,10 @@ async fn calico_datastore() {
     .await;
 }
 
-/// A node in place with as many pods as it takes, each with addresses of both families: what is asked of its agent, what it reports of
-/// them, and what was there before.
+/// A node in place with as many pods as possible, each with addresses of both families: the spec for its agent, the agent's
+/// report, and the previous state.
 #[test]
-fn a_node_with_as_many_pods_as_it_takes() {
+fn a_node_migration_with_the_most_pods_is_small() {
     let mut imported = Vec::new();
     let mut legacy = Vec::new();
     for number in 0..PODS_OF_A_NODE {
@@ -398,6 +398,6 @@ fn a_node_with_as_many_pods_as_it_takes() {
     let legacy: Vec<flannel_to_calico::facts::LegacyPod> = read(json!(legacy));
     let size = json!(spec).to_string().len() + json!(legacy).to_string().len();
     println!("NodeMigration with {PODS_OF_A_NODE} pods: {size} bytes");
-    // Its plan, its history, its checks and its other facts have the rest.
+    // The rest is for plan, history, checks and other facts.
     assert!(size < MOST * 7 / 8, "{size}");
 }

@@ -1,4 +1,4 @@
-//! One look at the stores: every decision of a pass is made on the same facts.
+//! One read of the stores: all decisions of a pass use the same facts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,30 +14,30 @@ use crate::cache::Cache;
 use crate::facts;
 use crate::pod_index::Index;
 
-/// What the stores say at one moment.
+/// Content of the stores at one moment.
 pub struct Snapshot {
     /// Nodes by name.
     pub nodes: BTreeMap<String, Arc<Node>>,
     /// `NodeMigration`s of this Migration by node name.
     pub node_migrations: BTreeMap<String, Arc<NodeMigration>>,
-    /// Nodes whose agents say what is not understood, and what that is.
+    /// Nodes with an unreadable report, and the error.
     pub unclear: BTreeMap<String, String>,
-    /// Our own namespace.
+    /// The coordinator's namespace.
     namespace: String,
     /// Every pod.
     index: Arc<Index>,
-    /// Pods but those of our own that prove and watch, once somebody has asked for all of them.
+    /// Pods without the coordinator's probe and traffic pods, once they are requested.
     pods: OnceLock<Pods>,
     /// `PodDisruptionBudget`s.
     pub budgets: Vec<Budget>,
-    /// Probe pods by the node that they prove.
+    /// Probe pods by proved node.
     pub probe_pods: BTreeMap<String, Arc<Pod>>,
     /// Traffic pods of every node.
     pub traffic_pods: Vec<Arc<Pod>>,
 }
 
 impl Snapshot {
-    /// Looks at the stores once. `namespace` is our own.
+    /// Reads the stores once. `namespace` is the coordinator's own.
     pub fn take(cache: &Cache, migration: &str, namespace: &str) -> Self {
         let mut snapshot = Self {
             nodes: cache
@@ -75,28 +75,28 @@ impl Snapshot {
         for pod in index.own() {
             let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
             if component == Some(names::PROBE_COMPONENT) {
-                // Never drained, deleted once the node is proved.
+                // A probe pod is never drained, and deleted once the node is proved.
                 let node = facts::pods::node(pod).to_owned();
                 snapshot.probe_pods.insert(node, Arc::clone(pod));
             } else {
-                // Never drained, deleted when its network goes.
+                // A traffic pod is never drained, and deleted before its network is removed.
                 snapshot.traffic_pods.push(Arc::clone(pod));
             }
         }
         snapshot
     }
 
-    /// Pods but those of our own that prove and watch, as the drain sees them, in order of node, namespace and name.
+    /// Pods without the coordinator's probe and traffic pods, as the drain sees them, in the order of node, namespace and name.
     pub fn pods(&self) -> &Pods {
         self.pods.get_or_init(|| self.index.pods())
     }
 
-    /// Those of one node.
+    /// The pods of one node.
     pub fn pods_on(&self, node: &str) -> &Pods {
         self.index.on(node)
     }
 
-    /// Names of the pods of a `DaemonSet` on a node, terminating ones included, and whether each is Ready and not terminating.
+    /// Names of the pods of a `DaemonSet` on a node, including terminating ones, and whether each is Ready and not terminating.
     pub fn daemons_on(&self, node: &str, namespace: &str, daemon_set: &str) -> Vec<(String, bool)> {
         self.pods_on(node)
             .iter()
@@ -111,13 +111,13 @@ impl Snapshot {
     }
 }
 
-/// Whether the agent is among these pods, and Ready.
+/// Whether a Ready agent is among these pods.
 pub fn has_agent(pods: &Pods, namespace: &str) -> bool {
     pods.iter()
         .any(|pod| is_of_daemon_set(pod, namespace, names::AGENT) && is_usable(pod))
 }
 
-/// Whether this `DaemonSet` has made the pod.
+/// Whether this `DaemonSet` created the pod.
 pub fn is_of_daemon_set(pod: &drain::Pod, namespace: &str, name: &str) -> bool {
     let controller = pod.controller.as_ref();
     pod.namespace == namespace && controller.is_some_and(|(kind, owner)| kind == "DaemonSet" && owner == name)
@@ -127,7 +127,7 @@ fn is_usable(pod: &drain::Pod) -> bool {
     pod.ready && pod.deleted_at.is_none()
 }
 
-/// Nodes in the order in which they are worked on.
+/// Nodes in the order of the rollout.
 pub fn node_order(snapshot: &Snapshot, coordinator_node: &str) -> Vec<String> {
     let mut places: Vec<Place<'_>> = snapshot
         .nodes

@@ -1,12 +1,12 @@
-//! Stages of a change of a range, as they are written down.
+//! Stages of a change of a range, and their history.
 
 use api::migration::{Direction, StageDone, StageNow};
 use jiff::Timestamp;
 
-/// More stages than this are not kept: who goes there and back again and again has seen the first ones.
+/// Most stages in the history: after many changes of direction, the first ones are not needed.
 const MOST_STAGES: usize = 60;
 
-/// Writes down that this is the stage now; one that is over goes into the history.
+/// Records the current stage; a finished one is added to the history.
 pub fn enter<Stage: Copy + PartialEq>(
     current: &mut Option<StageNow<Stage>>,
     history: &mut Vec<StageDone<Stage>>,
@@ -14,8 +14,8 @@ pub fn enter<Stage: Copy + PartialEq>(
     direction: Direction,
     now: Timestamp,
 ) {
-    let same = |current: &StageNow<Stage>| current.name == stage && current.direction == direction;
-    if current.as_ref().is_some_and(same) {
+    let is_same = |current: &StageNow<Stage>| current.name == stage && current.direction == direction;
+    if current.as_ref().is_some_and(is_same) {
         return;
     }
     finish(current, history, now);
@@ -26,7 +26,7 @@ pub fn enter<Stage: Copy + PartialEq>(
     });
 }
 
-/// Writes down that the stage is over.
+/// Records the end of the stage.
 pub fn finish<Stage>(
     current: &mut Option<StageNow<Stage>>,
     history: &mut Vec<StageDone<Stage>>,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_stage_is_written_down_once() {
+    fn each_stage_is_recorded_once() {
         let (mut current, mut history) = (None, Vec::new());
         let at = |second: i64| Timestamp::from_second(1_700_000_000 + second).unwrap();
         for (second, stage) in [

@@ -1,4 +1,4 @@
-//! Workloads whose moved pods do not become Ready: they are named, and no pod of another one waits for them any more.
+//! Workloads whose moved pods do not become Ready: they are reported, and other workloads' pods do not wait for them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::memory::Memory;
 
-/// Finds them, and says so of their health.
+/// Finds stalled workloads, and marks their health.
 pub fn mark(
     memory: &mut Memory,
     migration: &str,
@@ -28,12 +28,12 @@ pub fn mark(
     };
     let found = memory.stalls.look(&view, goes_back, now);
     stalls::mark(health, &found);
-    let told = found.iter().map(|(workload, (what, since))| {
+    let lines = found.iter().map(|(workload, (what, since))| {
         let line = format!(
-            "{}: {what}, since {since:.0}; pods of others do not wait for it",
+            "{}: {what}, since {since:.0}; pods of other workloads do not wait for it",
             workload.key()
         );
         (format!("namespace {}", workload.namespace), line)
     });
-    memory.warnings.of_stalls(migration, told);
+    memory.warnings.of_stalls(migration, lines);
 }

@@ -1,14 +1,14 @@
-//! What a node in work does now, and has done, as it is written down.
+//! Current stage and history of a node in the rollout.
 
 use api::node_migration::{NodeMigrationSpec, StepDone, StepNow};
 use jiff::Timestamp;
 
 use crate::context::Context;
 
-/// More steps than this of a node are not kept: who goes there and back again and again has seen the first ones.
+/// Most stages in the history of a node: after many changes of direction, the first ones are not needed.
 const MOST_STEPS: usize = 60;
 
-/// Puts a stage that is over into the history.
+/// Adds a finished stage to the history.
 pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepNow, now: Timestamp) {
     let seconds = now.duration_since(over.since).as_secs_f64();
     context
@@ -25,7 +25,7 @@ pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepN
     spec.history.drain(..surplus);
 }
 
-/// A stage that begins.
+/// A stage that starts now.
 pub fn step_now(stage: &str, now: Timestamp) -> StepNow {
     StepNow {
         name: stage.to_owned(),

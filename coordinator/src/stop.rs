@@ -1,5 +1,5 @@
-//! What stops the rollout as a whole until a person has looked: traffic that is lost, and what somebody else changed. And
-//! where traffic holds it: before the first node, after a breach, and after the last node.
+//! Reasons that stop the whole rollout until the user decides: lost traffic and changes by another writer. Also the waits for
+//! traffic: before the first node, after a breach, and after the last node.
 
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
@@ -9,14 +9,14 @@ use engine::rollout::{Rules, Seat, Standing};
 use crate::lifecycle::wait;
 use crate::traffic::Watched;
 
-/// Why no node is started until somebody says resume.
+/// Why no node is started until the user resumes the rollout.
 pub struct Stop {
     reason: HaltReason,
     message: String,
 }
 
 impl Stop {
-    /// Nothing is begun until somebody has looked.
+    /// A wait that starts no node until the user has decided.
     pub fn hold(&self) -> Wait {
         Wait {
             reason: WaitReason::Paused,
@@ -26,9 +26,9 @@ impl Stop {
     }
 }
 
-/// What stops the rollout: somebody else's change, in words, or traffic that is lost, as the status has it.
+/// Why the rollout stops: a change by another writer, as a message, or lost traffic, as recorded in the status.
 pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Option<Stop> {
-    // Who changed something may be why traffic is lost.
+    // A change by another writer may be the cause of the lost traffic.
     let drift = drift.map(|message| Stop {
         reason: HaltReason::Drift,
         message,
@@ -41,7 +41,7 @@ pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Opt
     })
 }
 
-/// The rules of the spec with what stops the rollout, and what traffic adds to them.
+/// The rules of the spec with the stop, and the waits for traffic.
 pub fn held(
     mut rules: Rules,
     status: &MigrationStatus,
@@ -52,15 +52,15 @@ pub fn held(
     if let Some(stop) = stop {
         rules.hold = Some(stop.hold());
     } else if is_before_the_first(seats) || is_to_be_proved(status) {
-        // What is lost before anything has changed is not this migration's doing, and would be taken for it. And what was
-        // mended has to be seen to be.
+        // Losses before the first change are not caused by this migration, but would count as its own. After a breach, the
+        // fix has to be confirmed by traffic.
         rules.hold.clone_from(&watched.unwatched);
     }
     rules.clean_since = status.breach.as_ref().and_then(|breach| breach.clean_since);
     rules
 }
 
-/// The way back ends at `Finishing`: nobody goes there before it is known what the new network loses.
+/// Delays `Finishing` until losses of the new network are known, since a rollback is not possible from there.
 pub fn stay_until_watched(status: &mut MigrationStatus, unwatched: Option<Wait>) {
     if status.phase != MigrationPhase::Finishing {
         return;
@@ -71,7 +71,7 @@ pub fn stay_until_watched(status: &mut MigrationStatus, unwatched: Option<Wait>)
     }
 }
 
-/// Whether no node has been taken into work yet.
+/// Whether no node has been admitted yet.
 fn is_before_the_first(seats: &[Seat<'_>]) -> bool {
     seats.iter().all(|seat| {
         matches!(
@@ -81,7 +81,7 @@ fn is_before_the_first(seats: &[Seat<'_>]) -> bool {
     })
 }
 
-/// Whether somebody said resume, and nobody has seen yet that nothing is lost any more.
+/// Whether the user resumed the rollout, and traffic has not confirmed yet that losses have ended.
 pub fn is_to_be_proved(status: &MigrationStatus) -> bool {
     status
         .breach
@@ -89,7 +89,7 @@ pub fn is_to_be_proved(status: &MigrationStatus) -> bool {
         .is_some_and(|breach| breach.clean_since.is_none())
 }
 
-/// What a person has to decide comes before what the nodes wait for; a node that is halted says more.
+/// Halts the rollout: a decision of the user comes before waits of nodes. A halted node has a more specific message.
 pub fn halt(status: &mut MigrationStatus, stop: &Stop) {
     status.phase = MigrationPhase::Halted;
     status.paused = true;

@@ -1,4 +1,4 @@
-//! Objects of one kind as a watch tells of them, without what no decision reads.
+//! Objects of one kind from a watch, without fields that no decision reads.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,16 +16,16 @@ use tokio::sync::watch;
 
 use crate::facts;
 
-/// A kind that is kept.
+/// A kind of object that is stored.
 pub trait Kept: Resource<DynamicType = ()> {
-    /// Drops what no decision reads.
+    /// Drops fields that no decision reads.
     fn prune(&mut self);
 
-    /// Whether decisions read the same from both: one that was only written again wakes no pass.
+    /// Whether decisions read the same from both objects: then a pass is not woken.
     fn says_the_same(&self, other: &Self) -> bool;
 }
 
-/// The objects. Cloning shares them.
+/// The objects. Clones share them.
 pub struct Store<K>(Arc<Shared<K>>);
 
 struct Shared<K> {
@@ -38,7 +38,7 @@ type Name = (String, String);
 
 struct Objects<K> {
     known: BTreeMap<Name, Arc<K>>,
-    /// Those of a list that has not come to its end. One that is known already is shared with `known`.
+    /// Objects of an incomplete list. An unchanged one is shared with `known`.
     listed: Option<BTreeMap<Name, Arc<K>>>,
 }
 
@@ -61,7 +61,7 @@ impl<K> Default for Store<K> {
 }
 
 impl<K: Kept> Store<K> {
-    /// Objects that somebody else has.
+    /// A store with these objects.
     pub fn of(objects: impl IntoIterator<Item = K>) -> Self {
         let store = Self::default();
         for object in objects {
@@ -70,18 +70,18 @@ impl<K: Kept> Store<K> {
         store
     }
 
-    /// The objects in order of namespace and name.
+    /// The objects in the order of namespace and name.
     pub fn state(&self) -> Vec<Arc<K>> {
         self.read().known.values().cloned().collect()
     }
 
-    /// Waits until the first list has come to its end.
+    /// Waits until the first list is complete.
     pub async fn filled(&self) {
-        // The sender lives as long as the store does.
+        // The sender lives as long as the store.
         let _ = self.0.filled.subscribe().wait_for(|filled| *filled).await;
     }
 
-    /// Takes in what the watch tells. Whether decisions may read something else now.
+    /// Applies an event of the watch. Returns whether decisions may read something new.
     pub fn keep(&self, event: Event<K>) -> bool {
         let mut objects = self.write();
         match event {
@@ -124,7 +124,7 @@ impl<K: Kept> Store<K> {
         }
     }
 
-    // Nothing panics while it holds the lock: what is behind a poisoned one is whole.
+    // No code panics while holding the lock: data behind a poisoned lock is consistent.
     fn read(&self) -> RwLockReadGuard<'_, Objects<K>> {
         self.0.objects.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,7 +147,7 @@ fn is_the_same_version<K: Resource<DynamicType = ()>>(one: &K, other: &K) -> boo
     one.uid == other.uid && one.resource_version.is_some() && one.resource_version == other.resource_version
 }
 
-/// All but the version, and when and by whom it was written.
+/// Whether metadata is equal, apart from the version, and the time and author of writes.
 pub fn same_metadata(one: &ObjectMeta, other: &ObjectMeta) -> bool {
     one.uid == other.uid
         && one.labels == other.labels
@@ -174,7 +174,7 @@ impl Kept for Node {
         let ready = conditions
             .into_iter()
             .find(|condition| condition.type_ == "Ready");
-        // It says only that the kubelet still says the same.
+        // A heartbeat confirms an unchanged condition.
         status.conditions = ready.map(|mut ready| {
             ready.last_heartbeat_time = None;
             vec![ready]
@@ -188,21 +188,22 @@ impl Kept for Node {
     }
 }
 
-/// A larger template of a `DaemonSet` outside kube-system is not kept, in bytes of JSON. Those of network plugins have half as much at most.
+/// Largest template kept of a `DaemonSet` outside kube-system, in bytes of JSON. Templates of network plugins have at most half
+/// of that.
 const LARGEST_TEMPLATE: usize = 32 * 1024;
-/// Longer values of labels and annotations are not kept, in bytes; and no more labels and annotations, and names of managers, than this.
+/// Longest value kept of labels and annotations, in bytes; and most labels, annotations and names of managers.
 const LONGEST_VALUE: usize = 1024;
 const MOST: usize = 64;
 
 impl Kept for DaemonSet {
-    /// Tenants make `DaemonSet`s, too. What a network plugin has is kept as it is: what cannot be one's is not.
+    /// Tenants create `DaemonSet`s, too: what a network plugin may have is kept, and larger content is dropped.
     fn prune(&mut self) {
         let metadata = &mut self.metadata;
         metadata.finalizers = None;
         metadata.owner_references = None;
         metadata.labels.as_mut().map(prune_values);
         metadata.annotations.as_mut().map(prune_values);
-        // Who manages the fields of one is asked, and not which fields.
+        // Only the names of managers are read, not their fields.
         let managers = metadata.managed_fields.iter().flatten().take(MOST);
         let managers = managers.map(|entry| ManagedFieldsEntry {
             manager: entry.manager.clone(),
@@ -221,7 +222,7 @@ impl Kept for DaemonSet {
         if namespace == Some(KUBE_SYSTEM) || bytes(&spec.template) <= LARGEST_TEMPLATE {
             return;
         }
-        // The node selector is ours to write, and to take back.
+        // Keep the label that replumb writes and removes in the node selector.
         let node_selector = spec.template.spec.take().and_then(|pod| pod.node_selector);
         let node_selector = node_selector.map(|mut labels| {
             labels.retain(|key, _| key == names::NODE_NETWORK_LABEL);
@@ -249,7 +250,7 @@ fn prune_values(values: &mut BTreeMap<String, String>) {
     });
 }
 
-/// How long it is as JSON.
+/// Length of the template as JSON.
 fn bytes(template: &PodTemplateSpec) -> usize {
     // An object of the API always serializes.
     serde_json::to_vec(template).map_or(usize::MAX, |json| json.len())
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_decision_reads_is_let_go() {
+    fn unused_fields_are_dropped() {
         let store = Store::of([node("a", "1", |_| {})]);
         let [kept] = store.state().try_into().unwrap();
         assert_eq!(kept.metadata.managed_fields, None);
@@ -336,25 +337,25 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_wakes_nobody_and_its_version_is_known() {
+    fn a_heartbeat_wakes_no_pass_and_updates_the_version() {
         let store = Store::of([node("a", "1", |_| {})]);
         let beat = |object: &mut Value| {
             object["status"]["conditions"][1]["lastHeartbeatTime"] = json!("2026-01-01T00:00:10Z");
         };
         assert!(!store.keep(Event::Apply(node("a", "2", beat))));
-        // Who patches the Node names the version that it has now.
+        // A patch of the Node needs its current version.
         assert_eq!(store.state()[0].metadata.resource_version.as_deref(), Some("2"));
         let cordon = |object: &mut Value| object["spec"] = json!({ "unschedulable": true });
         assert!(store.keep(Event::Apply(node("a", "3", cordon))));
     }
 
     #[test]
-    fn a_new_list_shares_what_is_known() {
+    fn a_new_list_shares_known_objects() {
         let store = Store::of([node("a", "1", |_| {}), node("b", "1", |_| {})]);
         let before = store.state();
         store.keep(Event::Init);
         store.keep(Event::InitApply(node("a", "1", |_| {})));
-        assert_eq!(store.state().len(), 2, "the list has not come to its end");
+        assert_eq!(store.state().len(), 2, "the list is not complete");
         assert!(store.keep(Event::InitDone));
         let after = store.state();
         assert_eq!(after.len(), 1);
@@ -363,7 +364,7 @@ mod tests {
         assert!(!store.keep(Event::Delete(node("a", "2", |_| {}))));
     }
 
-    /// What a tenant may make as large as an object may be.
+    /// A DaemonSet whose fields a tenant has made this large.
     fn daemon_set(namespace: &str, kilobytes: usize) -> DaemonSet {
         let long = || "x".repeat(kilobytes << 10);
         serde_json::from_value(json!({
@@ -391,22 +392,22 @@ mod tests {
     }
 
     #[test]
-    fn of_a_tenants_daemon_set_little_is_kept_however_large_it_is() {
+    fn a_large_daemon_set_of_a_tenant_is_pruned() {
         let store = Store::of([daemon_set("shop", 400)]);
         let [kept] = store.state().try_into().unwrap();
         assert!(serde_json::to_vec(kept.as_ref()).unwrap().len() < 2048);
         let read = facts::daemon_sets::daemon_set(&kept);
-        // What decisions read of it: who writes it, how many pods it has, and our own label.
+        // Decisions read the managers, the number of pods, and replumb's own label.
         assert_eq!(read.managers, ["argocd-controller (Apply)"]);
         assert!(read.annotations.contains_key("argocd.argoproj.io/tracking-id"));
         assert_eq!((read.desired, read.ready, read.on_delete), (3, 2, true));
         assert_eq!(read.node_selector[names::NODE_NETWORK_LABEL], "calico");
-        // It takes no other's place.
+        // It cannot pass for another DaemonSet.
         assert_eq!(read.containers, []);
     }
 
     #[test]
-    fn templates_of_network_plugins_are_kept_whole() {
+    fn templates_of_network_plugins_are_kept_completely() {
         for (namespace, kilobytes) in [("kube-system", 400), ("kube-flannel", 16)] {
             let store = Store::of([daemon_set(namespace, kilobytes)]);
             let [kept] = store.state().try_into().unwrap();
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_budget_little_is_kept_however_large_it_is() {
+    fn a_large_budget_is_pruned() {
         let long = || "x".repeat(400 << 10);
         let terms: Vec<Value> = (0..10_000)
             .map(|number| json!({ "key": format!("key-{number}"), "operator": "DoesNotExist" }))
@@ -437,11 +438,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_filled_when_the_first_list_ends() {
+    async fn a_store_is_filled_when_the_first_list_is_complete() {
         let store = Store::<Node>::default();
         store.keep(Event::Init);
         assert!(!*store.0.filled.borrow());
-        // A cluster without any is filled, too, and whoever waits for it is told.
+        // An empty list fills the store, too.
         assert!(store.keep(Event::InitDone));
         store.filled().await;
     }

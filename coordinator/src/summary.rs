@@ -1,4 +1,4 @@
-//! The rollout in one status: nodes by where they stand, and what has to be seen first.
+//! Summary of the rollout in one status: nodes by phase, and the most important wait.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use engine::decision::{Decision, Halt, Wait, WaitReason};
 use engine::rollout::{Seat, Standing};
 use engine::words;
 
-/// So many nodes of a kind are named in a status: it has room for them, however long their names are.
+/// Most nodes of one kind named in a status, so that names of any length fit.
 const NAMED: usize = 100;
 
-/// Why a node in work does not go on.
+/// Why a node in the rollout does not progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Enumerated.
+    /// An enumerated reason.
     pub reason: &'static str,
-    /// For people.
+    /// The message for the user.
     pub message: String,
-    /// Whether it may last until somebody does something.
+    /// Whether it may last until the user acts.
     pub needs_a_person: bool,
 }
 
 impl Held {
-    /// It waits.
+    /// From a wait.
     pub fn waiting(wait: &Wait) -> Self {
         Self {
             reason: wait.reason.as_str(),
@@ -32,7 +32,7 @@ impl Held {
         }
     }
 
-    /// Why a node with this decision does not go on; `None` when it does.
+    /// From a decision; `None` if the node progresses.
     pub fn of<S>(decision: &Decision<S>) -> Option<Self> {
         match decision {
             Decision::Wait(wait) => Some(Self::waiting(wait)),
@@ -41,7 +41,7 @@ impl Held {
         }
     }
 
-    /// It halted.
+    /// From a halt.
     pub fn halted(halt: &Halt) -> Self {
         Self {
             reason: halt.reason.as_str(),
@@ -51,7 +51,7 @@ impl Held {
     }
 }
 
-/// Writes down how far the rollout is, and what it waits for.
+/// Records the progress of the rollout, and its wait.
 pub fn summarize(
     status: &mut MigrationStatus,
     seats: &[Seat<'_>],
@@ -102,13 +102,13 @@ pub fn summarize(
         .values()
         .next()
         .map(|message| (WaitReason::CalicoObjects.as_str().to_owned(), message.clone()));
-    // What a node in work waits for says more than why the next one does not start.
+    // The wait of a started node is more specific than the reason why the next one does not start.
     let (blocked, message) = match (first, held) {
         (Some(first), _) => first,
         (None, held) if working.is_empty() && unprepared.is_some() => unprepared.or(held).unwrap_or_default(),
         (None, Some(held)) if working.is_empty() => held,
         (None, _) if working.is_empty() => (String::new(), String::new()),
-        (None, _) => (String::new(), format!("in work: {}", words::names(&working))),
+        (None, _) => (String::new(), format!("in progress: {}", words::names(&working))),
     };
     status.blocked = blocked;
     status.message = message;

@@ -1,4 +1,4 @@
-//! Telling people: Events, and the one place where errors become log lines.
+//! Reports for users: Events, and their log lines.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,27 +11,27 @@ use kube::{Client, Resource};
 use runtime::error::chain;
 use tracing::{debug, info, warn};
 
-/// The API refuses a longer note.
+/// Most bytes of a note that the API accepts.
 const NOTE_BYTES: usize = 1024;
 
-/// Publishes Events, each text once for each object until it changes.
+/// Publishes Events. A text is published once for each object until it changes.
 pub struct Teller {
     client: Client,
     reporter: Reporter,
     last: Mutex<HashMap<String, String>>,
 }
 
-/// How an Event is shown.
+/// Type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// Something happened as it should.
+    /// An expected event.
     Normal,
-    /// A person may want to look.
+    /// An event that may need the user's attention.
     Warning,
 }
 
 impl Teller {
-    /// A teller that reports as this pod.
+    /// A recorder that reports as this pod.
     pub fn new(client: Client, pod_name: &str) -> Self {
         let reporter = Reporter {
             controller: names::COORDINATOR.to_owned(),
@@ -44,14 +44,14 @@ impl Teller {
         }
     }
 
-    /// Tells about a Migration.
+    /// Records an Event of a Migration.
     pub async fn migration(&self, migration: &Migration, tone: Tone, reason: &str, note: &str) {
         self.publish(migration.object_ref(&()), tone, reason, note).await;
     }
 
-    /// Tells about a Node.
+    /// Records an Event of a Node.
     pub async fn node(&self, node: &Node, tone: Tone, reason: &str, note: &str) {
-        // The kubelet and kubectl look Events of a Node up by its name in the place of the UID.
+        // The kubelet and kubectl look up Events of a Node with its name as the UID.
         let mut reference = node.object_ref(&());
         reference.uid.clone_from(&node.metadata.name);
         self.publish(reference, tone, reason, note).await;
@@ -63,7 +63,7 @@ impl Teller {
             reference.kind.as_deref().unwrap_or_default(),
             reference.name.as_deref().unwrap_or_default()
         );
-        // Ages and counts change with every look; what an Event is about does not.
+        // Ages and counts change at every pass; the subject of an Event does not.
         let text = format!(
             "{reason} {}",
             note.split(|c: char| c.is_ascii_digit()).collect::<String>()
@@ -89,11 +89,11 @@ impl Teller {
             action: reason.to_owned(),
             secondary: None,
         };
-        // A recorder that is kept would take this for the last Event of its reason, count it, and leave the old note.
+        // A long-lived recorder would count this as a repetition of the last Event with its reason, and keep the old note.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        // An Event that could not be written is no reason to stop: the same words are in status and log.
+        // A failed Event is not a reason to stop: status and log have the same message.
         if let Err(error) = recorder.publish(&event, &reference).await {
-            debug!(object, error = %chain(&error), "event not written");
+            debug!(object, error = %chain(&error), "Event not written");
         }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     use crate::fake_api::FakeApi;
 
     #[tokio::test]
-    async fn a_note_is_as_long_as_the_api_takes_it() {
+    async fn a_note_is_cut_to_the_limit_of_the_api() {
         let api = FakeApi::default();
         let teller = Teller::new(api.client(), "coordinator-1");
         let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_event_has_its_own_words() {
+    async fn a_repeated_note_is_published_once() {
         let api = FakeApi::default();
         let teller = Teller::new(api.client(), "coordinator-1");
         let node: Node = serde_json::from_value(json!({ "metadata": { "name": "a" } })).unwrap();

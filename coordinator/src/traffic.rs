@@ -1,4 +1,4 @@
-//! Traffic as the gate: a traffic pod of each network on every node, who sends to whom, and what stops the rollout.
+//! Traffic as the gate: a traffic pod for each network on every node, the paths between them, and losses that stop the rollout.
 
 mod ends;
 mod pods;
@@ -33,68 +33,68 @@ use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
 
-/// More writes than this are left to the next pass: a pass that takes minutes looks at nothing else meanwhile.
+/// Most writes of one pass; further writes are left to the next pass, so that a pass does not take minutes.
 const WRITES_AT_ONCE: usize = 100;
 
 /// The two networks between which pods move.
 #[derive(Clone, Debug, Default)]
 pub struct Networks {
-    /// The one that pods leave.
+    /// The network that pods leave.
     pub old: Network,
-    /// The one that they come to.
+    /// The network that pods move to.
     pub new: Network,
 }
 
-/// What makes a traffic pod one of a network.
+/// Properties of a network's traffic pods.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
-    /// What it is called in the names and labels of its traffic pods.
+    /// Its name in names and labels of its traffic pods.
     pub name: &'static str,
-    /// Annotations by which they get an address of it.
+    /// Annotations that request an address from it.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What becomes of the traffic pods of every node.
+/// Fate of the traffic pods of every node.
 pub type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), Fate>;
 
-/// What outlives a pass. Lost at a restart: then it is looked at anew.
+/// State that outlives a pass. Lost at a restart: then it is read again.
 #[derive(Debug, Default)]
 pub struct Known {
     services: Services,
-    /// Which traffic pods do not report, and since when.
+    /// Traffic pods that do not report, and since when.
     pub silences: Silences,
-    /// Nodes whose agents have not told yet, at the end, what they counted last.
-    untold: Since<String>,
+    /// Nodes whose agents have not reported their last counts yet, at the end.
+    unreported: Since<String>,
 }
 
-/// What traffic says in this pass.
+/// Result of traffic in this pass.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Why nobody can say yet what is lost; `None` when so many nodes watch that traffic is a gate ([`watch`]).
+    /// Why losses are not known yet; `None` when enough nodes watch for traffic to be a gate ([`watch`]).
     pub unwatched: Option<Wait>,
-    /// Paths that lose more than they may, in words.
+    /// Messages about paths that lose more than allowed.
     pub breaches: Vec<String>,
 }
 
 #[cfg(test)]
 impl Known {
-    /// Agents have been silent for long, at the end too.
+    /// Ages all silences, including those at the end.
     pub fn hurry(&mut self) {
         self.silences.hurry();
-        self.untold.age(silences::PATIENCE);
+        self.unreported.age(silences::PATIENCE);
     }
 }
 
 impl Watched {
-    /// Why nothing may be begun before traffic is watched. On the way back nothing waits for that.
+    /// The wait until traffic is watched. A rollback does not wait for that.
     pub fn hold(self, migration: &Migration) -> Option<Wait> {
         self.unwatched
             .filter(|_| migration.spec.desired != Desired::Rollback)
     }
 }
 
-/// Brings pods to what they should be, and reads what the agents found. Returns as well what agents have to be asked to send, where they are
-/// not asked for that yet: the caller writes it, perhaps together with more.
+/// Creates and deletes traffic pods as wanted, and reads the agents' findings. Also returns the changes to the agents' orders:
+/// the caller writes them, perhaps together with other changes.
 pub async fn watch(
     context: &Context,
     known: &mut Known,
@@ -119,7 +119,7 @@ pub async fn watch(
     };
     let judged_since = migration.spec.resumed_at;
     let asks = ask(snapshot, &flows, rules.gates(), judged_since);
-    // Nobody sends to a pod any more when it goes.
+    // A pod is deleted once no other pod sends to it.
     let sent_to = targets(snapshot);
     for pod in &snapshot.traffic_pods {
         let is_sent_to = pod
@@ -159,7 +159,7 @@ pub async fn watch(
     Ok((watched, asks))
 }
 
-/// UIDs of the pods that agents are asked to send to, by what is written.
+/// UIDs of the pods that agents are asked to send to, as written.
 fn targets(snapshot: &Snapshot) -> BTreeSet<&str> {
     let flows = snapshot
         .node_migrations
@@ -168,7 +168,7 @@ fn targets(snapshot: &Snapshot) -> BTreeSet<&str> {
     flows.filter_map(|flow| flow.pod_uid.as_deref()).collect()
 }
 
-/// Writes down that traffic stops the rollout, once, and says whether it does. Only what goes forward is stopped.
+/// Records once that lost traffic stops the rollout, and returns whether it does. A rollback is not stopped.
 pub async fn stop(
     context: &Context,
     migration: &Migration,
@@ -180,7 +180,7 @@ pub async fn stop(
         return false;
     }
     let resumed_at = migration.spec.resumed_at;
-    // Another time is a new word: whose clock it was does not matter.
+    // Any different time counts as a new request, from any clock.
     if status
         .breach
         .as_ref()
@@ -198,11 +198,11 @@ pub async fn stop(
     };
     let others = match watched.breaches.len() - 1 {
         0 => String::new(),
-        others => format!(" (and {others} more paths)"),
+        others => format!(" (further paths: {others})"),
     };
     let message = format!(
-        "traffic is lost: {first}{others}. No node is started; those in work are finished. Mend it, then `kubectl replumb resume`, \
-         or go back with `kubectl replumb abort`"
+        "traffic is lost: {first}{others}. No further node is started; started nodes are finished. Fix the cause, then run \
+         `kubectl replumb resume`, or go back with `kubectl replumb abort`"
     );
     context
         .teller
@@ -222,7 +222,7 @@ pub async fn stop(
     true
 }
 
-/// Who sends to whom, by the node that sends. What was asked for already and still means the same stays.
+/// Wanted paths by sending node. A path that exists and still means the same stays.
 fn wanted_flows(
     snapshot: &Snapshot,
     networks: &Networks,
@@ -238,7 +238,7 @@ fn wanted_flows(
     let running: BTreeMap<&str, pods::Running<'_>> = staying
         .iter()
         .filter_map(|pod| pods::running(pod, networks))
-        // One that answers for the first time is Ready; later it is for its senders to say whether it answers.
+        // A new pod counts once it is Ready; later its senders report whether it answers.
         .filter(|pod| pod.ready || asked.contains(pod.endpoint.uid))
         .filter(|pod| {
             let node = snapshot.nodes.get(pod.endpoint.node);
@@ -297,7 +297,7 @@ fn wanted_flows(
     flows
 }
 
-/// What every agent has to be asked that is not asked for that.
+/// Changes to the agents' orders.
 fn ask(
     snapshot: &Snapshot,
     flows: &BTreeMap<String, Vec<Flow>>,
@@ -305,22 +305,22 @@ fn ask(
     judged_since: Option<Timestamp>,
 ) -> Drafts {
     let mut asks = Drafts::default();
-    let mut left = WRITES_AT_ONCE;
+    let mut remaining = WRITES_AT_ONCE;
     for (node, object) in &snapshot.node_migrations {
         let wanted = flows.get(node).cloned().unwrap_or_default();
         let limits = (!wanted.is_empty()).then_some(gates);
         let judged_since = judged_since.filter(|_| limits.is_some());
         if ask_one(&mut asks, object, wanted, limits, judged_since) {
-            left -= 1;
+            remaining -= 1;
         }
-        if left == 0 {
+        if remaining == 0 {
             break;
         }
     }
     asks
 }
 
-/// Says whether the agent is not asked for that yet.
+/// Adds the change for one agent; returns whether there is one.
 fn ask_one(
     asks: &mut Drafts,
     object: &Arc<NodeMigration>,
@@ -329,7 +329,7 @@ fn ask_one(
     judged_since: Option<Timestamp>,
 ) -> bool {
     let there = &object.spec;
-    // Every pass asks this of every node: nothing is copied for it.
+    // Called for every node in every pass: nothing is cloned here.
     if there.flows == flows && there.gates == gates && there.judged_since == judged_since {
         return false;
     }

@@ -1,8 +1,8 @@
-//! What a pass could not do, until a status says it.
+//! Failures of a pass, until a status reports them.
 
 use api::MigrationStatus;
 
-/// Why a pass of a Migration did not come to its end, in words that no status has yet. Lost at a restart.
+/// Why a pass of a Migration failed, in a message that no status has yet. Lost at a restart.
 #[derive(Debug, Default)]
 pub struct Untold(Option<Failure>);
 
@@ -13,7 +13,7 @@ struct Failure {
 }
 
 impl Untold {
-    /// Keeps why a pass of this Migration did not come to its end.
+    /// Keeps why a pass of this Migration failed.
     pub fn keep(&mut self, migration: &str, words: String) {
         self.0 = Some(Failure {
             migration: migration.to_owned(),
@@ -21,7 +21,7 @@ impl Untold {
         });
     }
 
-    /// Says it in this status, unless that says it already, or all is over.
+    /// Adds the message to this status, unless it is there already, or the Migration is over.
     pub fn say(&self, migration: &str, status: &mut MigrationStatus) {
         let kept = self.0.as_ref().filter(|kept| kept.migration == migration);
         if let Some(Failure { words, .. }) = kept
@@ -34,11 +34,11 @@ impl Untold {
             } else {
                 format!("{message}. ")
             };
-            status.message = format!("{before}An earlier pass did not come to its end: {words}");
+            status.message = format!("{before}An earlier pass failed: {words}");
         }
     }
 
-    /// A status of this Migration says it.
+    /// Forgets the message, once a status of this Migration has it.
     pub fn is_told(&mut self, migration: &str) {
         self.0.take_if(|kept| kept.migration == migration);
     }
@@ -48,7 +48,7 @@ impl Untold {
 mod tests {
     use super::*;
 
-    fn said(untold: &Untold, migration: &str, message: &str) -> String {
+    fn message_after(untold: &Untold, migration: &str, message: &str) -> String {
         let mut status = MigrationStatus {
             message: message.to_owned(),
             ..MigrationStatus::default()
@@ -58,19 +58,19 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_once_in_a_status_of_its_migration() {
+    fn a_failure_is_reported_once_in_the_status_of_its_migration() {
         let mut untold = Untold::default();
-        assert_eq!(said(&untold, "m", "in work: a"), "in work: a");
+        assert_eq!(message_after(&untold, "m", "in progress: a"), "in progress: a");
         untold.keep("m", "reading Node a: denied".to_owned());
-        let words = "An earlier pass did not come to its end: reading Node a: denied";
-        assert_eq!(said(&untold, "m", "in work: a"), format!("in work: a. {words}"));
-        assert_eq!(said(&untold, "m", ""), words);
-        let again = "reading Node a: denied; it is tried again";
-        assert_eq!(said(&untold, "m", again), again);
-        assert_eq!(said(&untold, "other", "in work: a"), "in work: a");
+        let words = "An earlier pass failed: reading Node a: denied";
+        assert_eq!(message_after(&untold, "m", "in progress: a"), format!("in progress: a. {words}"));
+        assert_eq!(message_after(&untold, "m", ""), words);
+        let again = "reading Node a: denied; the coordinator retries";
+        assert_eq!(message_after(&untold, "m", again), again);
+        assert_eq!(message_after(&untold, "other", "in progress: a"), "in progress: a");
         untold.is_told("other");
-        assert_eq!(said(&untold, "m", ""), words);
+        assert_eq!(message_after(&untold, "m", ""), words);
         untold.is_told("m");
-        assert_eq!(said(&untold, "m", ""), "");
+        assert_eq!(message_after(&untold, "m", ""), "");
     }
 }

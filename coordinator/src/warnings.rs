@@ -1,4 +1,4 @@
-//! What objects of others are or do that costs decisions about them and stops nothing else. The status says it while a migration goes on.
+//! Foreign objects that affect decisions about themselves only. The status reports them while a migration is active.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,31 +8,31 @@ use engine::words::cut;
 
 use crate::cache::Cache;
 
-/// The time from one look at the cluster to the next. What a kind has found is told at once; the pace of words bounds its writes.
+/// Interval of reads of the cluster. Findings of a kind are reported at once; the interval of messages limits their writes.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// More warnings than this are counted, not listed.
+/// Most warnings listed; further ones are counted.
 const LISTED: usize = 20;
-/// More warnings than this about one namespace, or one node, are counted, not listed: one tenant does not hide the others.
+/// Most warnings listed about one namespace or node; further ones are counted, so that one tenant does not hide the others.
 const OF_ONE: usize = 4;
-/// A warning is cut behind so many bytes.
+/// Most bytes of a warning.
 const LINE_BYTES: usize = 512;
 
-/// The warnings of the last look.
+/// The warnings of the last read.
 #[derive(Default)]
 pub struct Looks {
     looked: Option<Instant>,
     /// By namespace or node.
     of_cluster: BTreeMap<String, About>,
-    /// What the kind of a Migration has found, by what it is about; and the name of the Migration.
+    /// Name of a Migration, and the findings of its kind, by subject.
     of_kind: (String, BTreeMap<String, About>),
-    /// The same of workloads whose moved pods do not become Ready.
+    /// The same for workloads whose moved pods do not become Ready.
     of_stalls: (String, BTreeMap<String, About>),
-    /// Nodes that watch no traffic although they should.
+    /// Nodes that should watch traffic and do not.
     of_traffic: BTreeMap<String, About>,
 }
 
 impl Looks {
-    /// The warnings as they are now, or as they were up to five seconds ago. `migration` is the name of the Migration that goes on.
+    /// The current warnings, up to five seconds old. `migration` is the name of the active Migration.
     pub fn look(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
         if self.looked.is_none_or(|looked| looked.elapsed() >= INTERVAL) {
             self.looked = Some(Instant::now());
@@ -45,20 +45,20 @@ impl Looks {
         listed(self.of_cluster.values().chain(of_migration).chain(of_traffic))
     }
 
-    /// What this Migration's kind has found at its last look in the objects that it reads: what each warning is about, like their kind or a
-    /// namespace, and the words.
+    /// Sets the findings of this Migration's kind from its last read: the subject of each warning, such as a kind or a namespace,
+    /// and the message.
     pub fn of_kind(&mut self, migration: &str, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
         self.of_kind = (migration.to_owned(), by_subject(found));
     }
 
-    /// What it has found at another look of the same pass.
+    /// Adds findings of another read in the same pass.
     pub fn also(&mut self, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
         for (about, line) in found {
             self.of_kind.1.entry(about.into()).or_default().add(|| line);
         }
     }
 
-    /// Workloads of this Migration whose moved pods do not become Ready, likewise.
+    /// Sets the workloads of this Migration whose moved pods do not become Ready, in the same form.
     pub fn of_stalls(
         &mut self,
         migration: &str,
@@ -67,7 +67,7 @@ impl Looks {
         self.of_stalls = (migration.to_owned(), by_subject(found));
     }
 
-    /// Which nodes watch no traffic although they should, and why.
+    /// Sets the nodes that should watch traffic and do not, with the reason.
     pub fn of_traffic<'silent>(&mut self, silent: impl Iterator<Item = (&'silent str, &'silent str)>) {
         self.of_traffic.clear();
         for (node, why) in silent {
@@ -76,7 +76,7 @@ impl Looks {
         }
     }
 
-    /// The next look is a new one.
+    /// Makes the next read due at once.
     pub fn forget(&mut self) {
         self.looked = None;
     }
@@ -90,11 +90,11 @@ fn by_subject(found: impl IntoIterator<Item = (impl Into<String>, String)>) -> B
     warnings
 }
 
-/// What is told of one namespace or node.
+/// Warnings about one namespace or node.
 #[derive(Default)]
 struct About {
     count: usize,
-    /// The first of them: the others are counted.
+    /// The first warnings; further ones are counted.
     lines: Vec<String>,
 }
 
@@ -107,7 +107,7 @@ impl About {
     }
 }
 
-/// Warnings by what they are about: a namespace or a node.
+/// Warnings by subject: a namespace or a node.
 fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
     let mut warnings: BTreeMap<String, About> = BTreeMap::new();
     let index = cache.pods.index();
@@ -124,9 +124,9 @@ fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
         let about = warnings.entry(format!("node {name}")).or_default();
         about.add(|| {
             let meanwhile = if unclear.is_lost {
-                "nothing is asked of its node"
+                "its node gets no orders"
             } else {
-                "its node counts as one whose agent is silent"
+                "its agent counts as silent"
             };
             format!("NodeMigration {name}: {}; {meanwhile}", unclear.words)
         });
@@ -143,7 +143,7 @@ fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
     warnings
 }
 
-/// As many of them as a status has room for, and the number of all.
+/// The warnings that fit into a status, and the number of all.
 fn listed<'warnings>(warnings: impl Iterator<Item = &'warnings About> + Clone) -> Option<Warnings> {
     let count: usize = warnings.clone().map(|about| about.count).sum();
     (count > 0).then(|| Warnings {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_not_understood_is_named_with_what_it_counts_as() {
+    fn an_unreadable_pod_is_named_with_the_assumed_value() {
         let api = api([pod("shop", "peta", "20P"), pod("shop", "fair", "2")]);
         let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
         assert_eq!(warnings.count, 1);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_floods_a_node_of_this_migration_is_named() {
+    fn a_flood_on_a_node_of_the_migration_is_reported() {
         let api = FakeApi::default();
         for (node, migration) in [("a", "demo"), ("b", "another")] {
             let object = json!({
@@ -221,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_corrected_is_told_no_more_at_the_next_look() {
+    fn a_corrected_object_is_not_reported_after_the_next_read() {
         let api = api([pod("shop", "peta", "20P")]);
         let mut looks = Looks::default();
         assert!(looks.look(&api.cache(), "demo").is_some());
         let (path, corrected) = pod("shop", "peta", "2");
         api.put(&path, corrected);
-        assert!(looks.look(&api.cache(), "demo").is_some(), "the look is not due");
+        assert!(looks.look(&api.cache(), "demo").is_some(), "the read is not due");
         looks.forget();
         assert_eq!(looks.look(&api.cache(), "demo"), None);
     }

@@ -1,4 +1,4 @@
-//! Watches that fill stores: those that run as long as the program does, and those that run while a Migration needs them.
+//! Watches that fill stores: permanent ones, and those that run while a Migration needs them.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,21 +14,21 @@ use tracing::warn;
 use crate::lenient::Lenient;
 use crate::watching;
 
-/// How long a pass waits for the first lists: a later pass looks again.
+/// Time that a pass waits for the first lists; a later pass checks again.
 const FIRST_LIST: Duration = Duration::from_secs(10);
 
 /// Starts watches.
 pub struct Watches<'tasks> {
-    /// The client of watches.
+    /// The client for watches.
     pub client: &'tasks Client,
-    /// Told when decisions may read something else.
+    /// Notified when decisions may read something new.
     pub changed: &'tasks Arc<Notify>,
-    /// Where the watches run.
+    /// The tasks of the watches.
     pub tasks: &'tasks mut JoinSet<()>,
 }
 
 impl Watches<'_> {
-    /// Watches every object of a kind. `keep` takes in what the watch tells, and says whether decisions may read something else now.
+    /// Watches every object of a kind. `keep` applies each event, and returns whether decisions may read something new.
     pub fn start<K>(&mut self, kind: &'static str, keep: impl Fn(Event<Lenient<K>>) -> bool + Send + 'static)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -43,7 +43,7 @@ impl Watches<'_> {
     }
 }
 
-/// The watches of one store, which run while a Migration needs them.
+/// The watches of one store, running while a Migration needs them.
 #[derive(Default)]
 pub struct OnDemand(Mutex<Option<JoinSet<()>>>);
 
@@ -59,10 +59,11 @@ impl OnDemand {
     ) {
         let mut running = self.running();
         match running.as_mut() {
-            // A watch that has ended tells nothing any more: all begin again, and what is known stays until their lists have come.
+            // A watch that has ended delivers no events: all are restarted, and known objects stay until the new lists are
+            // complete.
             Some(tasks) => match tasks.try_join_next() {
                 None => return,
-                Some(ended) => warn!(?ended, "a watch of {what} ended; it is started again"),
+                Some(ended) => warn!(?ended, "a watch of {what} ended; all are restarted"),
             },
             None if is_filled => return,
             None => {}
@@ -76,22 +77,22 @@ impl OnDemand {
         *running = Some(tasks);
     }
 
-    /// Ends the watches. Whether they ran.
+    /// Ends the watches; returns whether they ran.
     pub fn stop(&self) -> bool {
         self.running().take().is_some()
     }
 
     fn running(&self) -> MutexGuard<'_, Option<JoinSet<()>>> {
-        // Every change of it is whole before something can fail.
+        // Every change is complete before a panic is possible.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Waits until the first lists of a store have come to their ends; `None` where that takes long.
+/// Waits until the first lists of a store are complete; `None` if that takes too long.
 pub async fn first_lists(filled: &[&watch::Sender<bool>]) -> Option<()> {
     let all = async {
         for filled in filled {
-            // The senders live as long as the store does.
+            // The senders live as long as the store.
             let _ = filled.subscribe().wait_for(|filled| *filled).await;
         }
     };

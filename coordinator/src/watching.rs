@@ -1,4 +1,4 @@
-//! A watch that goes on for ever: its first list comes as a stream where the server has that, in pages elsewhere.
+//! A permanent watch: its first list is streamed where the server supports that, otherwise paged.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use tracing::{info, warn};
 use crate::lenient::Lenient;
 use crate::write::describe;
 
-/// The first look after a broken watch comes after this time, and the time doubles up to [`SLOWEST`].
+/// Delay after the first failure of a watch. It doubles up to [`SLOWEST`].
 const SOONEST: Duration = Duration::from_millis(250);
-/// There are eleven watches at most, and one leader: asking this often is no load, and a watch is back soon after an outage.
+/// Longest delay. With at most eleven watches and one leader this is no load, and a watch is back soon after an outage.
 const SLOWEST: Duration = Duration::from_secs(2);
-/// So many whole objects of a list are in memory at once, where the server streams none: each may have 1.5 MiB, and more as text.
+/// Objects of a list in memory at once, without streaming: each may have 1.5 MiB in etcd, and more as text.
 const PAGE: u32 = 50;
 
-/// When a broken watch is started again.
+/// Delays between restarts of a watch.
 #[derive(Clone, Debug)]
 struct Soon {
     next: Duration,
@@ -49,9 +49,9 @@ impl Backoff for Soon {
     }
 }
 
-/// Watches every object of a kind, and hands each event on. An object that cannot be read in full is handed on as far as it can.
+/// Watches every object of a kind, and passes each event on. An object that is not fully readable is passed on as far as it is.
 ///
-/// A watch that breaks is started again, with back-off, for ever: losing the API is a normal state.
+/// A broken watch is restarted, with back-off, without end: loss of the API is a normal state.
 pub async fn watch<K>(client: Client, kind: &'static str, keep: impl Fn(Event<Lenient<K>>))
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -64,29 +64,29 @@ where
         while let Some(event) = events.next().await {
             match event {
                 Ok(event) => {
-                    tell(&event);
+                    log_unreadable(&event);
                     keep(event);
                 }
                 Err(error) if is_without_streams(&error) && streams(&config) => {
-                    info!(kind, "the API server streams no lists: they are read in pages");
+                    info!(kind, "the API server does not stream lists; reading pages");
                     config.initial_list_strategy = InitialListStrategy::ListWatch;
                     break;
                 }
-                Err(error) => warn!(kind, error = %runtime::error::chain(&error), "watch broke"),
+                Err(error) => warn!(kind, error = %runtime::error::chain(&error), "watch failed"),
             }
         }
     }
 }
 
-/// Names an object that cannot be read in full.
-fn tell<K: Resource<DynamicType = ()>>(event: &Event<Lenient<K>>) {
+/// Logs an object that is not fully readable.
+fn log_unreadable<K: Resource<DynamicType = ()>>(event: &Event<Lenient<K>>) {
     match event {
         Event::Apply(read) | Event::InitApply(read) | Event::Delete(read) => {
             if let Some(words) = read.words() {
                 let object = describe(&read.object);
                 warn!(
                     object,
-                    "it cannot be read in full, which costs decisions about it alone: {words}"
+                    "object not fully readable; only decisions about it are affected: {words}"
                 );
             }
         }
@@ -98,7 +98,7 @@ fn streams(config: &Config) -> bool {
     config.initial_list_strategy == InitialListStrategy::StreamingList
 }
 
-/// A server without streaming lists refuses the parameter as invalid; one that knows the parameter from another time, as a bad request.
+/// Whether the server has no streaming lists: it answers that the parameter is invalid, or, in some versions, a bad request.
 fn is_without_streams(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if [400, 422].contains(&status.code))
 }

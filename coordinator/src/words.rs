@@ -1,24 +1,24 @@
-//! What of a status is for people alone, and how often it is written.
+//! Parts of a status that are for users only, and their write interval.
 
 use api::MigrationStatus;
 use jiff::{SignedDuration, Timestamp};
 
-/// How soon and how often words are written for people. Each is another write for the API server and every watcher.
+/// Intervals of messages for users. Each write costs the API server and every watcher.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Words and counts alone are written into a status so often at most.
+    /// Shortest interval of status writes that change messages and counts only.
     pub words: SignedDuration,
-    /// What a node waits for is told when its stage has lasted for so long, where it passes by itself: most is over by then.
+    /// Age of a stage at which its wait is reported, if it passes without help: most waits are over by then.
     pub told_after: SignedDuration,
 }
 
 impl Pace {
-    /// As people read.
+    /// The pace for users.
     pub const OF_PEOPLE: Self = Self {
         words: SignedDuration::from_secs(1),
         told_after: SignedDuration::from_secs(3),
     };
-    /// At once: passes of tests take no time.
+    /// No delays: passes in tests take no time.
     #[cfg(test)]
     pub const OF_TESTS: Self = Self {
         words: SignedDuration::ZERO,
@@ -26,25 +26,25 @@ impl Pace {
     };
 }
 
-/// When the status was written last. Lost at a restart: then it is written at once.
+/// Time of the last status write. Lost at a restart: the next write is then immediate.
 #[derive(Debug, Default)]
 pub struct Words {
     at: Option<Timestamp>,
 }
 
 impl Words {
-    /// Whether words alone may be written by now. After the clock was set back they may.
+    /// Whether messages alone may be written now. Allowed after the clock was set back.
     pub fn may_be_written(&self, pace: Pace, now: Timestamp) -> bool {
         self.at.is_none_or(|at| now < at || now >= at + pace.words)
     }
 
-    /// Notes that the status was written.
+    /// Records a write of the status.
     pub fn written(&mut self, now: Timestamp) {
         self.at = Some(now);
     }
 }
 
-/// Whether these differ in nothing but words and counts, on which nothing is decided.
+/// Whether only messages and counts differ, on which no decision depends.
 pub fn differ_in_words(old: &MigrationStatus, new: &MigrationStatus) -> bool {
     old != new && without_words(old) == without_words(new)
 }
@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_reason_or_phase_is_more_than_words() {
+    fn another_reason_or_phase_is_not_a_difference_in_words() {
         let old = MigrationStatus {
             message: "12 of 40 pods are new".to_owned(),
             blocked: "DaemonSetRollout".to_owned(),
             ..MigrationStatus::default()
         };
         let mut new = old.clone();
-        assert!(!differ_in_words(&old, &new), "they are the same");
+        assert!(!differ_in_words(&old, &new), "equal");
         new.message = "13 of 40 pods are new".to_owned();
         new.progress.done = 7;
         assert!(differ_in_words(&old, &new));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn words_have_a_pace() {
+    fn messages_are_written_at_intervals() {
         let pace = Pace::OF_PEOPLE;
         let mut words = Words::default();
         let at = |milliseconds| Timestamp::UNIX_EPOCH + SignedDuration::from_millis(milliseconds);

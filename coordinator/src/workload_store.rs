@@ -1,6 +1,6 @@
-//! Workloads that make pods again, as three watches tell of them: of each only what decisions read. Watched while a Migration needs them. A
-//! cluster keeps ten `ReplicaSet`s of every Deployment, each with a whole pod template: lists of them, every few seconds, would be most of
-//! what the coordinator receives.
+//! Workloads that recreate pods, from three watches, reduced to the fields that decisions read. Watched while a Migration needs
+//! them. A cluster keeps ten `ReplicaSet`s for every Deployment, each with a pod template: repeated lists would be most of the
+//! coordinator's traffic.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -17,7 +17,7 @@ use crate::facts::workloads::{Known, deployment, replica_set, stateful_set};
 use crate::lenient::plain;
 use crate::watches::{OnDemand, Watches, first_lists};
 
-/// The workloads. Cloning shares them.
+/// The workloads. Clones share them.
 #[derive(Clone, Default)]
 pub struct WorkloadStore(Arc<Shared>);
 
@@ -29,7 +29,7 @@ struct Shared {
     replica_sets: Watched,
 }
 
-/// A workload, and what is known of it; no facts where it is counted with another one.
+/// A workload and its facts; no facts if it is counted with another workload.
 type Read = (Workload, Option<WorkloadFacts>);
 
 /// Workloads of one kind.
@@ -42,12 +42,12 @@ struct Watched {
 #[derive(Default)]
 struct Workloads {
     known: BTreeMap<Workload, WorkloadFacts>,
-    /// Those of a list that has not come to its end.
+    /// Workloads of an incomplete list.
     listed: Option<BTreeMap<Workload, WorkloadFacts>>,
 }
 
 impl Watched {
-    /// Takes in what the watch tells. Whether decisions may read something else now.
+    /// Applies an event of the watch. Returns whether decisions may read something new.
     fn keep(&self, event: Event<Read>) -> bool {
         let mut workloads = lock(&self.workloads);
         match event {
@@ -73,7 +73,7 @@ impl Watched {
                 let before = workloads.known.insert(workload, facts.clone());
                 before != Some(facts)
             }
-            // A ReplicaSet that a Deployment has taken over is counted with that.
+            // A ReplicaSet owned by a Deployment is counted with that.
             Event::Apply((workload, None)) | Event::Delete((workload, _)) => {
                 workloads.known.remove(&workload).is_some()
             }
@@ -87,11 +87,11 @@ impl Watched {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of it is whole before something can fail.
+    // Every change is complete before a panic is possible.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The same event, of what is read of its object.
+/// The same event with the facts of its object.
 fn projected<K>(event: Event<K>, read: impl Fn(&K) -> Read) -> Event<Read> {
     match event {
         Event::Init => Event::Init,
@@ -107,7 +107,7 @@ fn all_of((workload, facts): Known) -> Read {
 }
 
 impl WorkloadStore {
-    /// Workloads that are there already.
+    /// A store with these workloads.
     pub fn of(
         deployments: impl IntoIterator<Item = Deployment>,
         stateful_sets: impl IntoIterator<Item = StatefulSet>,
@@ -135,7 +135,7 @@ impl WorkloadStore {
         store
     }
 
-    /// The workloads as they are known now; `None` where the watches have not told of all there is. The first call starts them.
+    /// The known workloads; `None` until all lists are complete. The first call starts the watches.
     pub async fn workloads(
         &self,
         client: &Client,
@@ -187,7 +187,7 @@ impl WorkloadStore {
         [&self.0.deployments, &self.0.stateful_sets, &self.0.replica_sets]
     }
 
-    /// Ends the watches and lets go what they told: no Migration needs it any more, or another process leads.
+    /// Ends the watches and forgets the workloads: no Migration needs them any more, or another process leads.
     pub fn stop(&self) {
         if self.0.watches.stop() {
             for watched in self.each() {

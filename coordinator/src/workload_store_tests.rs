@@ -1,4 +1,4 @@
-//! What the store knows after lists and events in any order.
+//! Content of the store after lists and events in any order.
 
 use serde_json::{Value, json};
 
@@ -35,11 +35,11 @@ fn wanted(watched: &Watched) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn only_what_decisions_read_wakes_a_pass() {
+fn a_change_of_unused_fields_wakes_no_pass() {
     let watched = Watched::default();
     assert!(!watched.keep(Event::Init));
     assert!(!watched.keep(Event::InitApply(of_deployment("web", 3))));
-    assert_eq!(wanted(&watched), [], "the list has not come to its end");
+    assert_eq!(wanted(&watched), [], "the list is not complete");
     assert!(watched.keep(Event::InitDone));
     assert_eq!(wanted(&watched), [("web".to_owned(), 3)]);
     assert!(
@@ -47,11 +47,11 @@ fn only_what_decisions_read_wakes_a_pass() {
         "only its status changed"
     );
     assert!(watched.keep(Event::Apply(of_deployment("web", 4))));
-    // The watch broke, and its list says the same.
+    // The watch failed, and its new list is equal.
     assert!(!watched.keep(Event::Init));
     assert!(!watched.keep(Event::InitApply(of_deployment("web", 4))));
     assert!(!watched.keep(Event::InitDone));
-    // One is gone meanwhile.
+    // One workload is gone in the next list.
     assert!(!watched.keep(Event::Init));
     assert!(!watched.keep(Event::InitApply(of_deployment("db", 1))));
     assert_eq!(wanted(&watched), [("web".to_owned(), 4)]);
@@ -62,7 +62,7 @@ fn only_what_decisions_read_wakes_a_pass() {
 }
 
 #[test]
-fn a_replica_set_counts_while_no_deployment_has_it() {
+fn a_replica_set_counts_while_no_deployment_owns_it() {
     let watched = Watched::default();
     assert!(!watched.keep(Event::Apply(of_replica_set("web-1", Some("web")))));
     assert!(watched.keep(Event::Apply(of_replica_set("alone", None))));
@@ -72,25 +72,25 @@ fn a_replica_set_counts_while_no_deployment_has_it() {
     assert!(!watched.keep(Event::Delete(of_replica_set("web-1", Some("web")))));
 }
 
-/// A client of an API server that is away.
+/// A client of an unreachable API server.
 fn without_answer() -> Client {
-    let away = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+    let unreachable = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         Err::<http::Response<kube::client::Body>, _>(std::io::Error::from(
             std::io::ErrorKind::ConnectionRefused,
         ))
     });
-    Client::new(away, "default")
+    Client::new(unreachable, "default")
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_list_that_has_not_come_is_told_and_all_is_forgotten_when_it_ends() {
+async fn a_missing_list_yields_none_and_stop_forgets_all() {
     let (store, changed) = (WorkloadStore::default(), Arc::new(Notify::new()));
     for watched in [&store.0.deployments, &store.0.stateful_sets] {
         watched.keep(Event::Init);
         watched.keep(Event::InitDone);
     }
     store.0.deployments.keep(Event::Apply(of_deployment("web", 3)));
-    // Those of all kinds, or none: a workload that is not known would keep no pod of others waiting.
+    // All kinds or none: pods of other workloads would not wait for an unknown workload.
     assert_eq!(store.workloads(&without_answer(), &changed).await, None);
     store.0.replica_sets.keep(Event::Init);
     store.0.replica_sets.keep(Event::InitDone);

@@ -1,4 +1,4 @@
-//! What is read of workloads, and of what others need pods for: before pods go by eviction, whatever for.
+//! Reads of workloads, and of the pods that other components need, before pods are evicted for any reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,18 +18,18 @@ use crate::pod_index::Index;
 use crate::write::WriteError;
 use crate::{facts, read};
 
-/// What others need pods for, as it was read last. Lost at a restart: then it is read again.
+/// The last read of pods that other components need. Lost at a restart: then they are read again.
 #[derive(Debug, Default)]
 pub struct Needs(Option<Look<Needed>>);
 
 impl Needs {
-    /// What others need pods for. `pods` are those of the cluster.
+    /// Pods that other components need. `pods` are all pods of the cluster.
     pub async fn read(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
         look(&mut self.0, pace, needed(context, pods)).await.cloned()
     }
 }
 
-/// Every workload that makes pods again, read for the checks. While pods move, watches tell of them: [`Cache::workloads`].
+/// Every workload that recreates pods, read for the checks. While pods move, watches deliver them: [`Cache::workloads`].
 pub async fn workloads(
     context: &Context,
     cache: &Cache,
@@ -49,7 +49,7 @@ pub async fn workloads(
     Ok(others.chain(cache.of_daemon_sets()).collect())
 }
 
-/// Every workload that makes pods again, as the watches tell. Where they have not told of all there is, the status says so.
+/// Every workload that recreates pods, from the watches. If their lists are incomplete, the status says so.
 pub async fn watched(
     context: &Context,
     cache: &Cache,
@@ -57,8 +57,8 @@ pub async fn watched(
 ) -> Option<BTreeMap<Workload, WorkloadFacts>> {
     let workloads = cache.workloads(&context.watching).await;
     if workloads.is_none() {
-        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: the API server has not told of all of them. The \
-                       coordinator needs the right to watch them (deploy/base)";
+        let message = "Deployments, ReplicaSets and StatefulSets are not known yet: their lists are incomplete. The coordinator \
+                       needs the right to watch them (deploy/base)";
         wait(status, WaitReason::RequestRefused, message.to_owned());
     }
     workloads
@@ -75,7 +75,7 @@ async fn needed(context: &Context, pods: &Pods) -> Result<Needed, WriteError> {
     })
 }
 
-/// What these name servers read as their Corefile.
+/// The Corefiles of these name servers.
 pub async fn corefiles(
     context: &Context,
     pods: &Index,
@@ -93,7 +93,7 @@ mod tests {
     use crate::workload_store::WorkloadStore;
 
     #[tokio::test(start_paused = true)]
-    async fn lists_that_have_not_come_are_waited_for_and_told() {
+    async fn missing_lists_are_waited_for_and_reported() {
         let api = FakeApi::default();
         api.deny_reading("/apis/apps/v1/deployments", "no right to watch");
         let mut stores = (*api.cache()).clone();

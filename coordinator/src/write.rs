@@ -1,5 +1,5 @@
-//! Writes to the API: patches of single fields. Each is made only if the fields that it was decided by are as they were read; for an object
-//! that others rarely write, if its resourceVersion is.
+//! Writes to the API: patches of single fields. A patch requires that the fields on which it was decided are as read; for an
+//! object that other programs rarely write, that its resourceVersion is.
 
 use api::names;
 use datastore::error::StoreError;
@@ -21,7 +21,7 @@ use crate::answers;
 #[derive(Debug, Error)]
 pub enum WriteError {
     /// The object changed since the decision. The next pass decides again.
-    #[error("{attempt} {object}: it changed since it was read")]
+    #[error("{attempt} {object}: the object changed since it was read")]
     Conflict {
         /// What was attempted.
         attempt: String,
@@ -35,7 +35,7 @@ pub enum WriteError {
         attempt: String,
         /// The object.
         object: String,
-        /// What it answered.
+        /// The error of the API client.
         #[source]
         source: kube::Error,
     },
@@ -45,7 +45,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// The error of an attempt on an object; a conflict is told apart.
+    /// The error of an attempt on an object; a conflict becomes its own variant.
     pub fn of(attempt: impl Into<String>, object: impl Into<String>, source: kube::Error) -> Self {
         match source {
             kube::Error::Api(status) if status.is_conflict() => Self::Conflict {
@@ -60,7 +60,7 @@ impl WriteError {
         }
     }
 
-    /// The API server's words, where it has looked at the write and says no: not where it could not answer, or knows better by now.
+    /// The message of a final refusal by the API server; `None` if it could not answer, or the object changed.
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Api {
@@ -71,7 +71,7 @@ impl WriteError {
         }
     }
 
-    /// What was attempted on which object, and why it failed, in the API server's own words.
+    /// The attempt, the object, and the cause, as a message with the API server's text.
     pub fn words(&self) -> String {
         match self {
             Self::Api {
@@ -90,8 +90,8 @@ impl WriteError {
         }
     }
 
-    /// Whether this object cannot be written, and another perhaps can: the API server refused it, or answered what cannot be read, or
-    /// something behind this one request did not answer in time. Of an API server that is out of reach that is not so.
+    /// Whether the error concerns this object only: the API server refused it, or sent an unreadable answer, or a component
+    /// behind this request did not answer in time. An unreachable API server concerns all objects.
     pub fn is_of_the_object(&self) -> bool {
         match self {
             Self::Conflict { .. }
@@ -104,7 +104,7 @@ impl WriteError {
         }
     }
 
-    /// Whether the object that was to be made is there already.
+    /// Whether the object to be created exists already.
     pub fn is_there_already(&self) -> bool {
         match self {
             Self::Api {
@@ -115,7 +115,7 @@ impl WriteError {
         }
     }
 
-    /// A label for metrics.
+    /// Label for metrics.
     pub fn category(&self) -> &'static str {
         match self {
             Self::Conflict { .. } => "Conflict",
@@ -129,7 +129,7 @@ impl WriteError {
     }
 }
 
-/// Whether the time for the answer was over. An admission webhook has up to 30 s, a request of ours less.
+/// Whether the request timed out. An admission webhook has up to 30 s, a request of the coordinator less.
 fn timed_out(error: &kube::Error) -> bool {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = source {
@@ -151,20 +151,20 @@ pub fn describe<K: Resource<DynamicType: Default>>(object: &K) -> String {
     }
 }
 
-/// Creates an object; `what` says in errors which.
+/// Creates an object; `what` names it in errors.
 pub async fn create<K>(api: &Api<K>, what: &str, object: &K) -> Result<(), WriteError>
 where
     K: Serialize + Clone + DeserializeOwned + std::fmt::Debug,
 {
     match api.create(&post_parameters(), object).await {
         Ok(_) => Ok(()),
-        // Made by an earlier pass that the store has not seen yet, or about to go: the next look tells.
+        // Created by an earlier pass and not in the store yet, or being deleted: the next pass decides.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
         Err(source) => Err(WriteError::of("creating", what, source)),
     }
 }
 
-/// Deletes this very object, by its UID; one that is gone is deleted. `propagation` is what becomes of what it owns.
+/// Deletes the object with this UID; a missing object is not an error. `propagation` is the policy for objects that it owns.
 pub async fn delete<K>(
     api: &Api<K>,
     read: &K,
@@ -188,7 +188,7 @@ where
     }
 }
 
-/// Merge-patches an object as it was read, its status included: `change` is the patch without metadata.resourceVersion.
+/// Applies a merge patch to an object as read, including its status: `change` is the patch without metadata.resourceVersion.
 pub async fn patch_as_read<K>(api: &Api<K>, read: &K, attempt: &str, change: Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -199,9 +199,9 @@ where
         .map_err(|source| WriteError::of(attempt, describe(read), source))
 }
 
-/// Kinds whose objects many programs write: a decision about one of them rests on some of its fields.
+/// Kinds whose objects many programs write: a decision about one of them depends on some of its fields.
 pub trait DecidedBy {
-    /// The fields.
+    /// Those fields.
     fn basis() -> Basis;
 }
 
@@ -232,8 +232,8 @@ impl DecidedBy for DaemonSet {
     }
 }
 
-/// Does to an object what the merge patch `change` says, if the fields that decisions about its kind rest on, and those that are written,
-/// are as they were read. What others write of it meanwhile is no conflict.
+/// Applies the merge patch `change` to an object, if the written fields and those on which decisions about its kind depend are as
+/// read. Other concurrent writes are not a conflict.
 pub async fn patch<K>(api: &Api<K>, read: &K, attempt: &str, change: &Value) -> Result<K, WriteError>
 where
     K: Resource<DynamicType: Default> + DecidedBy + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
@@ -244,7 +244,7 @@ where
     patch_fields(api, &read.name_any(), (attempt, &describe(read)), &patch).await
 }
 
-/// Sends a patch of an object of this name; `attempt` is what is attempted on which object. A patch that does not hold any more is a
+/// Sends a patch of an object of this name; `attempt` is the attempt and the object for errors. A patch whose tests fail is a
 /// conflict.
 pub async fn patch_fields<K>(
     api: &Api<K>,
@@ -266,7 +266,7 @@ where
     .map_err(|source| WriteError::of(attempt.0, attempt.1, source))
 }
 
-/// The same of the status.
+/// The same for the status.
 pub async fn patch_status_fields<K>(
     api: &Api<K>,
     name: &str,
@@ -293,16 +293,16 @@ fn json_patch((attempt, object): (&str, &str), patch: &FieldPatch) -> Result<Pat
         .map_err(|source| WriteError::of(attempt, object, kube::Error::SerdeError(source)))
 }
 
-/// Whether the API server may have refused a JSON patch for one of its tests. A test that fails is answered like an object that is not
-/// valid, but without a field: an object that is not valid is answered with each of its fields that are not. Those are final words, as
-/// "spec.clusterIPs: provided IP is already allocated" is: to send the same again as a merge patch would only add a conflict to them.
+/// Whether the API server may have refused a JSON patch because of a failed test. A failed test is answered like an invalid
+/// object, but without a field: for an invalid object the answer names each invalid field. That answer is final
+/// ("spec.clusterIPs: provided IP is already allocated"): a merge patch would only add a conflict.
 fn may_be_a_failed_test(status: &Status) -> bool {
     let mut causes = status.details.iter().flat_map(|details| &details.causes);
     status.code == 422 && causes.all(|cause| cause.field.is_empty())
 }
 
-/// What to send after the API server has refused a patch without saying which: a field has changed, which is a conflict; a field that has
-/// not changed is not equal for it; or what is written is not valid. A merge patch of the object as it is now tells the last two apart.
+/// The second attempt after a refusal without a cause: a field has changed, which is a conflict; or the API server compares a
+/// field in another form; or the new value is invalid. A merge patch on the current object tells the last two apart.
 async fn merge_patch<K>(
     api: &Api<K>,
     name: &str,
@@ -313,7 +313,7 @@ where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let now = answers::get_opt(api, name).await;
-    let now = now.map_err(|source| WriteError::of("looking again at", object, source))?;
+    let now = now.map_err(|source| WriteError::of("reading", object, source))?;
     // An object of the API always serializes.
     let now = now.map(|now| serde_json::to_value(now).unwrap_or_default());
     let merge = now.and_then(|now| patch.merge(&now));
@@ -323,7 +323,7 @@ where
     })
 }
 
-/// Writes the status of an object as it was read; nothing is sent when it is the same.
+/// Writes the status of an object as read; nothing is sent if it is equal.
 pub async fn patch_status<K, S>(api: &Api<K>, read: &K, old: Option<&S>, new: &S) -> Result<bool, WriteError>
 where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -339,10 +339,11 @@ where
     Ok(true)
 }
 
-/// Writes what differs in the spec of an object of ours, and returns its metadata as they are then; nothing is sent when it is the same.
+/// Writes the differences in the spec of a replumb object, and returns its metadata after the write; nothing is sent if it is
+/// equal.
 ///
-/// The object has to be the one that was read, with the spec that it had: a write of its status, which agents make all the time, changes
-/// no `metadata.generation`. What an agent says between look and write it could as well say after the write.
+/// The object must have the UID and the spec that were read: frequent status writes of agents do not change
+/// `metadata.generation`. A report of an agent between read and write could as well come after the write.
 pub async fn patch_spec<K, S>(
     api: &Api<K>,
     read: &K,
@@ -366,11 +367,11 @@ where
     let patch = FieldPatch::new(&found, &basis, &json!({ "spec": change }));
     let json = json_patch((attempt, &object), &patch)?;
     let (name, parameters) = (read.name_any(), parameters());
-    // The answer is metadata alone: a status that is not understood keeps no spec from being written.
+    // The answer is metadata only: an unreadable status does not prevent writes of the spec.
     let answer = match answers::patch_metadata(api, &name, &parameters, &json).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let now = answers::get_metadata_opt(api, &name).await;
-            let now = now.map_err(|source| WriteError::of("looking again at", &object, source))?;
+            let now = now.map_err(|source| WriteError::of("reading", &object, source))?;
             let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));
             match merge {
                 Some(merge) => answers::patch_metadata(api, &name, &parameters, &Patch::Merge(merge)).await,
@@ -390,7 +391,7 @@ where
     }
 }
 
-/// Parameters of every patch of ours.
+/// Parameters of every patch.
 pub fn parameters() -> PatchParams {
     PatchParams {
         field_manager: Some(api::names::COORDINATOR_FIELD_MANAGER.to_owned()),
@@ -398,7 +399,7 @@ pub fn parameters() -> PatchParams {
     }
 }
 
-/// The same of what is created.
+/// Parameters of every creation.
 pub fn post_parameters() -> PostParams {
     PostParams {
         field_manager: parameters().field_manager,
@@ -414,7 +415,7 @@ fn with_version<K: Resource>(mut change: Value, read: &K) -> Value {
 }
 
 fn change<S: Serialize>(old: Option<&S>, new: &S) -> Option<Value> {
-    // Both are our own types with string keys: they always serialize.
+    // Both are types of replumb with string keys: they always serialize.
     let old = old.map_or_else(
         || json!({}),
         |old| serde_json::to_value(old).unwrap_or(Value::Null),
@@ -437,7 +438,7 @@ mod tests {
         json!({ "metadata": { "labels": { "network": "calico" } } })
     }
 
-    /// Somebody else writes this between our look and our write.
+    /// Another writer applies this between read and write.
     async fn patched_after(meanwhile: &[Value]) -> (FakeApi, Result<Node, WriteError>) {
         let server = FakeApi::default();
         server.put(
@@ -454,7 +455,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_heartbeat_between_look_and_write_keeps_nobody_from_writing() {
+    async fn a_heartbeat_between_read_and_write_is_not_a_conflict() {
         let beat = |time: &str| json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "lastHeartbeatTime": time }] } });
         let beats = [beat("2026-01-01T00:00:05Z"), beat("2026-01-01T00:00:10Z")];
         let (server, result) = patched_after(&beats).await;
@@ -462,12 +463,12 @@ mod tests {
         let node = server.get(PATH).unwrap();
         assert_eq!(
             node["status"], beats[1]["status"],
-            "what the kubelet wrote is still there"
+            "the kubelet's write is kept"
         );
     }
 
     #[tokio::test]
-    async fn what_no_decision_rests_on_may_change_before_each_write() {
+    async fn changes_of_unused_fields_before_each_write_are_not_a_conflict() {
         let server = FakeApi::default();
         server.put(
             PATH,
@@ -477,7 +478,7 @@ mod tests {
             json!({ "metadata": { "labels": { "stranger": number.to_string() }, "annotations": { "b": number.to_string() } } })
         });
         let api: Api<Node> = Api::all(server.client());
-        // Neither labels nor annotations are there when it is read first.
+        // The first read has neither labels nor annotations.
         let read = api.get("a").await.unwrap();
         assert!(
             patch(&api, &read, "labelling", &labelled())
@@ -495,12 +496,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_decided_on_is_the_same_or_nothing_is_written() {
+    async fn a_change_of_a_decisive_field_is_a_conflict() {
         for meanwhile in [
             json!({ "spec": { "unschedulable": true } }),
             json!({ "metadata": { "annotations": { "replumb.dev/cordoned-by": "another" } } }),
             json!({ "metadata": { "labels": { "network": "none" } } }),
-            // Deleted, and made again with the same name.
+            // Deleted and created again with the same name.
             json!({ "metadata": { "uid": "another" } }),
         ] {
             let (server, result) = patched_after(std::slice::from_ref(&meanwhile)).await;
@@ -511,7 +512,7 @@ mod tests {
             );
             assert_eq!(
                 error.to_string(),
-                "labelling Node a: it changed since it was read"
+                "labelling Node a: the object changed since it was read"
             );
             assert!(server.take_changes().is_empty(), "{meanwhile}");
         }
@@ -519,7 +520,7 @@ mod tests {
 
     const NODE_MIGRATION: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
 
-    /// Somebody else merges this into a NodeMigration between our look and our write of its goal.
+    /// Another writer merges this into a NodeMigration between read and write of its goal.
     async fn goal_after(meanwhile: &Value) -> (FakeApi, Result<Option<ObjectMeta>, WriteError>) {
         let server = FakeApi::default();
         server.put(
@@ -540,7 +541,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_report_of_an_agent_is_no_conflict_of_a_spec() {
+    async fn a_report_of_an_agent_is_not_a_conflict_with_the_spec() {
         let (server, written) = goal_after(&json!({ "status": { "message": "works" } })).await;
         let object = server.get(NODE_MIGRATION).unwrap();
         assert_eq!(object["spec"]["goal"], "Held");
@@ -552,7 +553,7 @@ mod tests {
         assert_eq!(
             object["spec"].get("returnedAt"),
             None,
-            "what is gone is taken away"
+            "a removed field is removed"
         );
     }
 
@@ -570,7 +571,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_spec_that_is_not_valid_is_refused_and_no_conflict() {
+    async fn an_invalid_spec_is_a_refusal_and_not_a_conflict() {
         let server = FakeApi::default();
         server.put(
             NODE_MIGRATION,
@@ -587,7 +588,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_decided_on_a_status_waits_for_a_look_at_another() {
+    async fn a_patch_as_read_conflicts_after_a_status_change() {
         let server = FakeApi::default();
         server.put(PATH, json!({ "metadata": { "name": "a" } }));
         let api: Api<Node> = Api::all(server.client());
@@ -601,7 +602,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_gone_is_told_with_what_was_attempted() {
+    async fn a_patch_of_a_missing_object_is_an_error_with_the_attempt() {
         let server = FakeApi::default();
         server.put(PATH, json!({ "metadata": { "name": "a" } }));
         let api: Api<Node> = Api::all(server.client());
@@ -612,9 +613,9 @@ mod tests {
         assert_eq!(error.to_string(), "labelling Node a");
     }
 
-    /// As a Node's own kubelet may write it.
+    /// A Node's own kubelet may write such a time.
     #[tokio::test]
-    async fn what_is_written_to_an_object_with_a_time_that_cannot_be_read_is_known_and_so_is_its_end() {
+    async fn an_object_with_an_unreadable_time_is_patched_and_deleted() {
         let server = FakeApi::default();
         let path = "/api/v1/nodes/a";
         let times = json!([{ "manager": "odd", "time": "10000-01-01T00:59:59Z" }]);
@@ -630,15 +631,15 @@ mod tests {
         let written = patch_as_read(&api, &read, "cordoning", change).await;
         assert!(
             written.unwrap_err().is_conflict(),
-            "it has another version by now"
+            "the version has changed"
         );
         delete(&api, &read, None).await.unwrap();
         assert_eq!(server.get(path), None);
     }
 
-    /// The API server has answered: the next object may be another matter, and the status says which it is.
+    /// The API server has answered: other objects may be readable, and the status names this one.
     #[test]
-    fn an_answer_that_cannot_be_read_is_of_its_object() {
+    fn an_unreadable_answer_concerns_its_object_only() {
         let source = serde_json::from_value::<Node>(json!({ "metadata": 7 })).unwrap_err();
         let error = WriteError::of("listing", "Nodes", kube::Error::SerdeError(source));
         assert!(error.is_of_the_object());

@@ -1,4 +1,4 @@
-//! The end of the traffic: no pod is asked to send any more, each agent tells what it has counted until then, and the traffic pods go.
+//! The end of traffic: senders stop, each agent reports its last counts, and the traffic pods are deleted.
 
 use api::{MigrationStatus, NodeMigration};
 use engine::decision::{Wait, WaitReason};
@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
 
-/// Ends all of it: after the last node, or when everything has been taken back. Each pass until the end sums what agents tell meanwhile.
+/// Ends all traffic, after the last node or after a rollback. Each pass until the end adds up the agents' reports.
 pub async fn end(
     context: &Context,
     known: &mut Known,
@@ -22,7 +22,7 @@ pub async fn end(
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
     status.traffic = sums(snapshot, &status.traffic);
-    known.untold.keep(untold(snapshot).map(str::to_owned));
+    known.unreported.keep(unreported(snapshot).map(str::to_owned));
     let mut asks = Drafts::default();
     for object in snapshot.node_migrations.values() {
         ask_one(&mut asks, object, Vec::new(), None, None);
@@ -34,22 +34,22 @@ pub async fn end(
     Ok(())
 }
 
-/// What the end waits for: traffic pods that have not ended yet, then agents that have not told yet what they counted. A node that is away does
-/// not hold the end, and a silent agent does so for 2 minutes.
+/// The wait at the end: for traffic pods that are terminating, then for agents that have not reported their last counts. An
+/// unready node is not waited for, and a silent agent for at most 2 minutes.
 pub fn ending(known: &Known, snapshot: &Snapshot) -> Option<Wait> {
     let pods = snapshot.traffic_pods.iter().filter_map(|pod| {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
-        is_there(snapshot, node).then(|| format!("traffic pod {} on node {node} ends", pod.name_any()))
+        is_ready(snapshot, node).then(|| format!("traffic pod {} on node {node} is terminating", pod.name_any()))
     });
-    let agents = untold(snapshot)
-        .filter(|node| !known.untold.is_as_long_as(&(*node).to_owned(), PATIENCE))
-        .map(|node| format!("node {node}: its agent has not told yet what was lost until the end"));
+    let agents = unreported(snapshot)
+        .filter(|node| !known.unreported.is_as_long_as(&(*node).to_owned(), PATIENCE))
+        .map(|node| format!("node {node}: its agent has not reported its last losses yet"));
     wait(WaitReason::PodsTerminating, pods).or_else(|| wait(WaitReason::TrafficUnwatched, agents))
 }
 
-fn wait(reason: WaitReason, mut left: impl Iterator<Item = String>) -> Option<Wait> {
-    let first = left.next()?;
-    let message = match left.count() {
+fn wait(reason: WaitReason, mut remaining: impl Iterator<Item = String>) -> Option<Wait> {
+    let first = remaining.next()?;
+    let message = match remaining.count() {
         0 => first,
         others => format!("{first}, and {}", number(others, "other", "others")),
     };
@@ -60,29 +60,29 @@ fn wait(reason: WaitReason, mut left: impl Iterator<Item = String>) -> Option<Wa
     })
 }
 
-fn is_there(snapshot: &Snapshot, node: &str) -> bool {
+fn is_ready(snapshot: &Snapshot, node: &str) -> bool {
     snapshot
         .nodes
         .get(node)
         .is_some_and(|node| facts::nodes::is_ready(node))
 }
 
-/// Nodes whose agents are there and have not told yet what they counted last.
-fn untold(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
+/// Nodes with a Ready agent that has not reported its last counts yet.
+fn unreported(snapshot: &Snapshot) -> impl Iterator<Item = &str> {
     snapshot
         .node_migrations
         .iter()
         .filter(|(node, object)| {
-            !has_told(object)
-                && is_there(snapshot, node)
+            !has_reported(object)
+                && is_ready(snapshot, node)
                 && snapshot.agent_ready(node)
                 && !snapshot.unclear.contains_key(*node)
         })
         .map(|(node, _)| node.as_str())
 }
 
-/// Whether the agent counts no more and has said so. Its counts come with the generation that asks for nothing any more.
-fn has_told(object: &NodeMigration) -> bool {
+/// Whether the agent has stopped counting and reported that. Its counts come with the generation that has no paths.
+fn has_reported(object: &NodeMigration) -> bool {
     let counts = object.status.as_ref().filter(|status| status.traffic.is_some());
     let is_current =
         counts.is_none_or(|status| Some(status.observed_generation) >= object.metadata.generation);
@@ -107,7 +107,7 @@ mod tests {
         })
     }
 
-    /// Three nodes whose agents send, and have told that each lost one probe.
+    /// Three nodes whose agents send, and have reported one lost probe each.
     fn cluster() -> FakeApi {
         let api = FakeApi::default();
         for node in ["a", "b", "c"] {
@@ -148,7 +148,7 @@ mod tests {
         format!("/api/v1/namespaces/replumb-system/pods/agent-{node}")
     }
 
-    /// The agent has heard that nothing is asked of it any more.
+    /// The agent reports for the generation without paths.
     fn answers(api: &FakeApi, node: &str, lost: u64) {
         let generation = api.get(&node_migration(node)).unwrap()["metadata"]["generation"].clone();
         api.edit(
@@ -157,7 +157,7 @@ mod tests {
         );
     }
 
-    /// One pass of the end: what was lost, and what is waited for.
+    /// One pass of the end: lost probes, and the wait.
     async fn pass(api: &FakeApi, known: &mut Known, status: &mut MigrationStatus) -> (u64, Option<Wait>) {
         let snapshot = Snapshot::take(&api.cache(), "m", "replumb-system");
         end(&api.context(), known, &snapshot, status).await.unwrap();
@@ -171,10 +171,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_lost_just_before_the_end_is_told_in_the_sum() {
+    async fn losses_just_before_the_end_are_in_the_sum() {
         let api = cluster();
         let (mut known, mut status) = (Known::default(), MigrationStatus::default());
-        // In the first pass agents are still asked to send.
+        // In the first pass agents still send.
         let (lost, held) = pass(&api, &mut known, &mut status).await;
         assert_eq!(lost, 3);
         let message = words(held);
@@ -190,13 +190,13 @@ mod tests {
         answers(&api, "c", 2);
         let (lost, held) = pass(&api, &mut known, &mut status).await;
         assert_eq!((lost, held), (8, None));
-        // An agent that starts again now counts from nothing.
+        // A restarted agent counts from zero.
         api.edit(&node_migration("a"), &json!({ "status": { "traffic": null } }));
         assert_eq!(pass(&api, &mut known, &mut status).await, (8, None));
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_away_or_silent_does_not_hold_the_end() {
+    async fn an_unready_or_silent_agent_does_not_delay_the_end() {
         let api = cluster();
         let (mut known, mut status) = (Known::default(), MigrationStatus::default());
         let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });

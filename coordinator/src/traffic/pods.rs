@@ -1,4 +1,4 @@
-//! The traffic pods: one of each network on a node, by name and label.
+//! Traffic pods: one for each network on a node, identified by name and label.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use crate::context::Context;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
 
-/// Every traffic pod's name begins so.
+/// Prefix of the names of traffic pods.
 const NAME: &str = "replumb-traffic";
 
-/// Whether this is the name of a pod of ours that sends and answers.
+/// Whether this is the name of a traffic pod of replumb.
 pub fn is_traffic_pod(namespace: &str, name: &str, own_namespace: &str) -> bool {
     namespace == own_namespace && name.starts_with(NAME)
 }
@@ -28,16 +28,16 @@ pub fn is_traffic_pod(namespace: &str, name: &str, own_namespace: &str) -> bool 
 /// A traffic pod whose process runs.
 #[derive(Debug)]
 pub struct Running<'pod> {
-    /// Who it is.
+    /// The identity.
     pub endpoint: Endpoint<'pod>,
     /// Its addresses, one of each family.
     pub addresses: Vec<IpAddr>,
-    /// Whether the kubelet says that it answers.
+    /// Whether the kubelet reports it as Ready.
     pub ready: bool,
 }
 
 impl Running<'_> {
-    /// Whether the pod has an address of this one's family, and can send there.
+    /// Whether the pod has an address of the same family, and can send there.
     pub fn speaks_to(&self, address: &IpAddr) -> bool {
         self.addresses
             .iter()
@@ -45,7 +45,7 @@ impl Running<'_> {
     }
 }
 
-/// The pod as one that can send and answer; `None` while it cannot, or is about to go.
+/// The pod as a sender and receiver; `None` while it cannot be one, or is terminating.
 pub fn running<'pod>(pod: &'pod Pod, networks: &Networks) -> Option<Running<'pod>> {
     let status = pod.status.as_ref()?;
     let runs = status.container_statuses.iter().flatten().any(|container| {
@@ -85,23 +85,23 @@ impl Networks {
     }
 }
 
-/// What becomes of this pod. One of a node that is not ours, or that nobody can place, has to go.
+/// Fate of this pod. A pod on a node outside the migration, or without a known network, is deleted.
 pub fn fate_of(pod: &Pod, networks: &Networks, fates: &Fates<'_>) -> Fate {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    // One that the kubelet does not take (the node is full) stays and says so: the next one would not be taken either.
+    // A pod that the kubelet rejects (the node is full) stays with its status: another one would be rejected, too.
     node.zip(networks.generation(pod))
         .and_then(|key| fates.get(&key).copied())
         .unwrap_or(Fate::Unwanted)
 }
 
-/// Traffic pods that stay, by node: a cluster has thousands, and each node is asked for its own.
+/// Traffic pods that stay, by node, since a cluster has thousands of them.
 #[derive(Debug)]
 pub struct Staying<'pods> {
     by_node: BTreeMap<&'pods str, Vec<&'pods Arc<Pod>>>,
 }
 
 impl<'pods> Staying<'pods> {
-    /// Those that do not have to go.
+    /// The pods that are not to be deleted.
     pub fn of(pods: &'pods [Arc<Pod>], networks: &Networks, fates: &Fates<'_>) -> Self {
         let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
         for pod in pods {
@@ -120,7 +120,7 @@ impl<'pods> Staying<'pods> {
         self.by_node.values().flatten().copied()
     }
 
-    /// The node's pod of this network, unless it is about to go.
+    /// The node's pod of this network, unless it is terminating.
     pub fn on(&self, node: &str, networks: &Networks, wanted: Generation) -> Option<&'pods Arc<Pod>> {
         let mut pods = self.by_node.get(node)?.iter().copied();
         pods.find(|pod| networks.generation(pod) == Some(wanted) && pod.metadata.deletion_timestamp.is_none())
@@ -141,22 +141,22 @@ pub fn state(pod: &Pod, networks: &Networks) -> String {
     let state = match waiting {
         Some(waiting) => waiting.trim_end().to_owned(),
         None if running(pod, networks).is_some() => {
-            "runs; not every path from it has answered yet".to_owned()
+            "running; some of its paths have not answered yet".to_owned()
         }
         None => {
             let parts = [status.phase, status.reason, status.message];
-            let said: Vec<String> = parts.into_iter().flatten().collect();
-            if said.is_empty() {
+            let parts_of_status: Vec<String> = parts.into_iter().flatten().collect();
+            if parts_of_status.is_empty() {
                 "no status yet".to_owned()
             } else {
-                said.join(" ")
+                parts_of_status.join(" ")
             }
         }
     };
     format!("pod {}: {state}", pod.name_any())
 }
 
-/// Creates the pod. It is bound to the node directly: it has to be there whatever a scheduler thinks of it.
+/// Creates the pod, bound to the node directly, independent of the scheduler.
 pub async fn create(
     context: &Context,
     migration: &Migration,
@@ -185,7 +185,7 @@ pub async fn create(
         "spec": {
             "nodeName": node,
             "restartPolicy": "Always",
-            // It answers for a moment longer: its Service sends to it until every node has heard.
+            // The pod answers for a moment longer: its Service sends to it until every node has the update.
             "terminationGracePeriodSeconds": 10,
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
@@ -194,7 +194,7 @@ pub async fn create(
             "containers": [{
                 "name": "traffic",
                 "image": context.agent_image,
-                // The image is on the node already, since the agent runs from it.
+                // The agent runs from this image, so the node has it.
                 "imagePullPolicy": "Never",
                 "args": ["traffic", "--port", names::PROBE_PORT.to_string()],
                 "env": [{ "name": "POD_UID", "valueFrom": { "fieldRef": { "fieldPath": "metadata.uid" } } }],
@@ -206,20 +206,20 @@ pub async fn create(
                     "tcpSocket": { "port": names::PROBE_PORT },
                     "periodSeconds": 1,
                 },
-                // Of a node's cores it gets what others leave, in proportion to this: with 5m a busy node kept it from answering for
-                // two seconds, which is what a broken path looks like.
+                // Share of CPU on a busy node: with 5m the pod could not answer for two seconds, which looks like a
+                // broken path.
                 "resources": {
                     "requests": { "cpu": "20m", "memory": "8Mi" },
                     "limits": { "cpu": "500m", "memory": "32Mi" },
                 },
                 "securityContext": {
-                    // Root alone may speak to the agent.
+                    // Only root may connect to the agent.
                     "runAsUser": 0,
                     "allowPrivilegeEscalation": false,
                     "capabilities": { "drop": ["ALL"] },
                     "readOnlyRootFilesystem": true,
                     "seccompProfile": { "type": "RuntimeDefault" },
-                    // Without effect where SELinux is off; where it is on, no narrower type may use a socket of the host.
+                    // No effect without SELinux; with it, no narrower type may use a socket of the host.
                     "seLinuxOptions": { "type": "spc_t" },
                 },
                 "volumeMounts": [{ "name": "run", "mountPath": names::RUN_DIRECTORY, "readOnly": true }],

@@ -1,4 +1,4 @@
-//! What the agents found: who watches, which paths lose more than they may, and the sums.
+//! Findings of the agents: nodes that watch, paths that lose more than allowed, and sums.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use super::silences::Silences;
 use super::{Fates, Networks, pods};
 use crate::snapshot::Snapshot;
 
-/// What says who watches.
+/// Input for the states of nodes.
 pub struct Reports<'pass> {
-    /// What the agents say.
+    /// The agents' reports.
     pub snapshot: &'pass Snapshot,
     /// The two networks.
     pub networks: &'pass Networks,
-    /// Which traffic pods there have to be.
+    /// Wanted traffic pods.
     pub fates: &'pass Fates<'pass>,
-    /// Those that stay.
+    /// Traffic pods that stay.
     pub staying: &'pass Staying<'pass>,
-    /// What they are asked to send, by node.
+    /// Wanted paths, by node.
     pub flows: &'pass BTreeMap<String, Vec<Flow>>,
-    /// Since when what agents find counts.
+    /// Start of the time that the agents judge.
     pub judged_since: Option<Timestamp>,
 }
 
@@ -51,17 +51,17 @@ impl Reports<'_> {
                 .flows
                 .get(node)
                 .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
-            // A cluster without a second node and without Services has nowhere to send to.
-            let nowhere = !asked && pods::running(pod, self.networks).is_some_and(|pod| pod.ready);
-            nowhere || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
+            // A cluster without a second node and without Services has no targets.
+            let has_no_target = !asked && pods::running(pod, self.networks).is_some_and(|pod| pod.ready);
+            has_no_target || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
         })
     }
 
-    /// What one that has to report and does not is waited for. A pod that does not start may be the network's doing: it is waited for without
-    /// an end. What runs, or was refused by its kubelet, and is not heard, is its node's.
-    fn unheard(&self, node: &str, generation: Generation, is_long: bool) -> State {
+    /// State of a wanted pod without a report. A pod that does not start may be a problem of the network: the wait has no end. A
+    /// pod that runs, or was rejected by its kubelet, and does not report is a problem of its node.
+    fn without_report(&self, node: &str, generation: Generation, is_long: bool) -> State {
         let Some(pod) = self.pod(node, generation) else {
-            return State::Awaited("its traffic pod is being made".to_owned());
+            return State::Awaited("its traffic pod is being created".to_owned());
         };
         let state = pods::state(pod, self.networks);
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -78,7 +78,7 @@ impl Reports<'_> {
     }
 }
 
-/// What every node does about the traffic on which there has to be a traffic pod, or may be one.
+/// State of every node with a wanted or kept traffic pod.
 pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTreeMap<&'pass str, State> {
     let fates = || {
         reports
@@ -86,15 +86,15 @@ pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTree
             .iter()
             .map(|((node, generation), fate)| (*node, *generation, *fate))
     };
-    let unheard = fates()
+    let without_report = fates()
         .filter(|(node, generation, fate)| *fate == Fate::Wanted && !reports.reports(node, *generation));
-    silences.keep(unheard.map(|(node, generation, _)| (node, generation)));
+    silences.keep(without_report.map(|(node, generation, _)| (node, generation)));
     let mut states: BTreeMap<&str, State> = BTreeMap::new();
     for (node, generation, fate) in fates() {
         let state = match fate {
             Fate::Unwanted => continue,
             Fate::Wanted | Fate::Kept if reports.reports(node, generation) => State::Watches,
-            Fate::Wanted => reports.unheard(node, generation, silences.is_long(node, generation)),
+            Fate::Wanted => reports.without_report(node, generation, silences.is_long(node, generation)),
             Fate::Kept => State::Away,
         };
         let known = states.entry(node).or_insert(State::Away);
@@ -102,7 +102,7 @@ pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTree
             *known = state;
         }
     }
-    // What is not understood is told of already.
+    // Unreadable reports are reported elsewhere.
     let unclear = &reports.snapshot.unclear;
     let silent = states.iter().filter_map(|(node, state)| match state {
         State::Silent(why) if !unclear.contains_key(*node) => Some(((*node).to_owned(), why.clone())),
@@ -112,7 +112,7 @@ pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTree
     states
 }
 
-/// What the agents say of paths that are asked for still.
+/// The agents' breaches on paths that are still wanted.
 pub fn breaches(
     snapshot: &Snapshot,
     flows: &BTreeMap<String, Vec<Flow>>,
@@ -135,8 +135,8 @@ pub fn breaches(
     found.into_iter().map(|(_, message)| message).collect()
 }
 
-/// What was sent and lost on all nodes, by kind of path. An agent that starts again counts from nothing, and a node may be gone: what was
-/// `told` becomes no less.
+/// Probes sent and lost on all nodes, by class of path. A restarted agent counts from zero, and a node may be gone: sums in
+/// `told` never decrease.
 pub fn sums(snapshot: &Snapshot, told: &[ClassCount]) -> Vec<ClassCount> {
     let reports = snapshot
         .node_migrations
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_becomes_no_less() {
+    fn reported_sums_never_decrease() {
         use PathClass::{NewToNew, OldToOld};
         let counts = [
             count(OldToOld, 100, 2),
@@ -190,7 +190,7 @@ mod tests {
         let first = sum(counts.iter(), &[]);
         assert_eq!((first[0].totals.sent, first[0].totals.lost), (150, 6));
         assert_eq!(first[0].totals.longest_gap_milliseconds, 400);
-        // The agent that lost most starts again, and one of the others loses more.
+        // The agent with the most losses restarts, and another one loses more.
         let counts = [count(OldToOld, 110, 3), count(OldToOld, 1, 0)];
         let second = sum(counts.iter(), &first);
         assert_eq!(second, first);

@@ -1,4 +1,4 @@
-//! Services that every traffic pod sends to: the API server, the name servers, and the traffic pods' own.
+//! Services that every traffic pod sends to: the API server, the name servers, and the Service of the traffic pods.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ use crate::answers;
 use crate::context::Context;
 use crate::write::WriteError;
 
-/// They hardly ever change: so often somebody looks.
-const LOOK: Duration = Duration::from_mins(1);
-/// The label that every distribution gives to its name servers, for kubelets and add-ons to find them.
+/// Interval of reads: these Services rarely change.
+const INTERVAL: Duration = Duration::from_mins(1);
+/// The label of name servers in every distribution, by which kubelets and add-ons find them.
 const NAME_SERVERS: &str = "k8s-app=kube-dns";
 
-/// Addresses of Services, as they were at the last look.
+/// Addresses of Services from the last read.
 #[derive(Debug, Default)]
 pub struct Services {
     looked: Option<Instant>,
@@ -28,9 +28,9 @@ pub struct Services {
 /// One address of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAddress {
-    /// The class of path that leads to it.
+    /// The class of the path to it.
     pub class: PathClass,
-    /// The Service, as a person says it.
+    /// The Service, as messages show it.
     pub name: String,
     /// Its cluster address.
     pub address: IpAddr,
@@ -39,14 +39,14 @@ pub struct ServiceAddress {
 }
 
 impl Services {
-    /// What was found at the last look.
+    /// The addresses from the last read.
     pub fn known(&self) -> &[ServiceAddress] {
         &self.known
     }
 
-    /// Looks, when the last time is long ago.
+    /// Reads the Services, if the last read is old.
     pub async fn look(&mut self, context: &Context) -> Result<(), WriteError> {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < INTERVAL) {
             return Ok(());
         }
         let services = |namespace: &str| Api::<Service>::namespaced(context.client.clone(), namespace);
@@ -98,7 +98,7 @@ fn addresses(class: PathClass, service: Option<&Service>, protocol: &str) -> Vec
     let Some(port) = port else {
         return Vec::new();
     };
-    // A headless Service has `None` there.
+    // A headless Service has `None` here.
     spec.cluster_ips
         .iter()
         .flatten()
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_family_and_the_port_of_the_protocol() {
+    fn addresses_of_both_families_with_the_port_of_the_protocol_are_found() {
         let service: Service = serde_json::from_value(json!({
             "metadata": { "namespace": "kube-system", "name": "kube-dns" },
             "spec": {

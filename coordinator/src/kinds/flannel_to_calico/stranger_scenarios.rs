@@ -256,7 +256,7 @@ async fn what_could_not_be_told_is_told_by_the_next_pass(#[values(false, true)] 
     api.refuse(None);
     api.allow_reading(POOLS);
     pass(&context, &api.cache(), &mut memory).await.unwrap();
-    let words = "An earlier pass did not come to its end: ";
+    let words = "An earlier pass failed: ";
     assert!(
         message(&api).contains(words) && message(&api).contains("ippools is forbidden"),
         "{}",
