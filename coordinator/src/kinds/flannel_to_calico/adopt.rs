@@ -1,4 +1,4 @@
-//! Nodes that join and leave: one that joins while the migration runs starts on flannel and is migrated like the others.
+//! Nodes that join and leave: a node that joins a running migration starts on flannel and is migrated like the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::node_migrations::{self, belongs_to, linux_nodes};
 use crate::write::{self, WriteError, describe};
 
-/// Brings the `NodeMigration`s in line with the Nodes.
+/// Creates and deletes `NodeMigration`s to match the Nodes.
 pub async fn adopt_node_migrations(
     context: &Context,
     cache: &Cache,
@@ -38,11 +38,11 @@ pub async fn adopt_node_migrations(
             .attempt(&describe(object.as_ref()), removal)
             .await?;
     }
-    // What an agent does without settings is to look.
+    // Without settings, an agent only observes its host.
     node_migrations::adopt(context, cache, migration, |_| {}).await
 }
 
-/// The same while the migration runs; a Node that joined gets what the others got at the start. Returns the Nodes
+/// The same while the migration runs; a Node that joined is prepared like the others at the start. Returns the Nodes
 /// that cannot be started yet, with the reason.
 pub async fn adopt_nodes(
     context: &Context,
@@ -73,9 +73,9 @@ pub async fn adopt_nodes(
         match outcome {
             Some(Outcome::Written) => {}
             None => {
-                unprepared.insert(node.name_any(), "the next pass prepares it".to_owned());
+                unprepared.insert(node.name_any(), "will be prepared in the next pass".to_owned());
             }
-            // flannel has not reached it yet, perhaps: it is looked at again, and not started before.
+            // Perhaps flannel has not reached the node yet: it is read again, and not started before.
             Some(Outcome::Blocked(message)) => {
                 unprepared.insert(node.name_any(), message);
             }
@@ -84,7 +84,7 @@ pub async fn adopt_nodes(
     Ok(unprepared)
 }
 
-/// Writes everything for one node. What the API server refuses is in the way of this node alone. `None`: the next pass writes it.
+/// Writes everything for one node. A refusal of the API server affects this node only. `None` if the next pass writes it.
 pub async fn prepare_node(
     context: &Context,
     migration: &Migration,
@@ -100,13 +100,13 @@ pub async fn prepare_node(
             Some(message) => Some(Outcome::Blocked(message)),
             None if context.obstacles.postponed() > 0 => None,
             None => Some(Outcome::Blocked(format!(
-                "{object} changed since it was read; it is looked at again"
+                "{object} changed since it was read; the coordinator retries"
             ))),
         },
     })
 }
 
-/// Gives every agent the settings, where it has others: of an earlier version, or of a migration that was about to end.
+/// Updates the settings of every agent that has others: of an earlier version, or of a migration that was about to end.
 pub async fn write_settings(
     context: &Context,
     cache: &Cache,
@@ -126,7 +126,7 @@ pub async fn write_settings(
     Ok(())
 }
 
-/// Nodes that joined: the label of any other says where it is, and one that is missing there was taken away.
+/// Nodes that joined and need the network label. On any other node, a missing label was removed by another writer.
 pub fn newcomers(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
     let mut newcomers = linux_nodes(cache);
     newcomers.retain(|_, node| !node_objects::is_prepared(node, migration));
@@ -138,7 +138,7 @@ pub fn newcomers(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<N
     newcomers
 }
 
-/// Labels the Nodes that have no network label: flannel's node selector then keeps its pods there.
+/// Labels the Nodes without a network label: flannel's node selector then keeps its pods there.
 pub async fn label_with_flannel(
     context: &Context,
     nodes: &BTreeMap<String, Arc<Node>>,

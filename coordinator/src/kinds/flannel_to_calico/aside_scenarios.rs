@@ -1,5 +1,5 @@
-//! A node that does not take its first step, there or back, keeps no other node from it, whichever of its writes is refused, and where its
-//! agent holds it.
+//! A node that does not take its first step, forward or back, delays no other node, whichever of its writes is refused, and also
+//! if its agent holds it.
 
 use api::names;
 use rstest::rstest;
@@ -21,7 +21,7 @@ enum Held {
     AtTheCordon,
     /// The label is refused, which comes after the cordon.
     AfterTheCordon,
-    /// The same, and the cordon cannot be lifted.
+    /// The label is refused, and the cordon cannot be removed.
     AtTheUncordon,
 }
 
@@ -51,15 +51,15 @@ impl Held {
         }
     }
 
-    fn mend(self, api: &FakeApi, node: &str) {
+    fn repair(self, api: &FakeApi, node: &str) {
         match self {
             Self::ByTheAgent => set_agent(api, node, "True"),
             Self::AtTheCordon | Self::AfterTheCordon | Self::AtTheUncordon => api.refuse(None),
         }
     }
 
-    /// What the status says of it.
-    fn is_told(self, status: &Value, node: &str) -> bool {
+    /// Whether the status reports it.
+    fn is_reported(self, status: &Value, node: &str) -> bool {
         let says = |words: &str| {
             status["message"]
                 .as_str()
@@ -72,7 +72,7 @@ impl Held {
             Self::AtTheCordon | Self::AfterTheCordon => {
                 status["blocked"] == "RequestRefused" && says(WORDS) && says(&format!("Node {node}"))
             }
-            Self::AtTheUncordon => says(WORDS) && says("keeps its place, since its cordon cannot be lifted"),
+            Self::AtTheUncordon => says(WORDS) && says("keeps its place in the rollout, because its cordon cannot be removed"),
         }
     }
 }
@@ -84,7 +84,7 @@ fn set_agent(api: &FakeApi, node: &str, ready: &str) {
     );
 }
 
-/// Puts a pod that an eviction moves: without one nothing is cordoned on the way back.
+/// Puts a pod that an eviction moves: without one no node is cordoned during a rollback.
 pub(super) fn put_web(api: &FakeApi, node: &str, address: &str) {
     let name = format!("web-{node}");
     api.put(
@@ -111,7 +111,7 @@ fn status(api: &FakeApi) -> Value {
     api.get(MIGRATION).unwrap()["status"].clone()
 }
 
-/// How many nodes may be out of work so that another one goes on: one that keeps its cordon is out of work.
+/// Number of unavailable nodes with which another node continues: a node that keeps its cordon is unavailable.
 fn allow(api: &FakeApi, held: Held) {
     let limit = if held == Held::AtTheUncordon { 2 } else { 1 };
     ask(api, &json!({ "rollout": { "maxUnavailable": limit } }));
@@ -127,9 +127,9 @@ fn is_cordoned(api: &FakeApi, node: &str) -> bool {
 #[case(Held::AfterTheCordon)]
 #[case(Held::AtTheUncordon)]
 #[tokio::test]
-async fn on_the_way_there_other_nodes_go_on(#[case] held: Held) {
+async fn going_forward_other_nodes_continue(#[case] held: Held) {
     let api = drained();
-    // One that proves the others while the first is held.
+    // A node that proves the others while the first is held.
     put_node(&api, "c", 3);
     run_until(&api, "Rolling").await.unwrap();
     allow(&api, held);
@@ -137,8 +137,8 @@ async fn on_the_way_there_other_nodes_go_on(#[case] held: Held) {
     let is_done = |node: &str| !spec(&api, node)["finishedAt"].is_null();
     passes_of_one(&api, 300, || is_done("b") && is_done("c")).await;
     assert!(!is_done("a"));
-    passes_of_one(&api, 5, || held.is_told(&status(&api), "a")).await;
-    // In between it is as it was before, and tried again.
+    passes_of_one(&api, 5, || held.is_reported(&status(&api), "a")).await;
+    // Between attempts it is in its previous state, and retried.
     match held {
         Held::AtTheUncordon => assert!(is_cordoned(&api, "a") && spec(&api, "a")["admitted"] == true),
         Held::ByTheAgent | Held::AtTheCordon | Held::AfterTheCordon => {
@@ -148,7 +148,7 @@ async fn on_the_way_there_other_nodes_go_on(#[case] held: Held) {
             assert_eq!(status(&api)["progress"]["deferred"], json!(["a"]));
         }
     }
-    held.mend(&api, "a");
+    held.repair(&api, "a");
     run_to_the_end(&api).await.unwrap();
     assert!(!is_cordoned(&api, "a"));
 }
@@ -159,7 +159,7 @@ async fn on_the_way_there_other_nodes_go_on(#[case] held: Held) {
 #[case(Held::AfterTheCordon)]
 #[case(Held::AtTheUncordon)]
 #[tokio::test]
-async fn on_the_way_back_other_nodes_go_on(#[case] held: Held) {
+async fn during_a_rollback_other_nodes_continue(#[case] held: Held) {
     let api = in_place();
     put_node(&api, "c", 3);
     run_until(&api, "Mixed").await.unwrap();
@@ -167,38 +167,38 @@ async fn on_the_way_back_other_nodes_go_on(#[case] held: Held) {
         put_web(&api, node, address);
     }
     allow(&api, held);
-    // The last one is the first to go back.
+    // The last node is rolled back first.
     held.begin(&api, "c");
     let finished = spec(&api, "c")["finishedAt"].clone();
     ask(&api, &json!({ "desired": "Rollback" }));
     let is_back = |node: &str| !spec(&api, node)["returnedAt"].is_null();
     passes_of_one(&api, 300, || is_back("a") && is_back("b")).await;
     assert!(!is_back("c"));
-    passes_of_one(&api, 5, || held.is_told(&status(&api), "c")).await;
+    passes_of_one(&api, 5, || held.is_reported(&status(&api), "c")).await;
     match held {
         Held::AtTheUncordon => assert!(is_cordoned(&api, "c") && spec(&api, "c")["returning"] == true),
         Held::ByTheAgent | Held::AtTheCordon | Held::AfterTheCordon => {
-            // In between it is done, as it was before.
+            // Between attempts it is finished, in its previous state.
             passes_of_one(&api, 5, || spec(&api, "c")["finishedAt"] == finished).await;
             assert!(!is_cordoned(&api, "c"));
             assert_ne!(spec(&api, "c")["returning"], true);
         }
     }
-    held.mend(&api, "c");
+    held.repair(&api, "c");
     run_until(&api, "RolledBack").await.unwrap();
     assert!(!is_cordoned(&api, "c"));
 }
 
-/// What keeps a pod on its node.
+/// Reason why a pod stays on its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stays {
-    /// No controller makes it again.
+    /// No controller recreates it.
     Bare,
-    /// Its eviction is refused, as by a budget.
+    /// Its eviction is refused, like by a budget.
     Refused,
-    /// A `DaemonSet`'s, which leaves once the node's network has begun to change, and whose budget allows none.
+    /// Pod of a `DaemonSet`, which leaves once the node's network has begun to change, and whose budget allows no disruption.
     OfDaemonSet,
-    /// The same with a grace period without an end.
+    /// The same with an endless grace period.
     Endless,
 }
 
@@ -206,7 +206,7 @@ const SHOP: &str = "/api/v1/namespaces/shop/pods";
 const BUDGET: &str = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/stays";
 
 impl Stays {
-    /// Puts such a pod on the node of this name, beside one that goes.
+    /// Puts such a pod on the node of this name, beside a pod that leaves.
     fn begin(self, api: &FakeApi, node: &str, address: &str) {
         put_web(api, node, &format!("{address}.30"));
         let name = format!("stays-{node}");
@@ -246,7 +246,7 @@ impl Stays {
         }
     }
 
-    fn mend(self, api: &FakeApi, node: &str) {
+    fn repair(self, api: &FakeApi, node: &str) {
         match self {
             Self::Bare | Self::Endless => {}
             Self::Refused => api.refuse(None),
@@ -255,7 +255,7 @@ impl Stays {
         api.remove(&format!("{SHOP}/stays-{node}"));
     }
 
-    /// Whether it leaves once the node's network has begun to change: then no other pod is moved for nothing before.
+    /// Whether it leaves once the node's network has begun to change: then no other pod is moved without need before.
     fn leaves_later(self) -> bool {
         match self {
             Self::Bare | Self::Refused => false,
@@ -264,7 +264,7 @@ impl Stays {
     }
 }
 
-/// The drain of this node has lasted for longer than it may.
+/// Makes the drain of this node exceed its limit.
 fn drain_is_overdue(api: &FakeApi, node: &str) {
     if spec(api, node)["step"]["name"] == "Drain" {
         let since = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(1);
@@ -297,7 +297,7 @@ fn names_the_pod(api: &FakeApi, node: &str) -> bool {
 #[case(Stays::Endless, "Pause")]
 #[case(Stays::Endless, "Skip")]
 #[tokio::test]
-async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
+async fn going_forward_a_blocked_pod_is_handled_as_on_blocked_says(
     #[case] stays: Stays,
     #[case] on_blocked: &str,
 ) {
@@ -310,7 +310,7 @@ async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
         passes_of_one(&api, 30, || goes(&api, "a")).await;
     }
     passes_of_one(&api, 30, || names_the_pod(&api, "a")).await;
-    assert_eq!(goes(&api, "a"), !stays.leaves_later(), "for nothing");
+    assert_eq!(goes(&api, "a"), !stays.leaves_later(), "evicted without need");
     assert!(api.get(&format!("{SHOP}/stays-a")).is_some());
     let is_done = |node: &str| !spec(&api, node)["finishedAt"].is_null();
     if on_blocked == "Skip" {
@@ -334,13 +334,13 @@ async fn on_the_way_there_a_pod_that_stays_does_what_on_blocked_says(
     }
     assert!(!is_done("a"));
     passes_of_one(&api, 10, || names_the_pod(&api, "a")).await;
-    stays.mend(&api, "a");
+    stays.repair(&api, "a");
     run_to_the_end(&api).await.unwrap();
 }
 
-/// The way out that the wait names: the pod is evicted with that grace period, once new ones wait.
+/// The fix that the wait names: the pod is evicted with that grace period, once new pods wait.
 #[tokio::test]
-async fn a_pod_that_does_not_end_gets_the_grace_period_of_the_drain() {
+async fn an_endless_pod_gets_the_grace_period_of_the_drain() {
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
     Stays::Endless.begin(&api, "a", "10.244.1");
@@ -353,9 +353,9 @@ async fn a_pod_that_does_not_end_gets_the_grace_period_of_the_drain() {
     assert_eq!(api.grace_period(&path), Some(30));
 }
 
-/// Two nodes are blocked: the one that is not any more does not wait for the other.
+/// Two nodes are blocked: the one that is released does not wait for the other.
 #[tokio::test]
-async fn nodes_that_were_set_aside_take_turns() {
+async fn released_nodes_are_retried_in_turn() {
     let api = drained();
     put_node(&api, "c", 3);
     ask(&api, &json!({ "drain": { "onBlocked": "Skip" } }));
@@ -373,7 +373,7 @@ async fn nodes_that_were_set_aside_take_turns() {
         is_done("c")
     })
     .await;
-    Stays::Bare.mend(&api, "b");
+    Stays::Bare.repair(&api, "b");
     passes_of_one(&api, 300, || {
         overdue();
         is_done("b")
@@ -392,7 +392,7 @@ async fn nodes_that_were_set_aside_take_turns() {
 #[case(Stays::Endless, "Pause")]
 #[case(Stays::Endless, "Wait")]
 #[tokio::test]
-async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
+async fn during_a_rollback_a_blocked_pod_delays_no_other_node(
     #[case] stays: Stays,
     #[case] on_blocked: &str,
     #[values(false, true)] is_in_place: bool,
@@ -404,7 +404,7 @@ async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
     if is_in_place {
         run_until(&api, "Mixed").await.unwrap();
     } else {
-        // Once all are there by drain no way leads back.
+        // A drained cluster that has completed has no rollback.
         run_until(&api, "Rolling").await.unwrap();
         passes_of_one(&api, 200, || is_done("a") && is_done("b")).await;
     }
@@ -413,20 +413,20 @@ async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
     ask(&api, &json!({ "desired": "Rollback" }));
     let is_back =
         |node: &str| !spec(&api, node)["returnedAt"].is_null() || spec(&api, node)["admitted"] != true;
-    let mut most_out_of_work = 0;
+    let mut most_unavailable = 0;
     passes_of_one(&api, 300, || {
         drain_is_overdue(&api, "b");
         let out_of_work = ["a", "b", "c"]
             .into_iter()
             .filter(|node| is_cordoned(&api, node))
             .count();
-        most_out_of_work = most_out_of_work.max(out_of_work);
+        most_unavailable = most_unavailable.max(out_of_work);
         is_back("a") && is_back("c")
     })
     .await;
-    assert!(most_out_of_work <= 1, "{most_out_of_work} nodes were out of work");
+    assert!(most_unavailable <= 1, "{most_unavailable} nodes were unavailable");
     assert!(!is_back("b"));
-    // The other pod went first, and the node is done in between, as it was.
+    // The other pod went first, and between attempts the node is finished, in its previous state.
     passes_of_one(&api, 60, || {
         drain_is_overdue(&api, "b");
         let is_moved = goes(&api, "b") || stays.leaves_later();
@@ -435,7 +435,7 @@ async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
     .await;
     assert!(!is_cordoned(&api, "b"));
     passes_of_one(&api, 20, || names_the_pod(&api, "b")).await;
-    stays.mend(&api, "b");
+    stays.repair(&api, "b");
     run_until(&api, "RolledBack").await.unwrap();
 }
 
@@ -443,7 +443,7 @@ async fn on_the_way_back_a_pod_that_stays_keeps_no_other_node(
 #[case::there(false)]
 #[case::back(true)]
 #[tokio::test]
-async fn a_cordon_that_cannot_be_lifted_takes_the_place(#[case] back: bool) {
+async fn a_node_with_a_stuck_cordon_keeps_its_place(#[case] back: bool) {
     let api = in_place();
     let (held, other) = if back { ("b", "a") } else { ("a", "b") };
     if back {
@@ -455,7 +455,7 @@ async fn a_cordon_that_cannot_be_lifted_takes_the_place(#[case] back: bool) {
         run_until(&api, "Rolling").await.unwrap();
     }
     Held::AtTheUncordon.begin(&api, held);
-    passes_of_one(&api, 60, || Held::AtTheUncordon.is_told(&status(&api), held)).await;
+    passes_of_one(&api, 60, || Held::AtTheUncordon.is_reported(&status(&api), held)).await;
     let before = spec(&api, other);
     let mut left = 20;
     passes_of_one(&api, 30, || {
@@ -467,14 +467,14 @@ async fn a_cordon_that_cannot_be_lifted_takes_the_place(#[case] back: bool) {
     assert_eq!(
         spec(&api, other)["step"],
         before["step"],
-        "{other} waits for its place"
+        "{other} waits for its turn"
     );
     assert_eq!(status(&api)["progress"]["working"], json!([held]));
 }
 
-/// A person deletes the NodeMigration of a node in the middle: it is made again, and the node goes on from where it is.
+/// A user deletes the NodeMigration of a node halfway: it is created again, and the node continues from its state.
 #[tokio::test]
-async fn a_node_whose_record_is_deleted_in_the_middle_goes_on() {
+async fn a_node_with_a_deleted_record_continues() {
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
     let label = |node: &str| {
@@ -484,7 +484,7 @@ async fn a_node_whose_record_is_deleted_in_the_middle_goes_on() {
     passes_of_one(&api, 60, || label("a") == "none").await;
     assert!(is_cordoned(&api, "a"));
     api.remove(&node_migration("a"));
-    // It is in work, whatever keeps others from starting.
+    // The node is in progress, whatever delays others.
     ask(&api, &json!({ "desired": "Pause" }));
     let is_done = |node: &str| {
         let record = api.get(&node_migration(node));
@@ -501,9 +501,9 @@ async fn a_node_whose_record_is_deleted_in_the_middle_goes_on() {
     run_to_the_end(&api).await.unwrap();
 }
 
-/// Between the word that a node turns around and the next one the coordinator may die: its agent knows how long it waits.
+/// The coordinator may die between a node's change of direction and its next write: its agent knows the time limit.
 #[tokio::test]
-async fn a_node_that_turns_around_keeps_its_patience() {
+async fn a_node_that_turns_around_keeps_its_time_limit() {
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
     passes_of_one(&api, 60, || spec(&api, "a")["step"]["name"] == "DrainDaemonSets").await;
@@ -522,7 +522,7 @@ async fn a_node_that_turns_around_keeps_its_patience() {
         assert_ne!(
             step.get("patience"),
             Some(&Value::Null),
-            "it is taken away: {step}"
+            "the limit is missing: {step}"
         );
     }
 }

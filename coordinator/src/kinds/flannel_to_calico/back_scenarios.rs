@@ -1,4 +1,4 @@
-//! The way back against an API server in memory: from wherever the way there was left, everything is as it was before.
+//! Rollbacks against a fake API server: from every state of the migration, the cluster returns to its previous state.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::pass::pass;
 
 pub(super) fn drained() -> FakeApi {
     let api = cluster();
-    // Agents report what is on their hosts: without that nobody goes back.
+    // Agents report the state of their hosts, which a rollback needs.
     api.put("/test/in-place", json!({}));
     api.take_changes();
     api
@@ -33,7 +33,7 @@ pub(super) async fn passes(api: &FakeApi, number: usize) {
     }
 }
 
-/// What must be as it was: Nodes, DaemonSets, Calico's objects.
+/// The state that must be restored: Nodes, DaemonSets, Calico's objects.
 fn cluster_state(api: &FakeApi) -> BTreeMap<String, Value> {
     let mut state = steady(api.everything());
     state.retain(|path, _| {
@@ -43,7 +43,7 @@ fn cluster_state(api: &FakeApi) -> BTreeMap<String, Value> {
         let metadata = object["metadata"].as_object_mut().unwrap();
         metadata.remove("resourceVersion");
         metadata.remove("generation");
-        // A node selector without an entry is none.
+        // An empty node selector equals a missing one.
         if object["spec"]["template"]["spec"]["nodeSelector"] == json!({}) {
             let pod = object["spec"]["template"]["spec"].as_object_mut().unwrap();
             pod.remove("nodeSelector");
@@ -65,7 +65,7 @@ fn assert_as_before(before: &BTreeMap<String, Value>, api: &FakeApi, when: &str)
 }
 
 #[tokio::test]
-async fn from_every_moment_of_the_way_there_everything_is_as_it_was() {
+async fn a_rollback_from_every_state_restores_the_cluster() {
     for make in [drained as fn() -> FakeApi, in_place] {
         let before = cluster_state(&make());
         for number in 0..40 {
@@ -85,7 +85,7 @@ async fn from_every_moment_of_the_way_there_everything_is_as_it_was() {
 }
 
 #[tokio::test]
-async fn nobody_of_flannels_is_moved_and_every_write_is_in_its_order() {
+async fn a_rollback_moves_no_pod_of_flannel_and_writes_in_order() {
     let api = in_place();
     run_until(&api, "Mixed").await.unwrap();
     api.take_changes();
@@ -118,7 +118,7 @@ async fn nobody_of_flannels_is_moved_and_every_write_is_in_its_order() {
 }
 
 #[tokio::test]
-async fn pods_with_calicos_addresses_leave_once_new_ones_wait() {
+async fn pods_with_calicos_addresses_are_evicted_once_new_ones_wait() {
     let api = drained();
     let mut memory = Memory::default();
     while api.get(&node_migration("a")).unwrap_or_default()["spec"]["finishedAt"].is_null() {
@@ -143,7 +143,7 @@ async fn pods_with_calicos_addresses_leave_once_new_ones_wait() {
 }
 
 #[tokio::test]
-async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+async fn a_crash_after_any_write_leads_to_the_same_end() {
     let mixed = || async {
         let api = in_place();
         run_until(&api, "Mixed").await.unwrap();
@@ -168,7 +168,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
 }
 
 #[tokio::test]
-async fn abort_takes_back_what_is_in_work_and_leaves_what_is_done() {
+async fn abort_rolls_back_started_nodes_and_keeps_finished_ones() {
     let api = in_place();
     let mut memory = Memory::default();
     let in_work = |node: &str| {
@@ -184,7 +184,7 @@ async fn abort_takes_back_what_is_in_work_and_leaves_what_is_done() {
     let node = |name: &str| api.get(&node_migration(name)).unwrap();
     assert!(
         node("a")["spec"]["finishedAt"].is_string(),
-        "a is done and stays: {}",
+        "node a is finished and stays: {}",
         node("a")
     );
     assert_eq!(node("b")["status"]["phase"], "Flannel");
@@ -195,13 +195,13 @@ async fn abort_takes_back_what_is_in_work_and_leaves_what_is_done() {
         (&json!("Rolling"), &json!(true)),
         "{status}"
     );
-    // And there again.
+    // Forward again.
     ask(&api, &json!({ "desired": "Run" }));
     run_until(&api, "Mixed").await.unwrap();
 }
 
 #[tokio::test]
-async fn one_node_goes_back_is_kept_there_and_goes_again_on_request() {
+async fn a_named_node_is_rolled_back_kept_and_migrated_again_on_request() {
     let api = in_place();
     run_until(&api, "Mixed").await.unwrap();
     ask(&api, &json!({ "rollbackNodes": ["a"] }));
@@ -221,7 +221,7 @@ async fn one_node_goes_back_is_kept_there_and_goes_again_on_request() {
 }
 
 #[tokio::test]
-async fn half_way_back_it_can_go_there_again() {
+async fn a_started_rollback_can_be_reversed() {
     let api = drained();
     run_until(&api, "Finishing").await.unwrap();
     ask(&api, &json!({ "desired": "Rollback" }));
@@ -232,7 +232,7 @@ async fn half_way_back_it_can_go_there_again() {
 }
 
 #[tokio::test]
-async fn past_the_point_of_no_return_nothing_is_done_and_it_is_said() {
+async fn a_rollback_past_the_point_of_no_return_is_refused() {
     let api = drained();
     run_until(&api, "Finishing").await.unwrap();
     api.remove(FLANNEL);

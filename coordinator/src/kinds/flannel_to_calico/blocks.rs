@@ -1,5 +1,5 @@
-//! Which blocks of Calico's IPAM are a node's. Their names follow from what is known of the node, and each is fetched by its name: a
-//! list of every block of a large cluster is hundreds of megabytes.
+//! Blocks of Calico's IPAM for each node. Their names follow from facts about the node, and each is read by name: a
+//! list of all blocks of a large cluster has hundreds of megabytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::facts;
 use crate::write::WriteError;
 
-/// A node, and the names of blocks that can be its own.
+/// A node, and the names of blocks that may belong to it.
 #[derive(Clone, Debug)]
 pub struct Own<'node> {
     /// Name of the node.
@@ -27,7 +27,7 @@ pub struct Own<'node> {
 }
 
 impl<'node> Own<'node> {
-    /// What the migration claims for this node, and what the node had before.
+    /// Blocks that the migration claims for this node, and those that the node had before.
     pub fn of(name: &'node str, node: &Node, settings: &Settings, before: Option<&NodeBefore>) -> Self {
         let mut blocks: BTreeSet<String> = of_node(node, settings).into_iter().map(block_name).collect();
         blocks.extend(
@@ -38,7 +38,7 @@ impl<'node> Own<'node> {
         Self { node: name, blocks }
     }
 
-    /// The blocks that are there and the node's, as they are now.
+    /// The existing blocks of the node, as they are now.
     pub async fn read(&self, context: &Context) -> Result<Vec<(IpNet, DynamicObject)>, WriteError> {
         let affinity = affinity(self.node);
         let mut found = Vec::new();
@@ -64,8 +64,8 @@ pub fn of_node(node: &Node, settings: &Settings) -> BTreeSet<IpNet> {
     claimed.into_iter().flat_map(|claimed| claimed.blocks).collect()
 }
 
-/// Ranges of the blocks that each node has, by what the blocks say themselves: a claim may be gone while its block is still there. One list
-/// of all, page by page: once a migration on the way back, and once for a Node that is gone.
+/// Ranges of the blocks of each node, from the blocks themselves: an affinity may be gone while its block still exists. One paged
+/// list of all blocks: once for each rollback, and once for each Node that is gone.
 pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNet>>, WriteError> {
     let found = calico::IPAM_BLOCK.each(&context.client, |block| {
         let node = block.data["spec"]["affinity"].as_str().and_then(node_of)?;
@@ -78,7 +78,7 @@ pub async fn by_node(context: &Context) -> Result<BTreeMap<String, BTreeSet<IpNe
     Ok(blocks)
 }
 
-/// Ranges that the node has claimed, with labels as Calico writes them since v3.30, and as this tool does.
+/// Ranges of the node's affinities, by the labels of Calico since v3.30, which replumb writes, too.
 pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>, WriteError> {
     let labels = format!("projectcalico.org/hostname-hash={}", hostname_hash(node));
     let claims = calico::BLOCK_AFFINITY.each_labelled(&context.client, &labels, |claim| {
@@ -88,7 +88,7 @@ pub async fn claims_of(context: &Context, node: &str) -> Result<BTreeSet<IpNet>,
     Ok(claims.await?.into_iter().collect())
 }
 
-/// The range of a block or a claim; `None` where it is not understood: no node has it then.
+/// The range of a block or an affinity; `None` if it cannot be parsed: then it belongs to no node.
 fn range(object: &DynamicObject) -> Option<IpNet> {
     let range: IpNet = object.data["spec"]["cidr"].as_str()?.parse().ok()?;
     Some(range.trunc())

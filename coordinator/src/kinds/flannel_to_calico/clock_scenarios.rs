@@ -1,4 +1,4 @@
-//! The clock of the coordinator's node is set in the middle of a migration.
+//! The clock of the coordinator's node is set during a migration.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn step(api: &FakeApi) -> Value {
     api.get(&node_migration("a")).unwrap()["spec"]["step"].clone()
 }
 
-/// Node a is in work and waits for its agent, since then.
+/// Node a is in progress and waits for its agent, since this time.
 async fn waiting_since(since: Timestamp) -> (FakeApi, Memory) {
     let api = in_place();
     let mut memory = Memory::default();
@@ -29,7 +29,7 @@ async fn waiting_since(since: Timestamp) -> (FakeApi, Memory) {
             return (api, memory);
         }
         if label(&api, "a") == "none" {
-            // Its agent is slow, and flannel's pod is gone.
+            // The agent is slow, and flannel's pod is gone.
             api.remove("/api/v1/namespaces/kube-flannel/pods/flannel-a");
         } else {
             world_moves(&api);
@@ -39,10 +39,10 @@ async fn waiting_since(since: Timestamp) -> (FakeApi, Memory) {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_forward_takes_no_time_from_a_step() {
+async fn a_clock_set_forward_does_not_shorten_a_step() {
     let (api, mut memory) = waiting_since(Timestamp::now() - HOUR).await;
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(step(&api)["reason"], "DeadlineExceeded", "an hour that passed");
+    assert_eq!(step(&api)["reason"], "DeadlineExceeded", "an hour has passed");
 
     let (api, mut memory) = waiting_since(Timestamp::now() - HOUR).await;
     let now = Moment::now();
@@ -52,16 +52,16 @@ async fn a_clock_that_jumps_forward_takes_no_time_from_a_step() {
         ..now
     });
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(step(&api)["reason"], "AgentWorking", "an hour that did not");
-    // Started anew it does not know of it.
+    assert_eq!(step(&api)["reason"], "AgentWorking", "the clock was set, no hour has passed");
+    // A restarted coordinator does not know of the jump.
     let mut memory = Memory::default();
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(step(&api)["reason"], "AgentWorking", "it is written down");
+    assert_eq!(step(&api)["reason"], "AgentWorking", "the time is recorded");
     run_until(&api, "Mixed").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_back_lets_no_step_wait_for_longer() {
+async fn a_clock_set_back_does_not_lengthen_a_step() {
     let (api, mut memory) = waiting_since(Timestamp::now() + HOUR).await;
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
     let since: Timestamp = step(&api)["since"].as_str().unwrap().parse().unwrap();

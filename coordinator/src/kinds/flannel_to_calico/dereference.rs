@@ -1,4 +1,4 @@
-//! Reads everything that the checks and the plan need. Changes nothing.
+//! Reads all input of the checks and the plan. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -60,15 +60,15 @@ pub async fn dereference(
     }))
 }
 
-/// Range and affinity of every `IPAMBlock`: before the first change a stranger's may be anywhere in the range. A cluster on flannel
-/// has few, and once the migration runs nothing lists them.
+/// Range and affinity of every `IPAMBlock`: before the first change a foreign block may be anywhere in the range. A cluster on
+/// flannel has few blocks, and no list of them follows once the migration runs.
 async fn ipam_blocks(client: &Client) -> Result<Vec<Result<(IpNet, Option<String>), Malformed>>, WriteError> {
     calico::IPAM_BLOCK
         .each(client, |block| Some(facts::calico::ipam_block(&block)))
         .await
 }
 
-/// Everything that was read: watched kinds as their stores hand them out, the others as they were listed.
+/// All objects that were read: watched kinds from their stores, the others as listed.
 #[derive(Clone, Debug, Default)]
 struct Objects {
     /// Every Node.
@@ -79,27 +79,27 @@ struct Objects {
     daemon_sets: Vec<Arc<DaemonSet>>,
     /// Every `PodDisruptionBudget`.
     budgets: Vec<Arc<PodDisruptionBudget>>,
-    /// The `ConfigMap`s that [`config_maps_to_read`] names, as far as they exist.
+    /// The existing `ConfigMap`s of those that [`config_maps_to_read`] names.
     config_maps: Vec<ConfigMap>,
-    /// Every webhook configuration, and the Services that answer for those that fail closed.
+    /// Every webhook configuration, and the Services behind those that fail closed.
     webhooks: Webhooks,
     /// Plural names that group `crd.projectcalico.org` serves; empty when it is not served.
     calico_resources: BTreeSet<String>,
     /// Every `IPPool`.
     ip_pools: Vec<DynamicObject>,
-    /// Range and affinity of every `IPAMBlock`, or why one is not understood.
+    /// Range and affinity of every `IPAMBlock`, or the error for one that cannot be parsed.
     ipam_blocks: Vec<Result<(IpNet, Option<String>), Malformed>>,
     /// Answers of the API server, by [`engine::check::Permission::key`].
     permissions: BTreeMap<String, bool>,
-    /// How the API server has the policies that bound coordinator and agents, by name.
+    /// State of the admission policies that restrict coordinator and agents, by name.
     policies: BTreeMap<String, PolicyState>,
-    /// Facts of every host, as its agent reported them.
+    /// Facts of every host, as reported by its agent.
     hosts: BTreeMap<String, HostFacts>,
-    /// Checks that every agent made of its host.
+    /// Checks of every agent about its host.
     host_checks: BTreeMap<String, Vec<Check>>,
 }
 
-/// Namespaces and names of the `ConfigMap`s that `DaemonSet`s of a network refer to: what has to be read before
+/// Namespaces and names of the `ConfigMap`s that `DaemonSet`s of a network refer to: they must be read before
 /// [`cluster`] is complete.
 fn config_maps_to_read(daemon_sets: &[Arc<DaemonSet>]) -> BTreeSet<(String, String)> {
     daemon_sets
@@ -117,7 +117,7 @@ fn config_maps_to_read(daemon_sets: &[Arc<DaemonSet>]) -> BTreeSet<(String, Stri
         .collect()
 }
 
-/// The cluster as facts. What was not understood is among them, by name.
+/// The cluster as facts, including the names of objects that cannot be parsed.
 fn cluster(objects: &Objects) -> ClusterFacts {
     let mut malformed = Vec::new();
     let nodes = objects.nodes.iter().map(|found| facts::nodes::node(found));
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_named_and_the_rest_is_kept() {
+    fn an_unreadable_field_is_named_and_others_are_kept() {
         let node = |name: &str, cpu: &str| {
             Arc::new(
                 serde_json::from_value::<Node>(serde_json::json!({

@@ -1,7 +1,7 @@
-//! While nodes are on two networks, what the migration wrote for the cluster is written again when somebody else changed it, since
-//! living traffic goes by it; and the rollout stops, until a person has looked at who it was.
+//! Drift while nodes are on two networks: cluster-wide values of the migration are restored when another writer changes them,
+//! because live traffic depends on them; and the rollout stops until the user has found the writer.
 //!
-//! In three steps, so that a crash loses nothing: what differs is looked at, announced in the Migration's status, and written in
+//! Three steps make a crash safe: a difference is observed, announced in the Migration's status, and restored in
 //! the next pass.
 
 mod label;
@@ -35,41 +35,41 @@ use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
 
-/// No watch brings Calico's objects: they are read again after so long.
+/// Interval of reads of Calico's objects, which are not watched.
 const INTERVAL: SignedDuration = SignedDuration::from_secs(1);
-/// Something that somebody else changed.
+/// A change by another writer.
 pub struct Found {
-    /// The object, what it says and what it has to say.
+    /// The object, the value found and the value needed.
     pub what: String,
     mend: Mend,
 }
 
-/// How it becomes what it has to be.
+/// How the value is restored.
 enum Mend {
-    /// The Node's network label gets this value, if it is still what the migration wrote there.
+    /// Sets the Node's network label to this value, if it is still the one that the migration wrote.
     Label {
         node: Arc<Node>,
         record: LabelRecord,
         needed: String,
     },
-    /// The `DaemonSet` gets this node selector.
+    /// Sets this node selector in the `DaemonSet`.
     Selector {
         set: Arc<DaemonSet>,
         network: &'static str,
     },
-    /// The object is made.
+    /// Creates the object.
     Create { kind: Kind, object: Value },
-    /// These fields of its spec are written.
+    /// Writes these fields of its spec.
     Patch {
         kind: Kind,
         found: Box<DynamicObject>,
         change: Value,
     },
-    /// By its owner, who had a reason or not.
+    /// The owner must restore it, since the change may have a reason.
     ByItsOwner,
 }
 
-/// Looks for what differs from what was written: labels, node selectors and, when it is time, Calico's objects.
+/// Observes differences from what was written: labels, node selectors and, if their read is due, Calico's objects.
 pub async fn look(
     context: &Context,
     cache: &Cache,
@@ -80,7 +80,7 @@ pub async fn look(
     status: &mut MigrationStatus,
 ) -> Result<Vec<Found>, WriteError> {
     let mut found = label::look(snapshot);
-    found.extend(look_at_daemon_sets(cache, settings, snapshot));
+    found.extend(observe_daemon_sets(cache, settings, snapshot));
     found.extend(look_at_calicos_objects(context, memory, migration, settings, status).await?);
     if found.is_empty() && is_resumed(migration, status) {
         status.drift = None;
@@ -88,15 +88,15 @@ pub async fn look(
     Ok(found)
 }
 
-/// The node selectors keep each network's daemon off the other's nodes.
-fn look_at_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) -> Vec<Found> {
+/// Node selectors keep each network's pods off the other network's nodes.
+fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) -> Vec<Found> {
     let label = names::NODE_NETWORK_LABEL;
     let networks = [
         (
             &settings.flannel_daemon_set_namespace.value,
             &settings.flannel_daemon_set_name.value,
             names::NETWORK_FLANNEL,
-            // Once every node is on Calico nobody needs it.
+            // Not needed once every node is on Calico.
             snapshot
                 .node_migrations
                 .values()
@@ -124,14 +124,14 @@ fn look_at_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
             continue;
         };
         let read = facts::daemon_sets::daemon_set(&set);
-        let said = read.node_selector.get(label);
-        if said.is_some_and(|said| said == network) {
+        let found_value = read.node_selector.get(label);
+        if found_value.is_some_and(|found_value| found_value == network) {
             continue;
         }
-        let said = said.map_or_else(|| "missing".to_owned(), |said| format!("{said:?}"));
+        let found_value = found_value.map_or_else(|| "missing".to_owned(), |found_value| format!("{found_value:?}"));
         found.push(Found {
             what: format!(
-                "DaemonSet {namespace}/{name}: node selector {label} is {said}, needed {network:?}"
+                "DaemonSet {namespace}/{name}: node selector {label} is {found_value}, needed {network:?}"
             ),
             mend: Mend::Selector { set, network },
         });
@@ -139,8 +139,8 @@ fn look_at_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
     found
 }
 
-/// The pools that living pods have their addresses from, and what both networks' tunnels and IPAM go by. Nothing when they were
-/// looked at a moment ago, unless somebody has just said that the rollout goes on.
+/// Observes the pools of live pods, and the settings of both networks' tunnels and IPAM. Returns nothing if the last read is
+/// recent, unless the user has just resumed the rollout.
 pub async fn look_at_calicos_objects(
     context: &Context,
     memory: &mut Memory,
@@ -158,15 +158,15 @@ pub async fn look_at_calicos_objects(
     memory.drift_looked_at = Some(now);
     let mut found = Vec::new();
     let ipam = objects::ipam_config();
-    found.extend(look_at_one(context, calico::IPAM_CONFIG, ipam, objects::ipam_config_change).await?);
-    found.extend(look_at_pools(context, settings, status).await?);
+    found.extend(observe_one(context, calico::IPAM_CONFIG, ipam, objects::ipam_config_change).await?);
+    found.extend(observe_pools(context, settings, status).await?);
     let felix = objects::felix_configuration(settings);
     let change = |spec: &Value| objects::felix_configuration_change(settings, spec);
-    found.extend(look_at_one(context, calico::FELIX_CONFIGURATION, felix, change).await?);
+    found.extend(observe_one(context, calico::FELIX_CONFIGURATION, felix, change).await?);
     Ok(found)
 }
 
-async fn look_at_one(
+async fn observe_one(
     context: &Context,
     kind: Kind,
     object: Value,
@@ -186,10 +186,10 @@ async fn look_at_one(
             .into_iter()
             .flatten()
             .map(|(field, needed)| {
-                let said = spec.get(field).unwrap_or(&Value::Null);
+                let found_value = spec.get(field).unwrap_or(&Value::Null);
                 match needed {
-                    Value::Null => format!("{field} is {said}, needed is none"),
-                    needed => format!("{field} is {said}, needed {needed}"),
+                    Value::Null => format!("{field} is {found_value}, needed none"),
+                    needed => format!("{field} is {found_value}, needed {needed}"),
                 }
             })
             .collect();
@@ -204,7 +204,7 @@ async fn look_at_one(
     }))
 }
 
-async fn look_at_pools(
+async fn observe_pools(
     context: &Context,
     settings: &Settings,
     status: &MigrationStatus,
@@ -215,23 +215,23 @@ async fn look_at_pools(
             mend: Mend::ByItsOwner,
         }]
     };
-    let there = match node_objects::pools(context, settings).await? {
-        Ok(there) => there,
+    let existing = match node_objects::pools(context, settings).await? {
+        Ok(existing) => existing,
         Err(malformed) => return Ok(by_its_owner(malformed)),
     };
-    // What it said besides its range nobody has written down.
+    // The spec of pools besides the range is not saved.
     let known = saved::known_names(&status.before, saved::IP_POOLS).unwrap_or_default();
-    let gone: Vec<&str> = known
+    let missing: Vec<&str> = known
         .iter()
-        .filter(|name| !there.contains_key(*name))
+        .filter(|name| !existing.contains_key(*name))
         .map(String::as_str)
         .collect();
-    match objects::pools(settings, &there) {
+    match objects::pools(settings, &existing) {
         Ok(pools) => Ok(pools
             .into_iter()
             .filter_map(|pool| {
                 let object = pool.create?;
-                let (what, mend) = if gone.is_empty() {
+                let (what, mend) = if missing.is_empty() {
                     let kind = calico::IP_POOL;
                     (
                         format!("IPPool {} was deleted", pool.name),
@@ -240,9 +240,9 @@ async fn look_at_pools(
                 } else {
                     (
                         format!(
-                            "the IPPool of {} is gone (one of {}); make it again as it was",
+                            "the IPPool of {} is missing (one of {}); create it again with its previous spec",
                             pool.range,
-                            words::names(&gone)
+                            words::names(&missing)
                         ),
                         Mend::ByItsOwner,
                     )
@@ -250,7 +250,7 @@ async fn look_at_pools(
                 Some(Found { what, mend })
             })
             .collect()),
-        Err(conflict) => Ok(by_its_owner(format!("{conflict}; set it back"))),
+        Err(conflict) => Ok(by_its_owner(format!("{conflict}; restore it"))),
     }
 }
 

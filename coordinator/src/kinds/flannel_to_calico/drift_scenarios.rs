@@ -1,5 +1,5 @@
-//! Somebody else changes what the migration wrote: it is written again in the next pass, the rollout stops and names it, and
-//! goes on when somebody says so.
+//! Another writer changes a value of the migration: the value is restored in the next pass, the rollout stops and names it, and
+//! continues when the user resumes it.
 
 use api::names;
 use serde_json::{Value, json};
@@ -27,8 +27,8 @@ fn write_label(api: &FakeApi, node: &str, value: &Value) {
     api.edit(&format!("{NODES}/{node}"), &change);
 }
 
-/// Two passes some time after the last one: Calico's objects are looked at again; what is found is announced in the first, and
-/// written in the second.
+/// Two passes some time after the last one: Calico's objects are read again; a change is announced in the first pass, and
+/// restored in the second.
 async fn look(api: &FakeApi, memory: &mut Memory) {
     for _ in 0..2 {
         memory.drift_looked_at = None;
@@ -41,7 +41,7 @@ fn resume(api: &FakeApi) {
     api.edit(MIGRATION, &json!({ "spec": { "resumedAt": at } }));
 }
 
-/// Node a is on Calico with a pod of flannel's, node b waits for its turn.
+/// Node a is on Calico with a pod of flannel, node b waits for its turn.
 async fn half_way() -> (FakeApi, Memory) {
     let api = in_place();
     let mut memory = Memory::default();
@@ -60,8 +60,8 @@ async fn half_way() -> (FakeApi, Memory) {
     panic!("node a is not done: {}", status(&api));
 }
 
-/// It says so, starts nobody, and goes on to the end when it is resumed.
-async fn stops_and_goes_on(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
+/// The status reports the change, no node starts, and the rollout completes after it is resumed.
+async fn assert_stops_and_continues(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
     let stopped = status(api);
     assert_eq!(
         (&stopped["phase"], &stopped["blocked"], &stopped["paused"]),
@@ -78,7 +78,7 @@ async fn stops_and_goes_on(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
     }
     let waits = api.get(&node_migration("b")).unwrap();
     assert_ne!(waits["spec"]["admitted"], true, "{waits}");
-    assert_eq!(status(api)["drift"], stopped["drift"], "it is told once");
+    assert_eq!(status(api)["drift"], stopped["drift"], "announced once");
     resume(api);
     run_until(api, "Mixed").await.unwrap();
     for node in ["a", "b"] {
@@ -87,34 +87,34 @@ async fn stops_and_goes_on(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
     run_to_the_end(api).await.unwrap();
 }
 
-/// Calico's daemon on a host of flannel's would give new pods the addresses of living ones.
+/// Calico's pod on a host of flannel would assign addresses of live pods to new ones.
 #[tokio::test]
-async fn a_node_that_waits_is_labelled_for_flannel_again() {
+async fn the_label_of_a_waiting_node_is_restored_to_flannel() {
     for wrong in [json!("calico"), json!("none"), json!("odd"), Value::Null] {
         let (api, mut memory) = half_way().await;
         write_label(&api, "b", &wrong);
         look(&api, &mut memory).await;
-        assert_eq!(label(&api, "b"), "flannel", "it said {wrong}");
+        assert_eq!(label(&api, "b"), "flannel", "after {wrong}");
         let words = ["Node b", names::NODE_NETWORK_LABEL, "needed \"flannel\""];
-        stops_and_goes_on(&api, &mut memory, &words).await;
+        assert_stops_and_continues(&api, &mut memory, &words).await;
     }
 }
 
-/// flannel's daemon would make its tunnel again beside Calico's; without a label neither runs.
+/// flannel's pod would create its tunnel again beside Calico's; without a label neither network runs.
 #[tokio::test]
-async fn a_node_that_is_done_is_labelled_for_calico_again() {
+async fn the_label_of_a_finished_node_is_restored_to_calico() {
     for wrong in [json!("flannel"), json!("none"), Value::Null] {
         let (api, mut memory) = half_way().await;
         write_label(&api, "a", &wrong);
         look(&api, &mut memory).await;
-        assert_eq!(label(&api, "a"), "calico", "it said {wrong}");
-        stops_and_goes_on(&api, &mut memory, &["Node a", "needed \"calico\""]).await;
+        assert_eq!(label(&api, "a"), "calico", "after {wrong}");
+        assert_stops_and_continues(&api, &mut memory, &["Node a", "needed \"calico\""]).await;
     }
 }
 
-/// A node in work, when its agent has been told something and has not done it.
+/// A node in progress whose agent has an order and has not executed it yet.
 #[tokio::test]
-async fn a_node_in_work_is_not_labelled_for_a_network_before_its_host_is_ready_for_it() {
+async fn the_label_of_a_started_node_is_restored_to_none() {
     let (api, mut memory) = half_way().await;
     for _ in 0..20 {
         if api.get(&node_migration("b")).unwrap()["spec"]["goal"] == "Held" {
@@ -122,7 +122,7 @@ async fn a_node_in_work_is_not_labelled_for_a_network_before_its_host_is_ready_f
         }
         look(&api, &mut memory).await;
         if label(&api, "b") == "none" {
-            // Its agent is slow, and flannel's pod is gone.
+            // The agent is slow, and flannel's pod is gone.
             api.remove("/api/v1/namespaces/kube-flannel/pods/flannel-b");
         } else {
             world_moves(&api);
@@ -131,7 +131,7 @@ async fn a_node_in_work_is_not_labelled_for_a_network_before_its_host_is_ready_f
     for wrong in ["calico", "flannel"] {
         write_label(&api, "b", &json!(wrong));
         look(&api, &mut memory).await;
-        assert_eq!(label(&api, "b"), "none", "it said {wrong}");
+        assert_eq!(label(&api, "b"), "none", "after {wrong}");
     }
     let told = status(&api)["drift"]["what"].as_array().unwrap().clone();
     assert_eq!(told.len(), 2, "{told:?}");
@@ -146,7 +146,7 @@ async fn a_node_in_work_is_not_labelled_for_a_network_before_its_host_is_ready_f
 }
 
 #[tokio::test]
-async fn what_both_networks_go_by_is_written_again() {
+async fn cluster_wide_objects_are_restored() {
     type Break = fn(&FakeApi, &str);
     let cases: [(&str, Break, &str); 7] = [
         (POOL, FakeApi::remove, "IPPool default-ipv4-ippool was deleted"),
@@ -168,7 +168,7 @@ async fn what_both_networks_go_by_is_written_again() {
         (
             "felixconfigurations/default",
             |api, path| api.edit(path, &json!({ "spec": { "vxlanEnabled": false } })),
-            "FelixConfiguration default: vxlanEnabled is false, needed is none",
+            "FelixConfiguration default: vxlanEnabled is false, needed none",
         ),
         (
             FLANNEL,
@@ -192,7 +192,7 @@ async fn what_both_networks_go_by_is_written_again() {
         spoil(&api, &path);
         look(&api, &mut memory).await;
         assert_eq!(api.get(&path).unwrap()["spec"], before, "{words}");
-        stops_and_goes_on(&api, &mut memory, &[words]).await;
+        assert_stops_and_continues(&api, &mut memory, &[words]).await;
     }
 }
 
@@ -202,30 +202,30 @@ fn deselect(api: &FakeApi, path: &str) {
     api.edit(path, &change);
 }
 
-/// Whose reason is not known is not undone: it stops the rollout for as long as it stays so.
+/// A change with an unknown reason is not reverted: it stops the rollout while it lasts.
 #[tokio::test]
-async fn a_pool_that_was_changed_is_named_and_left_to_its_owner() {
+async fn a_changed_pool_is_reported_and_not_restored() {
     let (api, mut memory) = half_way().await;
     let path = format!("{CALICO_GROUP}/{POOL}");
     api.edit(&path, &json!({ "spec": { "vxlanMode": "Never" } }));
     look(&api, &mut memory).await;
     assert_eq!(api.get(&path).unwrap()["spec"]["vxlanMode"], "Never");
     resume(&api);
-    // At once: what was looked at a moment ago is looked at again.
+    // At once: a recent read is repeated.
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(status(&api)["blocked"], "Drift", "it stands");
+    assert_eq!(status(&api)["blocked"], "Drift", "the change lasts");
     let waits = api.get(&node_migration("b")).unwrap();
     assert_ne!(waits["spec"]["admitted"], true, "{waits}");
     api.edit(&path, &json!({ "spec": { "vxlanMode": "Always" } }));
     resume(&api);
     look(&api, &mut memory).await;
     assert_ne!(status(&api)["blocked"], "Drift");
-    assert_eq!(status(&api)["drift"], Value::Null, "it is over");
+    assert_eq!(status(&api)["drift"], Value::Null, "the change is reverted");
 }
 
-/// The way back needs all of it, too, and is not stopped by it.
+/// A rollback needs the objects, too, and is not stopped.
 #[tokio::test]
-async fn on_the_way_back_it_is_written_again_and_nothing_stops() {
+async fn during_a_rollback_changes_are_restored_without_a_stop() {
     let (api, mut memory) = half_way().await;
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     look(&api, &mut memory).await;
@@ -237,13 +237,13 @@ async fn on_the_way_back_it_is_written_again_and_nothing_stops() {
     assert_eq!(label(&api, "b"), "flannel");
     assert_ne!(status(&api)["phase"], "Halted");
     run_until(&api, "RolledBack").await.unwrap();
-    assert!(api.get(&path).is_none(), "it was this migration's");
+    assert!(api.get(&path).is_none(), "created by this migration");
     assert_eq!(label(&api, "b"), Value::Null);
 }
 
-/// It said more than its range, and nobody has written that down.
+/// The pool had more than its range, and that was not saved.
 #[tokio::test]
-async fn a_pool_that_was_there_before_is_not_made_again() {
+async fn a_deleted_earlier_pool_is_not_created_again() {
     let (api, mut memory) = half_way().await;
     let before = json!({ "IPPool": "[\"default-ipv4-ippool\"]" });
     api.edit(MIGRATION, &json!({ "status": { "before": before } }));
@@ -252,29 +252,29 @@ async fn a_pool_that_was_there_before_is_not_made_again() {
     look(&api, &mut memory).await;
     assert_eq!(api.get(&path), None);
     let message = status(&api)["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("make it again as it was"), "{message}");
+    assert!(message.contains("create it again with its previous spec"), "{message}");
 }
 
-/// What cannot be written again is told, and keeps nobody from going back.
+/// A failed restore is reported, and does not prevent a rollback.
 #[tokio::test]
-async fn what_the_api_server_refuses_stands_in_nobodys_way() {
+async fn a_refused_restore_is_reported_and_does_not_block_a_rollback() {
     let (api, mut memory) = half_way().await;
     api.remove(&format!("{CALICO_GROUP}/{POOL}"));
     api.refuse(Some(&format!("{CALICO_GROUP}/ippools")));
     look(&api, &mut memory).await;
     let told = status(&api)["drift"]["what"].to_string();
-    assert!(told.contains("cannot be written again"), "{told}");
+    assert!(told.contains("restoring it failed"), "{told}");
     let before = api.get(MIGRATION).unwrap()["metadata"]["resourceVersion"].clone();
     look(&api, &mut memory).await;
     let after = api.get(MIGRATION).unwrap()["metadata"]["resourceVersion"].clone();
-    assert_eq!(before, after, "the status is not written again and again");
+    assert_eq!(before, after, "the status is written once");
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     run_until(&api, "RolledBack").await.unwrap();
 }
 
-/// A node that another tool has moved before is taken over as it is.
+/// A node that another tool has migrated before is taken over unchanged.
 #[tokio::test]
-async fn a_node_that_was_on_calico_before_the_start_keeps_its_label() {
+async fn a_node_on_calico_before_the_start_keeps_its_label() {
     let api = in_place();
     write_label(&api, "b", &json!("calico"));
     let mut memory = Memory::default();
@@ -286,9 +286,9 @@ async fn a_node_that_was_on_calico_before_the_start_keeps_its_label() {
     assert_eq!(status(&api)["drift"], Value::Null);
 }
 
-/// Whoever stops an agent at once by its goal has not touched the label.
+/// A user who stops an agent through its goal has not changed the label.
 #[tokio::test]
-async fn a_goal_that_a_person_takes_back_is_no_drift_of_the_label() {
+async fn a_goal_changed_by_a_user_is_not_drift_of_the_label() {
     let (api, mut memory) = half_way().await;
     for _ in 0..40 {
         if label(&api, "b") == "calico" {
@@ -303,9 +303,9 @@ async fn a_goal_that_a_person_takes_back_is_no_drift_of_the_label() {
     assert_eq!(status(&api)["drift"], Value::Null);
 }
 
-/// What was never written is not missing.
+/// An object that was never written is not missing.
 #[tokio::test]
-async fn a_way_back_out_of_the_preparation_writes_nothing_new() {
+async fn a_rollback_during_the_preparation_creates_nothing() {
     let api = in_place();
     let mut memory = Memory::default();
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! After the last node: flannel's `DaemonSet`, the node selector and the labels go; then everything is verified.
+//! The end after the last node: removes flannel's `DaemonSet`, the node selector and the labels; then verifies the result.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
 
-/// One pass of the end: each step is done when what it removes is not there.
+/// One pass of the end: each step is finished when the object that it removes does not exist.
 pub async fn finish(
     context: &Context,
     cache: &Cache,
@@ -50,11 +50,11 @@ pub async fn finish(
         return Ok(());
     }
     if forget_flannels_pods(context, &snapshot).await? {
-        let message = "every agent is told that no pod of flannel's lives any more";
+        let message = "informing all agents that no pod of flannel remains";
         wait(status, WaitReason::Leftovers, message.to_owned());
         return Ok(());
     }
-    if let Some(message) = left(&snapshot) {
+    if let Some(message) = remaining(&snapshot) {
         wait(status, WaitReason::Leftovers, message);
         return Ok(());
     }
@@ -68,7 +68,7 @@ pub async fn finish(
             status,
             WaitReason::DaemonSetRollout,
             format!(
-                "DaemonSet {}/{} and its pods are being deleted",
+                "deleting DaemonSet {}/{} and its pods",
                 flannel.0, flannel.1
             ),
         );
@@ -83,7 +83,7 @@ pub async fn finish(
             status,
             WaitReason::DaemonSetRollout,
             format!(
-                "DaemonSet {}/{} is not there: Calico was removed from the cluster; apply its manifest again",
+                "DaemonSet {}/{} not found: Calico was removed from the cluster; apply its manifest again",
                 calico.0, calico.1
             ),
         );
@@ -98,7 +98,7 @@ pub async fn finish(
         wait(
             status,
             WaitReason::DaemonSetRollout,
-            format!("DaemonSet {}/{} is rolled", calico.0, calico.1),
+            format!("DaemonSet {}/{}: rollout started", calico.0, calico.1),
         );
         return Ok(());
     }
@@ -124,8 +124,8 @@ pub async fn finish(
     status.completed_at = Some(Timestamp::now());
     status.blocked = String::new();
     status.message = format!(
-        "{} nodes are on Calico; nothing of flannel is left on them. Its namespace, ConfigMap, RBAC and node \
-         annotations are not ours to delete",
+        "Nodes on Calico: {}. No part of flannel remains on them. replumb does not delete flannel's namespace, ConfigMap, RBAC \
+         and node annotations",
         snapshot.node_migrations.len()
     );
     context
@@ -135,7 +135,7 @@ pub async fn finish(
     Ok(())
 }
 
-/// Whether Calico's `DaemonSet` still goes by the label of the Nodes: nothing of what was written has been taken back.
+/// Whether Calico's `DaemonSet` still has the node selector: no cluster-wide object has been restored yet.
 fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
     let set = daemon_set(
         cache,
@@ -149,7 +149,8 @@ fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
     })
 }
 
-/// All traffic goes by them now: what somebody else changes is written again. Returns whether the status has to say so first.
+/// Restores changes of Calico's objects, since all traffic depends on them. Returns whether the status has to report a change
+/// first.
 async fn keep_calicos_objects(
     context: &Context,
     memory: &mut Memory,
@@ -167,8 +168,8 @@ async fn keep_calicos_objects(
     Ok(false)
 }
 
-/// Tells every agent that no pod of flannel's lives any more: whole subnets of IPv6 need no routes from now on. Returns
-/// whether one did not know.
+/// Informs every agent that no pod of flannel remains: whole IPv6 subnets need no routes any more. Returns
+/// whether an agent was not informed yet.
 async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<bool, WriteError> {
     let mut wrote = false;
     for object in snapshot.node_migrations.values() {
@@ -188,9 +189,9 @@ async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<
     Ok(wrote)
 }
 
-/// What is left of flannel on the hosts, by their agents' own words; `None` when every agent proves that
-/// nothing is.
-fn left(snapshot: &Snapshot) -> Option<String> {
+/// Parts of flannel that remain on hosts, as reported by their agents; `None` when every agent proves that
+/// none remains.
+fn remaining(snapshot: &Snapshot) -> Option<String> {
     let mut lines = Vec::new();
     for (node, object) in &snapshot.node_migrations {
         if !snapshot.nodes.contains_key(node) {
@@ -206,7 +207,7 @@ fn left(snapshot: &Snapshot) -> Option<String> {
                 report.message
             ));
         } else if subnets.is_some_and(|subnets| !subnets.is_gone()) {
-            // As it was when the agent looked last: it may not have read yet that they are to go.
+            // From the last report: the agent may not have read yet that the routes are to be removed.
             lines.push(format!(
                 "node {node}: routes to whole IPv6 subnets (`ip -6 route show table {SUBNET_TABLE}`) or their rule"
             ));
@@ -223,7 +224,7 @@ async fn delete_daemon_set(context: &Context, set: &DaemonSet) -> Result<(), Wri
     write::delete(&sets, set, Some(PropagationPolicy::Foreground)).await
 }
 
-/// Nothing more is asked of the agents: a network that somebody installs later is none of their business.
+/// Ends all orders of the agents: a network installed later does not concern them.
 pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Result<(), WriteError> {
     for object in snapshot.node_migrations.values() {
         let spec = NodeMigrationSpec {
@@ -241,11 +242,11 @@ pub(super) async fn remove_labels(
     nodes: &BTreeMap<String, std::sync::Arc<Node>>,
 ) -> Result<(), WriteError> {
     let api: Api<Node> = Api::all(context.client.clone());
-    let marked = |node: &&std::sync::Arc<Node>| {
+    let is_marked = |node: &&std::sync::Arc<Node>| {
         node.labels().contains_key(names::NODE_NETWORK_LABEL)
             || node.annotations().contains_key(names::PREPARED_BY_ANNOTATION)
     };
-    for node in nodes.values().filter(marked) {
+    for node in nodes.values().filter(is_marked) {
         let change = json!({ "metadata": {
             "labels": { names::NODE_NETWORK_LABEL: null },
             "annotations": { names::PREPARED_BY_ANNOTATION: null },

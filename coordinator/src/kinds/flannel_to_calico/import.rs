@@ -1,4 +1,4 @@
-//! Addresses of living pods into Calico's IPAM, and out of it: handle and block, in Calico's own order.
+//! Imports addresses of live pods into Calico's IPAM, and releases them: handle and block, in Calico's order.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::calico::{self, Created};
 use crate::context::Context;
 use crate::write::WriteError;
 
-/// Tells Calico's IPAM of these addresses, and remembers in `spec` what it was told.
+/// Adds these addresses to Calico's IPAM, and records them in `spec`.
 pub async fn import(
     context: &Context,
     own: &Own<'_>,
@@ -41,7 +41,7 @@ pub async fn import(
         if of_block.is_empty() {
             continue;
         }
-        // The handle first: an address that no handle knows is released by nobody.
+        // The handle first: an address without a handle is never released.
         for (handle, addresses) in count(&of_block, &spec.imported, block) {
             if let Some(message) = write_handle(context, node, &own, &handle, block, addresses).await? {
                 return Ok(Outcome::Blocked(message));
@@ -53,18 +53,20 @@ pub async fn import(
         }
         spec.imported.extend(of_block.iter().map(imported_as));
     }
-    let told = |allocation: &&Allocation| spec.imported.contains(&imported_as(allocation));
-    match allocations.iter().find(|allocation| !told(allocation)) {
+    let is_imported = |allocation: &&Allocation| spec.imported.contains(&imported_as(allocation));
+    match allocations.iter().find(|allocation| !is_imported(allocation)) {
         Some(allocation) => Ok(Outcome::Blocked(format!(
-            "no IPAMBlock of node {node} holds address {}, which {} has; see `kubectl get ipamblocks.crd.projectcalico.org`",
+            "node {node}: none of its IPAMBlocks holds address {} of handle {}; see `kubectl get \
+             ipamblocks.crd.projectcalico.org`",
             allocation.address, allocation.handle
         ))),
         None => Ok(Outcome::Written),
     }
 }
 
-/// Takes these back, each where it is still under its handle: Calico's own DEL may have been first, and the address may
-/// be another pod's by now. Of a handle, what it has of the node's blocks: what an agent says is about its own node.
+/// Releases these addresses, each if it is still under its handle: Calico's own DEL may have been first, and the address may
+/// belong to another pod by now. Of a handle, only addresses in the node's blocks are released: an agent's report concerns its
+/// own node.
 pub async fn release(
     context: &Context,
     own: &Own<'_>,
@@ -89,7 +91,7 @@ pub async fn release(
     }
     spec.imported.retain(|imported| !addresses.contains(imported));
     for imported in addresses {
-        // A handle of several addresses (those that are reserved) goes with its last.
+        // A handle with several addresses (reserved ones) is deleted with the last.
         if !spec.imported.iter().any(|kept| kept.handle == imported.handle) {
             release_handle(context, &imported.handle, &own).await?;
         }
@@ -97,12 +99,12 @@ pub async fn release(
     Ok(Outcome::Written)
 }
 
-/// Takes back every address of the node's but the one on its tunnel: no pod of Calico's is on it any more. What an agent or a
-/// plugin could not say in time goes with it.
+/// Releases every address of the node except that of its tunnel: no pod of Calico remains on the node. This includes addresses
+/// that an agent or a plugin could not report in time.
 pub async fn release_all(context: &Context, own: &Own<'_>) -> Result<Outcome, WriteError> {
     let node = own.node;
     let tunnels = objects::tunnel_handles(node);
-    // Once a node: what Calico has claimed for it meanwhile goes, too.
+    // Once for each node: later affinities of Calico for the node are included.
     let mut own = own.clone();
     own.blocks.extend(
         claims_of(context, node)
@@ -122,7 +124,7 @@ pub async fn release_all(context: &Context, own: &Own<'_>) -> Result<Outcome, Wr
             .filter(|(_, handle)| !tunnels.contains(handle))
             .map(|(address, handle)| (*address, handle.as_str()))
             .collect();
-        // The handles first: after a crash they are found again by the block, and without it by nobody.
+        // The handles first: after a crash they are found through the block, and not without it.
         for (_, handle) in others.iter().filter(|(_, handle)| !handle.is_empty()) {
             release_handle(context, handle, &own).await?;
         }
@@ -131,14 +133,14 @@ pub async fn release_all(context: &Context, own: &Own<'_>) -> Result<Outcome, Wr
             return Ok(Outcome::Blocked(message));
         }
     }
-    // Called after the node, and not after what its agent says.
+    // This handle is named after the node, independent of the agent's report.
     let reserved = objects::handle_name(&reserved_handle(node));
     calico::IPAM_HANDLE.delete(&context.client, &reserved).await?;
     Ok(Outcome::Written)
 }
 
-/// Writes that the handle has so many addresses of the block; returns what is in the way. A handle that has addresses of another
-/// node's blocks is another node's pod's: it is left alone, whoever says that its sandbox is here.
+/// Writes the number of the block's addresses to the handle; returns the obstacle. A handle with addresses in another node's
+/// blocks belongs to a pod of that node: it is not changed, even if an agent reports its sandbox here.
 async fn write_handle(
     context: &Context,
     node: &str,
@@ -154,15 +156,15 @@ async fn write_handle(
     let name = objects::handle_name(handle);
     let Some(read) = calico::IPAM_HANDLE.get(&context.client, &name).await? else {
         return Ok(Some(format!(
-            "IPAMHandle {name} was deleted a moment ago; it is looked at again"
+            "IPAMHandle {name} was deleted a moment ago; the coordinator retries"
         )));
     };
     let found = &read.data["spec"];
     let is_own = |name: &str| name.parse().is_ok_and(|block: IpNet| own.contains(&block));
     if let Some(foreign) = objects::handle_blocks(found).find(|name| !is_own(name)) {
         return Ok(Some(format!(
-            "IPAMHandle {name} has addresses of block {foreign}, which is not node {node}'s, and the agent of node {node} reports its sandbox; \
-             see `kubectl get ipamhandles.crd.projectcalico.org {name} -o yaml`"
+            "IPAMHandle {name} has addresses of block {foreign}, which is not a block of node {node}, but the agent of node \
+             {node} reports its sandbox; see `kubectl get ipamhandles.crd.projectcalico.org {name} -o yaml`"
         )));
     }
     if let Some(change) = objects::handle_change(found, block, addresses) {
@@ -173,7 +175,7 @@ async fn write_handle(
     Ok(None)
 }
 
-/// Takes from the handle what it has of these blocks; it goes where nothing is left.
+/// Removes these blocks from the handle; deletes the handle if no block remains.
 async fn release_handle(context: &Context, handle: &str, blocks: &[IpNet]) -> Result<(), WriteError> {
     let name = objects::handle_name(handle);
     let Some(read) = calico::IPAM_HANDLE.get(&context.client, &name).await? else {
@@ -190,24 +192,24 @@ async fn release_handle(context: &Context, handle: &str, blocks: &[IpNet]) -> Re
     }
 }
 
-/// How many addresses of the block each handle has, those that were told before included.
+/// Number of the block's addresses for each handle, including earlier imports.
 fn count(allocations: &[Allocation], imported: &[ImportedAddress], block: IpNet) -> BTreeMap<String, u32> {
     let mut counted: BTreeMap<String, u32> = BTreeMap::new();
     for allocation in allocations {
         *counted.entry(allocation.handle.clone()).or_default() += 1;
     }
     for known in imported.iter().filter(|known| block.contains(&known.address)) {
-        let again = allocations
+        let is_repeated = allocations
             .iter()
             .any(|allocation| imported_as(allocation) == *known);
-        if let Some(count) = counted.get_mut(&known.handle).filter(|_| !again) {
+        if let Some(count) = counted.get_mut(&known.handle).filter(|_| !is_repeated) {
             *count += 1;
         }
     }
     counted
 }
 
-/// Writes what was decided about a block; returns what is in the way.
+/// Writes the change of a block; returns the obstacle.
 async fn write_block(
     context: &Context,
     read: &DynamicObject,
@@ -278,13 +280,13 @@ mod tests {
     fn blocked(outcome: Outcome) -> String {
         match outcome {
             Outcome::Blocked(message) => message,
-            Outcome::Written => panic!("it was written"),
+            Outcome::Written => panic!("unexpected write"),
         }
     }
 
     /// A stolen token of node a's agent reports the sandbox of a pod on node b.
     #[tokio::test]
-    async fn the_sandbox_of_another_nodes_pod_is_not_imported() {
+    async fn a_sandbox_of_a_pod_on_another_node_is_not_imported() {
         let api = cluster(&[]);
         let before = api.get(&handle_path());
         let mut spec = spec(&[]);
@@ -304,9 +306,9 @@ mod tests {
         assert_eq!(spec.imported, []);
     }
 
-    /// And withdraws it: an earlier version may have imported it.
+    /// The agent withdraws the sandbox: an earlier version may have imported it.
     #[tokio::test]
-    async fn what_another_nodes_pod_has_of_a_handle_is_not_released() {
+    async fn addresses_of_a_pod_on_another_node_are_not_released() {
         let own = allocation(HANDLE);
         let api = cluster(std::slice::from_ref(&own));
         api.edit(
@@ -323,7 +325,7 @@ mod tests {
         let handle = api.get(&handle_path()).unwrap();
         assert_eq!(handle["spec"]["block"], json!({ "10.244.2.0/26": 1 }));
 
-        // Nor where none of its addresses is the node's.
+        // The same if none of its addresses is on the node.
         api.take_changes();
         let outcome = release(&api.context(), &of_a(), &imported, &mut spec)
             .await
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_handle_in_the_nodes_block_what_another_node_has_stays_when_all_is_released() {
+    async fn releasing_all_keeps_the_blocks_of_another_node_in_a_handle() {
         let api = cluster(&[allocation(HANDLE)]);
         api.edit(
             &handle_path(),
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sandbox_that_is_no_name_stops_the_node_before_anything_is_written() {
+    async fn an_invalid_sandbox_name_stops_the_node_before_any_write() {
         for sandbox in ["../../namespaces/x", "a b", ""] {
             let api = cluster(&[]);
             let wanted = [allocation(&format!("k8s-pod-network.{sandbox}"))];

@@ -1,5 +1,5 @@
-//! The same in place: nobody is evicted, every living pod's address is told to Calico's IPAM before Calico starts, and
-//! taken back when its pod has gone.
+//! Migrations in place: no pod is evicted, every live pod's address is imported into Calico's IPAM before Calico starts, and
+//! released when its pod is gone.
 
 use std::collections::BTreeMap;
 
@@ -17,39 +17,39 @@ use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 use crate::pass::pass;
 
-/// Where the test remembers that a pod of flannel's lives on a node.
+/// Path at which the test records that a pod of flannel lives on a node.
 pub(super) fn mark(node: &str) -> String {
     format!("/test/living/{node}")
 }
 
-/// Whether a pod of flannel's lives on this node. Nobody marks one when a node is drained.
+/// Whether a pod of flannel lives on this node. A drained node has no such record.
 pub(super) fn lives(api: &FakeApi, node: &str) -> bool {
     api.get(&mark(node)).is_some()
 }
 
-/// Where the test remembers that a record of a pod of flannel's is left on a node, whose address is given to another pod by now.
-fn left(node: &str) -> String {
+/// Path at which the test records that a node has a leftover entry of a flannel pod, whose address another pod has by now.
+fn leftover(node: &str) -> String {
     format!("/test/left/{node}")
 }
 
-fn left_address(node: &str) -> String {
+fn leftover_address(node: &str) -> String {
     format!("10.244.{}.30", number_of(node))
 }
 
-/// That record as the agent sees it.
-fn left_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
-    api.get(&left(node)).map(|_| LegacyPod {
+/// That entry as the agent reports it.
+fn leftover_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
+    api.get(&leftover(node)).map(|_| LegacyPod {
         namespace: "default".to_owned(),
         name: format!("gone-{node}"),
         sandbox: format!("Gone-{node}"),
         link: String::new(),
-        addresses: vec![left_address(node).parse().unwrap()],
+        addresses: vec![leftover_address(node).parse().unwrap()],
         attached: false,
         routed: false,
     })
 }
 
-/// What the agent reports of the host; `None` where the test is not about it.
+/// The agent's report about the host; `None` for tests without it.
 pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
     api.get("/test/in-place")?;
     let number = number_of(node);
@@ -81,7 +81,7 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
         legacy_pods: living
             .into_iter()
             .chain(super::traffic_scenarios::legacy_pod(api, node))
-            .chain(left_pod(api, node))
+            .chain(leftover_pod(api, node))
             .collect(),
         legacy_problems: Vec::new(),
         calico: CalicoTraces {
@@ -126,14 +126,14 @@ pub(super) fn in_place() -> FakeApi {
     api
 }
 
-/// Passes until every node is on Calico beside its living pods.
+/// Runs passes until every node is on Calico beside its live pods.
 async fn until_mixed(api: &FakeApi) -> Result<(), String> {
     run_until(api, "Mixed").await
 }
 
-/// Somebody has the address of a living pod: the node is not swapped, and the message names address and owner.
+/// Another owner has the address of a live pod: the node is not swapped, and the message names address and owner.
 #[tokio::test]
-async fn an_address_that_somebody_has_stops_the_node_and_is_named() {
+async fn an_address_of_another_owner_stops_the_node_and_is_named() {
     let api = in_place();
     let mut memory = Memory::default();
     let block = format!("{CALICO_GROUP}/ipamblocks/10-244-1-0-26");
@@ -157,7 +157,7 @@ async fn an_address_that_somebody_has_stops_the_node_and_is_named() {
     let node = api.get(&super::scenarios::node_migration("a")).unwrap();
     assert_eq!(
         node["spec"]["goal"], "Held",
-        "it was swapped all the same: {node}"
+        "swapped in spite of the conflict: {node}"
     );
     assert_eq!(node["spec"]["step"]["reason"], "CalicoObjects");
     let status = api.get(MIGRATION).unwrap()["status"].clone();
@@ -168,9 +168,9 @@ async fn an_address_that_somebody_has_stops_the_node_and_is_named() {
     );
 }
 
-/// Pods from before are evicted, one node after the other, and not one of Calico's.
+/// Legacy pods are evicted, one node after the other, and no pod of Calico.
 #[tokio::test]
-async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {
+async fn legacy_pods_are_restarted_on_request_and_the_migration_completes() {
     let api = in_place();
     api.edit(
         MIGRATION,
@@ -179,7 +179,7 @@ async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {
     let mut memory = Memory::default();
     for _ in 0..200 {
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
-        // An evicted pod has left its bridge; its successor is Calico's.
+        // An evicted pod has left its bridge; its successor is on Calico.
         for node in ["a", "b"] {
             if api
                 .get(&format!("/api/v1/namespaces/default/pods/log-{node}"))
@@ -196,14 +196,14 @@ async fn on_request_pods_from_before_are_restarted_and_it_is_completed() {
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["phase"], "Completed", "{status}");
     let story = story(&api.take_changes());
-    // Every node is on Calico first, and then one after the other.
+    // First every node is on Calico, then pods restart node by node.
     assert_in_order(&story, &["goal b Mixed", "evict log-a", "evict log-b"]);
     assert!(!story.iter().any(|line| line.starts_with("cordon")), "{story:#?}");
 }
 
-/// One budget, or one policy, keeps no pod of other nodes from starting again.
+/// One budget, or one policy, does not delay restarts on other nodes.
 #[tokio::test]
-async fn a_pod_whose_eviction_is_refused_keeps_no_pod_of_other_nodes() {
+async fn a_refused_eviction_does_not_delay_other_nodes() {
     let api = in_place();
     api.edit(
         MIGRATION,
@@ -227,21 +227,21 @@ async fn a_pod_whose_eviction_is_refused_keeps_no_pod_of_other_nodes() {
     assert!(message.contains("log-a"), "{message}");
 }
 
-/// What is left of a pod of flannel's names an address that Calico has given to another pod since: that one stays, and pods of other nodes wait for
-/// nothing.
+/// A leftover entry of a flannel pod has an address that Calico has assigned to another pod since: that pod stays, and pods of
+/// other nodes do not wait.
 #[tokio::test]
-async fn a_pod_with_the_address_of_one_that_is_gone_is_not_restarted() {
+async fn a_pod_with_a_reused_address_is_not_restarted() {
     let api = in_place();
     api.edit(
         MIGRATION,
         &json!({ "spec": { "flannelToCalico": { "legacyPods": "Restart" } } }),
     );
-    api.put(&left("a"), json!({}));
-    put_web(&api, "a", &left_address("a"));
+    api.put(&leftover("a"), json!({}));
+    put_web(&api, "a", &leftover_address("a"));
     let mut memory = Memory::default();
     for number in 0..200 {
         if number == 150 {
-            api.remove(&left("a"));
+            api.remove(&leftover("a"));
         }
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
         for node in ["a", "b"] {
@@ -266,13 +266,13 @@ async fn a_pod_with_the_address_of_one_that_is_gone_is_not_restarted() {
     assert!(!story.contains(&"evict web-a".to_owned()), "{story:#?}");
 }
 
-/// The same on the way back: it is Calico's, and leaves.
+/// The same during a rollback: the pod is on Calico, and is evicted.
 #[tokio::test]
-async fn a_pod_with_the_address_of_one_that_is_gone_leaves_on_the_way_back() {
+async fn a_pod_with_a_reused_address_is_evicted_during_a_rollback() {
     let api = in_place();
     until_mixed(&api).await.unwrap();
-    api.put(&left("a"), json!({}));
-    put_web(&api, "a", &left_address("a"));
+    api.put(&leftover("a"), json!({}));
+    put_web(&api, "a", &leftover_address("a"));
     world_moves(&api);
     api.take_changes();
     ask(&api, &json!({ "desired": "Rollback" }));
@@ -282,9 +282,9 @@ async fn a_pod_with_the_address_of_one_that_is_gone_leaves_on_the_way_back() {
     assert!(!story.contains(&"evict log-a".to_owned()), "{story:#?}");
 }
 
-/// A pod that terminates with a grace period without an end keeps no pod of other nodes from starting again.
+/// A pod with an endless grace period does not delay restarts on other nodes.
 #[tokio::test]
-async fn a_pod_that_does_not_end_keeps_no_pod_of_other_nodes() {
+async fn an_endless_pod_does_not_delay_other_nodes() {
     let api = in_place();
     api.edit(
         MIGRATION,
@@ -310,7 +310,7 @@ async fn a_pod_that_does_not_end_keeps_no_pod_of_other_nodes() {
     assert!(api.get(&of_a).is_some(), "{status}");
 }
 
-/// Handles in one block, by place in it.
+/// Handles in one block, by index.
 fn allocated(api: &FakeApi, block: &str) -> BTreeMap<usize, String> {
     let spec = api.get(&format!("{CALICO_GROUP}/ipamblocks/{block}")).unwrap()["spec"].clone();
     let places = spec["allocations"].as_array().unwrap().iter().enumerate();
@@ -323,7 +323,7 @@ fn allocated(api: &FakeApi, block: &str) -> BTreeMap<usize, String> {
 }
 
 #[tokio::test]
-async fn nobody_is_moved_and_calico_learns_of_everybody_before_it_starts() {
+async fn no_pod_is_evicted_and_all_addresses_are_imported_before_calico_starts() {
     let api = in_place();
     until_mixed(&api).await.unwrap();
     let story = story(&api.take_changes());
@@ -368,7 +368,7 @@ async fn nobody_is_moved_and_calico_learns_of_everybody_before_it_starts() {
 }
 
 #[tokio::test]
-async fn the_last_pod_takes_everything_along() {
+async fn the_last_legacy_pod_releases_all_imported_addresses() {
     let api = in_place();
     until_mixed(&api).await.unwrap();
     api.remove(&mark("a"));
@@ -385,7 +385,7 @@ async fn the_last_pod_takes_everything_along() {
     assert_eq!(
         allocated(&api, "10-244-1-0-26").len(),
         1,
-        "the tunnel's address alone"
+        "only the tunnel's address"
     );
     assert_eq!(allocated(&api, "10-244-1-192-26"), BTreeMap::new());
     assert_eq!(allocated(&api, "10-244-2-0-26").len(), 3);
@@ -397,7 +397,7 @@ async fn the_last_pod_takes_everything_along() {
 }
 
 #[tokio::test]
-async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+async fn a_crash_after_any_write_leads_to_the_same_end() {
     let undisturbed = in_place();
     until_mixed(&undisturbed).await.unwrap();
     let writes = undisturbed.take_changes().len();
@@ -417,7 +417,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     }
 }
 
-/// Without the probe pod, which is deleted by the pass after the last.
+/// Without the probe pod, which the pass after the last deletes.
 fn lasting(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     all.retain(|path, _| !path.contains("/pods/replumb-probe-"));
     steady(all)

@@ -1,4 +1,5 @@
-//! Pods of both families: routes to whole subnets go before flannel's `DaemonSet` does, and stay while anybody may go back.
+//! Pods of both families: routes to whole subnets are removed before flannel's `DaemonSet`, and stay while a rollback is
+//! possible.
 
 use flannel_to_calico::facts::SubnetRoutes;
 use serde_json::{Value, json};
@@ -7,10 +8,10 @@ use super::back_scenarios::{ask, drained, passes};
 use super::scenarios::{FLANNEL, MIGRATION, NODES, node_migration, run_to_the_end, run_until};
 use crate::fake_api::FakeApi;
 
-/// Where the test remembers that the agents are slow to do what they are asked for.
+/// Path at which the test records that agents are slow to execute orders.
 const SLOW: &str = "/test/slow";
 
-/// What an agent has laid: as it is asked to, or as before where it is slow.
+/// Routes that an agent has added: as ordered, or as before if it is slow.
 pub(super) fn subnet_routes(api: &FakeApi, node: &str) -> SubnetRoutes {
     let wanted =
         &api.get(&node_migration(node)).unwrap_or_default()["spec"]["flannelToCalico"]["ipv6"]["flannelPods"];
@@ -59,7 +60,7 @@ fn flannel_pods(api: &FakeApi) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn the_point_of_no_return_waits_for_the_routes_to_whole_subnets() {
+async fn flannel_is_deleted_after_the_routes_to_whole_subnets() {
     let api = dual_stack();
     api.put(SLOW, json!({}));
     run_until(&api, "Finishing").await.unwrap();
@@ -68,7 +69,7 @@ async fn the_point_of_no_return_waits_for_the_routes_to_whole_subnets() {
     assert_eq!(flannel_pods(&api), [json!(false), json!(false)]);
     assert!(
         api.get(FLANNEL).is_some(),
-        "the way back is gone, and the routes are there"
+        "flannel is deleted, and the routes still exist"
     );
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["blocked"], "Leftovers", "{status}");
@@ -82,7 +83,7 @@ async fn the_point_of_no_return_waits_for_the_routes_to_whole_subnets() {
 }
 
 #[tokio::test]
-async fn who_goes_back_from_the_end_has_pods_of_flannels_again() {
+async fn a_rollback_from_the_end_expects_pods_of_flannel_again() {
     let api = dual_stack();
     api.put(SLOW, json!({}));
     run_until(&api, "Finishing").await.unwrap();

@@ -1,4 +1,4 @@
-//! Whatever write is the last before a crash: no block of Calico's stays that an undisturbed end would not leave.
+//! After a crash at any write, no block of Calico remains that an undisturbed run would not leave.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use super::in_place_scenarios::in_place;
 use super::scenarios::{CALICO_GROUP, NODES, crash_after, run_until};
 use crate::fake_api::FakeApi;
 
-/// A block that follows from no subnet of node b: Calico has made it.
+/// A block that follows from no subnet of node b: Calico has created it.
 const MORE: &str = "10-244-77-0-26";
 
-/// Names of the blocks that node b has.
+/// Names of the blocks of node b.
 fn blocks_of_b(api: &FakeApi) -> Vec<String> {
     api.below(&format!("{CALICO_GROUP}/ipamblocks/"))
         .iter()
@@ -32,7 +32,7 @@ fn put_more(api: &FakeApi) {
             },
         }),
     );
-    // As Calico before v3.30 writes it: without labels.
+    // Without labels, as Calico before v3.30 writes it.
     let claim = format!("b-{MORE}");
     api.put(
         &format!("{CALICO_GROUP}/blockaffinities/{claim}"),
@@ -44,7 +44,7 @@ fn put_more(api: &FakeApi) {
 }
 
 #[tokio::test]
-async fn of_a_node_that_is_gone() {
+async fn blocks_of_a_deleted_node_are_removed_after_any_crash() {
     let end = async |last: Option<usize>| {
         let api = in_place();
         run_until(&api, "Mixed").await.unwrap();
@@ -64,7 +64,7 @@ async fn of_a_node_that_is_gone() {
 }
 
 #[tokio::test]
-async fn that_calico_has_made() {
+async fn blocks_created_by_calico_are_removed_after_any_crash() {
     let start = async || {
         let api = in_place();
         run_until(&api, "Mixed").await.unwrap();
@@ -81,7 +81,7 @@ async fn that_calico_has_made() {
         let text = format!("{change:?}");
         text.contains("DELETE") && text.contains("blockaffinities")
     });
-    let first = first.expect("claims are deleted");
+    let first = first.expect("affinities are deleted");
     for last in first..changes.len() {
         let api = start().await;
         crash_after(&api, last).await;

@@ -1,5 +1,5 @@
-//! Objects of others, of every kind that the coordinator reads for a change from flannel to Calico: not readable, absurdly large, absurdly
-//! many, changing all the time, or with labels of ours. Both nodes go there and back, whichever strategy is asked for.
+//! Foreign objects of every kind that the coordinator reads for a migration from flannel to Calico: unreadable, very large, very
+//! many, changing all the time, or with replumb's labels. Both nodes are migrated and rolled back with each strategy.
 
 use api::names;
 use rstest::rstest;
@@ -13,16 +13,16 @@ use crate::fake_api::{FakeApi, MIGRATION, merge};
 use crate::memory::Memory;
 use crate::pass::pass;
 
-/// More than a person would ever make of them.
+/// More objects than a user would ever create.
 const MANY: usize = 200;
-/// The API server stores it, and prints a year of five digits.
+/// The API server stores this time, and prints a year of five digits.
 const LATE: &str = "10000-01-01T00:59:59Z";
-/// Passes that a way may take; alone it takes some forty.
+/// Most passes of one direction; alone it takes about forty.
 const PASSES: usize = 200;
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 
-/// Kinds in a namespace of a tenant, and kinds of the cluster that another program writes.
+/// Kinds in a tenant's namespace, and cluster-wide kinds that another program writes.
 const KINDS: [&str; 13] = [
     "Pod",
     "PodDisruptionBudget",
@@ -39,7 +39,7 @@ const KINDS: [&str; 13] = [
     "NodeMigration",
 ];
 
-/// A kind: where its objects are, and one as its owner means it. Nothing of it is in the ranges of the migration.
+/// A kind: the path of its objects, and a normal one. It uses no range of the migration.
 fn of_kind(kind: &str) -> (String, Value) {
     let webhook = json!({ "webhooks": [{
         "name": "odd.example", "failurePolicy": "Ignore", "sideEffects": "None", "admissionReviewVersions": ["v1"],
@@ -114,8 +114,8 @@ fn of_kind(kind: &str) -> (String, Value) {
     }
 }
 
-/// The objects of a kind by what is strange about them; those that change say `round`.
-fn strange(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
+/// The objects of a kind with this anomaly; changing ones depend on `round`.
+fn anomalous(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
     let (place, object) = of_kind(kind);
     let named = |name: &str, metadata: Value| {
         let mut object = object.clone();
@@ -136,7 +136,7 @@ fn strange(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
             let (path, mut object) = named("odd", json!({}));
             for (name, part) in object.as_object_mut().into_iter().flatten() {
                 if name != "metadata" {
-                    break_apart(part);
+                    change_types(part);
                 }
             }
             vec![(path, object)]
@@ -161,18 +161,18 @@ fn strange(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
                 "app.kubernetes.io/part-of": "replumb",
             } }),
         )],
-        other => unreachable!("nothing so strange: {other}"),
+        other => unreachable!("unknown anomaly: {other}"),
     }
 }
 
-/// Every value becomes one of another type, but ranges: one that is not known may be that of the migration, and holds what a pool of
-/// it would.
-fn break_apart(part: &mut Value) {
+/// Changes every value to another type, except ranges: an unknown range may be that of the migration, and holds everything that a
+/// pool of it would.
+fn change_types(part: &mut Value) {
     match part {
         Value::Object(fields) => {
             for (name, value) in fields {
                 if name != "cidr" {
-                    break_apart(value);
+                    change_types(value);
                 }
             }
         }
@@ -184,7 +184,7 @@ fn break_apart(part: &mut Value) {
 
 fn put(api: &FakeApi, kind: &str, what: &str, round: usize) {
     if what == "changing" || round == 0 {
-        for (path, object) in strange(kind, what, round) {
+        for (path, object) in anomalous(kind, what, round) {
             api.put(&path, object);
         }
     }
@@ -195,7 +195,7 @@ fn phase(api: &FakeApi) -> String {
     phase.as_str().unwrap_or_default().to_owned()
 }
 
-/// Passes until the migration is in a phase, while the objects are there.
+/// Runs passes until the migration is in a phase, with the objects in place.
 async fn passes(api: &FakeApi, kind: &str, what: &str, ends: &[&str], mut until: impl FnMut() -> bool) {
     let (context, mut memory) = (api.context(), Memory::default());
     for round in 0..PASSES {
@@ -220,14 +220,14 @@ async fn passes(api: &FakeApi, kind: &str, what: &str, ends: &[&str], mut until:
 #[case::large("large")]
 #[case::many("many")]
 #[case::changing("changing")]
-#[case::with_labels_of_ours("with labels of ours")]
+#[case::with_replumb_labels("with labels of ours")]
 #[tokio::test]
-async fn objects_of_others_hold_no_node_there_and_back(#[case] what: &str) {
+async fn foreign_objects_do_not_stop_a_migration_or_a_rollback(#[case] what: &str) {
     for kind in KINDS {
         for make in [drained as fn() -> FakeApi, in_place] {
             let there = make();
             passes(&there, kind, what, &["Mixed", "Completed"], || false).await;
-            // The way back begins in the middle: a drained cluster that has completed has none.
+            // The rollback starts halfway: a drained cluster that has completed has none.
             let back = make();
             let is_done = || {
                 let node = back.get(&node_migration("a")).unwrap_or_default();

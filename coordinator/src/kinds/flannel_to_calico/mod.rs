@@ -1,6 +1,6 @@
 //! flannel VXLAN → Calico VXLAN: the driver of one pass.
 //!
-//! `dereference` reads, the kind decides, `prepare`, `roll` and `finish` write, each in a stated order.
+//! `dereference` reads, the kind decides, and `prepare`, `roll` and `finish` write, each in a documented order.
 
 mod adopt;
 #[cfg(test)]
@@ -146,10 +146,10 @@ impl Kind for FlannelToCalico {
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
         let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
-            // By an edit of the status by hand, or an update of replumb that reads another version's.
-            let message = "status.flannelToCalico.settings, which was saved before the first change, is gone: nobody knows what this \
-                           migration works with, and nothing is done. Go back to the version of replumb that began it, or write it \
-                           again from a backup of the Migration";
+            // The status was edited by hand, or replumb was updated and reads the status of another version.
+            let message = "status.flannelToCalico.settings is missing, so the saved settings are unknown. No changes will be \
+                           made. Go back to the version of replumb that started this migration, or restore the field from a \
+                           backup of the Migration";
             "SettingsGone".clone_into(&mut status.blocked);
             message.clone_into(&mut status.message);
             return Ok(Vec::new());
@@ -158,7 +158,7 @@ impl Kind for FlannelToCalico {
     }
 }
 
-/// One pass of a migration that has begun. Returns why each node in work waits.
+/// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
 async fn go_on(
     context: &Context,
     cache: &Cache,
@@ -173,20 +173,21 @@ async fn go_on(
         (_, MigrationPhase::Completed | MigrationPhase::RolledBack) => return Ok(Vec::new()),
         (Desired::Rollback, _) => {
             if let Some(message) = past_return(cache, settings) {
-                // Nobody can go back to a network that is not installed any more.
+                // A rollback needs flannel, which is not installed any more.
                 "PastReturn".clone_into(&mut status.blocked);
                 status.message = message;
                 return Ok(Vec::new());
             }
             status.phase = MigrationPhase::RollingBack;
         }
-        // It goes there again, or stops: what was taken back for the cluster is written anew before a node is touched.
+        // The migration continues or stops after a rollback: restored cluster-wide objects are written again before any node
+        // changes.
         (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _)
             if status.undone_since.is_some() =>
         {
             status.phase = MigrationPhase::Preparing;
         }
-        // A node that is done is to go back, and the end must not come first.
+        // A finished node is to be rolled back: this must happen before the end.
         (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, MigrationPhase::Finishing)
             if roll::is_asked_back(cache, migration) =>
         {
@@ -204,7 +205,7 @@ async fn go_on(
         MigrationPhase::Preparing | MigrationPhase::Finishing
     );
     if between_nodes && status.paused {
-        let message = "paused: no node is in work. Go on with `kubectl replumb resume`";
+        let message = "paused: no node is in progress. Continue with `kubectl replumb resume`";
         wait(status, WaitReason::Paused, message.to_owned());
         return Ok(Vec::new());
     }
@@ -228,7 +229,7 @@ async fn go_on(
     Ok(Vec::new())
 }
 
-/// Why nobody can go back: flannel's `DaemonSet` is deleted, or about to be.
+/// Why a rollback is impossible: flannel's `DaemonSet` is deleted, or being deleted.
 fn past_return(cache: &Cache, settings: &Settings) -> Option<String> {
     let (namespace, name) = (
         &settings.flannel_daemon_set_namespace.value,
@@ -239,8 +240,8 @@ fn past_return(cache: &Cache, settings: &Settings) -> Option<String> {
         .then(|| {
             format!(
                 "DaemonSet {namespace}/{name} is deleted: the migration is past its point of no return. Finish it with \
-                 `kubectl replumb resume`; or apply flannel's manifest again, with the node selector \
-                 {}={}, and it goes back",
+                 `kubectl replumb resume`; or apply flannel's manifest again with the node selector \
+                 {}={}, and the rollback continues",
                 names::NODE_NETWORK_LABEL,
                 names::NETWORK_FLANNEL
             )

@@ -1,8 +1,8 @@
-//! What Calico has to know of one node before packets cross between the networks: claims, blocks, the tunnel
+//! Calico's objects for one node, needed before packets cross between the networks: affinities, blocks, the tunnel
 //! address and its handle, and last the Node's annotations.
 //!
-//! The order is Calico's own: a claim is announced, the block is written, the claim is confirmed. Each write is
-//! skipped where nothing is missing, so that an interrupted one goes on.
+//! The order is Calico's: the affinity is pending, the block is written, the affinity is confirmed. Each write is
+//! skipped if nothing is missing, so that an interrupted one continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,13 +22,13 @@ use crate::context::Context;
 use crate::facts;
 use crate::write::{self, WriteError};
 
-/// Whether everything is written, or what is in the way: one sentence with the object, the value and what is needed.
+/// Whether everything is written, or the obstacle: one sentence with the object, the value and what is needed.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything is written.
     Written,
-    /// Something else has to happen first.
+    /// Another change has to happen first.
     Blocked(String),
 }
 
@@ -37,8 +37,8 @@ pub fn is_prepared(node: &Node, migration: &Migration) -> bool {
     node.annotations().get(names::PREPARED_BY_ANNOTATION) == migration.metadata.uid.as_ref()
 }
 
-/// The pools that are there, by name; or the one that is not understood and may be of flannel's network. Of another one the name and the range
-/// are known, which is all that it decides by.
+/// The existing pools by name; or the error for one that cannot be parsed and may be in flannel's network. For one outside
+/// flannel's network, the name and the range are enough.
 pub async fn pools(
     context: &Context,
     settings: &Settings,
@@ -111,7 +111,7 @@ async fn claim(
         let change = |found: &Value| objects::handle_change(found, block, 1);
         calico::IPAM_HANDLE.ensure(&context.client, &spec, change).await?;
     }
-    // Any number that no earlier block of the range has had; Calico takes the time as well.
+    // Any number that no earlier block of the range has had; Calico uses the time, too.
     let sequence = u64::try_from(Timestamp::now().as_nanosecond()).unwrap_or_default();
     let created = match objects::block(block, node, &allocations, sequence) {
         Ok(object) => calico::IPAM_BLOCK.create(&context.client, &object).await?,
@@ -137,7 +137,7 @@ async fn claim(
     Ok(Outcome::Written)
 }
 
-/// Confirms the claim that was announced; a claim that was taken away meanwhile is made again.
+/// Confirms the pending affinity; if it was deleted meanwhile, it is created again.
 async fn confirm_affinity(context: &Context, node: &str, block: IpNet) -> Result<(), WriteError> {
     let state = ClaimState::Confirmed;
     let name = objects::affinity_name(node, block);
@@ -165,9 +165,9 @@ async fn write_affinity(
         .await
 }
 
-/// Removes those of a node's blocks in which no pod has an address, with their claims. What a pod still holds stays: Calico's own
-/// garbage collection looks after it. So do blocks with one of the names in `known`, which were there before. Returns the names of
-/// blocks that were to go and hold addresses of others.
+/// Removes a node's blocks without pod addresses, and their affinities. A block with a pod's address stays: Calico's garbage
+/// collection handles it. So do blocks with a name in `known`, which existed before. Returns the names of blocks that should be
+/// removed but hold addresses of other owners.
 pub async fn remove(
     context: &Context,
     node: &str,

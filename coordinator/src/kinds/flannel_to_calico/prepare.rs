@@ -1,8 +1,8 @@
-//! Before the first node: what both networks have to agree on, cluster-wide. Nothing here touches a packet.
+//! Cluster-wide objects that both networks need, written before the first node. No packet is affected.
 //!
-//! Order: labels, so that flannel's node selector keeps its pods where they are; the selector; the pool and Calico's
-//! settings; then each node's blocks and annotations. Each part is written only where something is missing, so an
-//! interrupted pass goes on at the next.
+//! Order: labels, so that flannel's node selector keeps its pods on their nodes; the selector; the pool and Calico's
+//! settings; then each node's blocks and annotations. Each part is written only if something is missing, so an
+//! interrupted pass continues with the next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ use crate::lifecycle::{is_written, wait};
 use crate::node_migrations::linux_nodes;
 use crate::write::{self, WriteError};
 
-/// How many nodes are written at the same time.
+/// Number of nodes written at the same time.
 pub const NODES_AT_ONCE: usize = 8;
 
-/// The `DaemonSet` of this namespace and name, if it is there.
+/// The `DaemonSet` of this namespace and name, if it exists.
 pub fn daemon_set(cache: &Cache, namespace: &str, name: &str) -> Option<Arc<DaemonSet>> {
     cache
         .daemon_sets
@@ -98,7 +98,7 @@ pub async fn prepare(
         wait(
             status,
             WaitReason::CalicoObjects,
-            format!("{} nodes; the first: {first}", blocked.len()),
+            format!("blocked nodes: {}; first: {first}", blocked.len()),
         );
         return Ok(());
     }
@@ -109,11 +109,11 @@ pub async fn prepare(
     status.undone_since = None;
     status.prepared_at = status.prepared_at.or(Some(Timestamp::now()));
     status.blocked = String::new();
-    "cluster-wide objects are written; nodes follow".clone_into(&mut status.message);
+    "cluster-wide objects are ready; starting with nodes".clone_into(&mut status.message);
     Ok(())
 }
 
-/// Gives flannel's `DaemonSet` the node selector and waits for its roll; `None` once every Ready node has the new pod.
+/// Sets the node selector of flannel's `DaemonSet` and waits for its rollout; `None` once every Ready node has the new pod.
 async fn select_nodes(
     context: &Context,
     cache: &Cache,
@@ -124,7 +124,7 @@ async fn select_nodes(
     let name = &settings.flannel_daemon_set_name.value;
     let Some(set) = daemon_set(cache, namespace, name) else {
         return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} is not there: flannel was removed from the cluster; apply its manifest again"
+            "DaemonSet {namespace}/{name} not found: flannel was removed from the cluster; apply its manifest again"
         )));
     };
     let read = facts::daemon_sets::daemon_set(&set);
@@ -140,16 +140,16 @@ async fn select_nodes(
         write::patch(&api, set.as_ref(), "adding the node selector to", &change).await?;
         crash_point::reach("SelectNodes", Edge::Recorded, None).await;
         return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} is rolled with its new node selector"
+            "DaemonSet {namespace}/{name}: rollout of the new node selector started"
         )));
     }
     Ok(rolled(&set, nodes))
 }
 
-/// What is missing until the last change of a `DaemonSet` has reached every Ready node; `None` when nothing is.
+/// Progress of the last change of a `DaemonSet` towards every Ready node; `None` when it is complete.
 pub fn rolled(set: &DaemonSet, nodes: &BTreeMap<String, Arc<Node>>) -> Option<String> {
     if facts::daemon_sets::daemon_set(set).on_delete {
-        // Its pods keep the old template until somebody deletes them; the controller already goes by the new one.
+        // Its pods keep the old template until they are deleted; the controller already uses the new one.
         return None;
     }
     let status = set.status.clone().unwrap_or_default();
@@ -157,26 +157,26 @@ pub fn rolled(set: &DaemonSet, nodes: &BTreeMap<String, Arc<Node>>) -> Option<St
         status.observed_generation.unwrap_or_default() >= set.metadata.generation.unwrap_or_default();
     let updated = status.updated_number_scheduled.unwrap_or_default();
     let available = status.number_available.unwrap_or_default();
-    // A node that is away keeps its old pod until it returns, and must not keep the others waiting.
-    let away = i32::try_from(
+    // An unready node keeps its old pod until it is Ready again, and must not delay the others.
+    let unready = i32::try_from(
         nodes
             .values()
             .filter(|node| !facts::nodes::is_ready(node))
             .count(),
     )
     .unwrap_or(i32::MAX);
-    let needed = status.desired_number_scheduled.saturating_sub(away);
+    let needed = status.desired_number_scheduled.saturating_sub(unready);
     if observed && updated >= needed && available >= needed {
         return None;
     }
     Some(format!(
-        "DaemonSet {}/{} is rolled: {updated} of {needed} pods are new, {available} available",
+        "DaemonSet {}/{}: {updated} of {needed} pods updated, {available} available",
         set.namespace().unwrap_or_default(),
         set.name_any()
     ))
 }
 
-/// Pools, Felix' and IPAM's settings; returns the pools, or what is in the way.
+/// Writes pools and the settings of Felix and IPAM; returns the pools, or the obstacle.
 async fn write_settings(
     context: &Context,
     settings: &Settings,
@@ -189,7 +189,7 @@ async fn write_settings(
         Ok(pools) => pools,
         Err(conflict) => return Ok(Err(conflict.to_string())),
     };
-    // IPAM first: from the moment that there is a pool, a node may ask for a block of it.
+    // IPAM first: once a pool exists, a node may request a block from it.
     calico::IPAM_CONFIG
         .ensure(
             &context.client,
@@ -200,10 +200,10 @@ async fn write_settings(
     crash_point::reach("WriteIpamConfig", Edge::Recorded, None).await;
     for pool in &pools {
         let Some(object) = &pool.create else { continue };
-        // One that somebody else created a moment ago is compared at the next look.
+        // A pool that another writer created a moment ago is compared in the next pass.
         if calico::IP_POOL.create(&context.client, object).await? == calico::Created::Before {
             return Ok(Err(format!(
-                "IPPool {} appeared a moment ago; it is looked at again",
+                "IPPool {} was created a moment ago by another writer; the coordinator retries",
                 pool.name
             )));
         }

@@ -1,4 +1,4 @@
-//! What a migration asks the API server for, against one in memory: nothing that is there for each node is listed at a node's step.
+//! Requests of a migration to a fake API server: no step of a node lists objects that exist for each node.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::obstacles::Obstacles;
 use crate::pass::pass;
 
-/// Of what was read, the lists of what is there for each node.
+/// Lists of objects that exist for each node, among these reads.
 fn lists(reads: &[String]) -> Vec<&String> {
     let kinds = ["ipamblocks", "blockaffinities", "ipamhandles"];
     let of = |read: &&String| {
@@ -26,7 +26,7 @@ fn lists(reads: &[String]) -> Vec<&String> {
 }
 
 #[tokio::test]
-async fn no_list_of_blocks_claims_or_handles_is_a_nodes() {
+async fn no_step_of_a_node_lists_all_blocks_affinities_or_handles() {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = make();
         let end = if api.get(MIGRATION).unwrap()["spec"]["flannelToCalico"]["strategy"] == "InPlace" {
@@ -36,7 +36,7 @@ async fn no_list_of_blocks_claims_or_handles_is_a_nodes() {
         };
         run_until(&api, end).await.unwrap();
         let there = api.take_reads();
-        assert_eq!(lists(&there), [""; 0], "on the way there");
+        assert_eq!(lists(&there), [""; 0], "going forward");
         ask(&api, &json!({ "desired": "Rollback" }));
         run_until(&api, "RolledBack").await.unwrap();
         let back = api.take_reads();
@@ -45,9 +45,9 @@ async fn no_list_of_blocks_claims_or_handles_is_a_nodes() {
             .partition(|read| read.contains("labelSelector="));
         assert!(
             of_nodes.len() <= 2,
-            "the claims of a node are looked for once: {of_nodes:?}"
+            "affinities of a node are listed once: {of_nodes:?}"
         );
-        assert_eq!(of_all.len(), 1, "all blocks are looked at once: {of_all:?}");
+        assert_eq!(of_all.len(), 1, "all blocks are listed once: {of_all:?}");
         assert!(
             of_all[0].contains("ipamblocks") && of_all[0].contains("limit="),
             "{of_all:?}"

@@ -1,4 +1,4 @@
-//! The rollout: which nodes are in work, and the next step of each.
+//! The rollout: the nodes in progress, and the next step of each.
 
 mod aside;
 mod mixed;
@@ -44,7 +44,7 @@ use crate::traffic;
 use crate::write::{WriteError, describe};
 use crate::{evict, stop};
 
-/// One pass over every node. Returns why each node in work waits.
+/// One pass over every node. Returns the reasons for which nodes in the rollout wait.
 pub async fn roll(
     context: &Context,
     cache: &Cache,
@@ -66,7 +66,7 @@ pub async fn roll(
         };
     evict::look(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
-    probe::delete_spent_probe_pods(context, &snapshot, goes_with_calico).await?;
+    probe::delete_spent_probe_pods(context, &snapshot, loses_calicos_address).await?;
     let fates = fates(context, migration, kind.strategy, &snapshot);
     let (watched, mut drafts) = traffic::watch(
         context,
@@ -86,7 +86,7 @@ pub async fn roll(
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = node_order(&snapshot, &context.node_name);
     let mut seats = seats(context, &snapshot, migration, back.as_ref(), &order, now);
-    // First of all: a node that turns around does not take one step more on the way there.
+    // First, so that a node that changes direction takes no further step forward.
     let (turned, held_back) = turn::turn_around(
         context,
         migration,
@@ -97,7 +97,7 @@ pub async fn roll(
         &mut drafts,
     )
     .await?;
-    let goes_on = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
+    let is_active = |node: &&String| !turned.contains(&node.as_str()) && !relabelled.contains(*node);
     let round = Round {
         context,
         migration,
@@ -108,16 +108,16 @@ pub async fn roll(
         now,
     };
     let Worked { mut waits, blocked } = round
-        .work(memory, &mut drafts, order.iter().filter(goes_on))
+        .work(memory, &mut drafts, order.iter().filter(is_active))
         .await?;
     unprepared.extend(blocked);
     waits.extend(turn::fallen(&snapshot, &seats).map(|(node, held)| (node.to_owned(), held)));
     let stop = stop::stop(crate::drift::stop(migration, status), status, lossy);
     let rules = stop::held(rules(migration), status, &seats, &watched, stop.as_ref());
     let admission = rollout::admit(&seats, &rules, now);
-    // Those that lost their record in the middle are in work: no rule holds them.
-    let lost = seats.iter().filter(|seat| has_lost_its_record(seat, &snapshot));
-    let start: Vec<&str> = lost
+    // Nodes that lost their record halfway are in progress already: no rule delays them.
+    let without_record = seats.iter().filter(|seat| has_lost_record(seat, &snapshot));
+    let start: Vec<&str> = without_record
         .map(|seat| seat.name)
         .chain(admission.start.iter().copied())
         .collect();
@@ -155,33 +155,33 @@ pub async fn roll(
     Ok(waits.values().map(|held| held.reason).collect())
 }
 
-/// Whether a node is on flannel as it was before.
+/// Whether a node is on flannel and unchanged.
 fn is_untouched(object: &NodeMigration) -> bool {
     let phase = object.status.as_ref().and_then(|status| status.phase);
     phase == Some(Phase::Flannel) && !object.spec.admitted
 }
 
-/// Whether the probe pod of a node has an address of Calico's, and the node is on its way back: it goes before the host is put
-/// back.
-fn goes_with_calico(object: &NodeMigration, node: Option<&Node>) -> bool {
+/// Whether the probe pod of a node has an address of Calico, and the node is rolled back: the pod is deleted before the host is
+/// restored.
+fn loses_calicos_address(object: &NodeMigration, node: Option<&Node>) -> bool {
     let on_flannel = node.is_some_and(|node| network_label(node) == NetworkLabel::Flannel);
     object.spec.returning && !on_flannel
 }
 
-/// What became of what the migration has written.
+/// Result of the check for changes by other writers.
 enum Kept {
-    /// Somebody else changed something that nobody knew of: the status has to say so before anything else is done.
+    /// A new change by another writer: the status has to report it before any other action.
     Announced,
-    /// The labels of these nodes were not what was written.
+    /// The labels of these nodes were restored.
     Restored(BTreeSet<String>),
 }
 
-/// Whether all of what was written for the cluster is there, and is not being taken back.
+/// Whether all cluster-wide objects are written, and are not being rolled back.
 fn is_kept_written(status: &MigrationStatus) -> bool {
     status.prepared_at.is_some() && status.undone_since.is_none()
 }
 
-/// Finds and writes again what somebody else changed, from when all of it is there until it is being taken back.
+/// Finds and restores changes by other writers, from the end of the preparation to the rollback of cluster-wide objects.
 async fn keep_written(
     context: &Context,
     cache: &Cache,
@@ -207,7 +207,7 @@ async fn keep_written(
     Ok(Kept::Restored(restored.nodes))
 }
 
-/// Nodes that joined get what the others have. Returns those that cannot be started yet, with the reason.
+/// Prepares nodes that joined. Returns those that cannot be started yet, with the reason.
 async fn adopt_nodes(
     context: &Context,
     cache: &Cache,
@@ -218,7 +218,7 @@ async fn adopt_nodes(
     if back != Some(&Back::All) {
         return adopt::adopt_nodes(context, cache, migration, settings).await;
     }
-    // Nothing is prepared any more: what was written for the nodes goes, too. But a Node that joins needs flannel.
+    // No node is prepared during a rollback, since its objects are removed. But a Node that joins needs flannel.
     adopt::adopt_node_migrations(context, cache, migration).await?;
     adopt::write_settings(context, cache, migration, settings).await?;
     if undo::selects_nodes(cache, settings) {
@@ -240,7 +240,7 @@ fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timesta
     }
 }
 
-/// Whether a node that was named is to go back and is not back.
+/// Whether a node that is named for a rollback is not back yet.
 pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
     let names = &migration.spec.rollback_nodes;
     cache.node_migrations.state().iter().any(|object| {
@@ -251,13 +251,13 @@ pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
     })
 }
 
-/// Whether a node is in work by what is there, and not by its `NodeMigration`, which was made again.
-fn has_lost_its_record(seat: &Seat<'_>, snapshot: &Snapshot) -> bool {
+/// Whether a node is in progress by its actual state, although its new `NodeMigration` does not say so.
+fn has_lost_record(seat: &Seat<'_>, snapshot: &Snapshot) -> bool {
     let object = snapshot.node_migrations.get(seat.name);
     seat.standing == Standing::Working && object.is_some_and(|object| !object.spec.admitted)
 }
 
-/// Takes these nodes into work.
+/// Admits these nodes.
 async fn start_nodes(
     context: &Context,
     snapshot: &Snapshot,
@@ -269,7 +269,7 @@ async fn start_nodes(
         let Some(object) = snapshot.node_migrations.get(*node) else {
             continue;
         };
-        // First its agent is told what it is asked: what the node before has brought along is seen before this one changes.
+        // The agent gets its orders first: losses caused by the previous node are then seen before this node changes.
         if drafts.has(node) {
             continue;
         }

@@ -1,5 +1,5 @@
-//! What was there in the cluster before the first change: put back at the end or on the way back. What is the cluster's is read at
-//! the start into `status.before`, what is of one node into its `NodeMigration`.
+//! State of the cluster before the first change, restored at the end or by a rollback. Cluster-wide state is saved at
+//! the start in `status.before`, state of one node in its `NodeMigration`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,25 +21,25 @@ use crate::context::Context;
 use crate::node_migrations::{belongs_to, bring_to};
 use crate::write::WriteError;
 
-/// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` when there was none.
+/// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` if it did not exist.
 pub const IPAM_CONFIG: &str = "IPAMConfig default";
-/// Key: the spec of `FelixConfiguration default`, likewise.
+/// Key: the spec of `FelixConfiguration default` in the same form.
 pub const FELIX_CONFIGURATION: &str = "FelixConfiguration default";
 /// Key: names of the pools.
 pub const IP_POOLS: &str = "IPPool";
-/// Key: names of the blocks that were no node's; an earlier version saved those of nodes here, too.
+/// Key: names of blocks without a node; an earlier version saved those of nodes here, too.
 pub const IPAM_BLOCKS: &str = "IPAMBlock";
-/// Key: Calico's annotations of Nodes that had some, as an earlier version saved them.
+/// Key: Calico's annotations of Nodes, as an earlier version saved them.
 pub const NODE_ANNOTATIONS: &str = "Node annotations";
-/// Key: where what was there of each node is saved.
+/// Key: the place where the state of each node is saved.
 pub const NODES: &str = "Nodes";
-/// Its value: in `spec.before` of each `NodeMigration`.
+/// The value of that key: in `spec.before` of each `NodeMigration`.
 pub const IN_NODE_MIGRATIONS: &str = "\"NodeMigration spec.before\"";
 
-/// Calico's annotations of Nodes begin so.
+/// Prefix of Calico's annotations of Nodes.
 pub const ANNOTATION_PREFIX: &str = "projectcalico.org/";
 
-/// Reads everything that the way back needs. What is of one node is written into its `NodeMigration`, the rest is returned.
+/// Reads everything that a rollback needs. State of one node is written to its `NodeMigration`, the rest is returned.
 pub async fn read(
     context: &Context,
     cache: &Cache,
@@ -64,7 +64,7 @@ pub async fn read(
                 .retain(|key, _| key.starts_with(ANNOTATION_PREFIX));
         }
     }
-    // Every block, once a migration: one whose name follows from no node is saved, too, or the way back would delete it.
+    // Every block, once for each migration: a block whose name follows from no node is saved, too, or a rollback would delete it.
     let found = calico::IPAM_BLOCK.each(&context.client, |block| {
         let affinity = block.data["spec"]["affinity"].as_str().unwrap_or_default();
         Some((node_of(affinity).map(ToOwned::to_owned), block.name_any()))
@@ -96,8 +96,8 @@ pub async fn read(
     ]))
 }
 
-/// Writes into each `NodeMigration` what was there of its node. Objects that the pass has no time for, and objects that cannot be
-/// written, are obstacles of the pass.
+/// Writes to each `NodeMigration` the state of its node. Objects that the pass has no time for, and objects that cannot be written,
+/// are obstacles of the pass.
 async fn write_of_nodes(
     context: &Context,
     objects: BTreeMap<String, Arc<NodeMigration>>,
@@ -119,7 +119,7 @@ async fn write_of_nodes(
         .await
 }
 
-/// What was there of a node: in its `NodeMigration`, or where an earlier version saved it. `None` when one that is older still
+/// State of a node: from its `NodeMigration`, or from where an earlier version saved it. `None` if an even older version
 /// saved nothing.
 pub fn of_node(
     before: &BTreeMap<String, String>,
@@ -127,7 +127,7 @@ pub fn of_node(
     object: Option<&NodeMigration>,
 ) -> Option<NodeBefore> {
     if before.contains_key(NODES) {
-        // A node that joined later had nothing of Calico's; one that is not this migration's keeps what it has.
+        // A node that joined later had no state of Calico; a node outside this migration keeps its own.
         return object.map(|object| object.spec.before.clone().unwrap_or_default());
     }
     let had = value(before, NODE_ANNOTATIONS)?;
@@ -138,7 +138,7 @@ pub fn of_node(
     })
 }
 
-/// Names of blocks that were there and are not deleted with a node's others.
+/// Names of blocks that existed before, and are not deleted with the node's other blocks.
 pub fn blocks_of(before: &BTreeMap<String, String>, of_node: Option<&NodeBefore>) -> BTreeSet<String> {
     let mut known = known_names(before, IPAM_BLOCKS).unwrap_or_default();
     known.extend(
@@ -149,7 +149,7 @@ pub fn blocks_of(before: &BTreeMap<String, String>, of_node: Option<&NodeBefore>
     known
 }
 
-/// Those fields of an object that are put back; null when there is no object.
+/// The fields of an object that are restored later; null if it does not exist.
 async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, WriteError> {
     let found = kind.get(&context.client, objects::DEFAULT).await?;
     Ok(found.map_or(Value::Null, |object| {
@@ -161,7 +161,7 @@ async fn spec(context: &Context, kind: Kind, ours: &[&str]) -> Result<Value, Wri
     }))
 }
 
-/// Names of objects of a kind of which a cluster has few.
+/// Names of objects of a kind with few objects.
 async fn names(context: &Context, kind: Kind) -> Result<Vec<String>, WriteError> {
     let mut names: Vec<String> = kind
         .list(&context.client)
@@ -173,13 +173,13 @@ async fn names(context: &Context, kind: Kind) -> Result<Vec<String>, WriteError>
     Ok(names)
 }
 
-/// What was saved under this key; `None` when an earlier version of this tool started the migration and saved nothing.
+/// The saved value of this key; `None` if an earlier version of replumb started the migration and saved none.
 pub fn value(before: &BTreeMap<String, String>, key: &str) -> Option<Value> {
-    // Our own words, written by `read`.
+    // The text was written by `read`.
     before.get(key).and_then(|text| serde_json::from_str(text).ok())
 }
 
-/// Puts back what `IPAMConfig default` said; an object that was not there is deleted.
+/// Restores the spec of `IPAMConfig default`; an object that did not exist is deleted.
 pub async fn restore_ipam_config(
     context: &Context,
     before: &BTreeMap<String, String>,
@@ -190,7 +190,7 @@ pub async fn restore_ipam_config(
     }
 }
 
-/// The same of `FelixConfiguration default`.
+/// The same for `FelixConfiguration default`.
 pub async fn restore_felix_configuration(
     context: &Context,
     before: &BTreeMap<String, String>,
@@ -209,7 +209,7 @@ pub async fn restore_felix_configuration(
     }
 }
 
-/// Our own fields as they were; what anybody else has written since stays.
+/// Restores the fields that replumb writes; other fields written since then stay.
 async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -> Result<(), WriteError> {
     let Some(read) = kind.get(&context.client, objects::DEFAULT).await? else {
         return Ok(());
@@ -219,7 +219,7 @@ async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -
     let others = found
         .as_object()
         .is_some_and(|fields| fields.iter().any(|(field, value)| is_others(field, value)));
-    // It was not there, and nobody has written anything of his own into it since.
+    // It did not exist, and no other writer has added a field since.
     if before.is_null() && !others {
         return kind.delete(&context.client, objects::DEFAULT).await;
     }
@@ -240,7 +240,7 @@ async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -
         .await
 }
 
-/// Deletes pools that were not there. Those that nobody saved the names of stay.
+/// Deletes pools that did not exist before. Pools stay if no names were saved.
 pub async fn delete_new_pools(
     context: &Context,
     before: &BTreeMap<String, String>,
@@ -256,13 +256,14 @@ pub async fn delete_new_pools(
     Ok(())
 }
 
-/// Names that were saved under this key.
+/// Names saved under this key.
 pub fn known_names(before: &BTreeMap<String, String>, key: &str) -> Option<BTreeSet<String>> {
     serde_json::from_value(value(before, key)?).ok()
 }
 
-/// What to patch in a Node's annotations so that Calico's are as they were: `None` when they are. An address that other nodes would send
-/// to, and that is not the Node's as it was prepared, does not come back: calico-node writes its own as it starts, unless it is told to find none.
+/// The patch that restores Calico's annotations of a Node; `None` if they are equal. A saved address that other nodes would send
+/// to, and that differs from the Node's present one, is not restored: calico-node writes its own at its start, unless
+/// autodetection is off.
 pub fn annotations_change(
     found: &BTreeMap<String, String>,
     had: &BTreeMap<String, String>,
@@ -272,13 +273,13 @@ pub fn annotations_change(
             .next()
             .and_then(|text| text.parse::<IpAddr>().ok())
     };
-    let comes_back = |key: &str, value: &String| {
+    let is_restored = |key: &str, value: &String| {
         let is_address = [&IPV4, &IPV6]
             .iter()
             .any(|family| family.address_annotation == key);
         !is_address || found.get(key).is_some_and(|now| address(now) == address(value))
     };
-    let had: BTreeMap<&String, &String> = had.iter().filter(|(key, value)| comes_back(key, value)).collect();
+    let had: BTreeMap<&String, &String> = had.iter().filter(|(key, value)| is_restored(key, value)).collect();
     let new = found
         .keys()
         .filter(|key| key.starts_with(ANNOTATION_PREFIX) && !had.contains_key(key))
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn calicos_annotations_become_what_they_were_and_no_others_change() {
+    fn calicos_annotations_are_restored_and_others_stay() {
         let had = text(&[("projectcalico.org/IPv4Address", "192.0.2.1/24")]);
         let found = text(&[
             ("projectcalico.org/IPv4Address", "192.0.2.1/32"),
@@ -321,13 +322,13 @@ mod tests {
             })
         );
         assert_eq!(annotations_change(&had, &had), None);
-        // Another node had none.
+        // Another node had no annotations.
         let change = annotations_change(&had, &BTreeMap::new()).unwrap();
         assert_eq!(
             Value::Object(change),
             json!({ "projectcalico.org/IPv4Address": null })
         );
-        // It had another machine's.
+        // Another machine's address was saved.
         let other = text(&[("projectcalico.org/IPv4Address", "192.0.2.9/24")]);
         let change = annotations_change(&had, &other).unwrap();
         assert_eq!(
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_of_a_node_is_written_into_its_object_and_the_rest_is_returned() {
+    async fn state_of_a_node_is_saved_in_its_object_and_the_rest_is_returned() {
         let api = scenarios::cluster();
         let migration = || serde_json::from_value(api.get(scenarios::MIGRATION).unwrap()).unwrap();
         super::super::adopt::adopt_node_migrations(&api.context(), &api.cache(), &migration())
@@ -358,7 +359,7 @@ mod tests {
             );
         }
         let (context, cache) = (api.context(), api.cache());
-        // Its spec changes between our look and our write: nobody says that everything is saved.
+        // The spec changes between read and write: the result must not claim that everything is saved.
         api.edit(
             &scenarios::node_migration("b"),
             &json!({ "spec": { "position": 1 } }),
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_of_a_node_is_where_it_was_saved() {
+    fn state_of_a_node_is_read_from_where_it_was_saved() {
         let object = |before: Value| -> NodeMigration {
             serde_json::from_value(json!({
                 "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m", "before": before },
@@ -397,7 +398,7 @@ mod tests {
         assert_eq!(of_node(&now, "a", Some(&joined)), Some(NodeBefore::default()));
         assert_eq!(of_node(&now, "windows", None), None);
 
-        // An earlier version began it.
+        // An earlier version started the migration.
         let earlier = text(&[
             (NODE_ANNOTATIONS, r#"{"a":{"projectcalico.org/x":"old"}}"#),
             (IPAM_BLOCKS, r#"["10-244-1-0-24"]"#),
@@ -407,7 +408,7 @@ mod tests {
         assert_eq!(blocks_of(&earlier, Some(&saved)).len(), 1);
         assert_eq!(of_node(&earlier, "b", None), Some(NodeBefore::default()));
 
-        // One that is older still saved nothing: nothing is touched.
+        // An even older version saved nothing: nothing is changed.
         assert_eq!(of_node(&BTreeMap::new(), "a", Some(&joined)), None);
     }
 }

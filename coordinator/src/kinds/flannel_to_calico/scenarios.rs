@@ -1,5 +1,5 @@
-//! A whole migration of two nodes against an API server in memory, with agents and kubelets that answer as real ones
-//! would: the order of every write, and the same end after the coordinator or the API server dies after any write.
+//! A whole migration of two nodes against a fake API server, with agents and kubelets that answer like real ones:
+//! the order of every write, and the same end after a crash of the coordinator or the API server at any write.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ fn settings() -> Settings {
     }
 }
 
-/// The node's number, by its one letter: its range of pods has it.
+/// The node's number, from its one-letter name; it is part of its pod range.
 pub(super) fn number_of(node: &str) -> u8 {
     node.as_bytes()[0] - b'a' + 1
 }
@@ -58,7 +58,7 @@ pub(super) fn put_node(api: &FakeApi, name: &str, number: u8) {
     put_node_with(api, name, &format!("10.244.{number}"), [192, 168, 0, number]);
 }
 
-/// A node with its agent, its flannel and one pod; `pods` are the first three parts of the addresses of its pods.
+/// A node with its agent, its flannel pod and one pod; `pods` are the first three parts of its pods' addresses.
 pub(super) fn put_node_with(api: &FakeApi, name: &str, pods: &str, address: [u8; 4]) {
     let [.., high, low] = address;
     let address = std::net::Ipv4Addr::from(address);
@@ -162,7 +162,7 @@ fn put_daemon_set(api: &FakeApi, path: &str, namespace: &str, name: &str, select
     );
 }
 
-/// Two nodes on flannel; the checks have passed and the migration was started.
+/// Two nodes on flannel; the checks have passed and the migration is started.
 pub(super) fn cluster() -> FakeApi {
     let api = empty();
     put_node(&api, "a", 1);
@@ -197,14 +197,14 @@ pub(super) fn empty() -> FakeApi {
         .into(),
         ..MigrationStatus::default()
     };
-    // Tests of the traffic pods ask for them (traffic_scenarios).
+    // Tests of traffic pods enable them (traffic_scenarios).
     let spec = json!({ "flannelToCalico": {}, "desired": "Run", "gates": { "traffic": "Ignore" } });
     api.put_migration(&spec, &status);
     api.take_changes();
     api
 }
 
-/// What agents, kubelets and controllers do next, given what is written. Not counted as changes of ours.
+/// The next moves of agents, kubelets and controllers for the current state. Not counted as changes of the coordinator.
 pub(super) fn world_moves(api: &FakeApi) {
     for node in api.below(NODES) {
         let name = node["metadata"]["name"].as_str().unwrap();
@@ -240,7 +240,7 @@ pub(super) fn world_moves(api: &FakeApi) {
                 None,
             );
         }
-        // The DaemonSet's controller puts an evicted pod back; without a network it gets no address, until there is one.
+        // The DaemonSet's controller recreates an evicted pod; without a network it gets no address.
         let log = format!("/api/v1/namespaces/default/pods/log-{name}");
         if api.get(&log).is_none() {
             put_pod(api, "default", &format!("log-{name}"), name, "log", false, None);
@@ -271,7 +271,7 @@ pub(super) fn world_moves(api: &FakeApi) {
     }
 }
 
-/// Whether the node's one pod has an address that Calico gave it.
+/// Whether the node's one pod has an address assigned by Calico.
 pub(super) fn has_calicos_pod(api: &FakeApi, node: &str) -> bool {
     let log = api
         .get(&format!("/api/v1/namespaces/default/pods/log-{node}"))
@@ -288,7 +288,7 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
     let goal = object["spec"]["goal"].as_str().unwrap_or("Hold").to_owned();
     let next = match (phase.as_str(), goal.as_str()) {
         (phase, "Flannel") if api.get(calico_pod).is_some() => phase,
-        // The folder first: new pods wait, and those of Calico's leave. Then the rest.
+        // The CNI folder first: new pods wait, and pods of Calico are evicted. Then the rest.
         ("Mixed", "Flannel") | ("Held", "Swapped") => "Swapped",
         ("Calico", "Flannel") | ("Held", "Detached" | "Calico") => "Detached",
         (phase, "Flannel") if has_calicos_pod(api, name) => phase,
@@ -323,18 +323,18 @@ fn agent_moves(api: &FakeApi, name: &str, flannel_pod: &str, calico_pod: &str) {
         } }),
     );
     if let Some(facts) = in_place_scenarios::facts(api, name, next) {
-        // A report replaces the one before; an edit alone would merge them.
+        // A report replaces the previous one; an edit alone would merge them.
         api.edit(&path, &json!({ "status": { "facts": null } }));
         api.edit(&path, &json!({ "status": { "facts": facts } }));
     }
 }
 
-/// Passes until the Migration is completed; an error of a pass is one more look, as in the loop.
+/// Runs passes until the Migration is completed; after an error the next pass follows, as in the loop.
 pub(super) async fn run_to_the_end(api: &FakeApi) -> Result<(), String> {
     run_until(api, "Completed").await
 }
 
-/// Passes until the Migration is in this phase.
+/// Runs passes until the Migration is in this phase.
 pub(super) async fn run_until(api: &FakeApi, phase: &str) -> Result<(), String> {
     let mut memory = Memory::default();
     for _ in 0..200 {
@@ -348,7 +348,7 @@ pub(super) async fn run_until(api: &FakeApi, phase: &str) -> Result<(), String> 
     Err(format!("not {phase} after 200 passes: {}", migration["status"]))
 }
 
-/// The API server goes away after this many writes, and the coordinator dies.
+/// The API server becomes unreachable after this number of writes, and the coordinator dies.
 pub(super) async fn crash_after(api: &FakeApi, writes: usize) {
     let mut memory = Memory::default();
     let turn = async |api: &FakeApi| {
@@ -358,7 +358,7 @@ pub(super) async fn crash_after(api: &FakeApi, writes: usize) {
     api.crash_after(writes, turn, world_moves).await;
 }
 
-/// The changes that say something about order, shortened: `label a none`.
+/// Shortened changes that are relevant for the order: `label a none`.
 pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
     let mut lines = Vec::new();
     for (call, body) in changes {
@@ -401,7 +401,7 @@ pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
     lines
 }
 
-/// Whether these lines are in the story, in this order.
+/// Asserts that the story has these lines in this order.
 pub(super) fn assert_in_order(story: &[String], lines: &[&str]) {
     let at = |line: &str| {
         story
@@ -419,7 +419,7 @@ pub(super) fn assert_in_order(story: &[String], lines: &[&str]) {
     }
 }
 
-/// Both have the same objects, and the same in them.
+/// Asserts that both have the same objects with equal content.
 pub(super) fn assert_same(was: &BTreeMap<String, Value>, is: &BTreeMap<String, Value>, when: &str) {
     let differs: Vec<&String> = was
         .keys()
@@ -434,7 +434,7 @@ pub(super) fn assert_same(was: &BTreeMap<String, Value>, is: &BTreeMap<String, V
     );
 }
 
-/// A text that differs from run to run: times, versions, sequence numbers.
+/// Objects without values that differ from run to run: times, versions, sequence numbers.
 pub(super) fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value> {
     fn walk(value: &mut Value) {
         match value {
@@ -465,7 +465,7 @@ pub(super) fn steady(mut all: BTreeMap<String, Value>) -> BTreeMap<String, Value
 }
 
 #[tokio::test]
-async fn every_write_in_its_order() {
+async fn a_drained_migration_writes_in_order() {
     let api = cluster();
     run_to_the_end(&api).await.unwrap();
     let changes = api.take_changes();
@@ -498,8 +498,8 @@ async fn every_write_in_its_order() {
         "delete ipamconfigs default",
     ];
     assert_in_order(&story, &in_order);
-    // Every write names the version that it was decided on, so that no change of another program is lost; or, of the object that it names,
-    // the fields: `fake_json_patch` refuses a patch that does not.
+    // Every write names the version on which it was decided, so that no change of another program is lost; or, with the object's
+    // UID, the fields: `fake_json_patch` refuses a patch that does not.
     for (call, body) in changes.iter().filter(|(call, _)| call.starts_with("PATCH")) {
         let metadata = &body["metadata"];
         assert!(
@@ -510,17 +510,17 @@ async fn every_write_in_its_order() {
     let nodes = api.below(NODES);
     assert!(
         nodes.iter().all(|node| node["spec"]["unschedulable"].is_null()),
-        "a cordon was left"
+        "a cordon remains"
     );
     assert!(
         nodes.iter().all(|node| node["metadata"]["labels"] == json!({})),
-        "a label was left"
+        "a label remains"
     );
     assert!(api.get(FLANNEL).is_none());
 }
 
 #[tokio::test]
-async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+async fn a_crash_after_any_write_leads_to_the_same_end() {
     let undisturbed = cluster();
     run_to_the_end(&undisturbed).await.unwrap();
     let writes = undisturbed.take_changes().len();
@@ -531,7 +531,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     );
     for last in 0..writes {
         let api = cluster();
-        // The API server goes away after this many writes, and the coordinator dies with what it remembers.
+        // The API server becomes unreachable after this number of writes, and the coordinator loses its memory.
         api.allow(Some(last));
         let mut memory = Memory::default();
         let mut went_away = false;
@@ -542,7 +542,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
             }
             world_moves(&api);
         }
-        assert!(went_away, "the API server was not missed after {last} writes");
+        assert!(went_away, "the API server was not unreachable after {last} writes");
         api.allow(None);
         run_to_the_end(&api)
             .await
@@ -553,7 +553,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
 }
 
 #[tokio::test]
-async fn a_persons_cordon_survives() {
+async fn a_cordon_of_a_user_stays() {
     let api = cluster();
     api.edit(
         &format!("{NODES}/a"),
@@ -573,7 +573,7 @@ async fn a_persons_cordon_survives() {
 }
 
 #[tokio::test]
-async fn a_node_that_joins_is_migrated_and_one_that_goes_is_forgotten() {
+async fn a_new_node_is_migrated_and_a_deleted_one_is_forgotten() {
     let api = cluster();
     let mut memory = Memory::default();
     let mut changed = false;
@@ -597,13 +597,13 @@ async fn a_node_that_joins_is_migrated_and_one_that_goes_is_forgotten() {
             break;
         }
     }
-    assert!(changed, "node a never was in work");
+    assert!(changed, "node a was never in progress");
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["phase"], "Completed", "{status}");
     assert!(api.get(&node_migration("c")).unwrap()["spec"]["finishedAt"].is_string());
     assert!(
         api.get(&node_migration("b")).is_none(),
-        "the NodeMigration of a node that is gone"
+        "the NodeMigration of a deleted node"
     );
     assert!(
         api.get(&format!("{CALICO_GROUP}/ipamblocks/10-244-2-0-26"))
@@ -623,7 +623,7 @@ async fn a_node_that_joins_is_migrated_and_one_that_goes_is_forgotten() {
 }
 
 #[tokio::test]
-async fn a_second_migration_is_refused_and_the_first_goes_on() {
+async fn a_second_migration_is_refused_and_the_first_continues() {
     let api = cluster();
     let second = "/apis/replumb.dev/v1alpha1/migrations/another";
     api.put(
@@ -642,14 +642,14 @@ async fn a_second_migration_is_refused_and_the_first_goes_on() {
         status["message"]
             .as_str()
             .unwrap()
-            .contains("Migration m is under way"),
+            .contains("Migration m is active"),
         "{status}"
     );
     assert_ne!(api.get(MIGRATION).unwrap()["status"]["phase"], "Refused");
 }
 
 #[tokio::test]
-async fn a_rollout_that_does_not_move_halts_and_goes_on_once_it_is_mended() {
+async fn a_stalled_rollout_halts_and_continues_once_fixed() {
     let api = cluster();
     let available = |pods: u32| {
         let status = json!({ "status": { "updatedNumberScheduled": pods, "numberAvailable": pods } });
@@ -671,7 +671,7 @@ async fn a_rollout_that_does_not_move_halts_and_goes_on_once_it_is_mended() {
     let blocked = |reason: &str| context.metrics.blocked.with_label_values(&[reason]).get();
     assert_eq!(blocked("DaemonSetRollout"), 1);
 
-    // As if it had said the same for a day.
+    // As if the message had been the same for a day.
     api.edit(
         MIGRATION,
         &json!({ "status": { "standstill": { "since": "2026-01-01T00:00:00Z" } } }),
@@ -684,13 +684,13 @@ async fn a_rollout_that_does_not_move_halts_and_goes_on_once_it_is_mended() {
     );
     let message = halted["message"].as_str().unwrap();
     assert!(
-        message.contains("0 of 2 pods are new") && message.contains("resume"),
+        message.contains("0 of 2 pods updated") && message.contains("resume"),
         "{message}"
     );
     assert_eq!((blocked("DaemonSetRollout"), blocked("DeadlineExceeded")), (0, 1));
-    let said_once = api.get(MIGRATION);
+    let halted_once = api.get(MIGRATION);
     pass(&context, &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(api.get(MIGRATION), said_once, "a halt is written once");
+    assert_eq!(api.get(MIGRATION), halted_once, "a halt is written once");
 
     available(2);
     run_to_the_end(&api).await.unwrap();

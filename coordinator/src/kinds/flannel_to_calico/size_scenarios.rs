@@ -1,4 +1,4 @@
-//! Many nodes on an API server in memory: a pass in which nothing has changed sends no request, and its processor time.
+//! Many nodes on a fake API server: a pass without changes sends no request; and its processor time.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::traffic_scenarios;
 use crate::fake_api::{FakeApi, MIGRATION};
 use crate::pass_cost::{self, Cost};
 
-/// Pods of one node that have to leave it.
+/// Pods to be evicted from one node.
 const PODS_OF_A_NODE: usize = 30;
 
 fn name(number: usize) -> String {
@@ -18,13 +18,13 @@ fn parts(number: usize) -> [u8; 2] {
     [number / 250, number % 250].map(|part| u8::try_from(part).unwrap())
 }
 
-/// The first three parts of the addresses of a node's pods.
+/// The first three parts of a node's pod addresses.
 fn prefix(number: usize) -> String {
     let [high, low] = parts(number);
     format!("10.{}.{low}", 100 + high)
 }
 
-/// `nodes` nodes on flannel with their pods; the migration was started, and a tenth of the nodes may be in work.
+/// `nodes` nodes on flannel with their pods; the migration is started, and a tenth of the nodes may be unavailable.
 fn cluster(nodes: usize, strategy: &str) -> FakeApi {
     let api = scenarios::empty();
     api.edit(
@@ -55,7 +55,8 @@ fn cluster(nodes: usize, strategy: &str) -> FakeApi {
     api
 }
 
-/// Each agent says once that its host is as it was, and that each traffic pod sends what it was asked for. Kubelets start the traffic pods.
+/// Each agent reports once that its host is unchanged, and that each traffic pod sends as ordered. Kubelets start the traffic
+/// pods.
 fn agents_report(api: &FakeApi, nodes: usize) {
     for pod in traffic_scenarios::traffic_pods(api) {
         let node = pod["spec"]["nodeName"].as_str().unwrap();
@@ -78,7 +79,7 @@ fn agents_report(api: &FakeApi, nodes: usize) {
     }
 }
 
-/// The cost of passes while a tenth of the nodes is in work and waits for its flannel pods, which do not end here.
+/// Cost of passes while a tenth of the nodes waits for flannel pods that do not terminate here.
 async fn cost(nodes: usize, strategy: &str) -> Cost {
     let api = cluster(nodes, strategy);
     let cost = pass_cost::of_passes_without_change(&api, |api| agents_report(api, nodes)).await;
@@ -89,7 +90,7 @@ async fn cost(nodes: usize, strategy: &str) -> Cost {
 }
 
 #[tokio::test]
-async fn a_pass_without_change_sends_no_request() {
+async fn a_pass_without_changes_sends_no_request() {
     for strategy in ["Drain", "InPlace"] {
         assert_eq!(cost(30, strategy).await.requests, [""; 0], "{strategy}");
     }
@@ -97,7 +98,7 @@ async fn a_pass_without_change_sends_no_request() {
 
 /// `cargo test --release -p coordinator --lib flannel_to_calico::size_scenarios::processor_time -- --ignored --nocapture`
 #[tokio::test]
-#[ignore = "a benchmark: it takes memory and time"]
+#[ignore = "a benchmark that needs memory and time"]
 async fn processor_time() {
     for strategy in ["Drain", "InPlace"] {
         for nodes in [500, 5000] {

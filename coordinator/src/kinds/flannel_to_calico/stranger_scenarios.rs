@@ -1,5 +1,5 @@
-//! Objects of strangers: malformed, huge, many, changing all the time or with labels of ours. Each costs decisions about itself, and
-//! every node goes there and back.
+//! Foreign objects: malformed, huge, many, changing all the time or with replumb's labels. Each affects decisions about itself
+//! only, and every node is migrated and rolled back.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn requests(cpu: &str, memory: &str) -> Value {
     json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": cpu, "memory": memory } } }] })
 }
 
-/// What a tenant may put into its own namespaces, by what is wrong with it.
+/// Objects that a tenant may create in its own namespaces, by anomaly.
 fn hostile(what: &str) -> Vec<(String, Value)> {
     let pending = json!({ "phase": "Pending" });
     let running = |address: &str| json!({ "phase": "Running", "podIP": address });
@@ -69,19 +69,19 @@ fn put(api: &FakeApi, what: &str) {
     }
 }
 
-/// When the objects come: after so many passes of the way there, or of the way back.
+/// The objects appear after this number of passes, going forward or during the rollback.
 #[rstest]
 #[case::malformed_before("malformed", 0, false)]
-#[case::malformed_in_mid_node("malformed", 12, false)]
-#[case::malformed_on_the_way_back("malformed", 12, true)]
+#[case::malformed_during_a_node("malformed", 12, false)]
+#[case::malformed_during_a_rollback("malformed", 12, true)]
 #[case::large_before("large", 0, false)]
-#[case::large_in_mid_node("large", 12, false)]
-#[case::large_on_the_way_back("large", 12, true)]
-#[case::many_in_mid_node("many", 12, false)]
+#[case::large_during_a_node("large", 12, false)]
+#[case::large_during_a_rollback("large", 12, true)]
+#[case::many_during_a_node("many", 12, false)]
 #[case::labelled_before("labelled", 0, false)]
-#[case::labelled_on_the_way_back("labelled", 12, true)]
+#[case::labelled_during_a_rollback("labelled", 12, true)]
 #[tokio::test]
-async fn a_strangers_objects_stop_no_node(#[case] what: &str, #[case] passes: usize, #[case] back: bool) {
+async fn foreign_objects_do_not_stop_a_node(#[case] what: &str, #[case] passes: usize, #[case] back: bool) {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = make();
         let mut memory = Memory::default();
@@ -105,18 +105,18 @@ async fn a_strangers_objects_stop_no_node(#[case] what: &str, #[case] passes: us
             run_until(&api, end).await.unwrap();
         }
         for (path, object) in hostile(what) {
-            let there = api.get(&path).unwrap_or_else(|| panic!("{path} is gone"));
-            assert_eq!(there["spec"], object["spec"], "{path} is left alone");
+            let there = api.get(&path).unwrap_or_else(|| panic!("{path} is missing"));
+            assert_eq!(there["spec"], object["spec"], "{path} is unchanged");
         }
     }
 }
 
-/// A program writes a label and an annotation to each Node and `DaemonSet` between each look and each write.
+/// A program writes a label and an annotation to each Node and `DaemonSet` between each read and each write.
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]
 #[tokio::test]
-async fn who_writes_to_nodes_all_the_time_stops_none(#[case] back: bool) {
+async fn constant_foreign_writes_to_nodes_do_not_stop_the_rollout(#[case] back: bool) {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = make();
         let sets = api.below("/apis/apps/v1/namespaces/*/daemonsets");
@@ -134,7 +134,7 @@ async fn who_writes_to_nodes_all_the_time_stops_none(#[case] back: bool) {
             api.edit(&path, &edit(0));
             api.edit_before_each_change(&path, edit);
         }
-        // The way back begins where both nodes are under way: a drained cluster that has completed has no way back.
+        // The rollback starts while both nodes are in progress: a drained cluster that has completed has no rollback.
         let in_place = api.get(MIGRATION).unwrap()["spec"]["flannelToCalico"]["strategy"] == "InPlace";
         let end = match (back, in_place) {
             (true, _) => "Rolling",
@@ -151,7 +151,7 @@ async fn who_writes_to_nodes_all_the_time_stops_none(#[case] back: bool) {
     }
 }
 
-/// Passes with one context, as the loop makes them.
+/// Passes with one context, like in the loop.
 pub(super) async fn passes_of_one(api: &FakeApi, number: usize, mut until: impl FnMut() -> bool) {
     let (context, mut memory) = (api.context(), Memory::default());
     for _ in 0..number {
@@ -159,17 +159,17 @@ pub(super) async fn passes_of_one(api: &FakeApi, number: usize, mut until: impl 
             return;
         }
         let _ = pass(&context, &api.cache(), &mut memory).await;
-        // Time passes: what was refused is due again.
+        // Time passes: refused writes are due again.
         context.obstacles.hurry();
         evict::collect(&context.metrics, &mut memory);
         world_moves(api);
     }
     let migration = api.get(MIGRATION).unwrap();
-    panic!("not so after {number} passes: {}", migration["status"]);
+    panic!("condition not met after {number} passes: {}", migration["status"]);
 }
 
 #[tokio::test]
-async fn a_node_whose_writes_a_policy_denies_is_named_and_the_others_finish() {
+async fn a_node_with_denied_writes_is_reported_and_others_finish() {
     const WORDS: &str = "admission webhook \"policy.example\" denied the request: a is frozen";
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = make();
@@ -181,7 +181,7 @@ async fn a_node_whose_writes_a_policy_denies_is_named_and_the_others_finish() {
         passes_of_one(&api, 200, || is_done("b")).await;
         assert!(!is_done("a"));
         passes_of_one(&api, 5, || message().contains("a is frozen")).await;
-        // Back as well, though the policy is still there.
+        // A rollback succeeds, too, with the policy still in place.
         ask(&api, &json!({ "desired": "Rollback" }));
         let is_back = |node: &str| {
             let spec = &api.get(&node_migration(node)).unwrap()["spec"];
@@ -193,7 +193,7 @@ async fn a_node_whose_writes_a_policy_denies_is_named_and_the_others_finish() {
     }
 }
 
-/// Whether the way back is asked for.
+/// Requests the direction of the migration.
 fn turn(api: &FakeApi, back: bool) {
     if back {
         ask(api, &json!({ "desired": "Rollback" }));
@@ -210,7 +210,7 @@ fn message(api: &FakeApi) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn a_status_is_published_although_a_read_is_refused(#[values(false, true)] back: bool) {
+async fn a_status_is_published_after_a_refused_read(#[values(false, true)] back: bool) {
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
     turn(&api, back);
@@ -223,10 +223,10 @@ async fn a_status_is_published_although_a_read_is_refused(#[values(false, true)]
     assert!(message(&api).contains("ippools is forbidden"), "{status}");
 }
 
-/// A write has no answer at all, so that the pass is given up in the middle.
+/// A write without an answer, so that the pass times out.
 #[rstest]
 #[tokio::test(start_paused = true)]
-async fn a_status_is_published_although_the_time_of_the_pass_is_over(#[values(false, true)] back: bool) {
+async fn a_status_is_published_after_a_pass_timed_out(#[values(false, true)] back: bool) {
     let api = in_place();
     run_until(&api, if back { "Mixed" } else { "Rolling" })
         .await
@@ -239,10 +239,10 @@ async fn a_status_is_published_although_the_time_of_the_pass_is_over(#[values(fa
     assert_eq!(status(&api)["blocked"], "RequestRefused");
 }
 
-/// What failed while no status could be written is told by the next one.
+/// A failure while no status could be written is reported by the next one.
 #[rstest]
 #[tokio::test]
-async fn what_could_not_be_told_is_told_by_the_next_pass(#[values(false, true)] back: bool) {
+async fn a_failure_without_a_status_is_reported_by_the_next_pass(#[values(false, true)] back: bool) {
     const POOLS: &str = "/apis/crd.projectcalico.org/v1/ippools";
     let api = drained();
     run_until(&api, "Rolling").await.unwrap();
@@ -266,17 +266,18 @@ async fn what_could_not_be_told_is_told_by_the_next_pass(#[values(false, true)] 
     assert!(!message(&api).contains(words), "{}", message(&api));
 }
 
-/// What an agent writes is its node's: the others go on without it, and it goes on once that is corrected. Traffic is watched without it.
+/// An agent's report concerns its node: the others continue without it, and the node continues once the report is corrected.
+/// Traffic is watched without it.
 #[rstest]
 #[case::unwatched("Ignore", "Rolling")]
 #[case::watched("Watch", "Rolling")]
 #[case::watched_from_the_start("Watch", "Preparing")]
 #[tokio::test]
-async fn a_report_that_is_not_understood_costs_its_node(#[case] gate: &str, #[case] since: &str) {
+async fn an_unreadable_report_affects_its_node_only(#[case] gate: &str, #[case] since: &str) {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = make();
         ask(&api, &json!({ "gates": { "traffic": gate } }));
-        // Node a is proved from another one than b.
+        // Node a is proved from a node other than b.
         put_node(&api, "c", 3);
         run_until(&api, since).await.unwrap();
         passes_of_one(&api, 5, || api.get(&node_migration("b")).is_some()).await;
@@ -295,9 +296,9 @@ async fn a_report_that_is_not_understood_costs_its_node(#[case] gate: &str, #[ca
     }
 }
 
-/// The same on the way back. Of two nodes one alone watches nothing between them: on the way there nobody is started.
+/// The same during a rollback. Of two nodes, one alone cannot watch traffic: going forward no node is started.
 #[tokio::test]
-async fn of_two_nodes_one_report_that_is_not_understood_holds_the_first_and_not_the_way_back() {
+async fn an_unreadable_report_of_two_nodes_holds_the_start_and_not_a_rollback() {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = make();
         ask(&api, &json!({ "gates": { "traffic": "Watch" } }));
@@ -308,12 +309,12 @@ async fn of_two_nodes_one_report_that_is_not_understood_holds_the_first_and_not_
         );
         let status = || api.get(MIGRATION).unwrap()["status"].clone();
         let words = "traffic is watched on 1 of 2 nodes, and it takes 2; node b: what its agent reports is not understood";
-        let is_told = || {
+        let is_reported = || {
             status()["message"]
                 .as_str()
                 .is_some_and(|message| message.starts_with(words))
         };
-        passes_of_one(&api, 50, is_told).await;
+        passes_of_one(&api, 50, is_reported).await;
         assert_eq!(status()["blocked"], "TrafficUnwatched");
         let is_started = |node: &str| api.get(&node_migration(node)).unwrap()["spec"]["admitted"] == true;
         assert!(!is_started("a") && !is_started("b"));

@@ -1,4 +1,4 @@
-//! On which nodes there has to be a traffic pod of which network.
+//! Traffic pods wanted on each node, by network.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::facts;
 use crate::snapshot::Snapshot;
 use crate::traffic::{Fates, Network, Networks, is_traffic_pod};
 
-/// The two networks. Which of them a pod is on is its node's doing.
+/// The two networks. The node determines the network of a pod.
 pub fn networks() -> Networks {
     let of = |name| Network {
         name,
@@ -26,7 +26,7 @@ pub fn networks() -> Networks {
     }
 }
 
-/// What becomes of the traffic pods of every node.
+/// Fate of the traffic pods of every node.
 pub fn fates<'snapshot>(
     context: &Context,
     migration: &Migration,
@@ -50,7 +50,7 @@ pub fn fates<'snapshot>(
             stand,
             in_place: strategy == Strategy::InPlace,
             on_old: is_on_flannel(node),
-            // What goes back is not made.
+            // During a rollback no pod is created.
             usable: migration.spec.desired != Desired::Rollback
                 && facts::nodes::is_ready(node)
                 && snapshot.agent_ready(name),

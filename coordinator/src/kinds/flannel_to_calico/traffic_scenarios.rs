@@ -1,5 +1,5 @@
-//! The same with traffic pods: they come and go with the networks, a path that loses stops the rollout, and it goes on when
-//! somebody says so.
+//! Migrations with traffic pods: they follow the networks, a path with losses stops the rollout, and the rollout continues when
+//! the user resumes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,21 +31,21 @@ fn network(pod: &Value) -> &str {
         .unwrap()
 }
 
-/// The node's traffic pod of flannel's network.
-fn old_one(api: &FakeApi, node: &str) -> Option<Value> {
+/// The node's traffic pod on flannel's network.
+fn old_pod(api: &FakeApi, node: &str) -> Option<Value> {
     traffic_pods(api)
         .into_iter()
         .find(|pod| pod["spec"]["nodeName"] == node && network(pod) == names::NETWORK_FLANNEL)
 }
 
-/// Whether a traffic pod of flannel's network lives on this node.
+/// Whether a traffic pod on flannel's network exists on this node.
 pub(super) fn lives_on_old(api: &FakeApi, node: &str) -> bool {
-    old_one(api, node).is_some()
+    old_pod(api, node).is_some()
 }
 
-/// The node's traffic pod as the agent sees it among the pods from before.
+/// The node's traffic pod as the agent reports it among the legacy pods.
 pub(super) fn legacy_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
-    let pod = old_one(api, node)?;
+    let pod = old_pod(api, node)?;
     let address = pod["status"]["podIP"].as_str()?;
     Some(LegacyPod {
         namespace: "replumb-system".to_owned(),
@@ -87,20 +87,20 @@ pub(super) fn run(api: &FakeApi, pod: &Value, address: &str) {
     );
 }
 
-/// What the agent says of its flows; those to the node that the test names lose.
+/// The agent's report on its paths; those to the node that the test names lose probes.
 pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
     let silent = api.get("/test/silent").map(|test| test["nodes"].clone());
     let is_silent = |nodes: &Value| nodes.as_array().is_none_or(|nodes| nodes.contains(&json!(node)));
     if silent.is_some_and(|nodes| is_silent(&nodes)) {
         return Value::Null;
     }
-    // It has not heard of what was written since.
+    // The agent has not read the latest spec yet.
     if api.get("/test/deaf").is_some() {
         return object["status"]["traffic"].clone();
     }
     let flows = object["spec"]["flows"].as_array().cloned().unwrap_or_default();
     if flows.is_empty() {
-        return last_word(api, node, object);
+        return last_report(api, node, object);
     }
     let lost_to = api
         .get("/test/lost-to")
@@ -133,8 +133,8 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
 
 const LAST_WORD: &str = "/test/last-word";
 
-/// What the agent says once it is asked for nothing any more. With the mark of a test the agent answers late, and more was lost until then.
-fn last_word(api: &FakeApi, node: &str, object: &Value) -> Value {
+/// The agent's last report. With the mark of a test the agent answers late, and more was lost until then.
+fn last_report(api: &FakeApi, node: &str, object: &Value) -> Value {
     let before = &object["status"]["traffic"];
     let Some(word) = api.get(LAST_WORD).filter(|_| before.is_object()) else {
         return Value::Null;
@@ -161,7 +161,7 @@ pub(super) fn watched(api: FakeApi) -> FakeApi {
     api
 }
 
-/// What is sent to node b is lost before anything has changed.
+/// Probes to node b are lost before the first change.
 async fn stopped_at_the_start() -> (FakeApi, Memory) {
     let api = watched(cluster());
     api.put("/test/lost-to", json!({ "node": "b" }));
@@ -194,7 +194,7 @@ fn is_done(api: &FakeApi, node: &str) -> bool {
 }
 
 #[tokio::test]
-async fn by_drain_the_pods_go_and_come_with_the_networks() {
+async fn in_a_drain_traffic_pods_follow_the_networks() {
     let api = watched(cluster());
     let mut seen = BTreeSet::new();
     let mut memory = Memory::default();
@@ -220,9 +220,9 @@ async fn by_drain_the_pods_go_and_come_with_the_networks() {
     assert_eq!((sum["sent"].as_u64(), sum["lost"].as_u64()), (Some(200), Some(2)));
 }
 
-/// The traffic pod of flannel's network lives through the change, and is not the last one for whose sake it stays.
+/// The traffic pod on flannel's network lives through the change, and does not count as a legacy pod.
 #[tokio::test]
-async fn in_place_the_old_pod_lives_on_and_is_not_the_last_one() {
+async fn in_place_the_old_traffic_pod_stays_and_is_not_counted() {
     let api = watched(in_place());
     let mut memory = Memory::default();
     for _ in 0..100 {
@@ -238,8 +238,8 @@ async fn in_place_the_old_pod_lives_on_and_is_not_the_last_one() {
     assert_eq!(status(&api)["phase"], "Mixed", "{}", status(&api));
     let message = status(&api)["message"].as_str().unwrap().to_owned();
     assert!(
-        message.contains("2 pods from before"),
-        "ours are counted: {message}"
+        message.contains("keep their addresses: 2 ("),
+        "traffic pods are counted: {message}"
     );
     let pods: BTreeMap<String, usize> = traffic_pods(&api).iter().fold(BTreeMap::new(), |mut sum, pod| {
         *sum.entry(network(pod).to_owned()).or_default() += 1;
@@ -264,7 +264,7 @@ async fn in_place_the_old_pod_lives_on_and_is_not_the_last_one() {
 }
 
 #[tokio::test]
-async fn nobody_is_started_before_traffic_is_watched() {
+async fn no_node_is_started_before_traffic_is_watched() {
     let api = watched(cluster());
     api.put("/test/silent", json!({}));
     let mut memory = Memory::default();
@@ -279,16 +279,16 @@ async fn nobody_is_started_before_traffic_is_watched() {
         assert_ne!(
             api.get(&node_migration(node)).unwrap()["spec"]["admitted"],
             true,
-            "node {node} was started"
+            "node {node} is started"
         );
     }
     api.remove("/test/silent");
     run_to_the_end(&api).await.unwrap();
 }
 
-/// An agent that does not report is waited for. Then it is named, and the other nodes go on, there and back.
+/// The rollout waits for an agent without a report. Then the agent is reported, and the other nodes continue, forward and back.
 #[tokio::test]
-async fn an_agent_that_does_not_report_is_named_and_the_others_go_on() {
+async fn a_silent_agent_is_reported_and_other_nodes_continue() {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = watched(make());
         put_node(&api, "c", 3);
@@ -319,9 +319,9 @@ async fn an_agent_that_does_not_report_is_named_and_the_others_go_on() {
     }
 }
 
-/// Where most are silent traffic is no gate any more: that holds on the way there, and not on the way back.
+/// With most agents silent, traffic is not a gate any more: that stops the way forward, and not a rollback.
 #[tokio::test]
-async fn where_most_agents_do_not_report_nobody_is_started_and_everybody_goes_back() {
+async fn with_most_agents_silent_no_node_starts_and_all_are_rolled_back() {
     for make in [drained as fn() -> FakeApi, in_place] {
         let api = watched(make());
         put_node(&api, "c", 3);
@@ -329,7 +329,7 @@ async fn where_most_agents_do_not_report_nobody_is_started_and_everybody_goes_ba
         while !is_done(&api, "a") {
             passes(&api, &mut memory, 1).await;
         }
-        // What was mended has to be seen.
+        // A fix has to be confirmed by traffic.
         api.put("/test/lost-to", json!({ "node": "a" }));
         passes(&api, &mut memory, 40).await;
         assert_eq!(status(&api)["blocked"], "GateBreached", "{}", status(&api));
@@ -351,13 +351,13 @@ async fn where_most_agents_do_not_report_nobody_is_started_and_everybody_goes_ba
 }
 
 #[tokio::test]
-async fn what_is_lost_stops_the_rollout_and_resume_finishes_it() {
+async fn losses_stop_the_rollout_and_resume_completes_it() {
     let api = watched(in_place());
     let mut memory = Memory::default();
     while !is_done(&api, "a") {
         passes(&api, &mut memory, 1).await;
     }
-    // Node b is in work by now or about to be, and is finished.
+    // Node b is in progress or about to be, and is finished.
     api.put("/test/lost-to", json!({ "node": "a" }));
     passes(&api, &mut memory, 40).await;
     let stopped = status(&api);
@@ -371,7 +371,7 @@ async fn what_is_lost_stops_the_rollout_and_resume_finishes_it() {
         message.contains("UDP from node b to node a") && message.contains("kubectl replumb resume"),
         "{message}"
     );
-    // What caused it is gone: it is still a person's decision.
+    // The cause is gone: the decision is still the user's.
     api.remove("/test/lost-to");
     for node in ["a", "b"] {
         api.remove(&mark(node));
@@ -380,14 +380,14 @@ async fn what_is_lost_stops_the_rollout_and_resume_finishes_it() {
     assert_eq!(status(&api)["phase"], "Halted");
     assert!(
         api.get(super::scenarios::FLANNEL).is_some(),
-        "the way back is there"
+        "a rollback is possible"
     );
     resume(&api);
     run_to_the_end(&api).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_still_lost_stops_it_again_and_does_not_stop_the_way_back() {
+async fn continued_losses_stop_it_again_and_not_a_rollback() {
     let (api, mut memory) = stopped_at_the_start().await;
     assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["admitted"], true);
     let first = status(&api)["breach"].clone();
@@ -400,9 +400,9 @@ async fn what_is_still_lost_stops_it_again_and_does_not_stop_the_way_back() {
     assert_eq!(traffic_pods(&api), Vec::<Value>::new());
 }
 
-/// What was lost before somebody said resume does not count; but nobody is started before the agents have looked anew.
+/// Losses before the user resumes do not count; but no node is started before the agents have reported again.
 #[tokio::test]
-async fn resumed_it_goes_on_once_every_agent_has_looked_anew() {
+async fn a_resumed_rollout_waits_for_new_reports_of_all_agents() {
     let (api, mut memory) = stopped_at_the_start().await;
     api.remove("/test/lost-to");
     api.put("/test/deaf", json!({}));
@@ -419,8 +419,8 @@ async fn resumed_it_goes_on_once_every_agent_has_looked_anew() {
     assert!(status(&api)["breach"]["cleanSince"].is_string());
 }
 
-/// Passes to the end. Once `has_come`, agents tell late what they counted last. Returns why the migration waited.
-async fn told_late(api: &FakeApi, end: &str, has_come: impl Fn(&Value) -> bool) -> Vec<String> {
+/// Runs passes to the end. Once `has_come`, agents report their last counts late. Returns the reasons for waiting.
+async fn reasons_with_late_reports(api: &FakeApi, end: &str, has_come: impl Fn(&Value) -> bool) -> Vec<String> {
     let mut memory = Memory::default();
     let mut reasons = Vec::new();
     for _ in 0..200 {
@@ -438,11 +438,11 @@ async fn told_late(api: &FakeApi, end: &str, has_come: impl Fn(&Value) -> bool) 
 }
 
 #[tokio::test]
-async fn what_is_lost_just_before_the_end_is_in_the_sum_there_and_back() {
+async fn losses_just_before_the_end_are_in_the_sum_in_both_directions() {
     let lost = |api: &FakeApi| status(api)["traffic"][0]["lost"].as_u64();
     for make in [cluster as fn() -> FakeApi, drained] {
         let api = watched(make());
-        let reasons = told_late(&api, "Completed", |status| status["phase"] == "Finishing").await;
+        let reasons = reasons_with_late_reports(&api, "Completed", |status| status["phase"] == "Finishing").await;
         assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
         assert_eq!(lost(&api), Some(14));
     }
@@ -452,13 +452,13 @@ async fn what_is_lost_just_before_the_end_is_in_the_sum_there_and_back() {
         passes(&api, &mut memory, 1).await;
     }
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
-    let reasons = told_late(&api, "RolledBack", |status| status["undoneSince"].is_string()).await;
+    let reasons = reasons_with_late_reports(&api, "RolledBack", |status| status["undoneSince"].is_string()).await;
     assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
     assert_eq!(lost(&api), Some(14));
 }
 
 #[tokio::test]
-async fn off_takes_the_pods_away_and_goes_on() {
+async fn ignoring_traffic_deletes_the_pods_and_continues() {
     let api = watched(cluster());
     api.put("/test/silent", json!({}));
     let mut memory = Memory::default();
@@ -474,14 +474,14 @@ async fn off_takes_the_pods_away_and_goes_on() {
 }
 
 #[tokio::test]
-async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+async fn a_crash_after_any_write_leads_to_the_same_end() {
     let undisturbed = watched(cluster());
     run_to_the_end(&undisturbed).await.unwrap();
     let changes = undisturbed.take_changes();
     let lines = story(&changes);
     assert_in_order(&lines, &["label a none", "label a calico", "label b none"]);
     let end = steady(undisturbed.everything());
-    // Every third: the writes that both have are each the last one in `scenarios`.
+    // Every third write: the writes that both have are each the last one in `scenarios`.
     for last in (0..changes.len()).step_by(3) {
         let api = watched(cluster());
         crash_after(&api, last).await;

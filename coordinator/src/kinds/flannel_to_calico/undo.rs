@@ -1,4 +1,4 @@
-//! After the last node is back: what was written for the cluster is taken back, in the reverse order.
+//! Rollback of cluster-wide objects after the last node is back on flannel, in reverse order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,19 +28,19 @@ use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
 
-/// What is known of the way back, and lost at a restart: then it is looked at anew.
+/// Facts about the rollback. Lost at a restart: then they are read again.
 #[derive(Default)]
 pub struct Undone {
-    /// UID of the Migration, and since when it is taken back.
+    /// UID of the Migration, and the start of its rollback.
     of: Option<(String, Timestamp)>,
-    /// Ranges of the blocks that nodes have in Calico's IPAM.
+    /// Ranges of the nodes' blocks in Calico's IPAM.
     blocks: BTreeMap<String, BTreeSet<IpNet>>,
-    /// Nodes of which nothing is left there.
+    /// Nodes whose blocks are all removed.
     forgotten: BTreeSet<String>,
 }
 
 impl Undone {
-    /// What is known of this Migration's way back.
+    /// The facts about this Migration's rollback.
     async fn of(
         &mut self,
         context: &Context,
@@ -51,7 +51,7 @@ impl Undone {
         if self.of != of || of.is_none() {
             *self = Self {
                 of,
-                // Calico may have made more for a node than follows from its subnet.
+                // Calico may have created more blocks for a node than its subnet implies.
                 blocks: blocks::by_node(context).await?,
                 forgotten: BTreeSet::new(),
             };
@@ -59,8 +59,8 @@ impl Undone {
         Ok(self)
     }
 
-    /// Ranges of which this node may have blocks; `None` when nothing is left of it.
-    fn left_of(&self, node: &Node, settings: &Settings) -> Option<BTreeSet<IpNet>> {
+    /// Ranges of possible blocks of this node; `None` when all are removed.
+    fn remaining_of(&self, node: &Node, settings: &Settings) -> Option<BTreeSet<IpNet>> {
         let name = node.name_any();
         if self.forgotten.contains(&name) {
             return None;
@@ -76,7 +76,7 @@ impl Undone {
     }
 }
 
-/// One pass of it: each step is done when what it removes is not there.
+/// One pass of the rollback: each step is finished when the object that it removes does not exist.
 pub async fn undo(
     context: &Context,
     cache: &Cache,
@@ -85,11 +85,11 @@ pub async fn undo(
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
-    // Known before anything is taken back: who turns around later has to write all of it anew.
+    // Recorded before the first restore: after a change of direction everything must be written again.
     if status.undone_since.is_none() {
         status.undone_since = Some(Timestamp::now());
         status.prepared_at = None;
-        "every node is back; what was written for the cluster is taken back".clone_into(&mut status.message);
+        "every node is back on flannel; restoring cluster-wide objects".clone_into(&mut status.message);
         return Ok(());
     }
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
@@ -105,7 +105,7 @@ pub async fn undo(
                 let object = snapshot.node_migrations.get(&node.name_any());
                 let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
                 let known = saved::blocks_of(before, saved.as_ref());
-                let ranges = undone.left_of(&node, settings);
+                let ranges = undone.remaining_of(&node, settings);
                 async move {
                     let forgotten = forget_node(context, &node, saved.as_ref(), ranges.as_ref(), &known);
                     let kept = context
@@ -124,7 +124,7 @@ pub async fn undo(
         match of_node {
             Some(none) if none.is_empty() => undone.forget(node),
             Some(some) => kept.extend(some),
-            // It was refused, and is an obstacle.
+            // The write was refused, and is kept as an obstacle.
             None => {}
         }
     }
@@ -136,8 +136,8 @@ pub async fn undo(
             status,
             WaitReason::CalicoObjects,
             format!(
-                "{} IPAMBlocks hold addresses that are not this migration's and are not deleted; the first is {first}. See \
-                 whose they are with `kubectl get ipamblocks.crd.projectcalico.org {first} -o yaml`, and delete it",
+                "IPAMBlocks with addresses of other owners, not deleted: {}; first: {first}. Find the owner with \
+                 `kubectl get ipamblocks.crd.projectcalico.org {first} -o yaml`, and delete the block",
                 kept.len()
             ),
         );
@@ -168,8 +168,7 @@ pub async fn undo(
     status.completed_at = Some(Timestamp::now());
     status.blocked = String::new();
     status.message = format!(
-        "{} nodes are on flannel, as they were before. Calico's DaemonSet, its ClusterInformation and Tiers are not ours to \
-         delete",
+        "Nodes on flannel as before: {}. replumb does not delete Calico's DaemonSet, ClusterInformation and Tiers",
         snapshot.node_migrations.len()
     );
     context
@@ -184,8 +183,8 @@ pub async fn undo(
     Ok(())
 }
 
-/// Takes back what Calico was told of one node, its blocks of these ranges included; none where they are gone. Returns the names of blocks
-/// that hold addresses of others.
+/// Removes Calico's data of one node, including its blocks of these ranges (`None` if they are removed already). Returns the
+/// names of blocks that hold addresses of other owners.
 async fn forget_node(
     context: &Context,
     node: &Node,
@@ -193,7 +192,7 @@ async fn forget_node(
     ranges: Option<&BTreeSet<IpNet>>,
     known: &BTreeSet<String>,
 ) -> Result<Vec<String>, WriteError> {
-    // First: a node without it is prepared anew, whatever of the rest is gone by then.
+    // First: a node without the annotation is prepared again, whatever else has been removed by then.
     let mut change = before
         .and_then(|before| saved::annotations_change(node.annotations(), &before.annotations))
         .unwrap_or_default();
@@ -203,7 +202,7 @@ async fn forget_node(
     if !change.is_empty() {
         let api: Api<Node> = Api::all(context.client.clone());
         let change = json!({ "metadata": { "annotations": change } });
-        write::patch(&api, node, "taking Calico's annotations off", &change).await?;
+        write::patch(&api, node, "removing Calico's annotations from", &change).await?;
     }
     match ranges {
         Some(ranges) => node_objects::remove(context, &node.name_any(), ranges, known).await,
@@ -211,7 +210,7 @@ async fn forget_node(
     }
 }
 
-/// Whether flannel's `DaemonSet` still goes by the label of the Nodes.
+/// Whether flannel's `DaemonSet` still has the node selector.
 pub fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
     let set = daemon_set(
         cache,
@@ -225,7 +224,7 @@ pub fn selects_nodes(cache: &Cache, settings: &Settings) -> bool {
     })
 }
 
-/// Takes the node selector off flannel's `DaemonSet` and waits for its roll; `None` once every Ready node has the new pod.
+/// Removes the node selector of flannel's `DaemonSet` and waits for its rollout; `None` once every Ready node has the new pod.
 async fn deselect_nodes(
     context: &Context,
     cache: &Cache,
@@ -236,7 +235,7 @@ async fn deselect_nodes(
     let name = &settings.flannel_daemon_set_name.value;
     let Some(set) = daemon_set(cache, namespace, name) else {
         return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} is not there: flannel was removed from the cluster; apply its manifest again"
+            "DaemonSet {namespace}/{name} not found: flannel was removed from the cluster; apply its manifest again"
         )));
     };
     let read = facts::daemon_sets::daemon_set(&set);
@@ -247,7 +246,7 @@ async fn deselect_nodes(
         write::patch(&api, set.as_ref(), "removing the node selector of", &change).await?;
         crash_point::reach("DeselectNodes", Edge::Recorded, None).await;
         return Ok(Some(format!(
-            "DaemonSet {namespace}/{name} is rolled without its node selector"
+            "DaemonSet {namespace}/{name}: rollout without the node selector started"
         )));
     }
     Ok(rolled(&set, &snapshot.nodes))

@@ -1,4 +1,4 @@
-//! From stores to the view of one node that the decision is made on. Reads nothing but its arguments.
+//! View of one node for its decision, from the stores. Reads only its arguments.
 
 use api::names;
 use engine::drain;
@@ -16,7 +16,7 @@ use crate::facts;
 use crate::probe::probe_pod;
 use crate::snapshot::Snapshot;
 
-/// The view of one node; `None` when the Node or its `NodeMigration` is not there.
+/// The view of one node; `None` if the Node or its `NodeMigration` does not exist.
 pub fn view<'snapshot>(
     snapshot: &'snapshot Snapshot,
     settings: &Settings,
@@ -99,7 +99,7 @@ pub fn view<'snapshot>(
     })
 }
 
-/// What the Node's network label says.
+/// Value of the Node's network label.
 pub fn network_label(node: &Node) -> NetworkLabel {
     let label = node.labels().get(names::NODE_NETWORK_LABEL);
     NetworkLabel::read(label.map(String::as_str))

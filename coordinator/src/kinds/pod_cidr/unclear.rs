@@ -297,7 +297,7 @@ mod tests {
             "{told:?}"
         );
         assert!(
-            told[1].contains("100002 bytes in all") && told[1].len() < 300,
+            told[1].contains("100002 bytes in total") && told[1].len() < 300,
             "{told:?}"
         );
         assert!(

@@ -1,4 +1,4 @@
-//! The Nodes' network labels, compared with what is recorded of them.
+//! Network labels of Nodes, compared with the recorded ones.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use super::{Found, Mend};
 use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
 
-/// More writes than this are left to the next pass.
+/// Most writes of one pass; further writes are left to the next pass.
 const WRITES_AT_ONCE: usize = 100;
 
-/// Records the label of each node that none is recorded of: it was labelled while the migration was prepared, or by a tool whose
-/// half-done work is taken over.
+/// Records the label of each node without a record: the node was labelled during the preparation, or by a tool whose
+/// unfinished migration is taken over.
 pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
     let unrecorded = snapshot
         .node_migrations
@@ -39,7 +39,7 @@ pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
     }
 }
 
-/// Labels that say something else than what is recorded.
+/// Labels that differ from the record.
 pub(super) fn look(snapshot: &Snapshot) -> Vec<Found> {
     let nodes = snapshot.nodes.iter();
     nodes
@@ -56,7 +56,7 @@ fn of_node(node: &Arc<Node>, object: &NodeMigration) -> Option<Found> {
     )?;
     let name = &object.spec.node_name;
     let hint = match object.spec.finished_at {
-        Some(_) => format!(" (to take the node back, `kubectl replumb rollback {name}`)"),
+        Some(_) => format!(" (to roll the node back, run `kubectl replumb rollback {name}`)"),
         None => String::new(),
     };
     let label = api::names::NODE_NETWORK_LABEL;

@@ -1,4 +1,4 @@
-//! Writes again what somebody else changed, once it is announced.
+//! Restores announced changes by other writers.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -17,19 +17,19 @@ use crate::context::Context;
 use crate::drift::Restores;
 use crate::write::{self, WriteError};
 
-/// More writes than this are left to the next pass.
+/// Most writes of one pass; further writes are left to the next pass.
 const WRITES_AT_ONCE: usize = 100;
 
-/// What came of it.
+/// Result of the restore.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// Nodes whose label was not what was written: nothing else is decided of them in this pass.
+    /// Nodes whose label was changed: no other decision about them is made in this pass.
     pub nodes: BTreeSet<String>,
-    /// What the API server refused, each with its words.
+    /// Refusals of the API server, as messages.
     pub refused: Vec<String>,
 }
 
-/// Writes all of it again. What the API server refuses is an answer, and nothing else waits for it.
+/// Restores all changes. A refusal of the API server is reported, and does not block the others.
 pub async fn restore(
     context: &Context,
     restores: &mut Restores,
@@ -49,7 +49,7 @@ pub async fn restore(
         }
         written += 1;
         match mend(context, &found.mend).await {
-            // It changed again: the next look tells.
+            // It changed again: the next read finds that.
             Ok(()) | Err(WriteError::Conflict { .. }) => {}
             Err(
                 error @ WriteError::Api {
@@ -60,7 +60,7 @@ pub async fn restore(
                 let words = runtime::error::chain(&error);
                 restored
                     .refused
-                    .push(format!("{}; it cannot be written again: {words}", found.what));
+                    .push(format!("{}; restoring it failed: {words}", found.what));
             }
             Err(error @ (WriteError::Api { .. } | WriteError::Etcd(_))) => return Err(error),
         }
@@ -68,7 +68,7 @@ pub async fn restore(
     Ok(restored)
 }
 
-/// Which object is written; `None` when that is left to its owner.
+/// The object to be written; `None` if that is left to its owner.
 fn object(mend: &Mend) -> Option<String> {
     match mend {
         Mend::Label { node, .. } => Some(write::describe(node.as_ref())),
@@ -98,7 +98,7 @@ async fn mend(context: &Context, mend: &Mend) -> Result<(), WriteError> {
     }
 }
 
-/// Two caches may be of different age: what is recorded of the label is read again before the Node is written.
+/// Two caches may have different ages: the record of the label is read again before the Node is written.
 async fn restore_label(
     context: &Context,
     node: &Node,

@@ -1,4 +1,4 @@
-//! A node that does not take its first step is given back: it takes no other's place, and is tried again after a while.
+//! A node that does not take its first step is released: another node takes its place, and the node is retried later.
 
 use api::NodeMigration;
 use api::node_migration::NodeMigrationSpec;
@@ -13,15 +13,15 @@ use crate::summary::Held;
 use crate::tell::Tone;
 use crate::write::{WriteError, describe};
 
-/// What is tried again of a node that was given back: it rests under this name.
+/// Name of the obstacle for the first step of a released node.
 pub(super) fn first_step(node: &Node) -> String {
     format!("first step of {}", describe(node))
 }
 
 impl Round<'_> {
-    /// Gives a node back of which nothing but its cordon has changed: without the cordon, if it is ours. Where that cannot be lifted the
-    /// node is out of work, and keeps its place with the deadline of its stage. `draft` is what is about to be written. Returns what has to be
-    /// told.
+    /// Releases a node of which only the cordon has changed, and removes the cordon if it is the migration's. If that fails, the
+    /// node counts as unavailable, and keeps its place with the deadline of its stage. `draft` is the pending spec. Returns the
+    /// wait to report.
     pub(super) async fn give_back(
         &self,
         object: &NodeMigration,
@@ -44,7 +44,7 @@ impl Round<'_> {
                 return Ok(held);
             }
             let message = format!(
-                "{}. The node keeps its place, since its cordon cannot be lifted: {}",
+                "{}. The node keeps its place in the rollout, because its cordon cannot be removed: {}",
                 held.message,
                 error.words()
             );
@@ -55,7 +55,7 @@ impl Round<'_> {
         obstacles.rest(&key, &held, self.now);
         bring_to(self.context, object, &given_back(draft)).await?;
         let note = format!(
-            "node {} is given back and tried again: {}",
+            "node {}: released, will be retried: {}",
             view.name, held.message
         );
         self.context
@@ -66,7 +66,7 @@ impl Round<'_> {
     }
 }
 
-/// The spec as it was before the node was taken into work; on the way there the node comes after all others.
+/// The spec before the node was admitted; on the way forward the node then comes after all others.
 fn given_back(spec: NodeMigrationSpec) -> NodeMigrationSpec {
     let spec = NodeMigrationSpec { step: None, ..spec };
     if spec.returning {

@@ -1,4 +1,4 @@
-//! In place, once every node is on Calico: pods from before live on beside Calico's, or are restarted.
+//! In place, once every node is on Calico: legacy pods stay beside Calico's pods, or are restarted.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::summary::Held;
 use crate::traffic::is_traffic_pod;
 use crate::write::{self, WriteError};
 
-/// Whether the pods from before are to be restarted now.
+/// Whether legacy pods are to be restarted now.
 pub(super) fn restarts(migration: &Migration, kind: &FlannelToCalico) -> bool {
     kind.strategy == Strategy::InPlace
         && kind.legacy_pods == LegacyPods::Restart
         && migration.spec.desired == Desired::Run
 }
 
-/// Evicts pods from before, on as many nodes at a time as may be out of work. Returns what has to be said: of the first
-/// node that is held up, or else of the first in work.
+/// Evicts legacy pods, on at most as many nodes at a time as may be unavailable. Returns the wait to report: of the first
+/// node that needs the user, or else of the first node in progress.
 pub(super) async fn restart_pods(
     round: &Round<'_>,
     memory: &mut Memory,
@@ -45,9 +45,9 @@ pub(super) async fn restart_pods(
         ..
     } = *round;
     let limit = rules(migration).max_unavailable.resolve(order.len());
-    let (mut held, mut out_of_work) = (Vec::new(), 0);
+    let (mut held, mut unavailable) = (Vec::new(), 0);
     for node in order {
-        if out_of_work >= limit {
+        if unavailable >= limit {
             break;
         }
         let name = migration.name_any();
@@ -62,11 +62,11 @@ pub(super) async fn restart_pods(
         }
         let in_work = Wait {
             reason: WaitReason::PodsTerminating,
-            message: format!("{} pods from before leave node {node}", view.legacy_pods.len()),
+            message: format!("node {node}: legacy pods to evict: {}", view.legacy_pods.len()),
             until: None,
         };
         let decision = restart(&view, policy, now);
-        out_of_work += usize::from(is_out_of_work(&view, decision.as_ref(), policy, now));
+        unavailable += usize::from(is_unavailable(&view, decision.as_ref(), policy, now));
         match decision {
             Some(Decision::Run(step)) => {
                 let mut spec = object.spec.clone();
@@ -97,9 +97,9 @@ pub(super) async fn restart_pods(
     Ok((!held.is_empty()).then(|| held.swap_remove(first)))
 }
 
-/// Whether pods from before leave this node now. Where each that is left is refused, or has had the time of a drain, none does: one budget, or one
-/// grace period without an end, keeps no pod of other nodes.
-fn is_out_of_work(
+/// Whether legacy pods leave this node now. A node does not count if each remaining one is refused, or has exceeded the time of a
+/// drain: one budget, or one endless grace period, does not delay pods of other nodes.
+fn is_unavailable(
     view: &NodeView<'_>,
     decision: Option<&Decision<NodeStep>>,
     policy: &Policy,
@@ -113,14 +113,14 @@ fn is_out_of_work(
     let is_in_work = match decision {
         Some(Decision::Run(_)) => true,
         Some(Decision::Wait(_) | Decision::Halt(_) | Decision::Settled) => false,
-        // The API has forgotten them, and the agent still sees one.
+        // The API server has deleted them, and the agent still reports one.
         None => terminating.is_empty() && view.legacy_pods.iter().any(|pod| pod.attached),
     };
     is_in_work || terminating.iter().any(is_leaving)
 }
 
-/// Every node is done. In place the old network's objects stay as long as a pod of it lives: they cost nothing, and
-/// they are the way back.
+/// Ends the rollout when every node is finished. In place, the old network's objects stay while a legacy pod lives: they cost
+/// nothing, and a rollback needs them.
 pub(super) fn finish_or_stay(
     snapshot: &Snapshot,
     namespace: &str,
@@ -133,7 +133,7 @@ pub(super) fn finish_or_stay(
         .iter()
         .filter(|(node, _)| snapshot.nodes.contains_key(*node))
         .filter_map(|(node, object)| {
-            // An agent that has not reported is not taken for one that has nothing to report.
+            // An agent without a report does not count as one without legacy pods.
             let report = object.status.clone().unwrap_or_default();
             let pods = report.facts.iter().flat_map(|facts| &facts.legacy_pods);
             let pods = pods
@@ -145,7 +145,7 @@ pub(super) fn finish_or_stay(
         .collect();
     if strategy == Strategy::Drain || mixed.is_empty() {
         status.phase = MigrationPhase::Finishing;
-        "every node is on Calico; the old network's objects are removed".clone_into(&mut status.message);
+        "every node is on Calico; removing flannel's objects".clone_into(&mut status.message);
         return;
     }
     status.phase = MigrationPhase::Mixed;
@@ -156,8 +156,8 @@ pub(super) fn finish_or_stay(
     }
     status.blocked = String::new();
     status.message = format!(
-        "every node is on Calico. {} pods from before live on {} nodes and keep their addresses; each node is cleaned \
-         up when its last one has gone",
+        "every node is on Calico. Legacy pods that keep their addresses: {} (nodes: {}). A node is cleaned up once its last \
+         legacy pod is gone",
         mixed.iter().map(|(_, pods)| pods).sum::<usize>(),
         mixed.len()
     );

@@ -1,4 +1,4 @@
-//! Makes the change that was decided for a node.
+//! Performs the decided change of a node.
 
 use std::sync::Arc;
 
@@ -27,22 +27,22 @@ use crate::steps::finish_stage;
 use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
-/// What changes to one node are made with.
+/// Context of changes to one node.
 pub(super) struct Act<'pass> {
     pub context: &'pass Context,
     pub memory: &'pass mut Memory,
     pub migration: &'pass Migration,
     pub settings: &'pass Settings,
     pub node: &'pass Node,
-    /// What is written on: as it was last seen, or written.
+    /// The object as last read or written.
     pub object: Arc<NodeMigration>,
     pub policy: &'pass Policy,
     pub now: Timestamp,
 }
 
 impl Act<'_> {
-    /// Makes the change, if one was decided. A write that an object of Calico's is in the way of is a wait of the node like
-    /// any other, with its deadline; returns what it comes to.
+    /// Performs the change, if one was decided. A conflicting object of Calico becomes a wait of the node, with the deadline of
+    /// its stage; returns the resulting decision.
     pub(super) async fn decided(
         &mut self,
         view: &NodeView<'_>,
@@ -66,7 +66,7 @@ impl Act<'_> {
         Ok(decision)
     }
 
-    /// Makes one change. Idempotent: a crash before the spec is written repeats it.
+    /// Performs one change. Idempotent: after a crash before the write of the spec it is repeated.
     pub(super) async fn perform(
         &mut self,
         step: &NodeStep,
@@ -85,7 +85,7 @@ impl Act<'_> {
         Ok(outcome)
     }
 
-    /// Records which value is about to be written: whatever else a label says is somebody else's word.
+    /// Records the value that is about to be written: any other value of the label comes from another writer.
     async fn announce_label(
         &mut self,
         value: &'static str,
@@ -97,8 +97,8 @@ impl Act<'_> {
             ..self.object.spec.clone()
         };
         let api: Api<NodeMigration> = Api::all(self.context.client.clone());
-        let (read, is) = (self.object.as_ref(), &self.object.spec);
-        if let Some(metadata) = write::patch_spec(&api, read, is, &announced).await? {
+        let (read, current) = (self.object.as_ref(), &self.object.spec);
+        if let Some(metadata) = write::patch_spec(&api, read, current, &announced).await? {
             self.object = Arc::new(NodeMigration {
                 metadata,
                 spec: announced,
@@ -166,7 +166,7 @@ impl Act<'_> {
                     returned_at: Some(now),
                     ..spec.clone()
                 };
-                let note = format!("node {name} is back on flannel, as it was before");
+                let note = format!("node {name}: back on flannel, in its previous state");
                 context.teller.node(node, Tone::Normal, "Returned", &note).await;
             }
             NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
@@ -184,7 +184,7 @@ impl Act<'_> {
                         node,
                         Tone::Normal,
                         "Migrated",
-                        &format!("node {name} is on Calico"),
+                        &format!("node {name}: on Calico"),
                     )
                     .await;
             }

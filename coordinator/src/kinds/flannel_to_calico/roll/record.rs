@@ -1,4 +1,4 @@
-//! What a node does now, told in its NodeMigration, in Events and in metrics.
+//! Current action of a node, reported in its NodeMigration, in Events and in metrics.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
 use crate::tell::Tone;
 
-/// Writes what the node does now into its spec; a stage that is over goes to the history. A wait that may be over in a moment is not
+/// Writes the current stage of the node to its spec; a finished stage is added to the history. A short wait is not
 /// written yet.
 pub(super) fn record(
     context: &Context,
@@ -39,14 +39,14 @@ pub(super) fn record(
         Decision::Run(_) | Decision::Settled | Decision::Wait(_) => (String::new(), String::new(), false),
         Decision::Halt(halt) => (halt.reason.as_str().to_owned(), halt.message.clone(), true),
     };
-    // An eviction that is under way keeps the words of the last refusal: they say who blocks.
+    // A repeated eviction keeps the message of the last refusal, which names the blocker.
     if !matches!(decision, Decision::Run(NodeStep::Evict(_))) {
         step.reason = reason;
         step.message = message;
         bounds::cut_to(&mut step.message, bounds::MESSAGE);
     }
     step.halted = halted;
-    // The clock was set back: the time of the stage begins anew, and does not wait for the clock to be there again.
+    // After the clock was set back, the time of the stage restarts instead of waiting for the clock to catch up.
     step.since = step.since.min(now);
     step.patience = stage.patience(policy).map(|seconds| Patience {
         seconds,
@@ -55,7 +55,7 @@ pub(super) fn record(
     spec.step = Some(step);
 }
 
-/// Tells what the node waits for, as far as it is written in the spec, and why it halts.
+/// Records an Event for the node's wait, if its spec has it, and for its halt.
 pub(super) async fn tell(
     context: &Context,
     node: &Node,
@@ -80,14 +80,14 @@ pub(super) async fn tell(
     }
 }
 
-/// Whether the wait is what the spec says.
+/// Whether the spec has this wait.
 pub(super) fn is_written(wait: &Wait, spec: &NodeMigrationSpec) -> bool {
     spec.step
         .as_ref()
         .is_some_and(|step| step.reason == wait.reason.as_str())
 }
 
-/// Nodes by where they stand, for the metrics.
+/// Counts nodes by stage for the metrics.
 pub(super) fn count_nodes(context: &Context, snapshot: &Snapshot) {
     let mut by_stage: BTreeMap<&str, i64> = Stage::ALL.iter().map(|stage| (stage.as_str(), 0)).collect();
     by_stage.extend([("Waiting", 0), ("Skipped", 0), ("Done", 0)]);

@@ -1,4 +1,4 @@
-//! One look at each node that is in work or done, and its next step.
+//! One round over the nodes that are in progress or finished, with the next step of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::snapshot::Snapshot;
 use crate::summary::Held;
 use crate::write::{WriteError, describe};
 
-/// What every node in work, or done, is looked at with.
+/// Context of a round.
 pub(super) struct Round<'pass> {
     pub(super) context: &'pass Context,
     pub(super) migration: &'pass Migration,
@@ -43,17 +43,17 @@ pub(super) struct Round<'pass> {
     pub(super) now: Timestamp,
 }
 
-/// What became of the nodes that were looked at.
+/// Result of a round.
 #[derive(Default)]
 pub(super) struct Worked {
-    /// Why each of these does not go on.
+    /// Why each of these nodes does not progress.
     pub(super) waits: BTreeMap<String, Held>,
-    /// Those that are done, and of which Calico's objects do not say yet what they have to say.
+    /// Finished nodes whose objects of Calico are not up to date yet.
     pub(super) blocked: BTreeMap<String, String>,
 }
 
 impl Round<'_> {
-    /// Takes the next step of each of these nodes that was ever taken into work.
+    /// Takes the next step of each of these nodes that was ever admitted.
     pub(super) async fn work(
         &self,
         memory: &mut Memory,
@@ -61,7 +61,7 @@ impl Round<'_> {
         nodes: impl Iterator<Item = &String>,
     ) -> Result<Worked, WriteError> {
         let mut worked = Worked::default();
-        // As they are now: an eviction below adds to them.
+        // A copy: an eviction below adds to them.
         let refusals = memory.refusals.clone();
         for node in nodes {
             let (Some(object), Some(node_object)) = (
@@ -70,12 +70,12 @@ impl Round<'_> {
             ) else {
                 continue;
             };
-            // Most nodes wait: nothing is made for them.
+            // Most nodes wait: no view is built for them.
             if !object.spec.admitted && !object.spec.skipped {
                 continue;
             }
             if !object.spec.admitted || object.spec.finished_at.is_some() {
-                self.lift_what_was_left(node_object).await?;
+                self.remove_leftover_cordon(node_object).await?;
             }
             if !object.spec.admitted {
                 continue;
@@ -114,7 +114,7 @@ impl Round<'_> {
             let draft = drafts.take(object);
             let obstacles = &self.context.obstacles;
             obstacles.is_at(Some(&describe(node_object.as_ref())));
-            let looked = work_on(&mut act, &view, NodeMigrationSpec::clone(&draft)).await;
+            let result = work_on(&mut act, &view, NodeMigrationSpec::clone(&draft)).await;
             obstacles.is_at(None);
             let object = act.object;
             // A label is announced before it is written.
@@ -122,12 +122,12 @@ impl Round<'_> {
                 label: object.spec.label.clone(),
                 ..NodeMigrationSpec::clone(&draft)
             };
-            match looked {
-                Ok(Looked::Held(held)) => worked.waits.extend(held.map(|held| (node.clone(), held))),
-                Ok(Looked::Blocked(message)) => {
+            match result {
+                Ok(StepResult::Held(held)) => worked.waits.extend(held.map(|held| (node.clone(), held))),
+                Ok(StepResult::Blocked(message)) => {
                     worked.blocked.insert(node.clone(), message);
                 }
-                Ok(Looked::GivenBack(held)) => {
+                Ok(StepResult::GivenBack(held)) => {
                     let held = self.give_back(&object, draft(), &view, held).await?;
                     worked.waits.insert(node.clone(), held);
                 }
@@ -156,8 +156,8 @@ impl Round<'_> {
         Ok(worked)
     }
 
-    /// A node that is not in work has no cordon of ours, but one that was made although its answer never came.
-    async fn lift_what_was_left(&self, node: &Node) -> Result<(), WriteError> {
+    /// Removes the cordon of a node that is not in progress: its earlier write may have succeeded without an answer.
+    async fn remove_leftover_cordon(&self, node: &Node) -> Result<(), WriteError> {
         if cordon::is_by(node, &self.migration.name_any()) {
             let lift = cordon::uncordon(self.context, self.migration, node);
             self.context.obstacles.attempt(&describe(node), lift).await?;
@@ -165,7 +165,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Writes down that the API server refuses a write of this node: a wait like any other, with the deadline of its stage.
+    /// Records that the API server refuses a write of this node: a wait with the deadline of its stage.
     pub(super) async fn refused(
         &self,
         object: &NodeMigration,
@@ -179,28 +179,28 @@ impl Round<'_> {
         if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
             tell(self.context, node, &decision, &spec).await;
         }
-        // Where this one is refused, too, the status of the Migration says so.
+        // If this write is refused, too, the status of the Migration reports it.
         bring_to(self.context, object, &spec).await?;
         Ok(Held::of(&decision).unwrap_or_else(|| Held::waiting(&refusal(String::new()))))
     }
 }
 
-/// What became of one look at a node.
-enum Looked {
-    /// Why it does not go on, if it does not.
+/// Result of one step of a node.
+enum StepResult {
+    /// Why it does not progress, or `None`.
     Held(Option<Held>),
-    /// It is done, and Calico's objects do not say yet what they have to say of it.
+    /// The node is finished, and its objects of Calico are not up to date yet.
     Blocked(String),
-    /// Nothing of it has changed but its cordon, and its agent or a pod lets nothing else be done.
+    /// Only its cordon has changed, and its agent or a pod blocks every other change.
     GivenBack(Held),
 }
 
-/// The next step of one node, or what a node that is done needs still. `spec` is the draft of what is written.
+/// Takes the next step of one node, or the upkeep of a finished one. `spec` is the pending draft.
 async fn work_on(
     act: &mut Act<'_>,
     view: &NodeView<'_>,
     mut spec: NodeMigrationSpec,
-) -> Result<Looked, WriteError> {
+) -> Result<StepResult, WriteError> {
     settle_label(&mut spec, &view.network);
     if let Some(step) = &mut spec.step {
         step.since = act.memory.clock.since(step.since);
@@ -211,21 +211,21 @@ async fn work_on(
         (Some(step), Some(_)) => match act.perform(&step, &mut spec).await? {
             Outcome::Written => {
                 made = Some(step.name());
-                Looked::Held(None)
+                StepResult::Held(None)
             }
-            Outcome::Blocked(message) => Looked::Blocked(message),
+            Outcome::Blocked(message) => StepResult::Blocked(message),
         },
         (Some(step), None) => {
             let stage = view.stage.map_or(Stage::Import, |(stage, _)| stage);
             let decision = act.decided(view, stage, Decision::Run(step), &mut spec).await?;
             made = name_of(&decision);
-            Looked::Held(told(&decision, &spec))
+            StepResult::Held(hold_in_spec(&decision, &spec))
         }
-        (None, Some(_)) => Looked::Held(None),
+        (None, Some(_)) => StepResult::Held(None),
         (None, None) => {
             let next = decide(view, act.policy, act.now);
             if let Some((reason, words)) = given_back(view, act.policy, &next.decision) {
-                return Ok(Looked::GivenBack(Held {
+                return Ok(StepResult::GivenBack(Held {
                     reason,
                     message: words.to_owned(),
                     needs_a_person: true,
@@ -242,10 +242,10 @@ async fn work_on(
             tell(act.context, act.node, &next.decision, &spec).await;
             let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
             made = name_of(&decision);
-            Looked::Held(told(&decision, &spec).or_else(|| refused_still(&decision, &spec)))
+            StepResult::Held(hold_in_spec(&decision, &spec).or_else(|| previous_refusal(&decision, &spec)))
         }
     };
-    // A label is announced in between.
+    // The label may have been announced in between.
     write_spec(act.context, &act.object, &spec).await?;
     if let Some(step) = made {
         crash_point::reach(step, Edge::Recorded, Some(&spec.node_name)).await;
@@ -253,7 +253,7 @@ async fn work_on(
     Ok(worked)
 }
 
-/// A label that was announced and is there was written, whatever came in between.
+/// Marks an announced label as written if the Node has it, independent of errors in between.
 fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
     if spec.label.next.is_some() && spec.label.next.as_deref() == label.value() {
         spec.label = LabelRecord {
@@ -263,16 +263,16 @@ fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
     }
 }
 
-/// Why a node with this decision does not go on, as far as it is written in its spec.
-fn told(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
+/// Why a node with this decision does not progress, if its spec has that.
+fn hold_in_spec(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
     match decision {
         Decision::Wait(wait) if !is_written(wait, spec) => None,
         Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => Held::of(decision),
     }
 }
 
-/// Why an eviction that is under way again was refused before: the words stay until it is answered.
-fn refused_still(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
+/// The previous refusal of a repeated eviction: the message stays until the API server answers.
+fn previous_refusal(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
     let step = spec.step.as_ref().filter(|step| !step.reason.is_empty())?;
     let reason = WaitReason::read(&step.reason)?;
     let is_eviction = matches!(decision, Decision::Run(NodeStep::Evict(_)));
@@ -285,7 +285,7 @@ fn refused_still(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Opt
     })
 }
 
-/// The step that was made, if one was.
+/// The name of the step that was performed.
 fn name_of(decision: &Decision<NodeStep>) -> Option<&'static str> {
     match decision {
         Decision::Run(step) => Some(step.name()),

@@ -1,4 +1,4 @@
-//! Where each node stands in the rollout.
+//! State of each node in the rollout.
 
 use api::Migration;
 use api::migration::Desired;
@@ -14,7 +14,7 @@ use crate::snapshot::Snapshot;
 use crate::write::describe;
 use crate::{cordon, facts};
 
-/// Every node in its order.
+/// Every node in the order of the rollout.
 pub(super) fn seats<'order>(
     context: &Context,
     snapshot: &Snapshot,
@@ -38,14 +38,14 @@ pub(super) fn seats<'order>(
                 (None, true, _) if spec.step.as_ref().is_some_and(|step| step.halted) => Standing::Halted,
                 (None, true, _) if spec.returning => Standing::Returning,
                 (None, true, _) => Standing::Working,
-                // Its NodeMigration was deleted in the middle, and is made again.
+                // Its NodeMigration was deleted halfway, and is created again.
                 (None, false, _) if has_our_cordon && !on_old => Standing::Working,
                 (None, false, _) if fallen => Standing::Fallen,
                 (None, false, _) if kept => Standing::Kept,
                 (None, false, true) => Standing::Skipped,
                 (None, false, false) => Standing::Waiting,
             };
-            // A node that Calico does not know yet (it joined a moment ago) cannot start either.
+            // A node without objects of Calico (it joined a moment ago) cannot start either.
             let starts = matches!(standing, Standing::Waiting | Standing::Skipped)
                 && migration.spec.desired != Desired::Rollback;
             let prepared = !starts || node_objects::is_prepared(node, migration);
@@ -53,7 +53,7 @@ pub(super) fn seats<'order>(
                 standing,
                 Standing::Working | Standing::Halted | Standing::Returning
             );
-            // One whose cordon of ours is still there is out of work.
+            // A node with a leftover cordon of the migration is unavailable.
             let is_lifted = in_work || !has_our_cordon;
             let mut seat = Seat {
                 name,
@@ -67,7 +67,7 @@ pub(super) fn seats<'order>(
             seat.rests = (starts || turns) && {
                 let obstacles = &context.obstacles;
                 let rests = obstacles.holds(&first_step(node), now).is_some();
-                // What takes it into work, or turns it around, is written there.
+                // Admission and change of direction are written to this object.
                 let record = describe(object.as_ref());
                 rests || (obstacles.is_held(&record, now) && obstacles.holds(&record, now).is_some())
             };

@@ -1,4 +1,4 @@
-//! Nodes that go back to flannel: which of them turn around, and what follows the last.
+//! Nodes that go back to flannel: their change of direction, and the rollback after the last one.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::summary::Held;
 use crate::tell::Tone;
 use crate::write::{WriteError, describe};
 
-/// Which nodes are to go back, by the Migration's spec; `None` when none is.
+/// The nodes to roll back, from the Migration's spec; `None` if there are none.
 pub(super) fn wanted(migration: &Migration) -> Option<Back> {
     let spec = &migration.spec;
     match spec.desired {
@@ -39,13 +39,13 @@ pub(super) fn wanted(migration: &Migration) -> Option<Back> {
     }
 }
 
-/// Whether every node is on Calico and is to stay there.
+/// Whether every node is on Calico and stays there.
 pub(super) fn all_are_there(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
-    let done = |seat: &Seat<'_>| matches!(seat.standing, Standing::Done(_));
-    !seats.is_empty() && seats.iter().all(done) && !goes_back(back, seats)
+    let is_done = |seat: &Seat<'_>| matches!(seat.standing, Standing::Done(_));
+    !seats.is_empty() && seats.iter().all(is_done) && !goes_back(back, seats)
 }
 
-/// Whether a node is to go back that is done: then not every node is at its end.
+/// Whether a finished node is to be rolled back: then the rollout is not at its end.
 fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
     match back {
         None | Some(Back::InWork) => false,
@@ -54,7 +54,8 @@ fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
     }
 }
 
-/// Turns around who fell back and who is to go back, as many as may be. Returns who turned in this pass, and why no more.
+/// Turns around nodes that fell back and nodes to be rolled back, within the limit. Returns the nodes turned in this pass, and
+/// the reason for the limit.
 pub(super) async fn turn_around<'node>(
     context: &Context,
     migration: &Migration,
@@ -77,8 +78,8 @@ pub(super) async fn turn_around<'node>(
     Ok((turned, held))
 }
 
-/// Turns these around, and names those that were not on their way back yet. What was recorded of the way there stays in
-/// the history.
+/// Turns these nodes around, and returns those that were going forward before. The history keeps the stages of the way
+/// forward.
 async fn turn_back<'node>(
     context: &Context,
     snapshot: &Snapshot,
@@ -98,7 +99,7 @@ async fn turn_back<'node>(
     Ok(turned)
 }
 
-/// Turns those around whose agents have put the old network back by themselves: everything else of the node follows.
+/// Turns around nodes whose agents have restored the old network on their own; the remaining objects of the node follow.
 async fn turn_fallen<'node>(
     context: &Context,
     migration: &Migration,
@@ -139,15 +140,15 @@ async fn turn_fallen<'node>(
     Ok(turned)
 }
 
-/// Whether the node fell back, and nobody has said since that it should go there again. Any other time is a new word: whose
-/// clock it was does not matter.
+/// Whether the node fell back, and the user has not resumed the rollout since. Any different time counts as a new request, from
+/// any clock.
 pub(super) fn has_fallen(spec: &NodeMigrationSpec, migration: &Migration) -> bool {
     spec.fell_back
         .as_ref()
         .is_some_and(|fell| fell.resumed_at == migration.spec.resumed_at)
 }
 
-/// What a person has to know of those that fell back.
+/// Halts for nodes that fell back, for the user.
 pub(super) fn fallen<'node>(
     snapshot: &Snapshot,
     seats: &[Seat<'node>],
@@ -160,8 +161,8 @@ pub(super) fn fallen<'node>(
             let halt = Halt {
                 reason: HaltReason::FellBack,
                 message: format!(
-                    "the agent of node {} put the old network back by itself before {:.0}: {}. The node works as before. Mend \
-                     what was in the way, then `kubectl replumb resume`",
+                    "node {}: its agent restored the old network on its own before {:.0}: {}. The node works as before. Fix \
+                     the cause, then run `kubectl replumb resume`",
                     seat.name, fell.at, fell.why
                 ),
             };
@@ -169,7 +170,7 @@ pub(super) fn fallen<'node>(
         })
 }
 
-/// Writes down that the node goes back. Says whether it was written: what cannot be written keeps no other node from it.
+/// Records the change of direction of a node. Returns whether it was written: a failed write does not block other nodes.
 async fn turn(
     context: &Context,
     object: &Arc<NodeMigration>,
@@ -180,7 +181,7 @@ async fn turn(
     let mut spec = drafts.take(object).into_owned();
     let mut stage = step_now(Stage::StopCalico.as_str(), now);
     if let Some(step) = spec.step.take() {
-        // Until the next write the agent goes by it: without it the host would wait for ever.
+            // The agent uses the old limit until the next write: without it the host would wait without end.
         stage.patience.clone_from(&step.patience);
         finish_stage(context, &mut spec, step, now);
     }
@@ -202,7 +203,7 @@ async fn turn(
     Ok(written.is_some())
 }
 
-/// The whole migration is taken back: once no node is in work or on Calico, what was written for the cluster goes.
+/// Rolls the whole migration back: once no node is in progress or on Calico, cluster-wide objects are restored.
 pub(super) async fn rolling_back(
     context: &Context,
     cache: &Cache,
@@ -215,7 +216,7 @@ pub(super) async fn rolling_back(
     if status.phase == MigrationPhase::Rolling {
         status.phase = MigrationPhase::RollingBack;
     }
-    // Done is who is back.
+    // Nodes that are back count as done.
     let back = seats.iter().filter(|seat| is_back(seat)).count();
     status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
     status.progress.text = format!("{back}/{}", seats.len());
