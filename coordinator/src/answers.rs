@@ -23,7 +23,7 @@ const RESTARTS: u32 = 3;
 /// The object of this name; `None` where there is none.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn get_opt<K: Resource + Clone + DeserializeOwned>(
     api: &Api<K>,
     name: &str,
@@ -35,7 +35,7 @@ pub async fn get_opt<K: Resource + Clone + DeserializeOwned>(
 /// Patches the object of this name; returns the patched object.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn patch<K: Resource + Clone + DeserializeOwned>(
     api: &Api<K>,
     name: &str,
@@ -49,7 +49,7 @@ pub async fn patch<K: Resource + Clone + DeserializeOwned>(
 /// Patches the status of the object of this name.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn patch_status<K: Resource + Clone + DeserializeOwned>(
     api: &Api<K>,
     name: &str,
@@ -63,7 +63,7 @@ pub async fn patch_status<K: Resource + Clone + DeserializeOwned>(
 /// Deletes the object of this name. The object in the answer is ignored.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn delete<K>(api: &Api<K>, name: &str, parameters: &DeleteParams) -> Result<(), Error>
 where
     K: Clone + DeserializeOwned + Debug,
@@ -77,7 +77,7 @@ where
 /// The metadata of the object of this name; `None` where there is none.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn get_metadata_opt<K: Resource + Clone>(
     api: &Api<K>,
     name: &str,
@@ -89,7 +89,7 @@ pub async fn get_metadata_opt<K: Resource + Clone>(
 /// Patches the object of this name; returns its metadata after the patch.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn patch_metadata<K: Resource + Clone>(
     api: &Api<K>,
     name: &str,
@@ -131,7 +131,7 @@ async fn ask<K: Resource + Clone, T: DeserializeOwned>(
 /// memory limit.
 ///
 /// # Errors
-/// Those of the API server.
+/// Errors of the API server.
 pub async fn pages<K, T>(
     api: &Api<K>,
     asked: ListParams,

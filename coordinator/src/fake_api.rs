@@ -764,7 +764,7 @@ fn is_collection(path: &str) -> bool {
     PLURALS.iter().any(|plural| path.ends_with(plural))
 }
 
-/// A Service of type ExternalName loses its addresses.
+/// A Service of type `ExternalName` loses its addresses.
 fn give_up_addresses(path: &str, object: &mut Value) {
     let is_service = path.starts_with("/api/v1/namespaces/") && path.contains("/services/");
     if is_service && object["spec"]["type"] == "ExternalName" {

@@ -402,7 +402,7 @@ mod tests {
         assert!(read.annotations.contains_key("argocd.argoproj.io/tracking-id"));
         assert_eq!((read.desired, read.ready, read.on_delete), (3, 2, true));
         assert_eq!(read.node_selector[names::NODE_NETWORK_LABEL], "calico");
-        // It cannot pass for another DaemonSet.
+        // Such a DaemonSet cannot pass for another one.
         assert_eq!(read.containers, []);
     }
 

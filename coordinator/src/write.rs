@@ -23,7 +23,7 @@ pub enum WriteError {
     /// The object changed since the decision. The next pass decides again.
     #[error("{attempt} {object}: the object changed since it was read")]
     Conflict {
-        /// What was attempted.
+        /// The attempt.
         attempt: String,
         /// The object.
         object: String,
@@ -31,7 +31,7 @@ pub enum WriteError {
     /// The API server refused, or did not answer.
     #[error("{attempt} {object}")]
     Api {
-        /// What was attempted.
+        /// The attempt.
         attempt: String,
         /// The object.
         object: String,

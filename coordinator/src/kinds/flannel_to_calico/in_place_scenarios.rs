@@ -36,7 +36,7 @@ fn leftover_address(node: &str) -> String {
     format!("10.244.{}.30", number_of(node))
 }
 
-/// That entry as the agent reports it.
+/// The leftover entry as the agent reports it.
 fn leftover_pod(api: &FakeApi, node: &str) -> Option<LegacyPod> {
     api.get(&leftover(node)).map(|_| LegacyPod {
         namespace: "default".to_owned(),

@@ -219,7 +219,7 @@ async fn restore(context: &Context, kind: Kind, before: &Value, ours: &[&str]) -
     let others = found
         .as_object()
         .is_some_and(|fields| fields.iter().any(|(field, value)| is_others(field, value)));
-    // It did not exist, and no other writer has added a field since.
+    // The object did not exist, and no other writer has added a field since.
     if before.is_null() && !others {
         return kind.delete(&context.client, objects::DEFAULT).await;
     }

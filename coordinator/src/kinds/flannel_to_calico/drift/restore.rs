@@ -48,8 +48,8 @@ pub async fn restore(
             continue;
         }
         written += 1;
-        match mend(context, &found.mend).await {
-            // It changed again: the next read finds that.
+        match restore_one(context, &found.mend).await {
+            // The object changed again: the next read finds that.
             Ok(()) | Err(WriteError::Conflict { .. }) => {}
             Err(
                 error @ WriteError::Api {
@@ -79,7 +79,7 @@ fn object(mend: &Mend) -> Option<String> {
     }
 }
 
-async fn mend(context: &Context, mend: &Mend) -> Result<(), WriteError> {
+async fn restore_one(context: &Context, mend: &Mend) -> Result<(), WriteError> {
     match mend {
         Mend::Label { node, record, needed } => restore_label(context, node, record, needed).await,
         Mend::Selector { set, network } => {
