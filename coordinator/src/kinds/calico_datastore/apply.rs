@@ -1,4 +1,4 @@
-//! One step of a conversion in a cluster. Each is idempotent, and each write carries the version that was read.
+//! One step of a conversion in a cluster. Each step is idempotent, and each write has the version that was read.
 
 use api::migration::{CalicoDatastoreStatus, TurnedBack};
 use calico_datastore::cluster::calico::Calico;
@@ -21,14 +21,14 @@ use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::WriteError;
 
-/// Keys of one transaction; etcd takes 128 changes, and as many conditions, by default.
+/// Keys of one transaction: etcd accepts 128 changes, and as many conditions, by default.
 const BATCH: usize = 100;
 
-/// What a step has come to.
+/// Outcome of a step.
 pub(super) enum Made {
-    /// It was made; what was done, for people.
+    /// The step is done; the text for the status.
     Done(String),
-    /// It could not be made yet.
+    /// The step has to wait.
     Waits(Wait),
 }
 
@@ -43,7 +43,7 @@ impl Made {
 }
 
 impl Pass<'_> {
-    /// Makes a step that is about the stores alone, and needs nothing of the cluster.
+    /// Runs a step that needs only the stores, and nothing from the cluster.
     pub(super) async fn make_on_stores(
         &self,
         step: &Step,
@@ -57,18 +57,18 @@ impl Pass<'_> {
                     at: self.now,
                     why: why.clone(),
                 });
-                // Not in the next pass: the API server may be away by then.
+                // Not in the next pass: the API server may be unreachable by then.
                 let begun = self
                     .begin(StoreWork::TakeBack { nodes_of_v3: true }, known, memory)
                     .await;
                 match begun {
-                    Made::Done(_) => Made::Done(format!("{why}: everything is taken back")),
+                    Made::Done(_) => Made::Done(format!("{why}: rolling everything back")),
                     waits @ Made::Waits(_) => waits,
                 }
             }
             Step::StopWork => {
                 memory.calico_datastore.worker.stop();
-                Made::Done("what was done on the stores is stopped".to_owned())
+                Made::Done("the work on the stores is stopped".to_owned())
             }
             Step::Work(work) => self.begin(*work, known, memory).await,
             Step::BackUp
@@ -84,7 +84,7 @@ impl Pass<'_> {
         made
     }
 
-    /// Makes the step, and says for people what was done. [`Step::Finish`] is not made here.
+    /// Runs the step, and describes it for the status. [`Step::Finish`] is not run here.
     pub(super) async fn make(
         &self,
         step: &Step,
@@ -103,14 +103,14 @@ impl Pass<'_> {
                 let change = json!({ "spec": { "replicas": 0 } });
                 self.write(observed.controllers.as_ref(), change).await?;
                 Made::Done(
-                    "calico-kube-controllers is stopped: policies that change take no effect until it is back".to_owned(),
+                    "calico-kube-controllers is scaled to 0: changed policies have no effect until it runs again".to_owned(),
                 )
             }
             Step::WriteConfiguration(calico) => {
                 self.write_configuration(*calico, observed.configuration.as_ref())
                     .await?;
                 Made::Done(format!(
-                    "the ConfigMap says what it says for Calico {}",
+                    "the ConfigMap has the data of Calico {}",
                     calico.as_str()
                 ))
             }
@@ -118,7 +118,7 @@ impl Pass<'_> {
                 let change = held(self.saved, &observed.daemon_set, *calico);
                 self.write(Some(&observed.daemon_set), change).await?;
                 Made::Done(format!(
-                    "the DaemonSet of calico-node makes pods of Calico {}, node by node",
+                    "the DaemonSet of calico-node has the template of Calico {}: pods restart node by node",
                     calico.as_str()
                 ))
             }
@@ -126,7 +126,7 @@ impl Pass<'_> {
                 self.write_controllers(*calico, observed.controllers.as_ref())
                     .await?;
                 Made::Done(format!(
-                    "calico-kube-controllers is that of Calico {}",
+                    "calico-kube-controllers has the template of Calico {}",
                     calico.as_str()
                 ))
             }
@@ -134,7 +134,7 @@ impl Pass<'_> {
                 let strategy = &self.saved.daemon_set.of(*calico).strategy;
                 let change = spec_change(&observed.daemon_set, &[("updateStrategy", strategy)]);
                 self.write(Some(&observed.daemon_set), change).await?;
-                Made::Done("the DaemonSet of calico-node rolls its pods by itself again".to_owned())
+                Made::Done("the DaemonSet of calico-node has its update strategy again".to_owned())
             }
             Step::TurnBack(_) | Step::StopWork | Step::Work(_) | Step::Finish => Made::Done(String::new()),
         };
@@ -142,7 +142,7 @@ impl Pass<'_> {
         Ok(made)
     }
 
-    /// Lets pods of calico-node be made again. One whose eviction was refused is asked for again when it is time.
+    /// Evicts pods of calico-node, so that they start again. A refused eviction is requested again when it is due.
     async fn restart(&self, pods: &[PodName], memory: &mut Memory) -> Made {
         let is_due = |pod: &&PodName| {
             let refusal = memory.refusals.get(&pod.uid);
@@ -160,13 +160,13 @@ impl Pass<'_> {
                 WaitReason::EvictionRefused
             };
             let message = format!(
-                "the eviction of pod {}/{} is refused: {}",
+                "eviction of pod {}/{} refused: {}",
                 pod.namespace, pod.name, refusal.message
             );
             return Made::waits(reason, message);
         }
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
-        Made::Done(format!("made again: {}", words::names(&names)))
+        Made::Done(format!("restarted: {}", words::names(&names)))
     }
 
     async fn back_up(
@@ -178,7 +178,7 @@ impl Pass<'_> {
             Ok(read) => read,
             Err(why) => return Ok(Made::waits(WaitReason::Datastore, why)),
         };
-        // The same time at each attempt: what one has written, and did not live to record, is the next one's.
+        // The same time at each attempt, so that the next attempt finds the Secrets of one that was not recorded.
         let begun = self
             .migration
             .status
@@ -186,7 +186,7 @@ impl Pass<'_> {
             .and_then(|status| status.started_at);
         let made = backup::keep(self.context, &read, begun.unwrap_or(self.now)).await?;
         let said = format!(
-            "backup: Secret {}/{} ({} parts, {} keys of v2, {} of v3, sha256 {})",
+            "backup: Secret {}/{} (parts: {}, keys of v2: {}, of v3: {}, sha256 {})",
             self.context.namespace, made.name, made.parts, made.v2_keys, made.v3_keys, made.sha256
         );
         known.backup = Some(made);
@@ -195,7 +195,7 @@ impl Pass<'_> {
 
     async fn begin(&self, work: StoreWork, known: &CalicoDatastoreStatus, memory: &mut Memory) -> Made {
         let settings = &known.settings;
-        // Another connection than the one that looks: in the middle of the work a store is waited for.
+        // A connection of its own: in the middle of the work a request waits for the store.
         let (v2, v3) = (&settings.etcd_v2.value, &settings.etcd_v3.value);
         let stores = match stores::connect(self.context, v2, v3, Patience::Waits).await {
             Ok(stores) => stores,
@@ -206,7 +206,7 @@ impl Pass<'_> {
             settle: seconds(settings.settle_seconds.value),
             pause_limit: seconds(settings.pause_limit_seconds.value),
             batch: BATCH,
-            // Taken before Calico was paused.
+            // The backup was made before Calico was paused.
             backups: None,
             no_nodes_of_v3: matches!(work, StoreWork::TakeBack { nodes_of_v3: false }),
             holder: format!(
@@ -220,7 +220,7 @@ impl Pass<'_> {
             .calico_datastore
             .worker
             .begin(stores, options, work, over_existing);
-        Made::Done(words(work).to_owned())
+        Made::Done(describe(work).to_owned())
     }
 
     async fn write_configuration(&self, calico: Calico, there: Option<&Value>) -> Result<(), WriteError> {
@@ -244,7 +244,7 @@ impl Pass<'_> {
         self.write(Some(there), change).await
     }
 
-    /// Writes what is left of an object. What is done about one that is gone was decided before.
+    /// Writes the change to an object. The decision has dealt with a missing object before.
     async fn write(&self, there: Option<&Value>, change: Value) -> Result<(), WriteError> {
         if let Some(there) = there {
             patch(self.context, there, change, false).await?;
@@ -253,18 +253,18 @@ impl Pass<'_> {
     }
 }
 
-/// The name of what is done on the stores, for people.
-fn words(work: StoreWork) -> &'static str {
+/// Description of the work on the stores, for the status.
+fn describe(work: StoreWork) -> &'static str {
     match work {
-        StoreWork::Convert => "Calico is paused and its data are converted",
-        StoreWork::AnnounceNodes => "it is recorded that calico-nodes of v3 may run",
-        StoreWork::Complete => "Calico is let work with etcd v3",
-        StoreWork::TakeBack { nodes_of_v3: true } => "Calico is let work with etcd v2 again",
-        StoreWork::TakeBack { nodes_of_v3: false } => "etcd v3 is made as it was before",
+        StoreWork::Convert => "pausing Calico and converting its data",
+        StoreWork::AnnounceNodes => "recording that calico-node of v3 may run",
+        StoreWork::Complete => "opening etcd v3 for Calico",
+        StoreWork::TakeBack { nodes_of_v3: true } => "opening etcd v2 for Calico again",
+        StoreWork::TakeBack { nodes_of_v3: false } => "restoring etcd v3",
     }
 }
 
-/// The patch of the `DaemonSet` that gives it these pods and rolls none of them.
+/// The patch of the `DaemonSet` that sets the template of this Calico and restarts no pod.
 fn held(saved: &Saved, there: &Value, calico: Calico) -> Value {
     let mut change = spec_change(there, &[("template", &saved.daemon_set.of(calico).template)]);
     change["spec"]["updateStrategy"] = json!({ "type": on_delete()["type"], "rollingUpdate": null });

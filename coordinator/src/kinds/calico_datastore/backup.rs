@@ -1,5 +1,5 @@
-//! Everything of Calico's in both stores, kept aside in Secrets of our own namespace, before anything is written: packed, in parts, with a
-//! checksum. They belong to nobody, and stay until a person deletes them.
+//! Backup of all Calico data in both stores before the first write: Secrets in replumb's namespace, compressed, in parts, with a
+//! checksum. The Secrets have no owner, and stay until a user deletes them.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -21,25 +21,25 @@ use kube::api::ObjectMeta;
 use crate::context::Context;
 use crate::write::{self, WriteError};
 
-/// A Secret holds one MiB.
+/// Bytes of a part: a Secret holds one MiB.
 const PART: usize = 768 * 1024;
-/// Label of every part: which backup it is of.
+/// Label of every part: the ID of its backup.
 const LABEL: &str = "replumb.dev/calico-datastore-backup";
-/// Annotation: the SHA-256 of all of it, unpacked.
+/// Annotation of every part: SHA-256 of the whole backup, uncompressed.
 const CHECKSUM: &str = "replumb.dev/sha256";
-/// The key of a part.
+/// Key of the part in the Secret's data.
 const KEY: &str = "part";
 
-/// Characters of the checksum in the names.
+/// Characters of the checksum in the Secrets' names.
 const SHORT: usize = 10;
 
-/// Everything of Calico's in both stores.
+/// All Calico data in both stores.
 pub async fn read(stores: &Stores) -> Result<(Tree, Vec<Entry>), StoreError> {
     tokio::try_join!(stores.v2.tree(), stores.v3.list(ROOT))
 }
 
-/// Writes what was read into Secrets. What is read again, and is the same, is the same Secrets: `begun` is the time that is written into
-/// it, the same at each attempt.
+/// Writes the data into Secrets. The same data and the same `begun`, which is part of the content, give the same Secrets at each
+/// attempt.
 pub async fn keep(
     context: &Context,
     (tree, entries): &(Tree, Vec<Entry>),
@@ -48,7 +48,7 @@ pub async fn keep(
     let Content { text, sha256 } = content(tree, entries, begun);
     let parts = parts(&text).map_err(|source| {
         WriteError::of(
-            "packing",
+            "compressing",
             "the backup of both stores",
             kube::Error::Service(Box::new(source)),
         )
@@ -84,7 +84,7 @@ pub async fn keep(
     })
 }
 
-/// Packs a text and cuts it.
+/// Compresses a text and cuts it into parts.
 fn parts(text: &str) -> std::io::Result<Vec<Vec<u8>>> {
     let mut packer = GzEncoder::new(Vec::new(), Compression::default());
     packer.write_all(text.as_bytes())?;
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_put_together_are_the_text() {
-        // What does not pack well, longer than a part.
+    fn joined_parts_give_the_text() {
+        // A text that compresses badly, longer than a part.
         let mut seed = 1_u64;
         let text: String = (0..3 * PART)
             .map(|_| {

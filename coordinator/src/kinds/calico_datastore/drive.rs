@@ -1,5 +1,5 @@
-//! One pass of a conversion in a cluster: what is there becomes a view, the view a decision, the decision one step. The stores come first:
-//! whatever else cannot be looked at, or not be written, does not keep Calico paused.
+//! One pass of a conversion in a cluster: the observed state gives a view, the view a decision, the decision one step. The stores come
+//! first: another object that cannot be read or written does not keep Calico paused.
 
 use api::migration::{CalicoDatastoreStatus, Desired, Direction, MigrationPhase, TurnedBack};
 use api::{Migration, MigrationStatus};
@@ -24,24 +24,24 @@ use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{limits, stages, stop, traffic};
 
-/// What one pass is made on.
+/// The inputs of one pass.
 pub(super) struct Pass<'pass> {
     pub(super) context: &'pass Context,
     pub(super) cache: &'pass Cache,
     pub(super) migration: &'pass Migration,
     pub(super) saved: &'pass Saved,
     pub(super) snapshot: &'pass Snapshot,
-    /// Whether nothing is left to do but to take away what was made for the time of the migration.
+    /// Whether only the clean-up of what replumb created for the migration remains.
     pub(super) is_over: bool,
     pub(super) now: Timestamp,
 }
 
 impl Pass<'_> {
-    /// Where it leads. Who has turned back once does not turn again: what was taken back is converted anew by another Migration.
+    /// The direction. After a rollback without a command, the direction stays Back: another Migration converts the data again.
     pub(super) fn direction(&self, known: &CalicoDatastoreStatus) -> Direction {
         let has_turned = known.turned_back.is_some();
         match self.migration.spec.desired {
-            // Half of a conversion is nothing to stay at.
+            // Half a conversion is no state to stay in.
             Desired::Rollback | Desired::Abort => Direction::Back,
             Desired::Plan | Desired::Run | Desired::Pause if has_turned => Direction::Back,
             Desired::Plan | Desired::Run | Desired::Pause => Direction::There,
@@ -59,7 +59,7 @@ fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
     }
 }
 
-/// One pass of a migration that has begun.
+/// One pass of a started migration.
 pub async fn go_on(
     context: &Context,
     cache: &Cache,
@@ -115,7 +115,7 @@ pub async fn go_on(
     let held = pass.traffic(memory, &known, adopted, status).await;
     let Some(observed) = pass.observe(&known).await? else {
         let message = format!(
-            "DaemonSet {} is gone: somebody has deleted it. Apply it again, of v2 as long as Calico works with etcd v2, and this goes on",
+            "DaemonSet {} was deleted. Apply it again (for v2 while Calico works with etcd v2), and the migration continues",
             known.settings.daemon_set.value
         );
         wait(status, WaitReason::DaemonSetRollout, message);
@@ -150,7 +150,7 @@ pub async fn go_on(
         }
         other => tell(other, status),
     }
-    // On the way back traffic stops nothing.
+    // On the way back lost probes stop nothing.
     if let Some(stop) = held.stop
         && direction == Direction::There
         && status.phase != MigrationPhase::Halted
@@ -158,9 +158,9 @@ pub async fn go_on(
     {
         stop::halt(status, &stop);
     }
-    if is_past && pass.wants_back() && !status.phase.is_over() {
+    if is_past && pass.is_rollback_requested() && !status.phase.is_over() {
         status.message = format!(
-            "{}. This is past the point of no return, and goes on to its end: Calico works with etcd v3",
+            "{}. No rollback: the migration is past its point of no return and completes, because Calico works with etcd v3",
             status.message.trim_end_matches('.')
         );
     }
@@ -168,7 +168,7 @@ pub async fn go_on(
     Ok(())
 }
 
-/// Says what a step has come to. What the API server refuses is nothing that another pass mends.
+/// Writes the outcome of a step to the status. A refusal of the API server does not end with another pass.
 fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
     match made {
         Ok(Made::Done(said)) => {
@@ -178,7 +178,7 @@ fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<
         Ok(Made::Waits(found)) => wait(status, found.reason, found.message),
         Err(error) => match error.refusal() {
             Some(why) => {
-                let message = format!("{error}: the API server refuses it: {why}");
+                let message = format!("{error}: refused by the API server: {why}");
                 wait(status, WaitReason::CheckFailing, message);
             }
             None => return Err(error),
@@ -187,7 +187,7 @@ fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<
     Ok(())
 }
 
-/// What is waited for, or stands against it.
+/// Writes a wait or a halt to the status.
 fn tell(decision: Decision<Step>, status: &mut MigrationStatus) {
     match decision {
         Decision::Wait(found) => wait(status, found.reason, found.message),
@@ -213,8 +213,8 @@ fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direct
 }
 
 impl Pass<'_> {
-    /// Whether somebody wants all of it taken back.
-    fn wants_back(&self) -> bool {
+    /// Whether the user wants a rollback.
+    fn is_rollback_requested(&self) -> bool {
         match self.migration.spec.desired {
             Desired::Rollback | Desired::Abort => true,
             Desired::Plan | Desired::Run | Desired::Pause => false,
@@ -250,7 +250,7 @@ impl Pass<'_> {
 }
 
 impl Pass<'_> {
-    /// Takes away what was made for the time of the migration, and says that it is over.
+    /// Deletes what replumb created for the migration, and sets the final phase.
     async fn finish(
         &self,
         direction: Direction,
@@ -267,7 +267,7 @@ impl Pass<'_> {
         }
         status.message = match direction {
             Direction::There => format!(
-                "Calico works with etcd v3, on every node with {}. etcd v2 is as it was, but for its flag; {} pods waited at most",
+                "Calico works with etcd v3. Every node runs {}. etcd v2 is unchanged, except its Ready flag. Most waiting pods: {}",
                 known.settings.to_image.value, known.most_pods_without_network
             ),
             Direction::Back => {
@@ -276,7 +276,7 @@ impl Pass<'_> {
                     .as_ref()
                     .map(|turned| format!("{}: ", turned.why))
                     .unwrap_or_default();
-                format!("{why}Calico works with etcd v2 as before, and etcd v3 is as it was")
+                format!("{why}Calico works with etcd v2, as before. etcd v3 is restored")
             }
         };
         crash_point::reach(Step::Finish.name(), Edge::Changed, None).await;

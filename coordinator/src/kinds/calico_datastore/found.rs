@@ -1,4 +1,4 @@
-//! Pods, as this kind sees them: those of calico-node, and those that wait for a network. Pure but for the stores of the watches.
+//! The pods of calico-node, and pods that wait for a network. Pure but for the stores of the watches.
 
 use calico_datastore::cluster::calico::Calico;
 use calico_datastore::cluster::nodes::CalicoPod;
@@ -18,11 +18,11 @@ pub struct Waiting {
     pub key: String,
     /// Its UID.
     pub uid: String,
-    /// When it was made.
+    /// Time of its creation.
     pub made: Option<Timestamp>,
 }
 
-/// Pods that have a node and no network, but for our own.
+/// Pods that have a node and no network. replumb's probe and traffic pods are omitted.
 pub fn without_network(cache: &Cache) -> Vec<Waiting> {
     let pods = cache.pods.index();
     let mut found: Vec<Waiting> = pods
@@ -39,7 +39,7 @@ pub fn without_network(cache: &Cache) -> Vec<Waiting> {
     found
 }
 
-/// Whether kubelet of its node has not given it an address yet.
+/// Whether the node's kubelet has not given the pod an address yet.
 fn is_without_network(pod: &Pod) -> bool {
     !pod.node.is_empty()
         && !pod.host_network
@@ -48,13 +48,13 @@ fn is_without_network(pod: &Pod) -> bool {
         && pod.deleted_at.is_none()
 }
 
-/// Whether this is a pod of a `DaemonSet` of this key.
+/// Whether the pod belongs to the `DaemonSet` with this key.
 pub fn is_of_daemon_set(pod: &Pod, key: &str) -> bool {
     let (namespace, name) = key.split_once('/').unwrap_or_default();
     snapshot::is_of_daemon_set(pod, namespace, name)
 }
 
-/// Whether this is a pod of a `ReplicaSet` of this Deployment.
+/// Whether the pod belongs to a `ReplicaSet` of this Deployment.
 fn is_of_deployment(pod: &Pod, namespace: &str, name: &str) -> bool {
     let controller = pod.controller.as_ref();
     let of = controller
@@ -63,13 +63,13 @@ fn is_of_deployment(pod: &Pod, namespace: &str, name: &str) -> bool {
     pod.namespace == namespace && of.is_some_and(|(of, _)| of == name)
 }
 
-/// Pods of calico-node with their nodes, whichever Calico they run.
+/// Pods of calico-node that have a node, of either version of Calico.
 pub fn of_daemon_set<'index>(pods: &'index Index, key: &str) -> Vec<&'index Pod> {
     let pods = pods.by_node().flat_map(|(_, pods)| pods);
     pods.filter(|pod| is_of_daemon_set(pod, key)).collect()
 }
 
-/// How many pods of the controllers there are.
+/// Number of unfinished pods of the controllers.
 pub fn controller_pods(pods: &Index, key: &str) -> usize {
     let (namespace, name) = key.split_once('/').unwrap_or_default();
     pods.by_node()
@@ -85,7 +85,7 @@ pub fn image(pods: &Index, pod: &Pod) -> String {
         .unwrap_or_default()
 }
 
-/// A pod of calico-node as the decision sees it.
+/// A pod of calico-node as the decision needs it.
 pub fn calico_pod(pods: &Index, pod: &Pod, saved: &Saved) -> CalicoPod {
     let image = image(pods, pod);
     let runs = [Calico::V3, Calico::V2]

@@ -1,11 +1,10 @@
-//! What a person does about what was refused at the stores: in the words of whoever watches a Migration, not of whoever runs
-//! `kubectl replumb datastore`.
+//! Hints for errors of the stores, for a user of a Migration (not for a user of `kubectl replumb datastore`).
 
 use calico_datastore::run::refusal::Refusal;
 use datastore::error::StoreError;
 use datastore::run::RunError;
 
-/// What helps; `None` where the error says all there is.
+/// The hint; `None` when the error needs none.
 pub fn of(error: &RunError) -> Option<String> {
     match error {
         RunError::Store(error) => of_store(error),
@@ -16,15 +15,15 @@ pub fn of(error: &RunError) -> Option<String> {
     }
 }
 
-/// The same of a store alone.
+/// The hint for an error of one store.
 pub fn of_store(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Unreachable { .. } => Some(
-            "Does etcd answer where the coordinator runs, with the certificates of calico-node?".to_owned(),
+            "Check that etcd answers on the coordinator's node, with the certificates of calico-node".to_owned(),
         ),
-        StoreError::Locked { .. } => Some("It is tried again by itself".to_owned()),
+        StoreError::Locked { .. } => Some("replumb retries automatically".to_owned()),
         StoreError::Changed { .. } | StoreError::LockLost { .. } => {
-            Some("It goes on by itself where it stopped".to_owned())
+            Some("replumb continues automatically from where it stopped".to_owned())
         }
         StoreError::Access { .. }
         | StoreError::File { .. }
@@ -37,35 +36,35 @@ pub fn of_store(error: &StoreError) -> Option<String> {
 fn of_refusal(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NoFlag => {
-            "Is this the etcd that Calico v2 works with? If somebody took the key away, set it to true"
+            "Check that Calico v2 uses this etcd. If the key was deleted, set it to true"
         }
         Refusal::PausedBySomebody { .. } => {
-            "If no other upgrade is under way, `kubectl replumb datastore abort` sets it to true; this goes on then"
+            "If no other upgrade runs, `kubectl replumb datastore abort` sets it to true, and the migration continues"
         }
         Refusal::NotEmpty { .. } => {
-            "Look at them (`etcdctl get --prefix --keys-only /calico/`) and remove them: this goes on then"
+            "Check them (`etcdctl get --prefix --keys-only /calico/`) and delete them: the migration continues then"
         }
         Refusal::V3Open { .. } => {
-            "Who opened it? `kubectl replumb datastore status` shows both stores; nobody but a person can tell which is right"
+            "Find out what opened it. `kubectl replumb datastore status` shows both stores; replumb cannot decide which is right"
         }
         Refusal::V2Open => {
-            "Who set it to true? `kubectl replumb rollback --all` takes everything back; then begin again"
+            "Find out what set it to true. Run `kubectl replumb rollback --all`, then start again"
         }
         Refusal::NothingConverted | Refusal::NotVerified { .. } | Refusal::BeingCompleted => {
-            "Somebody else works on the stores: `kubectl replumb datastore status` shows how far it is"
+            "Another program changes the stores: `kubectl replumb datastore status` shows its progress"
         }
         Refusal::Completed => "`kubectl replumb datastore status` shows both stores",
-        Refusal::LeavesCompleted => "Calico works with etcd v3: there is no way back from here",
+        Refusal::LeavesCompleted => "Calico works with etcd v3: a rollback is not possible any more",
         Refusal::Lost { .. } => {
-            "Who took them away? `kubectl replumb rollback --all` takes everything back; then begin again"
+            "Find out what deleted them. Run `kubectl replumb rollback --all`, then start again"
         }
         Refusal::Changed => {
-            "`kubectl replumb rollback --all`, and begin again; or, if what changed does not matter (`kubectl replumb datastore dry-run` shows it), \
-             `kubectl replumb datastore complete --despite-changes`, and this goes on"
+            "Run `kubectl replumb rollback --all` and start again. If the changes do not matter (`kubectl replumb datastore dry-run` \
+             shows them), run `kubectl replumb datastore complete --despite-changes`, and the migration continues"
         }
         Refusal::Missing { .. } => {
-            "calico-kube-controllers of v3 writes it: `kubectl -n kube-system logs deployment/calico-kube-controllers`"
+            "calico-kube-controllers of v3 writes it. Check `kubectl -n kube-system logs deployment/calico-kube-controllers`"
         }
-        Refusal::OtherCluster { .. } => "The endpoints of both stores have to be of one cluster",
+        Refusal::OtherCluster { .. } => "Correct the endpoints: both stores must belong to one cluster",
     }
 }

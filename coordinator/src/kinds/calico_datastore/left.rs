@@ -1,4 +1,4 @@
-//! What the conversion leaves to calico-kube-controllers, of what this cluster still has, and whether those of v3 have written it.
+//! Objects that the conversion leaves to calico-kube-controllers in this cluster, and whether the controllers of v3 have written them.
 
 use api::migration::CalicoDatastoreStatus;
 use calico_datastore::cluster::calico::Calico;
@@ -19,7 +19,7 @@ use crate::memory::Memory;
 use crate::read;
 use crate::write::WriteError;
 
-/// What the cluster has of what the controllers make something of, of the kinds that v2 has.
+/// Namespaces and policies of the cluster from which the controllers write objects, of the kinds that v2 has.
 pub(super) async fn sources(context: &Context, left: &Left) -> Result<Vec<Source>, WriteError> {
     let (namespaces, policies) = tokio::try_join!(
         read::each(context, "Namespaces", |namespace: Namespace| {
@@ -42,7 +42,7 @@ pub(super) async fn sources(context: &Context, left: &Left) -> Result<Vec<Source
     Ok([namespaces, policies].concat())
 }
 
-/// What decides whether v3 takes what becomes of a policy.
+/// The fields that decide whether v3 accepts the policy made from this one.
 fn shape(policy: NetworkPolicy) -> PolicyShape {
     let spec = policy.spec.unwrap_or_default();
     let rule = |peers: Option<Vec<NetworkPolicyPeer>>, ports: Option<usize>| RuleShape {
@@ -74,7 +74,7 @@ fn peer(found: &NetworkPolicyPeer) -> Peer {
 }
 
 impl Pass<'_> {
-    /// Whether the controllers of v3 have written theirs. Looked at when they run, and v3 is not open: nobody asks otherwise.
+    /// Whether the controllers of v3 have written their objects. Read only while the controllers run and v3 is closed.
     pub(super) async fn controllers_work(
         &self,
         memory: &mut Memory,
@@ -85,7 +85,7 @@ impl Pass<'_> {
         let is_verified = matches!(stores, Ok(stores) if stores.phase == Some(Phase::Verified));
         let is_theirs = controllers.is_none_or(|controllers| controllers.template.is(Calico::V3));
         if !is_verified || !is_theirs {
-            return ControllersWork::Unknown("they do not run yet".to_owned());
+            return ControllersWork::Unknown("the controllers do not run yet".to_owned());
         }
         match self.missing(memory, known).await {
             Ok(left) if left.is_empty() => ControllersWork::There,
@@ -96,11 +96,11 @@ impl Pass<'_> {
 
     async fn missing(&self, memory: &mut Memory, known: &CalicoDatastoreStatus) -> Result<Left, String> {
         let left = self.ask(memory, known, Stores::left).await?;
-        // Nothing is asked where nothing is left.
+        // Without such objects the cluster is not read.
         if left.is_empty() {
             return Ok(left);
         }
-        // What has come to the cluster by now first: what the controllers write meanwhile counts.
+        // The cluster is read first: objects that the controllers write meanwhile count.
         let sources = sources(self.context, &left)
             .await
             .map_err(|error| chain(&error))?;
@@ -155,9 +155,9 @@ mod tests {
         }
     }
 
-    /// Every field of which a policy of v3 is made.
+    /// Every field from which a policy of v3 is made.
     #[tokio::test]
-    async fn objects_that_v3_cannot_have_are_found() {
+    async fn sources_that_v3_refuses_have_a_flaw() {
         let api = FakeApi::default();
         put_namespace(&api, "shop", &json!({ ("a".repeat(59)): "b" }));
         put_namespace(&api, "bank", &json!({ "team": "b" }));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_kinds_that_v2_has_count() {
+    async fn without_policies_in_v2_only_namespaces_are_sources() {
         let api = FakeApi::default();
         put_namespace(&api, "shop", &json!({}));
         put_policy(&api, "plain", &json!({}));

@@ -1,4 +1,4 @@
-//! Everything that a decision depends on, of one pass.
+//! The inputs of one pass's decision.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use crate::pod_index::Index;
 use crate::snapshot::node_order;
 use crate::write::WriteError;
 
-/// For so long after v3 was opened a pod without an address is said to wait for the network.
+/// For this time after v3 opened, a pod without an address counts as waiting for the network.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(10);
 
-/// What was read of the cluster.
+/// The observed objects of the cluster.
 pub(super) struct Observed {
     /// The `DaemonSet`.
     pub daemon_set: Value,
@@ -40,12 +40,12 @@ pub(super) struct Observed {
     pods: Arc<Index>,
     /// Pods that wait for a network.
     pub waiting: Vec<Waiting>,
-    /// calico-node on every node.
+    /// The state of calico-node on every node.
     pub nodes: Vec<NodeView>,
 }
 
 impl Pass<'_> {
-    /// Reads the objects. `None` when the `DaemonSet` is gone.
+    /// Reads the objects. `None` when the `DaemonSet` does not exist.
     pub(super) async fn observe(
         &self,
         known: &CalicoDatastoreStatus,
@@ -91,13 +91,13 @@ impl Pass<'_> {
                 .collect(),
             name,
         });
-        // Where the DaemonSet makes none, there is none to be made again. Where it had made one, one is missing.
+        // A node without a pod of calico-node counts only when it had one before: that pod is missing.
         views
             .filter(|view| !view.pods.is_empty() || self.saved.nodes.contains(&view.name))
             .collect()
     }
 
-    /// Asks both stores; an error says why nobody knows, and what helps.
+    /// Reads both stores; an error says why they could not be read, with a hint.
     pub(super) async fn ask<T>(
         &self,
         memory: &mut Memory,
@@ -109,19 +109,19 @@ impl Pass<'_> {
         asked.await.map_err(|problem| problem.to_string())
     }
 
-    /// Both stores as they are, or why nobody knows; what the record says is written down.
+    /// The state of both stores, or why it is unknown. The fields of the record are copied to the status.
     pub(super) async fn stores(
         &self,
         memory: &mut Memory,
         known: &mut CalicoDatastoreStatus,
     ) -> Result<StoresView, String> {
         let (record, mut view) = self.ask(memory, known, read).await?;
-        self.write_down(known, record.as_ref(), &view);
+        self.copy_record(known, record.as_ref(), &view);
         view.is_ours = record.is_some_and(|record| known.record == Some(record.id));
         Ok(view)
     }
 
-    fn write_down(&self, known: &mut CalicoDatastoreStatus, record: Option<&Record>, view: &StoresView) {
+    fn copy_record(&self, known: &mut CalicoDatastoreStatus, record: Option<&Record>, view: &StoresView) {
         let is_paused = view.is_paused();
         known.record_phase = record.map(|record| record.phase.to_string());
         known.paused_since = record
@@ -131,18 +131,18 @@ impl Pass<'_> {
         if view.phase == Some(Phase::Completed) && view.is_past_the_point_of_no_return() {
             known.opened_at = known.opened_at.or(Some(self.now));
         }
-        // Before that nothing was begun by us.
+        // Before the backup this migration has started nothing.
         let Some(record) = record.filter(|_| known.backup.is_some()) else {
             return;
         };
         let is_ours = known.record.as_ref() == Some(&record.id);
         match record.phase {
-            // One of before this migration says nothing of it.
+            // An aborted record from before this migration does not concern it.
             Phase::Aborted if is_ours && self.direction(known) == Direction::There => {
                 let why = record
                     .why
                     .clone()
-                    .unwrap_or_else(|| "somebody took the conversion back".to_owned());
+                    .unwrap_or_else(|| "another program has rolled back the conversion".to_owned());
                 known.turned_back = Some(TurnedBack { at: self.now, why });
             }
             Phase::Aborted => {}
@@ -157,7 +157,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Everything at once.
+    /// The whole view.
     pub(super) fn view<'pass>(
         &self,
         known: &CalicoDatastoreStatus,
@@ -183,7 +183,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The controllers as they are.
+    /// The state of the controllers.
     pub(super) fn controllers(
         &self,
         known: &CalicoDatastoreStatus,
@@ -194,8 +194,8 @@ impl Pass<'_> {
         })
     }
 
-    /// Pods that wait since before v3 was opened, but for those that have waited since before all of this. After a while it is not the network
-    /// that they wait for.
+    /// Pods that have waited since before v3 opened, except those that waited before the migration. After [`PATIENCE`] the network is not
+    /// the reason for their wait.
     fn still_waiting(&self, known: &CalicoDatastoreStatus, observed: &Observed) -> Option<String> {
         let opened_at = known
             .opened_at
@@ -212,7 +212,7 @@ impl Pass<'_> {
             .collect();
         (!left.is_empty()).then(|| {
             format!(
-                "{} pods that waited for a network have none yet: {}",
+                "pods that still wait for a network: {} ({})",
                 left.len(),
                 names(&left)
             )
@@ -221,7 +221,7 @@ impl Pass<'_> {
 }
 
 async fn read(stores: &Stores) -> Result<(Option<Record>, StoresView), StoreError> {
-    // v2 first: who decides by the record must not decide by an older one.
+    // v2 first, so that the record is not older than the flag.
     let v2 = stores.ready_v2().await?;
     let (recorded, information) = tokio::try_join!(stores.record(), stores.cluster_information())?;
     let record = recorded.map(|recorded| recorded.record);
@@ -269,7 +269,7 @@ fn controllers(
 ) -> Option<ControllersView> {
     let known = saved.controllers.as_ref()?;
     let Some(there) = there else {
-        // Deleted by somebody: there is nobody who writes, and nothing that is as it has to be.
+        // Deleted by another user: nothing writes, and the object is not as it has to be.
         return Some(ControllersView {
             template: Says::Missing,
             is_stopped: true,

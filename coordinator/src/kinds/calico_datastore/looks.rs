@@ -1,4 +1,4 @@
-//! What outlives a pass of this kind, and is lost at a restart.
+//! State of this kind that is kept between passes, and lost at a restart.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,31 +14,31 @@ use super::stores::{self, Patience};
 use super::worker::Worker;
 use crate::context::Context;
 
-/// Connections are made anew after so long: certificates change.
+/// Connections are opened again after this time, because certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);
 
-/// Both stores are read again after so long at the soonest.
+/// Shortest time between two reads of both stores.
 const SOONEST: Duration = Duration::from_secs(2);
-/// And after so many times as long as it took: large stores of a cluster that works are not read all the time.
+/// Pause after a read, as a multiple of its duration: large stores of a working cluster are not read all the time.
 const TIMES: u32 = 10;
 
-/// What was read last, and when; and who works on the stores.
+/// The last read of the stores with its time, and the worker on the stores.
 #[derive(Default)]
 pub struct Looks {
     connected: Option<Connected>,
     facts: Option<Look>,
-    /// What v3 is not opened without.
+    /// Sources whose objects v3 must have before v3 opens.
     pub awaited: Awaited,
-    /// Who works on the stores.
+    /// The work on the stores.
     pub worker: Worker,
 }
 
-/// Who asks: a Migration, as it was written last. Whoever writes one wants to know what is now.
+/// The asking Migration, in its last written version: a user who writes one wants current facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// Of the Migration.
+    /// UID of the Migration.
     pub uid: String,
-    /// Of its spec.
+    /// Generation of its spec.
     pub generation: i64,
 }
 
@@ -55,7 +55,7 @@ struct Connected {
 }
 
 impl Looks {
-    /// Both stores; connected already, or now.
+    /// Both stores, by an open connection or a new one.
     async fn stores(&mut self, context: &Context, v2: &Etcd, v3: &Etcd) -> Result<Arc<Stores>, StoreProblem> {
         let to = [v2.clone(), v3.clone()];
         let known = self
@@ -76,7 +76,7 @@ impl Looks {
         Ok(stores)
     }
 
-    /// Asks both stores. After an error it connects anew at the next look: this connection led to nothing.
+    /// Reads both stores. After an error the next read opens a new connection.
     pub async fn ask<T>(
         &mut self,
         context: &Context,
@@ -95,7 +95,7 @@ impl Looks {
         }
     }
 
-    /// What the checks need of both stores, not older than they need it.
+    /// The facts of both stores that the checks need, as recent as the checks need them.
     pub async fn facts(
         &mut self,
         context: &Context,
@@ -103,7 +103,7 @@ impl Looks {
         v3: &Etcd,
         by: Asked,
     ) -> Result<StoreFacts, StoreProblem> {
-        // What another pair of stores said is forgotten by this.
+        // A new pair of stores drops the facts of the former pair.
         self.stores(context, v2, v3).await?;
         let begun = Instant::now();
         let known = self.facts.as_ref();

@@ -1,8 +1,8 @@
-//! Calico's datastore from v2 to v3: what reads and writes the cluster and both stores. What is done, and when,
-//! `calico_datastore` decides; what is done to the stores the crate `datastore` does.
+//! Calico's datastore from v2 (etcd v2) to v3 (etcd v3): reads and writes of the cluster and of both stores. The crate
+//! `calico_datastore` decides the steps and their order; the crate `datastore` changes the stores.
 //!
-//! `read` reads for the checks, `look` for each pass, the kind decides, `apply` makes one step. What takes longer than a pass `worker` does
-//! beside it.
+//! `read` reads for the checks, `look` reads for each pass, the kind decides, and `apply` runs one step. Work that takes longer than a
+//! pass runs beside the passes in `worker`.
 
 mod apply;
 mod backup;
@@ -49,7 +49,7 @@ use crate::write::WriteError;
 use looks::Asked;
 pub use looks::Looks;
 
-/// What the user said.
+/// The options that the user has set.
 fn wishes(kind: &CalicoDatastore) -> Wishes {
     Wishes {
         etcd_v2: kind.etcd_v2.as_ref().map(of_spec),
@@ -60,7 +60,7 @@ fn wishes(kind: &CalicoDatastore) -> Wishes {
     }
 }
 
-/// Fields of `rollout` that say something which this kind does not do.
+/// Fields of `rollout` that are set and have no effect on this kind.
 fn without_effect(migration: &Migration) -> Vec<&'static str> {
     let rollout = &migration.spec.rollout;
     [
@@ -97,7 +97,7 @@ impl Kind for CalicoDatastore {
         Box::pin(read::cluster(context, cache, looks, self, by)).await
     }
 
-    /// The checks need nothing of an agent.
+    /// The checks need no facts from agents.
     fn silent(&self, _facts: &ClusterFacts) -> Vec<String> {
         Vec::new()
     }
@@ -133,7 +133,7 @@ impl Kind for CalicoDatastore {
         document(settings, facts, &order)
     }
 
-    /// What agents do was asked when their objects were made.
+    /// The `NodeMigration`s have carried the request to the agents since they were created.
     fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
@@ -158,23 +158,23 @@ impl Kind for CalicoDatastore {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
-        // By an edit of the status by hand, or an update of replumb that reads another version's.
-        let gone = |status: &mut MigrationStatus, what: &str| {
+        // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
+        let missing = |status: &mut MigrationStatus, what: &str| {
             "SettingsGone".clone_into(&mut status.blocked);
             status.message = format!(
-                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
-                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration. If Calico is paused, \
-                 `kubectl replumb datastore status` says so"
+                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb that \
+                 started the migration, or restore {what} from a backup of the Migration. To see whether Calico is paused, run \
+                 `kubectl replumb datastore status`"
             );
         };
         let Some(known) = status.calico_datastore.clone() else {
-            gone(status, "status.calicoDatastore");
+            missing(status, "status.calicoDatastore");
             return Ok(Vec::new());
         };
         let saved = match saved::understand(&status.before) {
             Ok(saved) => saved,
             Err(what) => {
-                gone(status, &what);
+                missing(status, &what);
                 return Ok(Vec::new());
             }
         };
@@ -185,14 +185,14 @@ impl Kind for CalicoDatastore {
         Ok(Vec::new())
     }
 
-    /// Whoever reads the message at night has to see that no pod starts, and until when.
+    /// The message has to show, without other knowledge, that no new pod starts and when the pause ends.
     fn remark(&self, status: &MigrationStatus) -> Option<String> {
         let known = status.calico_datastore.as_ref()?;
         let until = known.paused_until.filter(|_| !status.phase.is_over())?;
         let waiting = match &known.first_without_network {
             None => "no pod waits for a network".to_owned(),
             Some(first) => format!(
-                "{} pods wait for a network, the first {first}",
+                "pods that wait for a network: {}, first: {first}",
                 known.pods_without_network
             ),
         };
@@ -202,22 +202,22 @@ impl Kind for CalicoDatastore {
         } else if left.is_positive() {
             let minutes = (left + SignedDuration::from_secs(59)).as_secs() / 60;
             format!(
-                "; everything goes back by itself at {} (in {minutes} min)",
+                "; automatic rollback at {} (in {minutes} min)",
                 until.strftime("%H:%M:%SZ")
             )
         } else {
-            "; everything goes back by itself as soon as both stores answer".to_owned()
+            "; automatic rollback as soon as both stores answer".to_owned()
         };
         Some(format!("Calico is PAUSED: {waiting}{end}"))
     }
 }
 
-/// Brings the `NodeMigration`s in line with the Nodes.
+/// Creates, updates and deletes `NodeMigration`s so that each Node has one.
 async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
     }
-    // From the start: an agent that does not know better looks for flannel.
+    // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.calico_datastore = Some(CalicoDatastoreHost {});
     node_migrations::adopt(context, cache, migration, ask).await
 }

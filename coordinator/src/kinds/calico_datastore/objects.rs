@@ -1,4 +1,4 @@
-//! The objects of Calico's in the cluster, read and written as they are stored: every field is kept.
+//! Calico's objects in the cluster, read and written as they are stored: every field is kept.
 
 use calico_datastore::cluster::manifest::Name;
 use kube::Api;
@@ -9,10 +9,10 @@ use crate::answers;
 use crate::context::Context;
 use crate::write::{WriteError, parameters};
 
-/// Where the `DaemonSet`s and Deployments are, whatever a manifest of that time says.
+/// API of `DaemonSet`s and Deployments, regardless of the version in an old manifest.
 const APPS: &str = "apps/v1";
 
-/// The name of a `DaemonSet`, a Deployment or a `ConfigMap` as it is read and written.
+/// The name of a `DaemonSet`, a Deployment or a `ConfigMap`, with the version in which the API server serves it.
 pub fn current(name: &Name) -> Name {
     let version = if name.kind == "ConfigMap" { "v1" } else { APPS };
     Name {
@@ -21,7 +21,7 @@ pub fn current(name: &Name) -> Name {
     }
 }
 
-/// The name of an object of this kind by `namespace/name`; `None` where there is none.
+/// The object of this kind with the key `namespace/name`; `None` when the key has no slash.
 pub fn named(kind: &str, key: &str) -> Option<Name> {
     let (namespace, name) = key.split_once('/')?;
     Some(current(&Name {
@@ -42,18 +42,18 @@ fn api(context: &Context, name: &Name) -> Api<DynamicObject> {
     }
 }
 
-/// The object as it is stored; `None` when there is none, or no such kind.
+/// The object as it is stored; `None` when the object or its kind does not exist.
 pub async fn get(context: &Context, name: &Name) -> Result<Option<Value>, WriteError> {
     match answers::get_opt(&api(context, name), &name.name).await {
         // Objects of the API server always serialize.
         Ok(found) => Ok(found.map(|object| serde_json::to_value(&object).unwrap_or_default())),
-        // A kind that nobody serves is answered with a plain text, without the reason NotFound.
+        // For an unknown kind the API server answers in plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(source) => Err(WriteError::of("reading", name.words(), source)),
     }
 }
 
-/// Merge-patches an object as it was read. With `dry_run` nothing is stored; what would be is returned.
+/// Merge-patches an object as it was read. With `dry_run` nothing is stored, and the result of the patch is returned.
 pub async fn patch(
     context: &Context,
     read: &Value,
@@ -62,7 +62,7 @@ pub async fn patch(
 ) -> Result<Value, WriteError> {
     let name = current(&Name::of(read));
     let mut change = change;
-    // By what was read: whoever has changed it since is looked at first.
+    // With the version that was read: after another change the object is read again first.
     change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
     let mut parameters = parameters();
     parameters.dry_run = dry_run;
@@ -77,7 +77,7 @@ pub async fn patch(
     Ok(serde_json::to_value(&patched).unwrap_or_default())
 }
 
-/// The patch that gives an object these fields of its spec, and takes away what they have no more.
+/// The patch that sets these fields of an object's spec, and deletes the keys in them that `wanted` does not have.
 pub fn spec_change(read: &Value, wanted: &[(&str, &Value)]) -> Value {
     let mut change = json!({ "spec": {} });
     for (field, value) in wanted {

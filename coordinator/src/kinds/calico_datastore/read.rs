@@ -1,4 +1,4 @@
-//! Reading what the checks and the plan depend on. Changes nothing.
+//! Reads the facts that the checks and the plan need. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,26 +28,26 @@ use crate::context::Context;
 use crate::write::WriteError;
 use crate::{facts, node_migrations, read};
 
-/// Parts of the images of what writes into etcd v2 beside calico-node: calico-kube-controllers, and what was there before it.
+/// Parts of the image names of the controllers that write to etcd v2: calico-kube-controllers and its predecessor.
 const CONTROLLER_IMAGES: [&str; 2] = ["calico/kube-controllers", "calico/kube-policy-controller"];
-/// Of an object of the manifest.
-const MISSING: &str = "it is not in the cluster";
-/// An object in a refusal that is longer than this is left out, in bytes.
+/// State of an object of the manifest.
+const MISSING: &str = "not in the cluster";
+/// A longer object in a refusal is omitted, in bytes.
 const LONGEST: usize = 200;
 
-/// Takes a manifest apart. An error is everything that is wrong with it.
+/// Parses a manifest. An error lists everything that is wrong with it.
 pub fn manifest(text: &str) -> Result<Manifest, Vec<String>> {
     let mut documents = Vec::new();
     for document in yaml_serde::Deserializer::from_str(text) {
         match Value::deserialize(document) {
             Ok(value) => documents.push(value),
-            Err(error) => return Err(vec![format!("it is no YAML: {error}")]),
+            Err(error) => return Err(vec![format!("not valid YAML: {error}")]),
         }
     }
     manifest::read(&documents)
 }
 
-/// Everything that the checks and the plan need.
+/// The facts that the checks and the plan need.
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
@@ -77,7 +77,7 @@ pub async fn cluster(
     cluster.policies = read::policies(context).await?;
     cluster.webhooks = webhooks(context, cache).await?;
     if let Ok(manifest) = &manifest {
-        of_manifest(context, cache, manifest, &mut cluster).await?;
+        read_manifest_objects(context, cache, manifest, &mut cluster).await?;
     }
     cluster.manifest = Some(manifest);
     if let Ok(settings) = detect(&wishes(kind), &cluster) {
@@ -91,7 +91,7 @@ pub async fn cluster(
         {
             match left_to_controllers(context, converted).await {
                 Ok(()) => {}
-                // A right that is missing is a finding of its own.
+                // A missing permission is a finding of its own.
                 Err(error) if error.refusal().is_some() => {}
                 Err(error) => return Err(error),
             }
@@ -101,7 +101,7 @@ pub async fn cluster(
     Ok(cluster)
 }
 
-/// What the controllers of v3 make of the objects of this cluster, and of which they cannot write anything.
+/// Finds what the controllers of v3 write for the objects of this cluster, and the objects for which they cannot write anything.
 async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
     if converted.left.is_empty() {
         return Ok(());
@@ -113,8 +113,8 @@ async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Re
     Ok(())
 }
 
-/// What is in the cluster of what the manifest has.
-async fn of_manifest(
+/// Reads the cluster's objects that the manifest has.
+async fn read_manifest_objects(
     context: &Context,
     cache: &Cache,
     manifest: &Manifest,
@@ -153,7 +153,7 @@ async fn of_manifest(
     let made = try_patch(context, &there, change.clone(), cluster).await?;
     let again = try_patch(context, &there, change, cluster).await?;
     if made.map(|made| made["spec"].clone()) != again.map(|made| made["spec"].clone()) {
-        let why = "an admission webhook makes something else of it each time: nobody could tell whether it is as it has to be";
+        let why = "an admission webhook changes it in another way each time, so that its state cannot be verified";
         cluster.refused.push((name.words(), why.to_owned()));
     }
     let controllers = Name {
@@ -192,7 +192,7 @@ async fn of_manifest(
                     .not_applied
                     .extend(otherwise.map(|what| (name.words(), what)));
             }
-            // A right that is missing is no reason to stop looking at all else.
+            // After a missing permission the other objects are read all the same.
             Err(error) if error.refusal().is_some() => cluster.unseen.push(name.words()),
             Err(error) => return Err(error),
         }
@@ -200,7 +200,7 @@ async fn of_manifest(
     Ok(())
 }
 
-/// Asks the API server whether it would take this, and returns what it would be.
+/// Asks the API server by a dry run whether it accepts the change, and returns the result.
 async fn try_patch(
     context: &Context,
     there: &Value,
@@ -209,7 +209,7 @@ async fn try_patch(
 ) -> Result<Option<Value>, WriteError> {
     match patch(context, there, change, true).await {
         Ok(made) => Ok(Some(made)),
-        // One that changed meanwhile is asked about again.
+        // An object that changed meanwhile is tried again by the next read.
         Err(WriteError::Conflict { .. }) => Ok(None),
         Err(error) => match error.refusal() {
             Some(why) => {
@@ -223,7 +223,7 @@ async fn try_patch(
     }
 }
 
-/// An API server that cannot read a patched object says all of it before it says why.
+/// The refusal without the object: an API server that cannot read a patched object prints all of it before the reason.
 fn without_object(why: &str) -> String {
     let (Some(start), Some(end)) = (why.find('{'), why.rfind('}')) else {
         return why.to_owned();
@@ -235,7 +235,7 @@ fn without_object(why: &str) -> String {
 }
 
 fn found_daemon_set(there: &Value) -> Result<Found, Malformed> {
-    let object: DaemonSet = understood(there)?;
+    let object: DaemonSet = parse(there)?;
     Ok(Found {
         object: facts::daemon_sets::daemon_set(&object),
         template: there["spec"]["template"].clone(),
@@ -243,7 +243,7 @@ fn found_daemon_set(there: &Value) -> Result<Found, Malformed> {
     })
 }
 
-fn understood<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malformed> {
+fn parse<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malformed> {
     serde_json::from_value(there.clone()).map_err(|error| Malformed {
         object: Name::of(there).words(),
         problem: error.to_string(),
@@ -251,7 +251,7 @@ fn understood<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malfor
 }
 
 fn found_deployment(there: &Value) -> Result<Found, Malformed> {
-    let object: Deployment = understood(there)?;
+    let object: Deployment = parse(there)?;
     let status = object.status.unwrap_or_default();
     Ok(Found {
         object: cluster::DaemonSet {
@@ -269,7 +269,7 @@ fn found_deployment(there: &Value) -> Result<Found, Malformed> {
     })
 }
 
-/// `ConfigMap`s that calico-node takes its environment from.
+/// `ConfigMap`s from which calico-node gets its environment.
 async fn config_maps(
     context: &Context,
     namespace: &str,
@@ -285,7 +285,7 @@ async fn config_maps(
     Ok(maps.iter().map(|map| (map.name_any(), texts(map))).collect())
 }
 
-/// Other controllers of Calico v2's that run, by their images: they would write to a store that is being converted.
+/// Other running controllers of Calico v2, by their images: they would write to a store that is being converted.
 async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(String, Owner)>, WriteError> {
     let name = |object: &ObjectMeta| {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -296,13 +296,13 @@ async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(St
     let deployment = |object: Deployment| {
         let (name, owner) = (name(&object.metadata), owner(&object.metadata));
         let spec = object.spec.unwrap_or_default();
-        let runs = name != known && spec.replicas != Some(0) && is_calicos(Some(spec.template));
+        let runs = name != known && spec.replicas != Some(0) && runs_v2_controller(Some(spec.template));
         runs.then(|| (format!("Deployment {name}"), owner))
     };
     let replica_set = |object: ReplicaSet| {
         let is_its_own = object.owner_references().is_empty();
         let spec = object.spec.unwrap_or_default();
-        let runs = is_its_own && spec.replicas != Some(0) && is_calicos(spec.template);
+        let runs = is_its_own && spec.replicas != Some(0) && runs_v2_controller(spec.template);
         runs.then(|| {
             (
                 format!("ReplicaSet {}", name(&object.metadata)),
@@ -317,8 +317,8 @@ async fn other_controllers(context: &Context, namespace: &str) -> Result<Vec<(St
     Ok([deployments, replica_sets].concat())
 }
 
-/// Whether a pod of this template runs a controller of Calico v2's.
-fn is_calicos(template: Option<PodTemplateSpec>) -> bool {
+/// Whether a pod of this template runs a controller of Calico v2.
+fn runs_v2_controller(template: Option<PodTemplateSpec>) -> bool {
     let spec = template.and_then(|template| template.spec);
     let containers = spec.into_iter().flat_map(|spec| spec.containers);
     let mut images = containers.filter_map(|container| container.image);
@@ -331,7 +331,7 @@ async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String
         let name = (object.namespace().unwrap_or_default(), object.name_any());
         let pod = object.spec?.template.spec?;
         let mut names = pod.containers.iter().map(|container| container.name.as_str());
-        // What is not in its host's network and is called so is a tenant's.
+        // A pod with this container name and a pod network is a tenant's.
         let runs = pod.host_network == Some(true) && names.any(|name| name == NODE_CONTAINER);
         let is_another = (&name.0, &name.1) != (&known.namespace, &known.name);
         (runs && is_another).then(|| format!("DaemonSet {}/{}", name.0, name.1))
@@ -339,13 +339,13 @@ async fn other_daemon_sets(context: &Context, known: &Name) -> Result<Vec<String
     read::each(context, "DaemonSets", runs_node).await
 }
 
-/// Images that some kubelet does not say it has, each with those Nodes.
+/// Images that at least one kubelet does not report, each with those Nodes.
 async fn without_images(
     context: &Context,
     cache: &Cache,
     images: &BTreeSet<String>,
 ) -> Result<BTreeMap<String, Vec<String>>, WriteError> {
-    // What kubelets have is long, and nothing else asks for it: of each Node only what it lacks is kept.
+    // The kubelets' lists are long, and no other read needs them: of each Node only the missing images are kept.
     let linux = node_migrations::linux_nodes(cache);
     let lacking = |node: Node| {
         let name = Some(node.name_any()).filter(|name| linux.contains_key(name))?;
@@ -361,7 +361,7 @@ async fn without_images(
     Ok(without)
 }
 
-/// Whether the Node's kubelet says that it has this image.
+/// Whether the Node's kubelet reports this image.
 fn has_image(node: &Node, image: &str) -> bool {
     let images = node.status.as_ref().and_then(|status| status.images.as_ref());
     let mut names = images
@@ -372,7 +372,7 @@ fn has_image(node: &Node, image: &str) -> bool {
     names.any(|name| name == image || name.strip_suffix(image).is_some_and(|rest| rest.ends_with('/')))
 }
 
-/// Fail-closed webhooks, and who answers for them.
+/// Fail-closed webhooks, with the pods that serve them.
 async fn webhooks(context: &Context, cache: &Cache) -> Result<Vec<cluster::Webhook>, WriteError> {
     let webhooks = read::webhooks(context).await?;
     Ok(webhooks.behind(&cache.pods.index().pods()))
@@ -394,7 +394,7 @@ mod tests {
     use crate::fake_api::FakeApi;
 
     #[test]
-    fn a_refusal_is_said_without_the_object() {
+    fn a_refusal_omits_the_long_object() {
         let long = format!(
             "patch: Invalid value: \"{{{}}}\": json: cannot unmarshal",
             "x".repeat(300)
@@ -407,14 +407,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_says_so() {
-        assert!(manifest("a: [").unwrap_err()[0].contains("no YAML"));
+    fn invalid_yaml_and_an_empty_manifest_are_refused() {
+        assert!(manifest("a: [").unwrap_err()[0].contains("not valid YAML"));
         assert!(manifest("").unwrap_err()[0].contains("found 0 of: DaemonSet"));
     }
 
-    /// Of each Node no more is kept than what it lacks: its kubelet may name a hundred images.
+    /// Of each Node only the missing images are kept: its kubelet may report a hundred images.
     #[tokio::test]
-    async fn images_are_looked_for_page_by_page() {
+    async fn missing_images_are_read_page_by_page() {
         let api = FakeApi::default();
         let count = 2 * usize::try_from(PAGE).unwrap() + 1;
         for number in 0..count {

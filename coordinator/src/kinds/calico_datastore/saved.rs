@@ -1,5 +1,5 @@
-//! What the objects said before the first change, and what they are to say: saved into `status.before`, so that whoever goes on after a
-//! crash, and whoever goes back, knows both.
+//! State of the objects before the first change, and their target state. `status.before` has both, so that a pass after a crash and a
+//! rollback know both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,12 +17,12 @@ use crate::write::WriteError;
 
 /// Key of `status.before`.
 const KEY: &str = "Calico's objects";
-/// A `DaemonSet` that rolls none of its pods by itself.
+/// Update strategy of a `DaemonSet` that restarts none of its pods.
 pub fn on_delete() -> Value {
     json!({ "type": "OnDelete" })
 }
 
-/// What was saved.
+/// The saved state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Saved {
@@ -32,13 +32,13 @@ pub struct Saved {
     pub controllers: Option<Each<ControllersParts>>,
     /// The data of the `ConfigMap`.
     pub configuration: Option<Each<BTreeMap<String, String>>>,
-    /// UIDs of pods that had no network before, for whatever reason.
+    /// UIDs of pods that had no network before, for any reason.
     pub without_network: Vec<String>,
-    /// Nodes that had a calico-node.
+    /// Nodes that had a pod of calico-node.
     pub nodes: BTreeSet<String>,
 }
 
-/// What is written of the `DaemonSet`.
+/// The fields of the `DaemonSet` that this kind writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DaemonSetParts {
     /// `spec.template`.
@@ -47,7 +47,7 @@ pub struct DaemonSetParts {
     pub strategy: Value,
 }
 
-/// What is written of the Deployment.
+/// The fields of the Deployment that this kind writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ControllersParts {
     /// `spec.template`.
@@ -63,13 +63,13 @@ impl Saved {
     }
 }
 
-/// Reads what is there, and asks the API server what would be there: it fills in what a manifest leaves out.
+/// Reads the present state, and gets the target state from dry runs: the API server adds the defaults that a manifest omits.
 pub async fn read(
     context: &Context,
     cache: &Cache,
     kind: &CalicoDatastore,
 ) -> Result<BTreeMap<String, String>, WriteError> {
-    let missing = |what: &str| WriteError::of("saving what is there before", what, gone());
+    let missing = |what: &str| WriteError::of("saving the former state of", what, gone());
     let Ok(manifest) = read::manifest(&kind.manifest) else {
         return Err(missing("the manifest"));
     };
@@ -118,7 +118,7 @@ pub async fn read(
         Some(wanted) => {
             let there = existing(context, wanted).await?;
             let before = manifest::texts(&there);
-            // What somebody else keeps in it stays.
+            // Keys of other writers stay.
             let mut after = before.clone();
             after.extend(manifest::texts(wanted));
             Some(Each {
@@ -152,7 +152,7 @@ pub async fn read(
     Ok(BTreeMap::from([(KEY.to_owned(), text)]))
 }
 
-/// What was saved; an error names the part that is gone.
+/// The saved state; an error names the missing part.
 pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     let gone = || format!("status.before[\"{KEY}\"]");
     let text = before.get(KEY).ok_or_else(gone)?;
@@ -163,15 +163,15 @@ async fn existing(context: &Context, wanted: &Value) -> Result<Value, WriteError
     let name = current(&Name::of(wanted));
     get(context, &name)
         .await?
-        .ok_or_else(|| WriteError::of("saving what is there before", name.words(), gone()))
+        .ok_or_else(|| WriteError::of("saving the former state of", name.words(), gone()))
 }
 
-/// As the API server would say it.
+/// An error in place of the API server's NotFound.
 fn gone() -> kube::Error {
-    kube::Error::Service("it is not there any more".into())
+    kube::Error::Service("not found".into())
 }
 
-/// What the manifest says of the `DaemonSet`. How it rolls its pods stays where the manifest does not say.
+/// The fields of the `DaemonSet` in the manifest. A manifest without an update strategy keeps the present one.
 pub fn wanted_daemon_set(manifest: &Manifest, there: &Value) -> DaemonSetParts {
     let spec = &manifest.daemon_set["spec"];
     let strategy = match &spec["updateStrategy"] {
@@ -184,7 +184,7 @@ pub fn wanted_daemon_set(manifest: &Manifest, there: &Value) -> DaemonSetParts {
     }
 }
 
-/// What the `DaemonSet` says now.
+/// The present fields of the `DaemonSet`.
 pub fn parts(daemon_set: &Value) -> DaemonSetParts {
     DaemonSetParts {
         template: daemon_set["spec"]["template"].clone(),

@@ -1,4 +1,4 @@
-//! The way to both stores, by what the settings say and the Secrets hold.
+//! Connections to both stores, from the settings and the Secrets.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ const ASKER: Asker = Asker {
     component: "deploy/calico-datastore",
 };
 
-/// What happens when a store is away for a moment.
+/// Behaviour when a store does not answer for a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It is waited for.
+    /// The request waits for the store.
     Waits,
-    /// It is told of at once: whoever looks looks again soon.
+    /// The request fails at once, because the next pass reads again.
     Looks,
 }
 
-/// Reaches both. An error says which, and what helps.
+/// Connects to both stores. An error names the store and has a hint.
 pub async fn connect(
     context: &Context,
     v2: &Etcd,
@@ -48,10 +48,10 @@ pub async fn connect(
     Ok(Arc::new(stores.map_err(|error| problem(&error))?))
 }
 
-/// Nodes in etcd v3.
+/// Prefix of nodes in etcd v3.
 const NODES: &str = "/calico/resources/v3/projectcalico.org/nodes/";
 
-/// Everything that the checks need of both stores. Converts everything, and writes nothing.
+/// The facts of both stores that the checks need. Converts all data in memory, and writes nothing.
 pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
     let (glance, ready_v2, information) = tokio::try_join!(
         status(stores, Timestamp::now()),
@@ -60,14 +60,14 @@ pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
     )?;
     let ready_v3 = datastore::stores::ready_v3(information.as_ref().map(|(_, value)| value))?;
     let tree = stores.v2.tree().await?;
-    // A store of many thousand keys takes some seconds of a processor.
+    // The conversion of many thousand keys takes some seconds of a processor.
     let converted = tokio::task::spawn_blocking(move || Prepared::of(&tree)).await;
     let conversion = match converted {
         Ok(Ok(prepared)) => Ok(converted_of(&prepared)),
         Ok(Err(error)) => Err(not_converted(&error)),
         Err(error) => Err(NotConverted {
-            message: format!("the conversion ended: {error}"),
-            hint: "see the coordinator's log".to_owned(),
+            message: format!("the conversion task failed: {error}"),
+            hint: "check the coordinator's log".to_owned(),
             lines: Vec::new(),
         }),
     };
@@ -77,7 +77,7 @@ pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
         etcd_v3,
         calico_version: glance
             .version_v2
-            .unwrap_or_else(|| "without a version".to_owned()),
+            .unwrap_or_else(|| "unknown version".to_owned()),
         ready_v2,
         ready_v3: if glance.keys_v3 == 0 {
             ReadyV3::Missing

@@ -1,4 +1,4 @@
-//! What traffic says, and whoever stopped the migration: why nothing may be begun now.
+//! Reasons not to start the next step: lost probes, and a stop or a pause by the user.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::stop::{self, Stop};
 use crate::traffic::{self, Fates, Network, Networks, Watched};
 use crate::write::WriteError;
 
-/// Why nothing may be begun now.
+/// Why no step may start now.
 pub(super) struct Held {
-    /// In the decision's words.
+    /// The wait that the decision reports.
     pub(super) hold: Option<Wait>,
-    /// What a person has to look at first.
+    /// The halt that needs a user.
     pub(super) stop: Option<Stop>,
 }
 
 impl Pass<'_> {
-    /// Keeps the traffic pods, and says why nothing may be begun now: somebody said so, or traffic is lost, or nobody can see it.
+    /// Keeps the traffic pods, and returns why no step may start now: a pause, lost probes, or traffic that is not observed.
     pub(super) async fn traffic(
         &self,
         memory: &mut Memory,
@@ -36,7 +36,7 @@ impl Pass<'_> {
             Ok(()) => self.watch(memory, status).await,
             Err(error) => Err(error),
         };
-        // Nobody sees the traffic then; that keeps nobody from leading Calico out of its pause.
+        // The traffic is unobserved then, which must not keep Calico paused.
         let watched = watched.unwrap_or_else(|error| Watched {
             unwatched: Some(Wait {
                 reason: WaitReason::TrafficUnwatched,
@@ -47,15 +47,15 @@ impl Pass<'_> {
         });
         let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
         let stop = stop::stop(None, status, lossy);
-        // While Calico is paused a traffic pod that has gone cannot come again, and to wait for it would only prolong the pause.
+        // While Calico is paused, a traffic pod that is gone cannot start again, and a wait for it would only prolong the pause.
         let is_before = known.record.is_none();
         let hold = if let Some(stop) = &stop {
             Some(stop.hold())
         } else if status.paused {
             Some(Wait {
                 reason: WaitReason::Paused,
-                message: "paused: no further calico-node is made again, and neither store is turned. Go on with `kubectl replumb resume`, or \
-                          lead back with `kubectl replumb rollback --all`"
+                message: "paused: no further calico-node restarts, and neither store changes. Continue with `kubectl replumb resume`, or \
+                          roll back with `kubectl replumb rollback --all`"
                     .to_owned(),
                 until: None,
             })

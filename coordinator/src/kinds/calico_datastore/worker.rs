@@ -1,5 +1,5 @@
-//! What takes longer than a pass: a conversion, its completion, its way back. One at a time, beside the passes; it ends with this process,
-//! and with its leadership.
+//! Work that takes longer than a pass: a conversion, its completion, its rollback. One at a time, beside the passes. The work ends with
+//! this process, and with its leadership.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use tracing::info;
 
 use super::hints;
 
-/// What failed is made again after so long.
+/// Failed work starts again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Who works on the stores.
+/// The work on the stores.
 #[derive(Debug, Default)]
 pub struct Worker {
     running: Option<Running>,
     ended: Option<Ended>,
-    /// Why it went back by itself, until somebody has asked.
+    /// Why the work rolled back without a command, until the reason is taken.
     took_back: Option<String>,
 }
 
@@ -32,7 +32,7 @@ pub struct Worker {
 struct Running {
     work: StoreWork,
     said: Arc<Mutex<String>>,
-    /// Why it failed before.
+    /// Why the former attempt failed.
     refused: Option<String>,
     task: JoinHandle<Result<Option<Record>, RunError>>,
 }
@@ -46,7 +46,7 @@ struct Ended {
 }
 
 impl Worker {
-    /// Begins. What was under way ends.
+    /// Starts this work, and stops other work.
     pub fn begin(&mut self, stores: Arc<Stores>, options: Options, work: StoreWork, over_existing: bool) {
         self.stop();
         let refused = self
@@ -54,12 +54,12 @@ impl Worker {
             .take()
             .filter(|ended| ended.needs_a_person && ended.work.is_back() == work.is_back())
             .map(|ended| ended.message);
-        let said = Arc::new(Mutex::new("both stores are read".to_owned()));
+        let said = Arc::new(Mutex::new("reading both stores".to_owned()));
         let told = Arc::clone(&said);
         let goal = goal(work, over_existing);
         let task = tokio::spawn(async move {
             let tell = |line: &str| {
-                info!(line, "datastore");
+                info!(line, "datastore progress");
                 line.clone_into(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
             };
             run::go(&stores, &options, goal, &tell).await
@@ -72,14 +72,14 @@ impl Worker {
         });
     }
 
-    /// Ends what is under way, as a crash would: whoever goes on finds out how far it came.
+    /// Stops the work, as a crash would: the next work finds out how far it came.
     pub fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             running.task.abort();
         }
     }
 
-    /// What is being done.
+    /// The state of the work.
     pub async fn look(&mut self) -> Work {
         if let Some(running) = self.running.take_if(|running| running.task.is_finished()) {
             self.end(running.work, running.task.await);
@@ -106,7 +106,7 @@ impl Worker {
         }
     }
 
-    /// Why it went back by itself, if it did since somebody asked.
+    /// Why the work rolled back without a command, since the last call.
     pub fn took_back(&mut self) -> Option<String> {
         self.took_back.take()
     }
@@ -135,7 +135,7 @@ impl Worker {
                 }
                 (format!("{error}{hint}"), needs_a_person(&error))
             }
-            Err(error) => (format!("what was done on the stores ended: {error}"), false),
+            Err(error) => (format!("the work on the stores failed: {error}"), false),
         };
         self.ended = Some(Ended {
             work,
@@ -158,7 +158,7 @@ fn goal(work: StoreWork, over_existing: bool) -> Goal {
         StoreWork::AnnounceNodes => Goal::AnnounceNodes,
         StoreWork::Complete => Goal::Complete {
             despite_changes: false,
-            // Who asks has looked, and knows what the cluster has of it.
+            // The coordinator has checked before, and knows which objects the cluster has.
             despite_missing: true,
         },
         StoreWork::TakeBack { nodes_of_v3: true } => Goal::Reopen,
@@ -168,10 +168,10 @@ fn goal(work: StoreWork, over_existing: bool) -> Goal {
     }
 }
 
-/// Whether it does not pass by itself.
+/// Whether a user has to act, because a new attempt would fail again.
 fn needs_a_person(error: &RunError) -> bool {
     match error {
-        RunError::Store(error) => is_of_the_store(error),
+        RunError::Store(error) => store_needs_a_person(error),
         RunError::NotTakenBack { error, .. } => needs_a_person(error),
         RunError::Refused(_)
         | RunError::NotConvertible(_)
@@ -180,7 +180,7 @@ fn needs_a_person(error: &RunError) -> bool {
     }
 }
 
-fn is_of_the_store(error: &StoreError) -> bool {
+fn store_needs_a_person(error: &StoreError) -> bool {
     match error {
         StoreError::Unreachable { .. }
         | StoreError::Locked { .. }
