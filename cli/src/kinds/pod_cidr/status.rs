@@ -226,7 +226,7 @@ mod tests {
             status.completed_at = Some(fixture::now());
             status.blocked = String::new();
             "40/40 pods".clone_into(&mut status.progress.text);
-            "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and every route into it are gone"
+            "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and all routes to it are deleted"
                 .clone_into(&mut status.message);
             let known = status.pod_cidr.as_mut().unwrap();
             (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
@@ -241,8 +241,8 @@ mod tests {
         Pods       0 in 10.244.0.0/16, 40 in 10.200.0.0/16
         Blocks     0 in the range that is left
         Took       5m0s (completed 0s ago)
-        Message    every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and every route
-                   into it are gone
+        Message    every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and all routes to
+                   it are deleted
         ");
     }
 }

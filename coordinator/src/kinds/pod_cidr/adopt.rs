@@ -1,4 +1,4 @@
-//! One `NodeMigration` for each Node, with what its agent looks for.
+//! One `NodeMigration` for each Node, with the settings of its agent.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
 use crate::write::WriteError;
 
-/// What agents look for on the way there.
+/// Settings of agents on the way forward.
 pub fn look(kind: &PodCidr) -> HostSettings {
     HostSettings {
         from: kind.from,
@@ -29,7 +29,7 @@ pub fn look(kind: &PodCidr) -> HostSettings {
     }
 }
 
-/// The same on the way back: the range that is left is the other one.
+/// Settings of agents on the way back: source and target are exchanged.
 pub fn look_back(kind: &PodCidr) -> HostSettings {
     HostSettings {
         from: kind.to,
@@ -38,22 +38,22 @@ pub fn look_back(kind: &PodCidr) -> HostSettings {
     }
 }
 
-/// Whether agents keep the addresses of tunnels that are exchanged: from the moment at which that may be done until blocks go. What
-/// is kept stays so when the migration falls behind that moment again: a place that has to be widened anew, a name server that is
-/// not Ready, somebody who turns around.
+/// Whether agents keep the tunnel addresses that are exchanged: from stage Switch until blocks are released. Kept addresses stay
+/// when the migration falls back before stage Switch: a place has to allow both ranges again, a name server is not Ready, or the
+/// direction changes.
 pub fn keeps(cache: &Cache, stage: Option<&StageNow<Stage>>) -> bool {
     stage.is_some_and(|stage| {
-        stage.name <= Stage::Soak && (stage.name >= Stage::Switch || somebody_keeps(cache, |_| true))
+        stage.name <= Stage::Soak && (stage.name >= Stage::Switch || any_agent_keeps(cache, |_| true))
     })
 }
 
-/// Whether an agent keeps an address that its tunnel had in the range that is led to now.
+/// Whether an agent keeps a former tunnel address of the target range.
 pub fn somebody_returns(cache: &Cache, left: &IpNet) -> bool {
-    somebody_keeps(cache, |end| !left.contains(&IpAddr::V4(end.kept)))
+    any_agent_keeps(cache, |end| !left.contains(&IpAddr::V4(end.kept)))
 }
 
-/// Whether an agent is told of such an end.
-fn somebody_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool {
+/// Whether an agent is told of such a tunnel address.
+fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool {
     cache.node_migrations.state().iter().any(|object| {
         let settings = object.spec.pod_cidr.iter();
         let mut ends = settings.flat_map(|settings| &settings.tunnel_ends);
@@ -61,8 +61,8 @@ fn somebody_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool 
     })
 }
 
-/// Whether an address that this node's tunnel had can be given back to it. Where a block that is not understood may have it, that is
-/// not known yet.
+/// Whether this node's former tunnel address can return to it. For an address in a malformed block the answer is not known yet, and
+/// counts as yes.
 fn comes_back(end: &TunnelEnd, node: &str, ipam: &Ipam) -> bool {
     match standing(end, node, ipam) {
         Standing::Held(_) | Standing::Free(_) => true,
@@ -73,16 +73,16 @@ fn comes_back(end: &TunnelEnd, node: &str, ipam: &Ipam) -> bool {
     }
 }
 
-/// What the addresses of tunnels are told by, while agents keep them.
+/// Facts about tunnel addresses, while agents keep them.
 #[derive(Clone, Copy)]
 pub struct Tunnels<'pass> {
-    /// Nodes as Calico has them.
+    /// Nodes in Calico's datastore.
     pub nodes: &'pass BTreeMap<String, CalicoNode>,
-    /// What Calico's IPAM has given out.
+    /// The allocations of Calico's IPAM.
     pub ipam: &'pass Ipam,
 }
 
-/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not know of yet.
+/// Creates and deletes `NodeMigration`s with the Nodes, and updates the settings of every agent.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
@@ -93,7 +93,7 @@ pub async fn adopt(
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
     }
-    // From the start: an agent that does not know better looks for flannel.
+    // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;
     let nodes = node_migrations::linux_nodes(cache);
@@ -105,7 +105,7 @@ pub async fn adopt(
             Some(tunnels) if nodes.contains_key(name) => {
                 let told = before.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
                 let comes_back = |end: &TunnelEnd| comes_back(end, name, tunnels.ipam);
-                // One that Calico does not know at this moment keeps what it has.
+                // A node that Calico does not have at this moment keeps its addresses.
                 let now = tunnels.nodes.get(name).map_or(&none, |node| &node.ends);
                 ends::told(told, now, &look.from, comes_back)
             }

@@ -1,4 +1,4 @@
-//! One step of a change of the range. Each is idempotent, and looks once more at what it depends on before it writes.
+//! One step of a change of the range. Each step is idempotent, and reads its object again before it writes.
 
 use api::Migration;
 use api::migration::PodCidrStatus;
@@ -30,18 +30,18 @@ use crate::memory::Memory;
 use crate::read;
 use crate::write::{WriteError, parameters};
 
-/// Blocks that are released in one pass: a pass that takes minutes looks at nothing else meanwhile.
+/// Blocks that are released in one pass: during a pass of minutes nothing else would be observed.
 const BLOCKS_AT_ONCE: usize = 50;
 
-/// What a step is made with.
+/// The inputs of a step.
 pub struct Hands<'pass> {
     /// Clients.
     pub context: &'pass Context,
     /// Calico's objects.
     pub store: &'pass Store,
-    /// Whose steps they are.
+    /// The migration of the steps.
     pub migration: &'pass Migration,
-    /// What was there before.
+    /// The state before the migration.
     pub saved: &'pass Saved,
     /// The spec that the new pool has once it is open.
     pub wanted: &'pass Value,
@@ -49,17 +49,17 @@ pub struct Hands<'pass> {
     pub grace_period_seconds: Option<u32>,
 }
 
-/// What has become of a step.
+/// Outcome of a step.
 #[derive(Debug)]
 pub enum Made {
-    /// It is made; the words say for people what was done.
+    /// The step is done; the text for the status.
     Done(String),
-    /// It cannot be made as things are: what a person has to correct.
+    /// The step is impossible as things are: what the user has to correct.
     Refused(String),
 }
 
 impl Hands<'_> {
-    /// Makes the step. [`Step::Complete`] is not made here.
+    /// Runs the step. [`Step::Complete`] is not run here.
     pub async fn make(
         &self,
         step: &Step,
@@ -77,7 +77,7 @@ impl Hands<'_> {
             Step::TakeOff(which, nodes) => {
                 let made = self.take_off(*which, nodes).await?;
                 if matches!(made, Made::Refused(_)) {
-                    // Somebody has what was chosen: it is chosen anew.
+                    // A chosen address is allocated by now: the next pass chooses another.
                     memory.pod_cidr.forget_ipam();
                 }
                 made
@@ -112,39 +112,39 @@ impl Hands<'_> {
     async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
         let object = pools::created(name, self.wanted);
         Ok(match self.store.create(IP_POOL, &object).await? {
-            calico::Created::Now => format!("IPPool {name} is made, closed"),
+            calico::Created::Now => format!("IPPool {name} created, closed"),
             calico::Created::Before => {
-                format!("IPPool {name} appeared a moment ago; it is looked at again")
+                format!("IPPool {name} was created by another program a moment ago; replumb reads it again")
             }
         })
     }
 
     async fn open(&self, name: &str, openness: Openness) -> Result<String, WriteError> {
         let Some(object) = self.store.pool(name).await? else {
-            return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
+            return Ok(format!("IPPool {name} was deleted a moment ago; replumb reads again"));
         };
         if let Some(change) = pools::opening(&object.data["spec"], openness, &self.saved.old_pool) {
             self.store.patch_spec(IP_POOL, &object, &change).await?;
         }
         let how = match openness {
             Openness::Absent | Openness::Closed => {
-                "is closed: pods keep their addresses of it, and nobody gets another"
+                "is closed: pods keep their addresses, and no pod gets another"
             }
-            Openness::ToWhoNamesIt => "gives addresses to pods that name it",
-            Openness::Narrowed | Openness::ToEverybody => "gives every pod its address",
+            Openness::ToWhoNamesIt => "is open to pods that name it",
+            Openness::Narrowed | Openness::ToEverybody => "is open to every pod",
         };
         Ok(format!("IPPool {name} {how}"))
     }
 
     async fn narrow(&self, name: &str, which: Which, round: u32) -> Result<String, WriteError> {
         let Some(object) = self.store.pool(name).await? else {
-            return Ok(format!("IPPool {name} went a moment ago; it is looked at again"));
+            return Ok(format!("IPPool {name} was deleted a moment ago; replumb reads again"));
         };
         let selector = pools::selector_of(&self.saved.old_pool);
         if let Some(change) = pools::narrowing(&object.data["spec"], &selector, which.mark(), round) {
             self.store.patch_spec(IP_POOL, &object, &change).await?;
         }
-        Ok(format!("IPPool {name} is left node by node"))
+        Ok(format!("IPPool {name}: nodes are taken off one by one"))
     }
 
     async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
@@ -152,7 +152,7 @@ impl Hands<'_> {
         for off in nodes {
             let object = format!("Node {}", off.node);
             let taken_off = self.take_off_one(which, off);
-            // What is in the way of one node keeps no other from it.
+            // An obstacle of one node delays no other node.
             refused = refused.or(self
                 .context
                 .obstacles
@@ -165,12 +165,12 @@ impl Hands<'_> {
         }
         let said = nodes.iter().map(|Off { node, ends }| {
             if ends.is_empty() {
-                format!("node {node} takes another address for the end of its tunnel")
+                format!("node {node} chooses another tunnel address")
             } else {
                 let ends = ends.values();
                 let addresses: Vec<String> = ends.map(|end| end.allocation.address.to_string()).collect();
                 format!(
-                    "node {node} gets {} for the end of its tunnel",
+                    "node {node} gets the tunnel address {}",
                     words::names(&addresses)
                 )
             }
@@ -178,7 +178,7 @@ impl Hands<'_> {
         Ok(Made::Done(words::lines(&said.collect::<Vec<_>>())))
     }
 
-    /// Says what is in the way, where it cannot be taken off.
+    /// Takes one node off the pool, or returns the obstacle.
     async fn take_off_one(&self, which: Which, off: &Off) -> Result<Option<String>, WriteError> {
         for end in off.ends.values() {
             if let Some(refused) = self.hold_end(end).await? {
@@ -190,24 +190,24 @@ impl Hands<'_> {
     }
 
     async fn cordon(&self, name: &str) -> Result<String, WriteError> {
-        // Somebody else may have cordoned it a moment ago: that cordon is not ours to lift.
+        // Another user may have cordoned it a moment ago, and keeps that cordon.
         if let Some(node) = read::node(&self.context.client, name)
             .await?
             .filter(|node| !cordon::is_unschedulable(node))
         {
             cordon::cordon(self.context, self.migration, &node).await?;
         }
-        Ok(format!("node {name} is cordoned, and its pods move"))
+        Ok(format!("node {name} cordoned, its pods move"))
     }
 
     async fn uncordon(&self, name: &str) -> Result<String, WriteError> {
         if let Some(node) = read::node(&self.context.client, name).await? {
             cordon::uncordon(self.context, self.migration, &node).await?;
         }
-        Ok(format!("no pod of node {name} has to move: it takes pods again"))
+        Ok(format!("node {name} uncordoned: no pod on it has to move"))
     }
 
-    /// What it had is written down first, in a pass of its own: who knows it after a crash puts it back.
+    /// Scales a Deployment. A pass of its own records the former number first, so that it can be restored after a crash.
     async fn scale(
         &self,
         deployment: &str,
@@ -222,21 +222,21 @@ impl Hands<'_> {
             .await
             .map_err(|source| WriteError::of("reading", format!("Deployment {deployment}"), source))?;
         let Some(found) = found else {
-            return Ok(format!("Deployment {deployment} went a moment ago"));
+            return Ok(format!("Deployment {deployment} was deleted a moment ago"));
         };
         let now = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
         let now = u32::try_from(now).unwrap_or_default();
         if !known.raised.contains_key(deployment) {
             known.raised.insert(deployment.to_owned(), now);
             return Ok(format!(
-                "Deployment {deployment} gets {pods} pods for the time of the migration"
+                "Deployment {deployment} scaled to {pods} pods during the migration"
             ));
         }
         if now < pods {
             self.write_scale(&api, deployment, name, pods).await?;
         }
         Ok(format!(
-            "Deployment {deployment} gets {pods} pods for the time of the migration"
+            "Deployment {deployment} scaled to {pods} pods during the migration"
         ))
     }
 
@@ -254,7 +254,7 @@ impl Hands<'_> {
         Ok(())
     }
 
-    /// Gives every Deployment that was raised what it had. One that somebody else has scaled meanwhile keeps what it has.
+    /// Restores every scaled Deployment. A Deployment that another user has scaled meanwhile keeps its number.
     pub async fn lower(&self, known: &mut PodCidrStatus, raised_to: u32) -> Result<(), WriteError> {
         for (deployment, before) in known.raised.clone() {
             if let Some((namespace, name)) = deployment.split_once('/') {
@@ -272,20 +272,20 @@ impl Hands<'_> {
         Ok(())
     }
 
-    /// Its `DaemonSet` makes it again; what it has programmed stays.
+    /// Evicts the pod, so that its `DaemonSet` creates another; the programmed network stays.
     async fn restart(&self, pod: &PodName, memory: &mut Memory) -> String {
         let name = format!("{}/{}", pod.namespace, pod.name);
         let refused = |memory: &Memory| memory.refusals.get(&pod.uid).cloned();
         if refused(memory).is_none_or(|refusal| refusal.next_try <= Timestamp::now()) {
             evict(self.context, std::slice::from_ref(pod), None, memory).await;
         }
-        let why = "it has not taken another address for the end of its tunnel by itself";
+        let why = "it has not changed its tunnel address";
         match refused(memory) {
             Some(refusal) => format!(
-                "pod {name} is to start again, since {why}; it is not let go: {}",
+                "pod {name} has to restart, because {why}; its eviction is refused: {}",
                 refusal.message
             ),
-            None => format!("pod {name} starts again: {why}"),
+            None => format!("pod {name} restarts: {why}"),
         }
     }
 
@@ -298,7 +298,7 @@ impl Hands<'_> {
         format!("pods move: {}", words::names(&names))
     }
 
-    /// Releases some of these blocks. Each is read by its name: a list of all of them for each batch would be hundreds of lists.
+    /// Releases some of these blocks. Each is read by its name: one list of all blocks for each batch would be hundreds of lists.
     async fn release(&self, ranges: &[IpNet], looks: &mut Looks) -> Result<String, WriteError> {
         let ipam = looks.ipam(self.store, Pace::Seldom).await?;
         let is_empty = |range: &&IpNet| {
@@ -311,7 +311,7 @@ impl Hands<'_> {
             if tried == BLOCKS_AT_ONCE {
                 break;
             }
-            // What cannot be written keeps no other from it.
+            // A block that cannot be written delays no other.
             let object = format!("IPAMBlock {range}");
             let release = async {
                 tried += 1;
@@ -321,25 +321,24 @@ impl Hands<'_> {
                 released.push(*range);
             }
         }
-        let said = format!("{} of {} blocks are released", released.len(), ranges.len());
+        let said = format!("blocks released: {} of {}", released.len(), ranges.len());
         if released.len() == tried && tried < ranges.len() {
             looks.released(released);
         } else {
-            // The last ones: or there is something else than was read.
+            // The last batch is done, or the blocks differ from what was read.
             looks.forget_ipam();
         }
         Ok(said)
     }
 
-    /// As Calico releases a block: the affinity says that it is about to go, then the block, which is empty, then the affinity.
-    /// Each write carries the version that was read: who takes an address of it meanwhile keeps it, and the block stays. Says whether the
-    /// block is gone.
+    /// Releases a block as Calico does: marks the affinity as pending deletion, then deletes the empty block, then the affinity. Each write
+    /// has the version that was read: an address that is allocated meanwhile keeps the block. Returns whether the block is deleted.
     async fn release_one(&self, range: IpNet, claims: &[Claim]) -> Result<bool, WriteError> {
         let store = self.store;
         let block = store.block(range).await?;
         let is_empty = |block: &DynamicObject| {
             let found = objects::block(block);
-            // What is not understood is not released.
+            // A malformed block is not released.
             found.is_ok_and(|found| found.range == range && found.allocations.is_empty())
         };
         if !block.as_ref().is_none_or(is_empty) {
@@ -374,7 +373,7 @@ impl Hands<'_> {
         let of_range = |object: DynamicObject| {
             let is_of_range = match unclear::block(&object, &claims) {
                 Ok(block) => range.contains(&block.range),
-                // One that is not understood may be of this range.
+                // A malformed block may be of this range.
                 Err(block) => block.may_touch(range),
             };
             is_of_range.then_some(())
@@ -382,11 +381,11 @@ impl Hands<'_> {
         let left = self.store.each(IPAM_BLOCK, of_range).await?.len();
         if left > 0 {
             return Ok(format!(
-                "{left} blocks of {range} appeared a moment ago; they are looked at again"
+                "new blocks of {range}: {left}; replumb reads them again"
             ));
         }
         self.store.delete_pool(name).await?;
-        Ok(format!("IPPool {name} is deleted"))
+        Ok(format!("IPPool {name} deleted"))
     }
 }
 

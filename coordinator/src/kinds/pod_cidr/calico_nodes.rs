@@ -1,4 +1,4 @@
-//! Nodes as Calico has them, wherever that is, and what takes one off a pool. Each write carries the version that was read.
+//! Nodes in Calico's datastore, and writes that take a node off a pool. Each write has the version that was read.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::calico::store::Store;
 use crate::read;
 use crate::write::{self, WriteError};
 
-/// Every node, by its name. In etcd they are Calico's own objects, and Nodes that Calico does not know have no tunnel.
+/// Every node, by its name. In etcd nodes are Calico's own objects, and Nodes that Calico does not have have no tunnel.
 pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, CalicoNode>, WriteError> {
     Ok(match store {
         Store::Kubernetes(_) => {
@@ -37,7 +37,7 @@ pub async fn read(store: &Store, cache: &Cache) -> Result<BTreeMap<String, Calic
     })
 }
 
-/// Takes this node off the pool of this mark, and gives its tunnels these addresses. One that is gone meanwhile is not missed.
+/// Takes this node off the pool of this mark, and gives its tunnels these addresses. A deleted node is no error.
 pub async fn take_off(
     store: &Store,
     name: &str,
@@ -59,7 +59,7 @@ pub async fn take_off(
     Ok(())
 }
 
-/// Takes the label from every node that has it.
+/// Removes the label from every node that has it.
 pub async fn forget(store: &Store, cache: &Cache) -> Result<(), WriteError> {
     let change = json!({ "metadata": { "labels": { OFF_LABEL: null } } });
     match store {

@@ -1,4 +1,4 @@
-//! Where Calico's objects are, as calico-node has it, and the way there. Changes nothing.
+//! Calico's datastore, as calico-node is configured, and connections to it. Changes nothing.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ const ASKER: Asker = Asker {
     component: "deploy/calico-etcd",
 };
 
-/// What calico-node says: the one of the `DaemonSet` that the migration has begun with, if it has, by namespace and name. `None` where there is no `DaemonSet` of it, or more than one, which another check says.
+/// The datastore in calico-node's settings. `begun_with`: namespace and name of the `DaemonSet` with which a migration has started.
+/// `None` when there is no `DaemonSet` of calico-node, or more than one: another check reports that.
 pub async fn ask(
     context: &Context,
     cache: &Cache,
@@ -61,7 +62,7 @@ pub async fn ask(
     )))
 }
 
-/// Goes there.
+/// Opens a connection.
 pub async fn connect(context: &Context, to: &Datastore) -> Result<Store, StoreProblem> {
     let Some(etcd) = &to.etcd else {
         return Ok(Store::Kubernetes(context.client.clone()));
@@ -72,11 +73,11 @@ pub async fn connect(context: &Context, to: &Datastore) -> Result<Store, StorePr
     Ok(Store::Etcd(Arc::new(store)))
 }
 
-/// What etcd says of itself, and Calico in it.
+/// The versions of etcd and of Calico in it, and Calico's readiness.
 pub async fn facts(store: &Etcd3) -> Result<EtcdFacts, StoreProblem> {
     let read = async {
         let entry = store.get(CLUSTER_INFORMATION).await?;
-        // One that is no JSON says nothing: it is none of Calico's.
+        // An entry that is not JSON is not Calico's, and says nothing.
         let information = entry.and_then(|entry| entry.json().ok());
         Ok(EtcdFacts {
             version: store.version.clone(),

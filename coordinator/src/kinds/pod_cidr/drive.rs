@@ -1,4 +1,4 @@
-//! One pass of a change of the range: what is there becomes a view, the view a decision, the decision one step.
+//! One pass of a change of the range: the observed state gives a view, the view a decision, the decision one step.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{stages, stop, traffic, workloads};
 
-/// Where the pods are led.
+/// The direction in which pods move.
 fn direction(desired: Desired) -> Direction {
     match desired {
         Desired::Rollback => Direction::Back,
@@ -43,7 +43,7 @@ fn direction(desired: Desired) -> Direction {
     }
 }
 
-/// One pass of a migration that has begun.
+/// One pass of a started migration.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 pub async fn go_on(
     context: &Context,
@@ -78,7 +78,7 @@ pub async fn go_on(
         Direction::There => adopt::look(kind),
         Direction::Back => adopt::look_back(kind),
     };
-    // A cluster of many nodes without a tunnel is not asked for them in each pass.
+    // Without tunnels, a cluster of many nodes is not read for them in each pass.
     let calico_nodes = if pools::has_tunnel(&saved.old_pool) {
         calico_nodes::read(&store, cache).await?
     } else {
@@ -109,7 +109,7 @@ pub async fn go_on(
         .iter()
         .find(|pool| ours.contains(&pool.malformed.object))
     {
-        let message = format!("{}; nothing is done until it is corrected", pool.words());
+        let message = format!("{}; replumb changes nothing until it is corrected", pool.words());
         wait(status, WaitReason::CalicoObjects, message);
         return Ok(());
     }
@@ -149,7 +149,7 @@ pub async fn go_on(
     Ok(())
 }
 
-/// What Calico's IPAM has given out, while agents keep addresses of tunnels: as fresh as what is done next needs it.
+/// The allocations of Calico's IPAM, while agents keep tunnel addresses: as recent as the next step needs them.
 async fn ipam(
     looks: &mut Looks,
     cache: &Cache,
@@ -161,7 +161,7 @@ async fn ipam(
 ) -> Result<IpamLook, WriteError> {
     let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
     if switches && adopt::somebody_returns(cache, &look.from) {
-        // Before a pool is opened, what was free in it a moment ago counts for nothing.
+        // Before a pool opens, an earlier read of its free addresses is too old.
         looks.forget_ipam();
     }
     let found = looks.ipam(store, Pace::Seldom).await?;
@@ -173,7 +173,7 @@ async fn ipam(
     }
 }
 
-/// What one pass is made on.
+/// The inputs of one pass.
 pub(super) struct Pass<'pass> {
     pub(super) context: &'pass Context,
     /// Calico's objects.
@@ -184,18 +184,18 @@ pub(super) struct Pass<'pass> {
     pub(super) saved: &'pass Saved,
     pub(super) snapshot: &'pass Snapshot,
     pub(super) pools: &'pass Pools,
-    /// Every workload that makes pods again.
+    /// Every workload that creates pods again.
     pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
-    /// Nodes as Calico has them.
+    /// Nodes in Calico's datastore.
     pub(super) calico_nodes: &'pass BTreeMap<String, CalicoNode>,
-    /// What Calico's IPAM has given out, while agents keep addresses of tunnels.
+    /// The allocations of Calico's IPAM, while agents keep tunnel addresses.
     pub(super) ipam: Option<&'pass Ipam>,
     pub(super) direction: Direction,
     pub(super) now: Timestamp,
 }
 
 impl Pass<'_> {
-    /// The pool that pods leave.
+    /// The source pool.
     pub(super) fn left_pool(&self) -> Which {
         Which::left(self.direction)
     }
@@ -208,7 +208,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A pool, if it is there.
+    /// A pool, if it exists.
     pub(super) fn pool(&self, which: Which, known: &PodCidrStatus) -> Option<&Pool> {
         let name = match which {
             Which::Old => &known.settings.old_pool.value,
@@ -217,17 +217,17 @@ impl Pass<'_> {
         self.pools.understood.get(name)
     }
 
-    /// Nobody can lead pods to a pool that is not there any more.
+    /// The message when a rollback is requested after the old pool was deleted.
     fn past_return(&self, known: &PodCidrStatus) -> String {
         let (from, to) = (self.range(Which::Old), self.range(Which::New));
         format!(
-            "IPPool {} is deleted, and {from} is past its point of no return: nothing was taken back. `kubectl replumb resume` finishes \
-             what is left of this migration; another one, from {to} to {from}, leads the pods back",
+            "IPPool {} is deleted, and {from} is past its point of no return: nothing was rolled back. `kubectl replumb resume` \
+             completes this migration; another one, from {to} to {from}, moves the pods back",
             known.settings.old_pool.value
         )
     }
 
-    /// Makes the step, or says what is waited for.
+    /// Runs the step, or reports the wait.
     async fn act(
         &self,
         memory: &mut Memory,
@@ -256,7 +256,7 @@ impl Pass<'_> {
                         status.message = said;
                     }
                     Made::Refused(why) => {
-                        let message = format!("{why}; it is tried again until that is corrected");
+                        let message = format!("{why}; replumb retries until this is corrected");
                         wait(status, WaitReason::CalicoObjects, message);
                     }
                 }
@@ -276,7 +276,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Puts back what was raised, ends the traffic, and says that it is over.
+    /// Restores scaled Deployments, ends the traffic pods, and sets the final phase.
     async fn complete(
         &self,
         hands: &Hands<'_>,
@@ -298,7 +298,7 @@ impl Pass<'_> {
             Direction::There => (MigrationPhase::Completed, &settings.old_pool.value, from, to),
             Direction::Back => (MigrationPhase::RolledBack, &settings.new_pool.value, to, from),
         };
-        // On the way back nobody has waited for a person: what was changed for the way there is told at its end.
+        // A rollback waits for no user: places that contain the new range are named at its end.
         let mentions = memory
             .pod_cidr
             .mentions(
@@ -313,10 +313,10 @@ impl Pass<'_> {
         let still = mentions::follow_up(&mentions, &left, &range);
         let still = still.first().map_or_else(String::new, |first| {
             let count = still.len();
-            format!("; {count} places say {left} still, and have to be changed back; the first: {first}")
+            format!("; places that still contain {left} and must be changed back: {count}, first: {first}")
         });
         status.message = format!(
-            "every pod has an address of {range}; IPPool {pool}, its blocks and every route into it are gone{still}"
+            "every pod has an address of {range}; IPPool {pool}, its blocks and all routes to it are deleted{still}"
         );
         crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
         stages::finish(&mut known.stage, &mut known.history, self.now);

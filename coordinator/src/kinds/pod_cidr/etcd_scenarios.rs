@@ -1,10 +1,10 @@
-//! The same whole change of the range where Calico's objects are in etcd: the same writes in the same order, the same end wherever
-//! coordinator, API server or etcd dies, and nothing at all once Calico says another place.
+//! The whole change of the range with Calico's objects in etcd: the same writes in the same order, the same end after a crash of the
+//! coordinator, the API server or etcd, and no write once Calico's settings name another datastore.
 
 use serde_json::json;
 
 use super::scenarios::{
-    assert_gone, assert_in_order, desire, gives_back, gives_back_what_was_released, story,
+    assert_gone, assert_in_order, desire, restores_tunnel_addresses, restores_released_tunnel_addresses, story,
 };
 use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, run_until, turn, world_moves};
 use crate::fake_api::FakeApi;
@@ -28,7 +28,7 @@ async fn on_etcd(gates: &str) -> FakeApi {
         &json!({ "status": { "podCidr": { "settings": { "datastore": datastore } } } }),
     );
     for node in ["a", "b"] {
-        // What Calico has on the Node of the Kubernetes API there it has on its own here.
+        // Calico has the tunnel address on its own Node here, and not on the Node of the Kubernetes API.
         let path = format!("/api/v1/nodes/{node}");
         let mut object = api.get(&path).unwrap();
         let annotations = std::mem::replace(&mut object["metadata"]["annotations"], json!({}));
@@ -48,7 +48,7 @@ async fn on_etcd(gates: &str) -> FakeApi {
 }
 
 #[tokio::test]
-async fn every_write_in_its_order() {
+async fn every_write_comes_in_its_order() {
     let api = on_etcd("Watch").await;
     run_until(&api, "Completed").await;
     let story = story(&api.take_changes());
@@ -57,9 +57,9 @@ async fn every_write_in_its_order() {
         &story,
         &[
             &format!("post pool {new} closed"),
-            // What is written here is only what differs: it selects nobody still, and then everybody.
-            &format!("patch pool {new} to everybody"),
-            &format!("patch pool {new} to everybody"),
+            // A patch has only the changed fields: first the pool still selects no node, then every node.
+            &format!("patch pool {new} open"),
+            &format!("patch pool {new} open"),
             "hold an end in 10-200-0-0-26",
             "take off a",
             "keep on a",
@@ -76,23 +76,23 @@ async fn every_write_in_its_order() {
         ],
     );
     assert_gone(&api, 0);
-    // etcd compares and deletes at once: nothing is marked first.
+    // etcd compares and deletes in one transaction: nothing is marked first.
     assert!(!story.contains(&"patch 10-244-0-0-26".to_owned()), "{story:#?}");
 }
 
-/// Calico's own Nodes say what tunnels have: it is exchanged there, and given back there.
+/// Tunnel addresses are on Calico's own Nodes: they are exchanged and restored there.
 #[tokio::test]
-async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
+async fn a_rollback_restores_every_tunnel_address() {
     let api = on_etcd("Watch").await;
-    gives_back(&api).await;
+    restores_tunnel_addresses(&api).await;
     assert_nothing_in_kubernetes(&api);
     let api = on_etcd("Watch").await;
-    gives_back_what_was_released(&api).await;
+    restores_released_tunnel_addresses(&api).await;
     assert_nothing_in_kubernetes(&api);
 }
 
 fn assert_nothing_in_kubernetes(api: &FakeApi) {
-    // Nobody writes of tunnels into Nodes of the Kubernetes API.
+    // Nothing writes tunnel addresses to Nodes of the Kubernetes API.
     for node in ["a", "b"] {
         let metadata = api.get(&format!("/api/v1/nodes/{node}")).unwrap()["metadata"].take();
         assert_eq!(
@@ -102,11 +102,11 @@ fn assert_nothing_in_kubernetes(api: &FakeApi) {
     }
 }
 
-/// Every third one: the two stores differ in how they write, not in what.
+/// Every third write: the two stores differ in how they write, not in what.
 const STRIDE: usize = 3;
 
 #[tokio::test]
-async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+async fn a_crash_after_any_write_changes_no_outcome() {
     let undisturbed = on_etcd("Ignore").await;
     run_until(&undisturbed, "Completed").await;
     let writes = undisturbed.take_changes().len();
@@ -119,7 +119,7 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
 }
 
 #[tokio::test]
-async fn back_from_wherever_it_is() {
+async fn a_rollback_after_any_write_restores_the_old_pool() {
     let undisturbed = on_etcd("Ignore").await;
     run_until(&undisturbed, "Completed").await;
     let no_return = undisturbed
@@ -137,7 +137,7 @@ async fn back_from_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn what_calico_keeps_elsewhere_by_now_is_not_touched() {
+async fn nothing_is_written_after_calico_moved_to_another_etcd() {
     let api = on_etcd("Ignore").await;
     turn(&api).await;
     let mut set = api.get(CALICO).unwrap();
@@ -162,22 +162,22 @@ async fn what_calico_keeps_elsewhere_by_now_is_not_touched() {
 }
 
 #[tokio::test]
-async fn an_etcd_that_does_not_answer_is_said_and_waited_for() {
+async fn an_unreachable_etcd_is_named_and_waited_for() {
     let api = on_etcd("Ignore").await;
     turn(&api).await;
-    // Nobody listens there.
-    let nobody = "http://127.0.0.1:9";
+    // Nothing listens at this address.
+    let unreachable = "http://127.0.0.1:9";
     let before = api.get(MIGRATION).unwrap();
     let mut set = api.get(CALICO).unwrap();
     let url = set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"].take();
-    set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = json!(nobody);
+    set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = json!(unreachable);
     api.put(CALICO, set.clone());
     let etcd = |url: &serde_json::Value| json!({ "status": { "podCidr": { "settings": { "datastore": { "value": { "etcd": { "endpoints": [url] } } } } } } });
-    api.edit(MIGRATION, &etcd(&json!(nobody)));
+    api.edit(MIGRATION, &etcd(&json!(unreachable)));
     turn(&api).await;
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["blocked"], "Datastore", "{status:#}");
-    assert!(status["message"].as_str().unwrap().contains(nobody), "{status:#}");
+    assert!(status["message"].as_str().unwrap().contains(unreachable), "{status:#}");
     assert_eq!(status["phase"], before["status"]["phase"]);
     set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = url.clone();
     api.put(CALICO, set);

@@ -1,4 +1,4 @@
-//! Mode `ByNode`: every Node as it is worked on, and which host is not waited for any longer.
+//! Mode `ByNode`: the state of every Node, and the hosts that other nodes do not wait for any longer.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ use crate::memory::Memory;
 use crate::{cordon, facts};
 
 impl Pass<'_> {
-    /// Every Node in the order in which they are worked on, where pods leave node by node. A host on which no pod has to move, and that is
-    /// not well for minutes, is named in the warnings and counts as well: no node keeps the pods of others. `with_pods`: nodes on which a pod
-    /// has to move.
+    /// Every Node in the order of the rollout, where pods leave node by node. A host that has no pod to move and has been unsettled for
+    /// minutes is named in the warnings and counts as settled: no node keeps the pods of other nodes. `with_pods`: nodes that have a pod
+    /// to move.
     pub(super) fn nodes_in_work<'order>(
         &self,
         memory: &mut Memory,
@@ -36,8 +36,8 @@ impl Pass<'_> {
                 told.push((
                     format!("node {}", node.name),
                     format!(
-                        "{words}, and no pod of node {} has to move. This has lasted for minutes: other nodes go on without it. Fix: see the \
-                         logs of the agent and of calico-node on this node",
+                        "{words}. The wait has lasted for minutes, and no pod of node {} has to move: other nodes continue without it. \
+                         Fix: check the logs of the agent and of calico-node on this node",
                         node.name
                     ),
                 ));
@@ -49,7 +49,7 @@ impl Pass<'_> {
 
     fn nodes_as_they_are<'order>(&self, order: &'order [String]) -> Vec<by_node::Node<'order>> {
         let migration = self.migration.name_any();
-        // Traffic pods stay where they are, and watch the range that is left until all other pods have moved.
+        // Traffic pods stay where they are, and probe the source range until all other pods have moved.
         let ours: BTreeSet<IpAddr> = self
             .snapshot
             .traffic_pods
@@ -69,7 +69,7 @@ impl Pass<'_> {
                 (true, false) => Cordon::Others,
             };
             let unsettled = match self.facts_of(name) {
-                // No agent reports of a node that is away; its pods are counted all the same.
+                // No agent reports of a node that is down; its pods count all the same.
                 None if !facts::nodes::is_ready(node) => None,
                 None => Some("its agent has not answered".to_owned()),
                 Some(facts) => host::route_to_pod(facts, &ours),

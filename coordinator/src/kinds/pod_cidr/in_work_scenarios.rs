@@ -1,5 +1,5 @@
-//! Mode `ByNode` beside one node whose host is never well by its agent: it is waited for, for a while, and named, and the pods of all other
-//! nodes move, there and back.
+//! Mode `ByNode` with one node whose agent never reports a settled host: other nodes wait for it for some minutes, it is named, and then
+//! the pods of all other nodes move, forward and back.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::memory::Memory;
 
 const AGENT_OF_A: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
 
-/// What the agent of node a says. Node a is the first one.
+/// The report of node a's agent. Node a is the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
     /// A route to a pod that does not exist.
     Route,
-    /// More routes than it lists.
+    /// More routes than the report lists.
     MoreRoutes,
-    /// Nothing about what it was asked.
+    /// No report on its present settings.
     Silent,
 }
 
@@ -34,8 +34,8 @@ impl Odd {
         }
     }
 
-    /// What is so after each move of the world, in either range.
-    fn happens(self, api: &FakeApi) {
+    /// The report after each move of the world, in either range.
+    fn apply(self, api: &FakeApi) {
         let Some(object) = api.get(AGENT_OF_A) else {
             return;
         };
@@ -52,13 +52,13 @@ impl Odd {
         api.edit(AGENT_OF_A, &json!({ "status": said }));
     }
 
-    /// A pass, and what the world does of it. Until its first turn, node a does what every node does.
+    /// A pass and a move of the world. Until its first turn, node a does what every node does.
     async fn turn(self, api: &FakeApi, memory: &mut Memory, begun: &mut bool) {
         turn_remembering(api, memory).await;
         world_moves(api);
         *begun |= is_cordoned(api, "a");
         if *begun {
-            self.happens(api);
+            self.apply(api);
         }
     }
 }
@@ -74,7 +74,7 @@ fn address_of_pod(api: &FakeApi, node: &str) -> String {
 
 #[rstest]
 #[tokio::test]
-async fn one_host_does_not_hold_the_pods_of_other_nodes(
+async fn pods_of_other_nodes_move_without_one_unsettled_host(
     #[values(Odd::Route, Odd::MoreRoutes, Odd::Silent)] odd: Odd,
     #[values("Run", "Rollback")] desired: &str,
 ) {
@@ -99,15 +99,15 @@ async fn one_host_does_not_hold_the_pods_of_other_nodes(
     for _ in 0..60 {
         odd.turn(&api, &mut memory, &mut begun).await;
     }
-    let leads = RANGES[target].1;
+    let prefix_of_target = RANGES[target].1;
     assert!(
-        begun && address_of_pod(&api, "a").starts_with(leads),
+        begun && address_of_pod(&api, "a").starts_with(prefix_of_target),
         "{:#}",
         status(&api)
     );
     assert!(
-        is_cordoned(&api, "a") && !have_moved(&api, leads),
-        "{odd:?} is waited for at first: {:#}",
+        is_cordoned(&api, "a") && !have_moved(&api, prefix_of_target),
+        "{odd:?}: node a is uncordoned before the patience ends: {:#}",
         status(&api)
     );
     assert!(
@@ -125,12 +125,12 @@ async fn one_host_does_not_hold_the_pods_of_other_nodes(
             "{:#}",
             status(&api)
         );
-        if have_moved(&api, leads) {
+        if have_moved(&api, prefix_of_target) {
             break;
         }
     }
     assert!(
-        have_moved(&api, leads) && !is_cordoned(&api, "a"),
+        have_moved(&api, prefix_of_target) && !is_cordoned(&api, "a"),
         "{:#}",
         status(&api)
     );
@@ -140,7 +140,7 @@ async fn one_host_does_not_hold_the_pods_of_other_nodes(
 
 /// While a pod has to move, routes to it are no fault of the host.
 #[tokio::test]
-async fn no_time_counts_while_a_pod_has_to_move() {
+async fn patience_starts_after_the_last_pod_has_moved() {
     let api = cluster("Ignore");
     api.edit(MIGRATION, &json!({ "spec": { "podCidr": { "mode": "ByNode" } } }));
     let mut memory = Memory::default();

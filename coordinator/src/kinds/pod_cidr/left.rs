@@ -1,4 +1,4 @@
-//! What is in the range that is left: blocks, who has addresses of it, what agents keep, routes.
+//! Remains of the source range: blocks, holders of its addresses, addresses that agents keep, and routes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,16 +25,16 @@ use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
 
-/// What is in the range that is left.
+/// What remains in the source range.
 pub(super) struct Left {
-    /// Ranges of blocks and of affinities to some.
+    /// Ranges of blocks and of claimed blocks.
     pub(super) blocks: Vec<IpNet>,
-    /// Who has an address of it besides pods that have to move, with what a person does about it; nobody is looked for while pods have to.
+    /// Holders of its addresses, except pods that have to move, each with the fix. Not read while pods have to move.
     pub(super) holders: Vec<String>,
 }
 
 impl Pass<'_> {
-    /// Who is in the range that is left. While pods have to move, it is only counted.
+    /// Finds what remains in the source range. While pods have to move, blocks are only counted.
     pub(super) async fn left(
         &self,
         memory: &mut Memory,
@@ -51,7 +51,7 @@ impl Pass<'_> {
             .filter(|block| range.contains(&block.range))
             .collect();
         let allocations: Vec<_> = in_range.iter().flat_map(|block| &block.allocations).collect();
-        // Each pod that has to move has an address of it: nobody asks for others before.
+        // Each pod that has to move has an address of the range: no other holder matters before.
         let holders = if have_to_move {
             Vec::new()
         } else {
@@ -85,7 +85,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Who has these addresses besides pods that have to move.
+    /// Holders of these addresses, except pods that have to move.
     fn holders(&self, allocations: &[&Allocation], calico: &str) -> Vec<String> {
         let ours = self.snapshot.traffic_pods.iter();
         let ours = ours.map(|pod| Arc::new(facts::pods::pod(pod)));
@@ -100,7 +100,7 @@ impl Pass<'_> {
             && let Some(first) = allocations.first()
         {
             holders.push(format!(
-                "{} is given out still, to a pod that ends ({} addresses in all)",
+                "{} is still allocated to a terminating pod (addresses in all: {})",
                 first.address,
                 allocations.len()
             ));
@@ -108,7 +108,7 @@ impl Pass<'_> {
         holders
     }
 
-    /// What the agent of this node is told of its tunnels.
+    /// The tunnel addresses in the settings of this node's agent.
     pub(super) fn told(&self, node: &str) -> &[TunnelEnd] {
         let object = self.snapshot.node_migrations.get(node);
         let settings = object.and_then(|object| object.spec.pod_cidr.as_ref());
@@ -125,7 +125,7 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// Addresses that tunnels had in the range that is led to, and nobody has now.
+    /// Former tunnel addresses in the target range that are not allocated.
     pub(super) fn to_hold(&self, target: &IpNet) -> Vec<Held> {
         let Some(ipam) = self.ipam else {
             return Vec::new();
@@ -133,7 +133,7 @@ impl Pass<'_> {
         returns::to_hold(&self.all_told(), ipam, target)
     }
 
-    /// Addresses in the range that is left of tunnels that have got back what they had.
+    /// Addresses in the source range of tunnels that have their former address again.
     pub(super) fn to_release(&self, left: &IpNet, target: &IpNet) -> Vec<Held> {
         let Some(ipam) = self.ipam else {
             return Vec::new();
@@ -144,7 +144,7 @@ impl Pass<'_> {
         returns::to_release(&nodes.collect(), ipam, left, target)
     }
 
-    /// Why it is not known which addresses that tunnels had are free, where some are to be given back.
+    /// Why the free former tunnel addresses are unknown, when some have to return.
     pub(super) fn unread(&self, target: &IpNet) -> Option<Wait> {
         let told = self.all_told();
         let mut ends = told.iter().flat_map(|told| told.ends);
@@ -153,14 +153,14 @@ impl Pass<'_> {
         Some(Wait {
             reason: WaitReason::CalicoObjects,
             message: format!(
-                "{}; until it is corrected or deleted it is not known which addresses of {target} are free, and tunnels have some to get back",
+                "{}; correct or delete it: which addresses of {target} are free for former tunnel addresses is unknown",
                 unclear.words()
             ),
             until: None,
         })
     }
 
-    /// A pool that may share an address with one of both ranges, and is neither's.
+    /// The wait for a malformed pool that may overlap with one of both ranges.
     pub(super) fn strange_pool(&self) -> Option<Wait> {
         let ranges = [Which::Old, Which::New].map(|which| self.range(which));
         let mut unclear = self.pools.unclear.iter();
@@ -168,8 +168,7 @@ impl Pass<'_> {
         Some(Wait {
             reason: WaitReason::CalicoObjects,
             message: format!(
-                "{}; until it is corrected or deleted no pool is opened, closed or deleted: whether it shares an address with {} or {} is \
-                 not known",
+                "{}; correct or delete it: no pool opens, closes or is deleted before, because it may share addresses with {} or {}",
                 strange.words(),
                 ranges[0],
                 ranges[1]
@@ -178,20 +177,20 @@ impl Pass<'_> {
         })
     }
 
-    /// What of Calico's objects is not understood, for the status.
+    /// Adds Calico's malformed objects to the warnings.
     fn tell(&self, memory: &mut Memory, ipam: &Ipam) {
         let ranges = [Which::Old, Which::New].map(|which| self.range(which));
         let told = unclear::told(&self.pools.unclear, Some(&ipam.unclear), ranges);
         memory.warnings.of_kind(&self.migration.name_any(), told);
     }
 
-    /// Whether an address that this node's tunnel had is the node's in Calico's IPAM: nobody else can get it.
+    /// Whether this node's former tunnel address is allocated to the node in Calico's IPAM, so that no pod can get it.
     pub(super) fn is_held(&self, node: &str, end: &TunnelEnd) -> bool {
         self.ipam
             .is_some_and(|ipam| matches!(standing(end, node, ipam), Standing::Held(_)))
     }
 
-    /// What the agent of a node has said to what it was asked last; `None` while it has not.
+    /// The report of a node's agent on its present settings; `None` without one.
     pub(super) fn facts_of(&self, node: &str) -> Option<&HostFacts> {
         let status = self.snapshot.node_migrations.get(node)?.status.as_ref()?;
         let generation = self.snapshot.node_migrations.get(node)?.metadata.generation;
@@ -199,13 +198,13 @@ impl Pass<'_> {
         self.last_facts_of(node).filter(|_| is_current)
     }
 
-    /// What the agent of a node has said last, whatever it was asked.
+    /// The last report of a node's agent, on any settings.
     fn last_facts_of(&self, node: &str) -> Option<&HostFacts> {
         let object = self.snapshot.node_migrations.get(node)?;
         object.status.as_ref()?.pod_cidr.as_ref()
     }
 
-    /// Which agents keep addresses in the range that is left, or have not answered.
+    /// The first agent that keeps addresses in the source range, or has not answered.
     pub(super) fn kept_in_left(&self, left: &IpNet) -> Option<Wait> {
         let mut kept = self.kept(|node| match self.facts_of(node) {
             None => Some(format!("node {node}: its agent has not answered")),
@@ -214,8 +213,8 @@ impl Pass<'_> {
         kept.next().map(|(_, wait)| wait)
     }
 
-    /// Which agents keep addresses in the range that pods are led to, by node. One that is its tunnel's in Calico's IPAM may stay: no pod gets
-    /// it. An agent that does not answer keeps what it was told to keep, and what it said last.
+    /// The agents that keep addresses in the target range, by node. An address that is allocated to its node in Calico's IPAM may stay: no
+    /// pod gets it. An agent that does not answer keeps what it was told to keep, and what its last report has.
     pub(super) fn kept_in_target(&self, target: &IpNet) -> BTreeMap<&str, Wait> {
         let kept = self.kept(|node| {
             let facts = self.last_facts_of(node);
@@ -224,7 +223,7 @@ impl Pass<'_> {
         kept.collect()
     }
 
-    /// Nodes that are away do not count.
+    /// The waits for agents of Ready nodes.
     fn kept(&self, kept: impl Fn(&str) -> Option<String>) -> impl Iterator<Item = (&str, Wait)> {
         let nodes = self.snapshot.nodes.iter();
         let ready = nodes.filter(|(_, node)| facts::nodes::is_ready(node));
@@ -239,7 +238,7 @@ impl Pass<'_> {
         })
     }
 
-    /// The first address in this range that the agent of a node keeps, but for those that may stay.
+    /// The first address in this range that the agent of a node keeps, except those that may stay.
     fn kept_by(
         &self,
         node: &str,
@@ -258,12 +257,12 @@ impl Pass<'_> {
             .map(|end| IpNet::from(IpAddr::V4(end.kept)))
             .or_else(|| said.into_iter().find(|net| !stays(net)))?;
         Some(format!(
-            "node {node}: its agent keeps {} for connections of the host that began there, and takes it away now",
+            "node {node}: its agent is removing {}, kept for connections of the host that began with it",
             kept.addr()
         ))
     }
 
-    /// Why Calico's `DaemonSet` is not in one piece; nodes that are away do not count.
+    /// The wait for a rollout of Calico's `DaemonSet`; nodes that are not Ready do not count.
     pub(super) fn rolling(&self, known: &PodCidrStatus) -> Option<Wait> {
         let settings = &known.settings;
         let (namespace, name) = (
@@ -295,20 +294,20 @@ impl Pass<'_> {
         (!is_whole).then(|| Wait {
             reason: WaitReason::DaemonSetRollout,
             message: format!(
-                "DaemonSet {namespace}/{name} is rolled: {} of {} pods are Ready{}",
+                "DaemonSet {namespace}/{name}: {} of {} pods are Ready{}",
                 set.ready,
                 set.desired,
                 first.map_or_else(String::new, |(node, _)| format!(
-                    "; node {node} has none that is Ready"
+                    "; node {node} has no Ready pod"
                 ))
             ),
             until: None,
         })
     }
 
-    /// What the agents say of the range that is left; who has not said is named.
+    /// Routes and addresses of the source range that agents report, and the nodes without a report.
     pub(super) fn routes(&self, known: &PodCidrStatus) -> Vec<String> {
-        // At the end agents are told that there is no traffic to watch: what they had found before holds until they answer.
+        // In the last stage agents get settings without traffic: the former report holds until they answer.
         let is_seen = known
             .stage
             .as_ref()
@@ -325,17 +324,17 @@ impl Pass<'_> {
             match self.facts_of(node).or_else(seen_before) {
                 Some(facts) => routes.extend(host::left(facts).into_iter().map(|words| format!("node {node}: {words}"))),
                 None if facts::nodes::is_ready(found) => {
-                    routes.push(format!("node {node}: its agent has not said what is there"));
+                    routes.push(format!("node {node}: its agent has not reported"));
                 }
                 None => routes.push(format!(
-                    "node {node}: it is NotReady, and nobody knows what is there; it is looked at when it is back, or gone"
+                    "node {node}: NotReady, so its routes are unknown until it is Ready or deleted"
                 )),
             }
         }
         routes
     }
 
-    /// The end of a tunnel of this node in this range.
+    /// The tunnel address of this node in this range.
     pub(super) fn tunnel_end(&self, node: &str, range: &IpNet) -> Option<IpAddr> {
         let mut ends = self.calico_nodes.get(node)?.ends.values().copied();
         ends.find(|address| range.contains(address))

@@ -1,4 +1,4 @@
-//! Everything that a decision depends on, of one pass; and the decision.
+//! The inputs of one pass's decision, and the decision.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::stop::Stop;
 use crate::write::WriteError;
 use crate::{evict, limits, stalls};
 
-/// Pods that may be on their way at the same time, when nobody says.
+/// Default number of pods that move at the same time.
 const PODS_AT_ONCE: u32 = 5;
 
 impl Pass<'_> {
-    /// What comes next, and what a person has to look at first.
+    /// The next step, and the halt that needs a user.
     pub(super) async fn look(
         &self,
         memory: &mut Memory,
@@ -134,7 +134,7 @@ impl Pass<'_> {
         Ok((decide(&view, &self.policy(hold), self.now), stop))
     }
 
-    /// Who else says a range. What tenants have is told as warnings. `ranges`: the one that pods leave, and the one that they are led to.
+    /// Objects that contain a range. Those of tenants go to the warnings. `ranges`: the source range and the target range.
     async fn mentions(
         &self,
         memory: &mut Memory,

@@ -1,4 +1,4 @@
-//! What no watch brings, read again when it is old: so that a pass costs the API server little, however large the cluster is.
+//! Reads of what no watch delivers, repeated when they are old: a pass costs the API server little, however large the cluster is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::looks::{Look, Pace, look};
 use crate::since::Since;
 use crate::write::WriteError;
 
-/// What Calico's IPAM has given out, as it was read last. Shared: in a large cluster it is hundreds of thousands of addresses, and is read once for many passes.
+/// The last read of Calico's IPAM. Shared: a large cluster has hundreds of thousands of addresses, read once for many passes.
 pub type IpamLook = Arc<Ipam>;
 
-/// Connections to etcd are made anew after so long: certificates change.
+/// Connections to etcd are opened again after this time, because certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);
 
-/// What was read last, and when. Lost at a restart: then it is read again.
+/// The last reads with their times. Lost at a restart, and read again then.
 #[derive(Default)]
 pub struct Looks {
     connected: Option<(Instant, Datastore, Store)>,
     moved: Option<Look<Option<String>>>,
     mentions: Option<Look<Arc<[Mention]>>>,
     ipam: Option<Look<IpamLook>>,
-    /// Blocks that were released since.
+    /// Blocks that were released since the last read of IPAM.
     released: BTreeSet<IpNet>,
-    /// Since when nodes are off the pool that is left, with a tunnel that has its end in it.
+    /// Time since which a node is off the source pool while its tunnel address is in it.
     waits_since: BTreeMap<String, Timestamp>,
     /// Ready nodes that others wait for in stage Switch.
     pub unkept: Since<String>,
-    /// Nodes whose hosts are not well although no pod has to move there, where pods leave node by node.
+    /// Nodes in mode `ByNode` with an unsettled host and no pod to move.
     pub unsettled: Since<String>,
 }
 
 impl Looks {
-    /// Calico's objects where they are; connected already, or now.
+    /// Calico's objects in their datastore, by an open connection or a new one.
     pub async fn store(&mut self, context: &Context, to: &Datastore) -> Result<Store, StoreProblem> {
         let known = self
             .connected
@@ -59,7 +59,7 @@ impl Looks {
         Ok(store)
     }
 
-    /// Connects anew at the next look: this connection led to nothing.
+    /// Drops the connection, so that the next read opens another.
     pub fn forget_store(&mut self) {
         self.connected = None;
     }
@@ -80,7 +80,7 @@ impl Looks {
         look(&mut self.moved, Pace::Seldom, reading).await.cloned()
     }
 
-    /// Who else says a range.
+    /// Objects that contain a range.
     pub async fn mentions(
         &mut self,
         context: &Context,
@@ -97,8 +97,8 @@ impl Looks {
         look(&mut self.mentions, pace, reading).await.cloned()
     }
 
-    /// Since when it is seen that this node is off the pool that is left, and its tunnel has its end in it still. After a restart of ours
-    /// that begins anew.
+    /// Time since which this node has been seen off the source pool with its tunnel address in it. The time starts again after a restart
+    /// of the coordinator.
     pub fn waits_since(&mut self, node: &str, waits: bool, now: Timestamp) -> Option<Timestamp> {
         if !waits {
             self.waits_since.remove(node);
@@ -107,10 +107,10 @@ impl Looks {
         Some(*self.waits_since.entry(node.to_owned()).or_insert(now))
     }
 
-    /// What Calico's IPAM has given out.
+    /// The allocations of Calico's IPAM.
     pub async fn ipam(&mut self, store: &Store, pace: Pace) -> Result<IpamLook, WriteError> {
         let released = &mut self.released;
-        // While blocks go batch by batch, it is known which.
+        // While blocks are released in batches, the released ones are known.
         let pace = if released.is_empty() { pace } else { Pace::Seldom };
         let reading = async {
             let ipam = read::ipam(store).await?;
@@ -120,17 +120,17 @@ impl Looks {
         look(&mut self.ipam, pace, reading).await.cloned()
     }
 
-    /// Whether this block was released since Calico's IPAM was looked at.
+    /// Whether this block was released since the last read of IPAM.
     pub fn is_released(&self, range: &IpNet) -> bool {
         self.released.contains(range)
     }
 
-    /// These blocks are released: of all others it is known what was read.
+    /// Marks these blocks as released; all other blocks are as they were read.
     pub fn released(&mut self, ranges: impl IntoIterator<Item = IpNet>) {
         self.released.extend(ranges);
     }
 
-    /// What was held, released or deleted is looked at anew.
+    /// Drops the read of IPAM, after an address was held or released or a pool deleted.
     pub fn forget_ipam(&mut self) {
         self.ipam = None;
         self.released.clear();

@@ -1,6 +1,6 @@
 //! Another range for the pods: the driver of one pass.
 //!
-//! `read` and `looks` read, the kind decides, `apply` makes one step. There and back are the same way between two pools.
+//! `read` and `looks` read, the kind decides, `apply` runs one step. Forward and back are the same procedure between two pools.
 
 mod adopt;
 mod apply;
@@ -62,17 +62,17 @@ use crate::write::WriteError;
 
 pub use looks::Looks;
 
-/// How long the old pool stays, empty, when nobody says.
+/// Default time for which the old pool stays, empty.
 const SOAK_SECONDS: u32 = 24 * 60 * 60;
 
-/// How long the old pool stays once it is empty.
+/// Time for which the old pool stays once it is empty.
 fn soak_seconds(kind: &PodCidr) -> u32 {
     kind.soak_seconds.unwrap_or(SOAK_SECONDS)
 }
 
-/// Where Calico's objects are nobody answers.
+/// The message when Calico's datastore does not answer.
 fn away(problem: &StoreProblem) -> String {
-    format!("{}; it is asked again. {}", problem.message, problem.hint)
+    format!("{}; replumb retries. {}", problem.message, problem.hint)
 }
 
 impl Kind for PodCidr {
@@ -135,7 +135,7 @@ impl Kind for PodCidr {
         document(settings, facts, &wishes)
     }
 
-    /// What agents look for was asked when their objects were made: the checks need the answer.
+    /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.
     fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
@@ -160,28 +160,28 @@ impl Kind for PodCidr {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
-        // By an edit of the status by hand, or an update of replumb that reads another version's.
-        let gone = |status: &mut MigrationStatus, what: &str| {
+        // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
+        let missing = |status: &mut MigrationStatus, what: &str| {
             "SettingsGone".clone_into(&mut status.blocked);
             status.message = format!(
-                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
-                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration"
+                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb that \
+                 started the migration, or restore {what} from a backup of the Migration"
             );
         };
         let Some(known) = status.pod_cidr.clone() else {
-            gone(status, "status.podCidr");
+            missing(status, "status.podCidr");
             return Ok(Vec::new());
         };
         let saved = match saved::understand(&status.before) {
             Ok(saved) => saved,
             Err(what) => {
-                gone(status, &what);
+                missing(status, &what);
                 return Ok(Vec::new());
             }
         };
         match drive::go_on(context, cache, memory, migration, self, &saved, known, status).await {
             Ok(()) => Ok(Vec::new()),
-            // What was done is done, and what was not is decided anew.
+            // Completed writes stay, and the next pass decides about the others.
             Err(WriteError::Etcd(error)) => {
                 memory.pod_cidr.forget_store();
                 wait(status, WaitReason::Datastore, away(&problem(&error)));

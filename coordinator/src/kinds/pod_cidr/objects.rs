@@ -1,4 +1,4 @@
-//! From the API's objects to the facts of this kind. Pure: what was read comes in, values go out.
+//! Parses the API's objects into the facts of this kind. Pure: objects come in, values go out.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ const LARGEST_BLOCK: u8 = 12;
 
 /// An `IPPool`.
 pub fn pool(object: &DynamicObject) -> Result<Pool, Malformed> {
-    // Every field that matters is looked at, so that a pool nobody understands is named.
+    // Every field that matters is parsed, so that a malformed pool is named.
     let read = facts::calico::ip_pool(object)?;
     let metadata = &object.metadata;
     Ok(Pool {
@@ -47,7 +47,7 @@ pub fn pool(object: &DynamicObject) -> Result<Pool, Malformed> {
     })
 }
 
-/// An `IPAMBlock` with every address of it that is given out.
+/// An `IPAMBlock` with all its allocated addresses.
 pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
     let (range, affinity) = facts::calico::ipam_block(object)?;
     let range = range.trunc();
@@ -57,7 +57,7 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
         problem: format!("spec.{field}: found {}, needed {needed}", shown(&spec[field])),
     };
     if range.max_prefix_len() - range.prefix_len() > LARGEST_BLOCK {
-        return Err(malformed("cidr", "a range that a block may have"));
+        return Err(malformed("cidr", "the range of a block"));
     }
     let empty = Vec::new();
     let listed = |field: &str| match &spec[field] {
@@ -78,7 +78,7 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
             .unwrap_or(&Value::Null);
         allocations.push(Allocation {
             address: nth(&range, ordinal)
-                .ok_or_else(|| malformed("allocations", "no more than the block has"))?,
+                .ok_or_else(|| malformed("allocations", "at most as many as the block has addresses"))?,
             handle: attribute["handle_id"].as_str().map(str::to_owned),
             attributes: kept(&attribute["secondary"], &mut words),
         });
@@ -90,8 +90,8 @@ pub fn block(object: &DynamicObject) -> Result<Block, Malformed> {
     })
 }
 
-/// Attributes that are read. A large cluster has hundreds of thousands of allocations: words that the addresses of a block share are in
-/// memory once. A tunnel's are written again as they were, all of them.
+/// The attributes that replumb reads. A large cluster has hundreds of thousands of allocations: texts that the addresses of a block share
+/// are in memory once. A tunnel's attributes are kept whole, because they are written again.
 fn kept(attributes: &Value, words: &mut HashSet<Arc<str>>) -> Labels {
     let mut word = |text: &str| {
         if let Some(known) = words.get(text) {
@@ -108,7 +108,7 @@ fn kept(attributes: &Value, words: &mut HashSet<Arc<str>>) -> Labels {
         .collect()
 }
 
-/// The address of a block at this place.
+/// The address of a block at this ordinal.
 fn nth(range: &IpNet, ordinal: usize) -> Option<IpAddr> {
     let address = match range.addr() {
         IpAddr::V4(first) => IpAddr::from(
@@ -141,8 +141,8 @@ pub fn claim(object: &DynamicObject) -> Result<Claim, Malformed> {
     })
 }
 
-/// The ranges of an `IPReservation`, and what of it is not understood. Calico passes over such an entry
-/// (libcalico-go, `ipam.getReservedIPs`): the others hold all the same.
+/// The ranges of an `IPReservation`, and its first malformed entry. Calico ignores such an entry (libcalico-go,
+/// `ipam.getReservedIPs`), and the others hold.
 pub fn reserved(object: &DynamicObject) -> (Vec<IpNet>, Option<Malformed>) {
     let found = &object.data["spec"]["reservedCIDRs"];
     let (ranges, odd): (Vec<IpNet>, Option<&Value>) = match found {
@@ -164,13 +164,13 @@ pub fn reserved(object: &DynamicObject) -> (Vec<IpNet>, Option<Malformed>) {
     (ranges, malformed)
 }
 
-/// A range, or an address that stands for one.
+/// A range, or an address as a range of one.
 fn range_of(text: &str) -> Option<IpNet> {
     let of_address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     text.parse().ok().or_else(of_address)
 }
 
-/// `IPAMConfig default`, if there is one.
+/// `IPAMConfig default`, if it exists.
 pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
     let Some(spec) = object.map(|object| &object.data["spec"]) else {
         return IpamConfiguration::default();
@@ -181,7 +181,7 @@ pub fn ipam(object: Option<&DynamicObject>) -> IpamConfiguration {
     }
 }
 
-/// What a namespace says of the pools and addresses of its pods.
+/// The annotations of a namespace that fix the pools or addresses of its pods.
 pub fn pins_of(namespace: &Namespace) -> Vec<Pin> {
     let annotations = namespace.metadata.annotations.iter().flatten();
     annotations
@@ -198,7 +198,7 @@ fn pin(object: String, key: &str, value: &str) -> Pin {
     }
 }
 
-/// What living pods say of their pools and addresses, and what namespaces do: [`pins_of`] each.
+/// The annotations of living pods that fix their pools or addresses, and those of namespaces ([`pins_of`]).
 pub fn pins(pods: &Index, of_namespaces: Vec<Vec<Pin>>) -> Vec<Pin> {
     let of_pods = pods.more().flat_map(|((namespace, name), more)| {
         more.pins
@@ -217,7 +217,7 @@ pub fn ranges_of(object: &ServiceCIDR) -> Vec<(String, IpNet)> {
         .collect()
 }
 
-/// Addresses that a Service has.
+/// Addresses of a Service.
 pub fn given_to(service: &Service) -> Vec<(String, IpNet)> {
     let name = format!(
         "Service {}/{}",
@@ -233,9 +233,9 @@ pub fn given_to(service: &Service) -> Vec<(String, IpNet)> {
         .collect()
 }
 
-/// Pods of kube-system that run a controller manager, with what it is started with.
+/// Pods of kube-system that run a controller manager, with its flags.
 pub fn controller_managers(pods: &Index) -> Vec<ControllerManager> {
-    // A tenant may run another cluster in its own namespace.
+    // A tenant may run the control plane of another cluster in its own namespace.
     pods.more()
         .filter(|((namespace, _), _)| *namespace == KUBE_SYSTEM)
         .filter_map(|((namespace, name), more)| {
@@ -247,7 +247,7 @@ pub fn controller_managers(pods: &Index) -> Vec<ControllerManager> {
             Some(ControllerManager {
                 pod: format!("{namespace}/{name}"),
                 ranges: understood.then_some(ranges),
-                // It is off unless somebody says so.
+                // The flag is off by default.
                 allocates: switch(container, "allocate-node-cidrs").unwrap_or_default(),
             })
         })
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_with_who_has_its_addresses() {
+    fn a_block_has_its_allocations_with_attributes() {
         let found = block(&object(&json!({
             "cidr": "10.244.1.0/30", "affinity": "host:a", "allocations": [null, 1, 0, null],
             "attributes": [
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_written_beside_a_pods_address_only_what_is_read_is_kept() {
+    fn only_read_attributes_of_a_pod_are_kept() {
         let long = "x".repeat(100_000);
         let found = block(&object(&json!({
             "cidr": "10.244.1.0/31", "allocations": [0, 1],
@@ -316,13 +316,13 @@ mod tests {
             panic!("{found:?}")
         };
         assert_eq!(pod.attributes, [("namespace", "shop"), ("pod", "web-1")].into());
-        // It is written again when the tunnel gets it back.
+        // The attributes are written again when the tunnel gets the address back.
         assert_eq!(tunnel.attributes.get("timestamp"), Some("now"));
     }
 
-    /// An allocation whose attributes are not there is somebody's all the same.
+    /// An allocation without attributes is an allocation all the same.
     #[test]
-    fn an_address_of_nobody_known_is_given_out_too() {
+    fn an_allocation_without_attributes_counts() {
         let found = block(&object(
             &json!({ "cidr": "fd00::/126", "allocations": [7, null, null, null] }),
         ))
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved() {
+    fn reservations_are_parsed_and_malformed_entries_are_named() {
         let of = |ranges: Value| reserved(&object(&json!({ "reservedCIDRs": ranges })));
         let (found, odd) = of(json!(["10.200.0.0/24", "10.200.1.7", "fd00::1"]));
         assert_eq!(odd, None);
@@ -345,13 +345,13 @@ mod tests {
             assert_eq!(refused.object, "IPReservation x");
             assert!(refused.problem.contains("reservedCIDRs"), "{}", refused.problem);
         }
-        // The others hold.
+        // The other entries hold.
         let (found, odd) = of(json!(["10.200.0.0/24", "ten"]));
         assert_eq!((found.len(), odd.is_some()), (1, true));
     }
 
     #[test]
-    fn a_block_that_is_not_understood_is_named() {
+    fn a_malformed_block_is_named() {
         for spec in [
             json!({ "cidr": "10.244.1.0/31", "allocations": [null, null, 0] }),
             json!({ "cidr": "10.244.1.0/31", "allocations": "none" }),
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn controller_managers_by_what_they_are_started_with() {
+    fn controller_managers_are_parsed_from_their_flags() {
         let pods = [
             pod(&[
                 "kube-controller-manager",
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn pins_of_pods_and_namespaces_but_our_own() {
+    fn pins_of_pods_and_namespaces_omit_replumbs_pods() {
         let annotated = |name: &str| {
             json!({ "namespace": "shop", "name": name, "annotations": {
                 "cni.projectcalico.org/ipv4pools": "[\"old\"]", "note": "x" } })

@@ -1,4 +1,4 @@
-//! Places that say the pods' range besides Calico's pool, as the API shows them. Pure: objects come in, mentions go out.
+//! Places other than Calico's pool that contain the pods' range, as far as the API shows them. Pure: objects come in, mentions go out.
 
 use api::migration::PodCidr;
 use calico::{ConfigMaps, calico_node, variable};
@@ -11,10 +11,10 @@ use kube::core::DynamicObject;
 use pod_cidr::facts::ControllerManager;
 use pod_cidr::mentions::{Mention, Needs, few, ranges_in, value_of};
 
-/// What calico-node makes its first pool of.
+/// Variables from which calico-node creates its first pool.
 const POOL_VARIABLES: [&str; 2] = ["CALICO_IPV4POOL_CIDR", "CALICO_IPV6POOL_CIDR"];
 
-/// Variables of calico-node: it makes a pool of them once there is none of the family.
+/// Variables of calico-node: it creates a pool from them when the family has none.
 pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec<Mention> {
     let Some(container) = calico_node(set) else {
         return Vec::new();
@@ -30,9 +30,9 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
                 more: 0,
                 needs: Needs::New,
                 fix: format!(
-                    // Without a container's name it would say it in those that initialize the pod, too.
-                    "where it is installed from (manifest, chart, kops, kubespray), and in the cluster: `kubectl set env daemonset/{} -n \
-                     {} --containers={} {name}={{ranges}}`. It rolls calico-node; pods keep their network meanwhile",
+                    // Without the container's name the command would set the variable in the init containers, too.
+                    "change it in the source of the installation (manifest, chart, kops, kubespray) and in the cluster: `kubectl set env \
+                     daemonset/{} -n {} --containers={} {name}={{ranges}}`. calico-node restarts; pods keep their network",
                     set.name, set.namespace, container.name
                 ),
             })
@@ -51,13 +51,13 @@ pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
         ranges,
         more: 0,
         needs: Needs::New,
-        fix: "`kubectl edit configmap kubeadm-config -n kube-system`: podSubnet {ranges}; and in controllerManager.extraArgs \
-              allocate-node-cidrs \"false\" before cluster-cidr"
+        fix: "run `kubectl edit configmap kubeadm-config -n kube-system`: set podSubnet to {ranges}, and in controllerManager.extraArgs \
+              first allocate-node-cidrs to \"false\", then cluster-cidr"
             .to_owned(),
     })
 }
 
-/// kube-proxy tells pods from others by it, unless it tells them otherwise.
+/// kube-proxy recognizes pods by this range, unless another mode is set.
 pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
     let text = map.data.as_ref()?.get("config.conf")?;
     let mode = value_of(text, "detectLocalMode").unwrap_or("ClusterCIDR");
@@ -68,21 +68,21 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
         ranges,
         more: 0,
         needs: Needs::BothThenNew,
-        fix: "`kubectl edit configmap kube-proxy -n kube-system`: clusterCIDR one range around both while pods of both live, or \
-              detectLocalMode InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout restart \
-              daemonset/kube-proxy -n kube-system`. It has to say {ranges}"
+        fix: "run `kubectl edit configmap kube-proxy -n kube-system`: set clusterCIDR to one range around both while both have pods, or \
+              detectLocalMode to InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout restart \
+              daemonset/kube-proxy -n kube-system`. Needed: {ranges}"
             .to_owned(),
     })
 }
 
-/// A policy of Kubernetes' own.
+/// A NetworkPolicy of Kubernetes.
 pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<Mention> {
-    // All of it that may hold a range: `ipBlock` in either direction.
+    // The whole spec may contain a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
     policy_of("NetworkPolicy", policy, &text, system, kind)
 }
 
-/// A policy or a set of addresses of Calico's.
+/// A policy or a network set of Calico.
 pub fn calicos_policy(
     what: &str,
     object: &DynamicObject,
@@ -110,7 +110,7 @@ fn policy_of(
         ranges,
         more,
         needs: Needs::Both,
-        fix: "add the range that it lacks (it needs {ranges}); the one that pods leave can go once the migration is over".to_owned(),
+        fix: "add the missing range (needed: {ranges}); remove the source range after the migration".to_owned(),
     })
 }
 
@@ -123,8 +123,8 @@ pub fn controller_manager(manager: &ControllerManager) -> Option<Mention> {
         ranges,
         more: 0,
         needs: Needs::New,
-        fix: "in its manifest: --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one control plane node \
-              at a time. The other way round it ends at each start, since every Node keeps its podCIDR"
+        fix: "in its manifest, set --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one control plane \
+              node at a time. In the other order it exits at each start, because every Node keeps its podCIDR"
             .to_owned(),
     })
 }
@@ -151,15 +151,15 @@ mod tests {
 
     #[rstest]
     #[case::by_default("clusterCIDR: 10.244.0.0/16\n", &["10.244.0.0/16"])]
-    #[case::said("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: ClusterCIDR\n", &["10.244.0.0/16"])]
-    #[case::otherwise("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: InterfaceNamePrefix\n", &[])]
+    #[case::explicit("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: ClusterCIDR\n", &["10.244.0.0/16"])]
+    #[case::other_mode("clusterCIDR: 10.244.0.0/16\ndetectLocalMode: InterfaceNamePrefix\n", &[])]
     #[case::empty("clusterCIDR: \"\"\n", &[])]
-    fn kube_proxy_by_its_way_of_telling(#[case] text: &str, #[case] expected: &[&str]) {
+    fn kube_proxy_contains_a_range_only_in_mode_cluster_cidr(#[case] text: &str, #[case] expected: &[&str]) {
         assert_eq!(said(kube_proxy(&map("config.conf", text))), expected);
     }
 
     #[test]
-    fn kubeadm_says_it_twice() {
+    fn kubeadm_has_two_ranges() {
         let text = "controllerManager:\n  extraArgs:\n    cluster-cidr: 10.244.0.0/16\nnetworking:\n  podSubnet: 10.244.0.0/16\n";
         assert_eq!(
             said(kubeadm(&map("ClusterConfiguration", text))),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_by_the_ranges_that_stand_in_them() {
+    fn policies_are_named_with_their_ranges() {
         let policy: NetworkPolicy = serde_json::from_value(json!({
             "metadata": { "namespace": "shop", "name": "web" },
             "spec": { "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.244.0.0/16", "except": ["10.244.9.0/24"] } }] }] },
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_manager_that_allocates_nothing_says_nothing() {
+    fn a_controller_manager_without_allocation_is_not_named() {
         let manager = |allocates| ControllerManager {
             pod: "kube-system/kcm".to_owned(),
             ranges: Some(vec!["10.244.0.0/16".parse().unwrap()]),

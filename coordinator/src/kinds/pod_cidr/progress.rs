@@ -1,4 +1,4 @@
-//! How far a change of the range is, as it is written down.
+//! Phase and progress of a change of the range, for the status.
 
 use api::MigrationStatus;
 use api::migration::{Direction, MigrationPhase, PodCidrStatus, Stage};
@@ -26,7 +26,7 @@ pub fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
     }
 }
 
-/// Counts the pods of both ranges: those that run and have a network of their own.
+/// Counts the pods of both ranges that run and have a network of their own.
 pub fn count(known: &mut PodCidrStatus, pods: &Pods, direction: Direction, status: &mut MigrationStatus) {
     let within = |range: &IpNet| {
         let has = |pod: &&engine::drain::Pod| pod.addresses.iter().any(|address| range.contains(address));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_count_by_where_they_are() {
+    fn running_pods_with_a_network_count_by_range() {
         let pod = |address: &str, host_network, finished| Pod {
             addresses: vec![address.parse().unwrap()],
             host_network,

@@ -1,4 +1,4 @@
-//! Reading what this kind depends on. Changes nothing.
+//! Reads the facts of this kind. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::facts::workloads::backends;
 use crate::write::WriteError;
 use crate::{facts, read, workloads};
 
-/// Calico's kinds that hold ranges for policies.
+/// Calico's kinds that contain ranges for policies.
 const POLICIES: [Kind; 4] = [
     Kind("GlobalNetworkPolicy", "globalnetworkpolicies"),
     Kind("NetworkPolicy", "networkpolicies"),
@@ -41,7 +41,7 @@ const POLICIES: [Kind; 4] = [
     Kind("NetworkSet", "networksets"),
 ];
 
-/// Ranges that Services have, or may have, each with the object that says it. A cluster without `ServiceCIDR`s has those that it has given out.
+/// Ranges that Services have or may have, each with the object that has it. In a cluster without `ServiceCIDR`s, the addresses of Services.
 async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, WriteError> {
     let ranges = read::list_if_served::<ServiceCIDR>(context, "ServiceCIDRs").await?;
     let said: Vec<(String, IpNet)> = ranges.iter().flat_map(objects::ranges_of).collect();
@@ -55,7 +55,7 @@ async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, Write
     Ok(given.concat())
 }
 
-/// Everything that the checks and the plan need.
+/// The facts that the checks and the plan need.
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
@@ -85,7 +85,7 @@ pub async fn cluster(
     let mut pods = index.pods();
     pods.sort_by_name();
     let pools = unclear::pools(&in_calico.pools);
-    // Of one whose range is not known nothing is.
+    // A malformed pool without a range cannot be judged further.
     let (unclear_pools, of_no_range): (Vec<Unclear>, Vec<Unclear>) =
         pools.unclear.into_iter().partition(|pool| pool.range.is_some());
     let mut malformed: Vec<Malformed> = of_no_range.into_iter().map(|pool| pool.malformed).collect();
@@ -133,7 +133,7 @@ pub async fn cluster(
     })
 }
 
-/// What is read where Calico's objects are.
+/// Facts from Calico's datastore.
 #[derive(Default)]
 struct InCalico {
     pools: Vec<DynamicObject>,
@@ -143,8 +143,8 @@ struct InCalico {
     mentions: Vec<Mention>,
 }
 
-/// Where Calico's objects are, and what is there. What cannot be reached is told by the first, and the second is empty: nobody goes by
-/// that.
+/// Calico's datastore, and the facts from it. When it cannot be reached, the first has the error, and the second is empty and must not be
+/// used.
 async fn in_calico(
     context: &Context,
     cache: &Cache,
@@ -201,25 +201,25 @@ pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
     Ok(unclear::pools(&store.list(calico::IP_POOL).await?))
 }
 
-/// What Calico's IPAM has given out, and what it gives to nobody.
+/// The allocations and reservations of Calico's IPAM.
 pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
     let (claims, reservations) = tokio::try_join!(
         store.each(calico::BLOCK_AFFINITY, |object| Some(unclear::claim(&object))),
         store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
     )?;
-    // Of a block that is not understood they say whose it is.
+    // The claims give the range of a malformed block.
     let claims = Claims::of(claims);
     let blocks = blocks(store, &claims).await?;
     Ok(unclear::ipam(blocks, claims, reservations))
 }
 
-/// Every block, of which no more is kept than decisions read.
+/// Every block, reduced to the fields that decisions need.
 async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, WriteError> {
     let kept = |object: DynamicObject| Some(unclear::block(&object, claims));
     store.each(calico::IPAM_BLOCK, kept).await
 }
 
-/// Who else says a range. `begun_with` are namespace and name of Calico's `DaemonSet`, once the migration has begun.
+/// Objects that contain a range. `begun_with`: namespace and name of Calico's `DaemonSet`, once the migration has started.
 pub async fn mentions(
     context: &Context,
     cache: &Cache,

@@ -1,4 +1,4 @@
-//! Name servers and admission webhooks have more than one pod while others move.
+//! Second pods for name servers and admission webhooks while pods move.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use super::drive::Pass;
 use crate::drift::Restores;
 use crate::facts;
 
-/// So many pods they have.
+/// Number of pods of such a Deployment.
 pub(super) const RAISED_TO: u32 = 2;
 
 impl Pass<'_> {
-    /// Name servers and admission webhooks have more than one pod, where a Deployment has them.
+    /// What is missing until every Deployment of name servers and admission webhooks has more than one Ready pod.
     pub(super) fn redundancy(
         &self,
         residents: &[Resident<'_>],
@@ -66,7 +66,7 @@ impl Pass<'_> {
                     return Some(Missing::Step(Step::Scale(key, RAISED_TO)));
                 }
                 return answer(format!(
-                    "Deployment {key} has {has} pods, and {wanted} are needed while others move: somebody else scales it back"
+                    "Deployment {key}: replicas is {has}, needed {wanted} while pods move: another program scales it back"
                 ));
             }
             let ready = ready_of.get(workload).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What was there in the cluster before the first change: read at the start into `status.before`.
+//! State of the cluster before the first change, saved into `status.before` at the start.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,18 @@ use crate::ill::{self, ILL};
 /// Key of `status.before`: the spec of the old pool, as JSON.
 const OLD_POOL: &str = "IPPool";
 
-/// What was there.
+/// The saved state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Saved {
     /// The spec of the old pool.
     pub old_pool: Value,
-    /// Pods that were not Ready, by workload, where one was.
+    /// Number of pods that were not Ready, for each workload with such pods.
     pub ill: BTreeMap<Workload, usize>,
 }
 
-/// Everything that the way there and back needs.
+/// The state that the way forward and the rollback need.
 pub fn of(facts: &ClusterFacts, cache: &Cache, kind: &PodCidr) -> BTreeMap<String, String> {
-    // One that is not understood was refused by a check.
+    // A check has refused a malformed one.
     let old = facts
         .pools
         .values()
@@ -36,7 +36,7 @@ pub fn of(facts: &ClusterFacts, cache: &Cache, kind: &PodCidr) -> BTreeMap<Strin
     ])
 }
 
-/// What was saved; an error names the part that is gone.
+/// The saved state; an error names the missing part.
 pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     let part = |key: &str| -> Result<Value, String> {
         let gone = || format!("status.before[\"{key}\"]");
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_saved_is_understood_and_what_is_gone_is_named() {
+    fn saved_state_is_parsed_and_a_missing_part_is_named() {
         let mut before = BTreeMap::from([
             (OLD_POOL.to_owned(), r#"{"cidr":"10.244.0.0/16"}"#.to_owned()),
             (ILL.to_owned(), r#"[["StatefulSet","shop","db",2]]"#.to_owned()),

@@ -1,6 +1,6 @@
 //! A whole change of the range on two nodes against an API server in memory, with a Calico, controllers and agents that answer
-//! as real ones would: the order of every write, the same end after the coordinator or the API server dies after any write,
-//! and back from every stage.
+//! as real ones would: the order of every write, the same end after a crash of the coordinator or the API server after any write,
+//! and the rollback from every stage.
 
 use api::names;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::world::{
 use crate::fake_api::FakeApi;
 use crate::memory::Memory;
 
-/// The changes that say something about order, shortened.
+/// The changes that matter for the order, shortened.
 pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
     let mut lines = Vec::new();
     for (call, body) in changes {
@@ -29,9 +29,9 @@ pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
                 .map(|found| found.as_bool().unwrap_or_default());
             let how = match (disabled, spec["nodeSelector"].as_str()) {
                 (Some(true), _) => " closed",
-                (Some(false), Some("!all()")) => " to who names it",
+                (Some(false), Some("!all()")) => " open by name",
                 (Some(false), Some(selector)) if selector.contains("off-pool") => " narrowed",
-                (Some(false), _) => " to everybody",
+                (Some(false), _) => " open",
                 (None, _) => "",
             };
             lines.push(format!("{} pool {name}{how}", verb.to_lowercase()));
@@ -67,12 +67,12 @@ pub(super) fn assert_in_order(story: &[String], lines: &[&str]) {
     }
 }
 
-/// Nothing of this range is left, and every pod has an address of the other one.
+/// Asserts that nothing of this range remains, and that every pod has an address of the other one.
 pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
     let (pool, prefix) = RANGES[gone];
     assert!(
         api.get(&format!("{POOLS}/{pool}")).is_none(),
-        "pool {pool} is left"
+        "pool {pool} remains"
     );
     let left: Vec<String> = api
         .everything()
@@ -87,16 +87,16 @@ pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
         assert!(address.starts_with(RANGES[1 - gone].1), "{address}");
     }
     for node in api.below(NODES) {
-        assert_eq!(node["metadata"]["labels"], json!({}), "a label is left");
-        assert_ne!(node["spec"]["unschedulable"], true, "a cordon is left");
+        assert_eq!(node["metadata"]["labels"], json!({}), "a label remains");
+        assert_ne!(node["spec"]["unschedulable"], true, "a cordon remains");
     }
     for (number, name) in NODE_NAMES.iter().enumerate() {
         let (path, node) = calico_node(api, name);
-        assert_eq!(node["metadata"]["labels"], json!({}), "a label is left in {path}");
+        assert_eq!(node["metadata"]["labels"], json!({}), "a label remains in {path}");
         let end = end_of(&node).unwrap();
         assert!(end.starts_with(RANGES[1 - gone].1), "{end}");
         let of_tunnel = addresses_of_tunnel(api, name, RANGES[1 - gone].1, number);
-        assert_eq!(of_tunnel, [end], "what the tunnel of {name} has in Calico's IPAM");
+        assert_eq!(of_tunnel, [end], "allocations of the tunnel of {name} in Calico's IPAM");
     }
     for object in api.below("/apis/replumb.dev/v1alpha1/nodemigrations") {
         let kept = &object["spec"]["podCidr"]["tunnelEnds"];
@@ -107,11 +107,11 @@ pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
         .iter()
         .filter(|pod| pod["metadata"]["labels"][names::COMPONENT_LABEL] == names::TRAFFIC_COMPONENT)
         .count();
-    assert_eq!(traffic, 0, "traffic pods are left");
+    assert_eq!(traffic, 0, "traffic pods remain");
 }
 
 #[tokio::test]
-async fn every_write_in_its_order() {
+async fn every_write_comes_in_its_order() {
     let api = cluster("Watch");
     run_until(&api, "Completed").await;
     let changes = api.take_changes();
@@ -120,8 +120,8 @@ async fn every_write_in_its_order() {
         &story(&changes),
         &[
             &format!("post pool {new} closed"),
-            &format!("patch pool {new} to who names it"),
-            &format!("patch pool {new} to everybody"),
+            &format!("patch pool {new} open by name"),
+            &format!("patch pool {new} open"),
             "keep on b",
             "hold an end in 10-200-0-0-26",
             "take off a",
@@ -165,7 +165,7 @@ async fn every_write_in_its_order() {
 }
 
 #[tokio::test]
-async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
+async fn a_crash_after_any_write_changes_no_outcome() {
     let undisturbed = cluster("Ignore");
     run_until(&undisturbed, "Completed").await;
     let writes = undisturbed.take_changes().len();
@@ -181,9 +181,9 @@ async fn the_same_end_whichever_write_is_the_last_before_a_crash() {
     }
 }
 
-/// From every write before the old pool goes.
+/// After every write before the deletion of the old pool.
 #[tokio::test]
-async fn back_from_wherever_it_is() {
+async fn a_rollback_after_any_write_restores_the_old_pool() {
     let undisturbed = cluster("Ignore");
     run_until(&undisturbed, "Completed").await;
     let changes = undisturbed.take_changes();
@@ -208,7 +208,7 @@ async fn back_from_wherever_it_is() {
     }
 }
 
-/// A block of the old range that node a has, and that is empty.
+/// An empty block of the old range with an affinity to node a.
 fn put_empty_block(api: &FakeApi, number: usize) {
     let (third, last) = (100 + number / 4, 64 * (number % 4));
     let (range, name) = (
@@ -235,9 +235,9 @@ fn put_empty_block(api: &FakeApi, number: usize) {
     );
 }
 
-/// Thousands of blocks are a hundred batches: what a batch releases it reads by name, and what is gone is known.
+/// Thousands of blocks are a hundred batches: a batch reads its blocks by name, and remembers the released ones.
 #[tokio::test]
-async fn blocks_go_batch_by_batch_without_a_list_of_all_for_each() {
+async fn blocks_are_released_in_batches_without_a_list_for_each() {
     let api = cluster("Ignore");
     (0..300).for_each(|number| put_empty_block(&api, number));
     let left = || {
@@ -262,7 +262,7 @@ async fn blocks_go_batch_by_batch_without_a_list_of_all_for_each() {
         world_moves(&api);
         assert!(
             before - left() <= 50,
-            "a pass that takes minutes looks at nothing else"
+            "a batch is small, so that no pass takes minutes"
         );
         batches += usize::from(left() < before);
     }
@@ -273,22 +273,22 @@ async fn blocks_go_batch_by_batch_without_a_list_of_all_for_each() {
         read.starts_with("LIST") && (read.contains("/ipamblocks") || read.contains("/blockaffinities"))
     };
     let lists: Vec<&String> = reads.iter().filter(is_a_list).collect();
-    // What the coordinator had to know at its start: one page and a few objects of both kinds.
+    // At its start the coordinator reads one page and a few objects of both kinds.
     assert!(lists.len() <= 4, "{lists:#?}");
     run_until(&api, "Completed").await;
     assert_gone(&api, 0);
-    assert_eq!(api.below(AFFINITIES).len(), 2, "those of the new range");
+    assert_eq!(api.below(AFFINITIES).len(), 2, "the affinities of the new range");
 }
 
-/// An allocation that races the block's release is not lost: it comes between the look at the block and the write.
+/// An allocation that races the block's release is not lost: it comes between the read of the block and the write.
 #[tokio::test]
-async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
+async fn an_address_allocated_during_the_release_keeps_its_block() {
     let api = cluster("Ignore");
     let block = format!("{BLOCKS}/10-244-0-0-26");
     let mut allocations = vec![Value::Null; 64];
     allocations[7] = json!(0);
     let taken = json!({ "spec": {
-        "allocations": allocations, "attributes": [{ "handle_id": "somebody", "secondary": {} }] } });
+        "allocations": allocations, "attributes": [{ "handle_id": "another-program", "secondary": {} }] } });
     api.meddle(&format!("PATCH {AFFINITIES}/a-10-244-0-0-26"), &block, taken);
     for _ in 0..100 {
         let pending = api
@@ -310,7 +310,7 @@ async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
     }
     let object = api
         .get(&block)
-        .expect("the block, with the address that was given out");
+        .expect("the block with the allocated address");
     assert_eq!(object["spec"]["allocations"][7], 0);
     assert!(object["spec"]["deleted"].is_null(), "{object:#}");
     assert!(api.get(&format!("{POOLS}/old")).is_some(), "its pool is deleted");
@@ -318,13 +318,13 @@ async fn who_takes_an_address_of_a_block_that_is_about_to_go_keeps_it() {
     assert_eq!(status["blocked"], "Leftovers");
     let message = status["message"].as_str().unwrap();
     assert!(
-        message.contains("10.244.0.7") && message.contains("somebody"),
+        message.contains("10.244.0.7") && message.contains("another-program"),
         "{message}"
     );
 }
 
 #[tokio::test]
-async fn node_by_node_each_is_cordoned_while_its_pods_leave() {
+async fn in_mode_by_node_each_node_is_cordoned_while_its_pods_leave() {
     let api = cluster("Watch");
     api.edit(MIGRATION, &json!({ "spec": { "podCidr": { "mode": "ByNode" } } }));
     api.take_changes();
@@ -346,7 +346,7 @@ async fn node_by_node_each_is_cordoned_while_its_pods_leave() {
 }
 
 #[tokio::test]
-async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finished() {
+async fn a_rollback_past_the_point_of_no_return_changes_nothing_and_resume_completes() {
     let api = cluster("Watch");
     for _ in 0..200 {
         if api.get(&format!("{POOLS}/old")).is_none() {
@@ -376,9 +376,9 @@ async fn past_its_point_of_no_return_nothing_is_taken_back_and_the_rest_is_finis
     assert_gone(&api, 0);
 }
 
-/// Agents tell late what was lost in the last moment.
+/// Agents report lost probes of the last moment late.
 #[tokio::test]
-async fn what_is_lost_just_before_the_end_is_in_the_sum() {
+async fn probes_lost_just_before_the_end_are_counted() {
     let api = cluster("Watch");
     for _ in 0..200 {
         if api.get(&format!("{POOLS}/old")).is_none() {
@@ -395,7 +395,7 @@ async fn what_is_lost_just_before_the_end_is_in_the_sum() {
     );
 }
 
-/// The end of every node's tunnel.
+/// The tunnel address of every node.
 fn tunnel_ends(api: &FakeApi) -> [String; 2] {
     NODE_NAMES.map(|node| {
         let (_, object) = calico_node(api, node);
@@ -420,9 +420,9 @@ pub(super) fn desire(api: &FakeApi, desired: &str) {
     api.edit(MIGRATION, &json!({ "spec": { "desired": desired } }));
 }
 
-/// There and back and there and back again: nothing is forgotten that somebody has to take away.
+/// Forward, back, forward and back again: everything that has to be removed is removed.
 #[tokio::test]
-async fn who_turns_around_twice_ends_as_who_does_once() {
+async fn a_second_change_of_direction_ends_as_one_rollback() {
     for passes in 1..8 {
         let api = cluster("Ignore");
         let before = tunnel_ends(&api);
@@ -440,10 +440,10 @@ async fn who_turns_around_twice_ends_as_who_does_once() {
     }
 }
 
-/// A policy of the whole cluster knows the new range alone by now: before a pod comes back it has to know both. What tunnels had is not
-/// forgotten meanwhile.
+/// A policy of the whole cluster allows only the new range by now: before a pod moves back, it has to allow both. The former tunnel
+/// addresses are kept meanwhile.
 #[tokio::test]
-async fn on_the_way_back_too_both_ranges_have_to_be_known_first() {
+async fn a_rollback_waits_until_policies_allow_both_ranges() {
     let api = cluster("Watch");
     let before = tunnel_ends(&api);
     until_closed(&api, "old").await;
@@ -475,9 +475,9 @@ async fn on_the_way_back_too_both_ranges_have_to_be_known_first() {
     assert_gone(&api, 1);
 }
 
-/// Nobody knows then which addresses are free: none is given back, and none is exchanged.
+/// The free addresses are unknown then: no former address returns, and none is exchanged.
 #[tokio::test]
-async fn a_block_that_is_not_understood_is_named_before_a_pool_is_opened() {
+async fn a_malformed_block_is_named_before_a_pool_opens() {
     let api = cluster("Watch");
     let before = tunnel_ends(&api);
     until_closed(&api, "old").await;
@@ -509,12 +509,12 @@ async fn a_block_that_is_not_understood_is_named_before_a_pool_is_opened() {
 }
 
 #[tokio::test]
-async fn who_turns_around_gives_every_tunnel_back_what_it_had() {
-    gives_back(&cluster("Watch")).await;
+async fn a_rollback_restores_every_tunnel_address() {
+    restores_tunnel_addresses(&cluster("Watch")).await;
 }
 
-/// There until the old pool is closed, and back: each tunnel has what it had, which nobody else could get meanwhile.
-pub(super) async fn gives_back(api: &FakeApi) {
+/// Forward until the old pool is closed, then back: each tunnel gets its former address, which no pod could get meanwhile.
+pub(super) async fn restores_tunnel_addresses(api: &FakeApi) {
     let before = tunnel_ends(api);
     until_closed(api, "old").await;
     assert!(tunnel_ends(api).iter().all(|end| end.starts_with("10.200.")));
@@ -522,7 +522,7 @@ pub(super) async fn gives_back(api: &FakeApi) {
     assert_in_order(
         &story,
         &[
-            "patch pool old to everybody",
+            "patch pool old open",
             "take off a",
             "take off b",
             "patch pool ipv4-10-200-0-0-16 closed",
@@ -533,12 +533,12 @@ pub(super) async fn gives_back(api: &FakeApi) {
 }
 
 #[tokio::test]
-async fn what_a_tunnel_had_is_held_again_before_anybody_can_get_it() {
-    gives_back_what_was_released(&cluster("Watch")).await;
+async fn a_released_tunnel_address_is_held_again_before_the_pool_opens() {
+    restores_released_tunnel_addresses(&cluster("Watch")).await;
 }
 
-/// There until Calico's IPAM has back what tunnels had, and back.
-pub(super) async fn gives_back_what_was_released(api: &FakeApi) {
+/// Forward until the former tunnel addresses are released in Calico's IPAM, then back.
+pub(super) async fn restores_released_tunnel_addresses(api: &FakeApi) {
     let before = tunnel_ends(api);
     until_closed(api, "old").await;
     let is_held = |api: &FakeApi| addresses_of_tunnel(api, "b", RANGES[0].1, 1) == [before[1].as_str()];
@@ -554,7 +554,7 @@ pub(super) async fn gives_back_what_was_released(api: &FakeApi) {
         &story,
         &[
             "hold an end in 10-244-1-0-26",
-            "patch pool old to everybody",
+            "patch pool old open",
             "take off a",
             "take off b",
         ],
@@ -562,7 +562,7 @@ pub(super) async fn gives_back_what_was_released(api: &FakeApi) {
     assert_eq!(tunnel_ends(api), before);
 }
 
-/// What is written on the way back, to its end.
+/// The writes of a rollback, to its end.
 async fn back(api: &FakeApi) -> Vec<String> {
     desire(api, "Rollback");
     api.take_changes();
@@ -571,9 +571,9 @@ async fn back(api: &FakeApi) -> Vec<String> {
     story(&api.take_changes())
 }
 
-/// Nothing of the new range may be given out but to who says so: the migration has nothing to choose from.
+/// The whole new range is reserved: the migration cannot choose a tunnel address.
 #[tokio::test]
-async fn calico_chooses_where_the_migration_cannot() {
+async fn calico_chooses_tunnel_addresses_when_the_migration_cannot() {
     let api = cluster("Watch");
     api.put(
         "/apis/crd.projectcalico.org/v1/ipreservations/all",
@@ -601,7 +601,7 @@ async fn calico_chooses_where_the_migration_cannot() {
 }
 
 #[tokio::test]
-async fn what_a_person_changed_for_the_way_there_is_told_at_the_end_of_the_way_back() {
+async fn a_rollback_names_the_users_changes_at_its_end() {
     let api = cluster("Watch");
     for _ in 0..10 {
         turn(&api).await;
@@ -613,7 +613,7 @@ async fn what_a_person_changed_for_the_way_there_is_told_at_the_end_of_the_way_b
     run_until(&api, "RolledBack").await;
     let message = api.get(MIGRATION).unwrap()["status"]["message"].to_string();
     for words in [
-        "1 places say 10.200.0.0/16 still",
+        "places that still contain 10.200.0.0/16 and must be changed back: 1,",
         "CALICO_IPV4POOL_CIDR: found 10.200.0.0/16, needed 10.244.0.0/16",
     ] {
         assert!(message.contains(words), "{message}");
@@ -621,7 +621,7 @@ async fn what_a_person_changed_for_the_way_there_is_told_at_the_end_of_the_way_b
 }
 
 #[tokio::test]
-async fn what_is_paused_stays_as_it_is() {
+async fn a_paused_migration_writes_nothing_unless_no_pool_is_open() {
     let api = cluster("Ignore");
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Pause" } }));
     for _ in 0..10 {
@@ -629,8 +629,8 @@ async fn what_is_paused_stays_as_it_is() {
     }
     assert_eq!(story(&api.take_changes()), [""; 0]);
     assert_eq!(api.get(MIGRATION).unwrap()["status"]["blocked"], "Paused");
-    // But somebody closes the only pool: no pod would start.
+    // Only when another user closes the only pool: without one no pod would start.
     api.edit(&format!("{POOLS}/old"), &json!({ "spec": { "disabled": true } }));
     turn(&api).await;
-    assert_eq!(story(&api.take_changes()), ["patch pool old to everybody"]);
+    assert_eq!(story(&api.take_changes()), ["patch pool old open"]);
 }

@@ -1,5 +1,5 @@
-//! Objects of others, of every kind that the coordinator reads: malformed, absurdly large, absurdly many, changing all the time, or with
-//! names and labels of ours. Each is named and costs what is decided about it: every pod moves, there and back.
+//! Objects of other users, of every kind that the coordinator reads: malformed, too large, too many, changing all the time, or with
+//! names and labels of replumb. Each is named and delays only what depends on it: every pod moves, forward and back.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::workloads::workloads;
 
 const GROUP: &str = "/apis/crd.projectcalico.org/v1";
 const SHOP: &str = "/api/v1/namespaces/shop";
-/// More than a person would ever make of them.
+/// More objects than a user would create by hand.
 const MANY: usize = 400;
 
 #[expect(clippy::needless_pass_by_value, reason = "every caller has a literal")]
@@ -55,7 +55,7 @@ fn budget(name: &str) -> (String, Value) {
     )
 }
 
-/// The objects by what is wrong with them; those that change say `round`.
+/// The objects, by their defect; changing objects depend on `round`.
 fn strange(what: &str, round: usize) -> Vec<(String, Value)> {
     let pools = |name: &str, spec: Value| calicos(POOLS, name, spec);
     let handles = format!("{GROUP}/ipamhandles");
@@ -159,7 +159,7 @@ fn strange(what: &str, round: usize) -> Vec<(String, Value)> {
     }
 }
 
-/// The same of what a tenant has in its own namespace.
+/// The same for objects in a tenant's namespace.
 fn of_a_tenant(what: &str, round: usize) -> Vec<(String, Value)> {
     let many = |of: &dyn Fn(usize) -> (String, Value)| (0..MANY).map(of).collect();
     match what {
@@ -249,7 +249,7 @@ pub(super) fn is_warned_of(api: &FakeApi, words: &str) -> bool {
     status(api)["warnings"]["first"].to_string().contains(words)
 }
 
-/// Whether every pod of the cluster's own has an address of this range.
+/// Whether every pod of the cluster has an address of this range.
 pub(super) fn have_moved(api: &FakeApi, prefix: &str) -> bool {
     NODE_NAMES.iter().all(|node| {
         let pod = api.get(&format!("{PODS}/web-{node}")).unwrap_or_default();
@@ -259,7 +259,7 @@ pub(super) fn have_moved(api: &FakeApi, prefix: &str) -> bool {
     })
 }
 
-/// Passes until that is so, in a world in which the objects change.
+/// Runs passes until the condition holds, in a world in which the objects change.
 async fn passes(api: &FakeApi, what: &str, until: impl Fn() -> bool) {
     for round in 0..120 {
         if until() {
@@ -268,10 +268,10 @@ async fn passes(api: &FakeApi, what: &str, until: impl Fn() -> bool) {
         put(api, what, round);
         turn(api).await;
     }
-    panic!("{what}: not so after 120 passes: {:#}", status(api));
+    panic!("{what}: not reached after 120 passes: {:#}", status(api));
 }
 
-/// `named` is what the warnings say of it, where something is wrong with it.
+/// `named`: the text of the warning about the object, when it has a defect.
 #[rstest]
 #[case::pool("pool, malformed", Some("IPPool odd: spec.blockSize"))]
 #[case::pool("pool, large", None)]
@@ -299,7 +299,7 @@ async fn passes(api: &FakeApi, what: &str, until: impl Fn() -> bool) {
 #[case::another_cluster("another Calico and another cluster", None)]
 #[case::policy("policy, malformed", None)]
 #[tokio::test]
-async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Option<&str>) {
+async fn objects_of_other_users_delay_nothing(#[case] what: &str, #[case] named: Option<&str>) {
     for is_back in [false, true] {
         let api = cluster("Ignore");
         if is_back {
@@ -316,15 +316,15 @@ async fn a_strangers_objects_hold_nothing(#[case] what: &str, #[case] named: Opt
         passes(&api, what, || status(&api)["phase"] == end).await;
         assert_gone(&api, usize::from(is_back));
         for (path, object) in strange(what, 0) {
-            let there = api.get(&path).unwrap_or_else(|| panic!("{path} is gone"));
+            let there = api.get(&path).unwrap_or_else(|| panic!("{path} was deleted"));
             assert_eq!(there["metadata"]["name"], object["metadata"]["name"]);
         }
     }
 }
 
-/// The range that it lacks is named, and where pods are led to is what it costs.
+/// The warning names the missing range, and the consequence for pods of the target range.
 #[tokio::test]
-async fn a_tenants_policy_is_told_what_it_lacks_there_and_back() {
+async fn a_tenants_policy_is_warned_of_with_its_missing_range() {
     let api = cluster("Ignore");
     for (name, range) in [("says-old", "10.244.0.0/16"), ("says-new", "10.200.0.0/16")] {
         let (path, policy) = policy("shop", name, range);
@@ -349,9 +349,9 @@ async fn a_tenants_policy_is_told_what_it_lacks_there_and_back() {
     run_until(&api, "RolledBack").await;
 }
 
-/// What is the cluster's is waited for before a pool is made: no tenant has written it.
+/// An object of the cluster delays the creation of the pool: no tenant has written it.
 #[tokio::test]
-async fn what_is_the_clusters_holds_until_it_knows_both_ranges() {
+async fn a_policy_of_the_cluster_delays_the_pool_until_it_allows_both_ranges() {
     for of_all in [true, false] {
         let api = cluster("Ignore");
         let (path, object) = if of_all {
@@ -376,13 +376,13 @@ async fn what_is_the_clusters_holds_until_it_knows_both_ranges() {
     }
 }
 
-/// What may be of the range that is left holds its end, by name, and nothing before.
+/// An object that may be of the source range delays the end, by name, and nothing before.
 #[rstest]
 #[case::block("block, malformed")]
 #[case::block("block, large")]
 #[case::claim("claim, malformed")]
 #[tokio::test]
-async fn what_may_be_of_the_range_holds_its_end_alone(#[case] what: &str) {
+async fn a_malformed_object_of_the_source_range_delays_only_the_end(#[case] what: &str) {
     for is_back in [false, true] {
         let api = cluster("Ignore");
         if is_back {
@@ -394,7 +394,7 @@ async fn what_may_be_of_the_range_holds_its_end_alone(#[case] what: &str) {
             let status = status(&api);
             status["blocked"] == "Leftovers" && status["message"].to_string().contains("odd")
         };
-        // Of the range that is led to it holds nothing.
+        // An object of the target range delays nothing.
         let touches_what_is_left = !(is_back && what == "block, malformed");
         if touches_what_is_left {
             passes(&api, what, is_held).await;
@@ -408,35 +408,35 @@ async fn what_may_be_of_the_range_holds_its_end_alone(#[case] what: &str) {
     }
 }
 
-/// Whether it shares an address with either range is not known.
+/// Whether the pool overlaps with either range is unknown.
 #[tokio::test]
-async fn a_pool_of_no_known_range_holds_what_opens_or_closes_a_pool_on_the_way_there() {
+async fn a_pool_without_a_valid_range_delays_forward_changes_of_pools() {
     let what = "pool, of no range";
     let odd = format!("{POOLS}/odd");
     let is_held = |api: &FakeApi| {
         let status = status(api);
         status["blocked"] == "CalicoObjects" && status["message"].to_string().contains("IPPool odd")
     };
-    // Before anything is opened.
+    // Before a pool opens.
     let api = cluster("Ignore");
     passes(&api, what, || is_held(&api)).await;
     assert!(is_warned_of(&api, "IPPool odd"));
     assert_eq!(api.get(&format!("{POOLS}/{}", RANGES[1].0)), None);
-    // Once the pools are as they are to be, pods move, and the old one stays.
+    // Once both pools are switched, pods move, and the old pool stays.
     api.remove(&odd);
     until_closed(&api, "old").await;
     passes(&api, what, || is_held(&api) && have_moved(&api, RANGES[1].1)).await;
     assert!(api.get(&format!("{POOLS}/old")).is_some());
-    // And nothing of the way back waits for it.
+    // A rollback does not wait for the pool.
     desire(&api, "Rollback");
     passes(&api, what, || status(&api)["phase"] == "RolledBack").await;
     assert_gone(&api, 1);
     assert!(api.get(&odd).is_some());
 }
 
-/// Nothing says of which pool it is, as long as the range of one is not known.
+/// While the range of one pool is unknown, the pod may belong to it.
 #[tokio::test]
-async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
+async fn a_pod_of_neither_range_stays_while_a_pool_has_no_valid_range() {
     let api = cluster("Ignore");
     until_closed(&api, "old").await;
     let (path, mut elsewhere) = pod("elsewhere", &json!({}), &requests("1"), "10.99.0.9");
@@ -447,16 +447,16 @@ async fn a_pod_of_neither_range_stays_while_a_pool_is_of_no_known_range() {
     for _ in 0..5 {
         turn(&api).await;
     }
-    assert!(api.get(&path).is_some(), "it was evicted");
+    assert!(api.get(&path).is_some(), "the pod was evicted");
 }
 
-/// What an agent writes is its node's: pods of all nodes move, there and back, and the end waits for it by name, like for an agent that is
-/// silent.
+/// The report of an agent concerns its node alone: pods of all nodes move, forward and back, and the end waits for that node by name, as
+/// for a silent agent.
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]
 #[tokio::test]
-async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
+async fn a_malformed_report_delays_only_its_node(#[case] is_back: bool) {
     let api = cluster("Ignore");
     until_closed(&api, "old").await;
     reports(&api, &json!("nonsense"));
@@ -488,7 +488,7 @@ async fn a_report_that_is_not_understood_costs_its_node(#[case] is_back: bool) {
     assert_gone(&api, usize::from(is_back));
 }
 
-/// What a tenant has of every kind that the coordinator reads.
+/// A tenant's objects of every kind that the coordinator reads.
 fn of_every_kind() -> Vec<(String, Value)> {
     let object = |path: &str, spec: Value| {
         let object = json!({ "metadata": { "name": "odd", "namespace": "shop" }, "spec": spec });
@@ -520,13 +520,13 @@ fn of_every_kind() -> Vec<(String, Value)> {
     ]
 }
 
-/// A client may write any time into `metadata.managedFields` and into a pod template. Every object has such a one in each pass, whoever has
-/// made it: nodes, pods, pools and our own, too.
+/// A client may write any time into `metadata.managedFields` and into a pod template. Every object has such a time in each pass: nodes,
+/// pods, pools and replumb's own objects, too.
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]
 #[tokio::test]
-async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
+async fn malformed_times_delay_nothing(#[case] is_back: bool) {
     let api = cluster("Ignore");
     for (path, object) in of_every_kind() {
         api.put(&path, object);
@@ -547,7 +547,7 @@ async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
     }
     assert_eq!(status(&api)["phase"], end, "{:#}", status(&api));
     assert_gone(&api, usize::from(is_back));
-    // Each is read with all that it says.
+    // Each object is read completely.
     let (context, cache) = (api.context(), api.cache());
     let known = workloads(&context, &cache).await.unwrap();
     for kind in ["Deployment", "StatefulSet", "ReplicaSet"] {
@@ -576,7 +576,7 @@ async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
             .any(|budget| budget.name_any() == "odd")
     );
     assert_eq!(cache.nodes.state().len(), NODE_NAMES.len());
-    // And a pod goes like any other.
+    // A deleted pod disappears like any other.
     let has_pod = || {
         api.cache()
             .pods
@@ -590,7 +590,7 @@ async fn times_that_cannot_be_read_hold_nothing(#[case] is_back: bool) {
     assert!(!has_pod());
 }
 
-/// Lets the agent of node b report this as the phase of its host.
+/// Makes the agent of node b report this phase of its host.
 fn reports(api: &FakeApi, phase: &Value) {
     api.edit(
         "/apis/replumb.dev/v1alpha1/nodemigrations/b",
@@ -598,16 +598,16 @@ fn reports(api: &FakeApi, phase: &Value) {
     );
 }
 
-/// The same while traffic is watched: the canary is proved by the other nodes, every pod moves, and the way back does not wait for it.
+/// The same with traffic probes: the other nodes prove the canary, every pod moves, and a rollback does not wait for the node.
 #[tokio::test]
-async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched() {
+async fn a_malformed_report_delays_only_its_node_with_traffic_probes() {
     let api = cluster("Watch");
     put_node(&api, THIRD);
     world_moves(&api);
     let is_asked = || api.get("/apis/replumb.dev/v1alpha1/nodemigrations/b").is_some();
     passes(&api, "nothing", is_asked).await;
     reports(&api, &json!("nonsense"));
-    // There the end of the tunnel of node b needs its agent.
+    // In stage Switch the tunnel address of node b needs its agent.
     passes(&api, "nothing", || {
         status(&api)["podCidr"]["stage"]["name"] == "Switch"
     })
@@ -622,7 +622,7 @@ async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched
         turn(&api).await;
         assert_ne!(status(&api)["blocked"], "TrafficUnwatched", "{:#}", status(&api));
     }
-    // The end of the tunnel of node b is waited for, for a while.
+    // The rollback waits for the tunnel address of node b for some minutes.
     assert!(!have_moved(&api, RANGES[0].1), "{:#}", status(&api));
     let (mut memory, mut is_named) = (Memory::default(), false);
     for _ in 0..40 {
@@ -645,9 +645,9 @@ async fn a_report_that_is_not_understood_costs_its_node_where_traffic_is_watched
     assert_gone(&api, 1);
 }
 
-/// Of two nodes one alone proves nothing: the canary waits for it by name, and the way back does not, not even after a breach.
+/// With two nodes, one alone proves nothing: the canary waits for the other by name. A rollback does not, not even after a breach.
 #[tokio::test]
-async fn of_two_nodes_one_report_that_is_not_understood_holds_the_canary_and_not_the_way_back() {
+async fn with_two_nodes_a_malformed_report_delays_the_canary_and_no_rollback() {
     let api = cluster("Watch");
     passes(&api, "nothing", || {
         api.get("/apis/replumb.dev/v1alpha1/nodemigrations/b").is_some()
@@ -676,12 +676,12 @@ async fn of_two_nodes_one_report_that_is_not_understood_holds_the_canary_and_not
     run_until(&api, "RolledBack").await;
 }
 
-/// Somebody changes the pools each time before one is written: the status says which, there and back.
+/// Another program changes the pools before each write: the status names the object, forward and back.
 #[rstest]
 #[case::there(false)]
 #[case::back(true)]
 #[tokio::test]
-async fn a_status_is_published_although_an_object_changes_all_the_time(#[case] is_back: bool) {
+async fn a_status_names_the_object_that_changes_before_each_write(#[case] is_back: bool) {
     let api = cluster("Ignore");
     if is_back {
         until_closed(&api, "old").await;
@@ -697,7 +697,7 @@ async fn a_status_is_published_although_an_object_changes_all_the_time(#[case] i
         }
         world_moves(&api);
     }
-    let conflict = conflict.expect("a pass that did not come to its end");
+    let conflict = conflict.expect("a pass that failed");
     assert!(conflict.is_conflict(), "{conflict}");
     let words = format!("{}; the coordinator retries", conflict.words());
     assert_eq!(status(&api)["message"], words.as_str(), "{:#}", status(&api));

@@ -1,4 +1,4 @@
-//! Stage Switch: what is missing until no end of a tunnel is in the range that is left, and which nodes lack it for too long.
+//! Stage Switch: the steps until no tunnel address is in the source range, and nodes that delay it for too long.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,28 +23,28 @@ use crate::memory::Memory;
 use crate::snapshot::is_of_daemon_set;
 use crate::{facts, limits};
 
-/// A calico-node that looks again when its pool or its Node changes has done so by then.
-const LOOKS_AGAIN: SignedDuration = SignedDuration::from_secs(15);
+/// Time after which a calico-node that follows changes of its pool and its Node has followed one.
+const FOLLOWS_AFTER: SignedDuration = SignedDuration::from_secs(15);
 
-/// For so long, and for [`PATIENCE_A_NODE`] more a node, a node that lacks something is waited for on the way back.
+/// Time for which a rollback waits for a node that lacks something, plus [`PATIENCE_A_NODE`] for each node.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Each agent is told and answers: that is one write or two.
+/// Each agent is told and answers: that takes one or two writes.
 const PATIENCE_A_NODE: Duration = Duration::from_millis(50);
 
 /// What is missing in stage Switch.
 pub(super) struct Switch {
-    /// What is missing until no end of a tunnel is in the range that is left.
+    /// What is missing until no tunnel address is in the source range.
     pub(super) ends: Option<Missing>,
-    /// Which agent keeps an address of the range that pods are led to.
+    /// The agent that keeps an address of the target range.
     pub(super) kept_in_target: Option<Wait>,
-    /// Which node has the end of its tunnel in the range that is left, although the pool is closed.
+    /// The node that has its tunnel address in the source range although the pool is closed.
     pub(super) switched: Option<Wait>,
 }
 
-/// What a node lacks.
+/// Something that a node lacks.
 struct Lack {
     wait: Wait,
-    /// What it costs to go on without that.
+    /// The consequence of continuing without it.
     cost: &'static str,
 }
 
@@ -53,7 +53,7 @@ impl Lack {
         let cost = if wait.reason == WaitReason::AgentWorking {
             "connections of this host end"
         } else {
-            "the node may not reach pods that move until calico-node works there"
+            "the node may not reach moved pods until its calico-node works"
         };
         Self { wait, cost }
     }
@@ -61,39 +61,40 @@ impl Lack {
     fn of_kept(wait: &Wait) -> Self {
         Self {
             wait: wait.clone(),
-            cost: "a pod that gets this address is not reached from the node",
+            cost: "the node does not reach a pod that gets this address",
         }
     }
 
-    /// The warning about a node that has lacked it for too long.
+    /// The warning about a node that has lacked something for too long.
     fn words(&self, direction: Direction) -> String {
         let fix = if self.wait.reason == WaitReason::AgentWorking {
-            "see the log of the agent on this node"
+            "check the log of the agent on this node"
         } else {
-            "see the log of calico-node on this node, and delete its pod there"
+            "check the log of calico-node on this node, and delete its pod"
         };
         let message = &self.wait.message;
         match direction {
             Direction::Back => format!(
-                "{message}. This has lasted for minutes: other nodes and all pods go back without it, and {}. Fix: {fix}",
+                "{message}. The wait has lasted for minutes: other nodes and all pods roll back without it, and {}. Fix: {fix}",
                 self.cost
             ),
             Direction::There => format!(
-                "{message}. This has lasted for minutes, and other nodes wait for it. Fix: {fix}; or go back (`kubectl replumb rollback --all`)"
+                "{message}. The wait has lasted for minutes: other nodes wait for it. Fix: {fix}; or roll back \
+                 (`kubectl replumb rollback --all`)"
             ),
         }
     }
 }
 
-/// How long one of so many nodes is waited for.
+/// Time for which a rollback waits for one node, by the number of nodes.
 pub(super) fn patience(nodes: usize) -> Duration {
     let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
     PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE)
 }
 
 impl Pass<'_> {
-    /// What is missing in stage Switch. A node that has lacked something for too long is named in the warnings. On the way back it counts as
-    /// away: no node keeps the pods of others. On the way there a person decides.
+    /// What is missing in stage Switch. A node that has lacked something for too long is named in the warnings. During a rollback it counts
+    /// as absent: no node keeps the pods of other nodes. Forward, the user decides.
     pub(super) fn switch(
         &self,
         memory: &mut Memory,
@@ -135,7 +136,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Every node, with the end of its tunnel.
+    /// Every node, with the state of its tunnel address.
     fn node_ends(&self, looks: &mut Looks, left: &IpNet, known: &PodCidrStatus) -> Vec<NodeEnd<'_>> {
         let mark = self.left_pool().mark();
         let calico = known.settings.calico_daemon_set();
@@ -160,14 +161,14 @@ impl Pass<'_> {
         ends.collect()
     }
 
-    /// What each node lacks that others wait for at this moment. Before stage Switch agents are not told of ends: they lack nothing.
+    /// What each node lacks at this moment. Before stage Switch agents do not know the tunnel addresses: then nodes lack nothing.
     fn lacking<'nodes>(
         &self,
         nodes: &[NodeEnd<'nodes>],
         kept: &BTreeMap<&str, Wait>,
         known: &PodCidrStatus,
     ) -> BTreeMap<&'nodes str, Lack> {
-        // A migration that has turned around begins again.
+        // After a change of the direction, the stages begin again.
         let stage = known
             .stage
             .as_ref()
@@ -177,14 +178,14 @@ impl Pass<'_> {
         };
         let is_closed = match openness(self.pool(self.left_pool(), known)) {
             Openness::Absent => return BTreeMap::new(),
-            // What counts as away stays so while pods move.
+            // A node that counts as absent stays so while pods move.
             Openness::Closed => true,
             Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => false,
         };
         if !is_closed && stage.name != Stage::Switch {
             return BTreeMap::new();
         }
-        // On the way back nothing waits for that once the pool is open.
+        // During a rollback nothing waits for kept addresses once the old pool is open.
         let is_open_back = match self.direction {
             Direction::There => false,
             Direction::Back => openness(self.pool(Which::Old, known)) == Openness::ToEverybody,
@@ -197,7 +198,7 @@ impl Pass<'_> {
         nodes.iter().filter_map(lack).collect()
     }
 
-    /// Nodes whose end of the tunnel is in the range that is left: calico-node there does not go by the pools as they are.
+    /// The nodes with a tunnel address in the source range: calico-node there does not follow the present pools.
     fn switched(&self, nodes: &[NodeEnd<'_>], left: &IpNet) -> Option<Wait> {
         let nodes: Vec<String> = nodes
             .iter()
@@ -208,8 +209,8 @@ impl Pass<'_> {
         Some(Wait {
             reason: WaitReason::CalicoNodeNotReady,
             message: format!(
-                "calico-node on {} nodes has the end of its tunnel in {left} still; the first: {first}. Calico before v3.31.6, and \
-                 v3.32.0, takes another one at its start only: delete its pod there",
+                "nodes with a tunnel address still in {left}: {}, first: {first}. calico-node before v3.31.6, and v3.32.0, \
+                 changes the address only at its start: delete its pod on that node",
                 nodes.len()
             ),
             until: None,
@@ -222,7 +223,7 @@ impl Pass<'_> {
         pods.iter().any(|(_, ready)| *ready)
     }
 
-    /// What the tunnels of this node get when it is taken off.
+    /// The addresses that the tunnels of this node get when it is taken off the pool.
     fn gets(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
         let (Some(ipam), Some(now)) = (self.ipam, self.calico_nodes.get(node)) else {
             return BTreeMap::new();
@@ -231,9 +232,9 @@ impl Pass<'_> {
         choice::given(Told { node, ends }, &now.ends, ipam, left, target)
     }
 
-    /// The pod of calico-node on this node, if it has run since before then and has had time to look again.
+    /// The pod of calico-node on this node, if it has run since before that time and has had time to follow the change.
     fn overdue(&self, node: &str, since: Timestamp, calico: (&str, &str)) -> Option<PodName> {
-        if self.now.duration_since(since) < LOOKS_AGAIN {
+        if self.now.duration_since(since) < FOLLOWS_AFTER {
             return None;
         }
         let mut pods = self.snapshot.pods_on(node).iter();
@@ -248,12 +249,12 @@ impl Pass<'_> {
         })
     }
 
-    /// What the agent of this node does about the addresses that its tunnels leave.
+    /// Whether the agent of this node keeps the addresses that its tunnels leave.
     fn keeping(&self, name: &str, left: &IpNet) -> Keeping {
         let told = self.told(name);
         let is_told = |node: &CalicoNode| ends::is_told(told, &node.ends, left);
         if !self.calico_nodes.get(name).is_none_or(is_told) {
-            return Keeping::NotYet("its agent is told of the address that it keeps".to_owned());
+            return Keeping::NotYet("its agent is being told which address to keep".to_owned());
         }
         ends::keeping(told, left, self.facts_of(name))
     }

@@ -1,5 +1,5 @@
-//! Stage Switch beside one Ready node that does not do its part: on the way back it is waited for, for a while, and named, and the pods of
-//! all nodes go back. On the way there it is named, and the operator decides.
+//! Stage Switch with one Ready node that lacks something. A rollback waits for the node for some minutes, names it, and then moves the
+//! pods of all nodes back. Forward, the node is named, and the operator decides.
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ use crate::memory::Memory;
 
 const AGENT_OF_A: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/a";
 
-/// What node a does. Its turn is the first one.
+/// The behaviour of node a. Its turn is the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
     /// Its calico-node crashes again and again.
     CalicoNeverReady,
-    /// Its agent says that the address that is left is on the link of the tunnel still.
+    /// Its agent reports that the source address is still on the link of the tunnel.
     Exchanges,
-    /// Its agent never says that it keeps the address that is left.
+    /// Its agent never reports that it keeps the source address.
     KeepsNothing,
-    /// Its tunnel has the end that it had.
+    /// Its tunnel keeps its former address.
     EndStays,
-    /// Its agent says that it keeps an address of the range that pods are led to.
+    /// Its agent reports that it keeps an address of the target range.
     KeepsOfTarget,
 }
 
@@ -39,15 +39,15 @@ impl Odd {
             Self::Exchanges => "on the link of its tunnel still",
             Self::KeepsNothing => "node a: its agent does not keep",
             Self::EndStays => "calico-node on node a takes another address for the end of its tunnel",
-            Self::KeepsOfTarget => "node a: its agent keeps 10.244.0.50",
+            Self::KeepsOfTarget => "node a: its agent is removing 10.244.0.50",
         }
     }
 
-    /// What is so after each move of the world.
-    fn happens(self, api: &FakeApi) {
+    /// The state of node a after each move of the world.
+    fn apply(self, api: &FakeApi) {
         let of_agent = |part: &str, addresses: Vec<Value>| {
             let addresses = json!({ "addresses": { "first": addresses, "more": 0 } });
-            // Before the first pass nothing is asked of it.
+            // Before the first pass its agent has no NodeMigration.
             if api.get(AGENT_OF_A).is_some() {
                 api.edit(
                     AGENT_OF_A,
@@ -73,7 +73,7 @@ impl Odd {
         }
     }
 
-    fn begins(self, api: &FakeApi) {
+    fn start(self, api: &FakeApi) {
         let (path, node) = calico_node(api, "a");
         if self == Self::EndStays {
             api.edit(
@@ -81,10 +81,10 @@ impl Odd {
                 &json!({ "metadata": { "annotations": { STAYS: end_of(&node).unwrap() } } }),
             );
         }
-        self.happens(api);
+        self.apply(api);
     }
 
-    fn ends(api: &FakeApi) {
+    fn stop(api: &FakeApi) {
         api.edit(
             &format!("{NODES}/a"),
             &json!({ "metadata": { "annotations": { STAYS: null } } }),
@@ -96,11 +96,11 @@ impl Odd {
     async fn turn(self, api: &FakeApi, memory: &mut Memory) {
         turn_remembering(api, memory).await;
         world_moves(api);
-        self.happens(api);
+        self.apply(api);
     }
 }
 
-/// Says this of calico-node on node a.
+/// Sets the condition Ready of calico-node on node a.
 fn is_ready(api: &FakeApi, ready: &str) {
     let conditions = json!([{ "type": "Ready", "status": ready }]);
     api.edit(
@@ -121,7 +121,7 @@ fn is_closed(api: &FakeApi, pool: &str) -> bool {
 #[case::end_stays(Odd::EndStays)]
 #[case::keeps_of_target(Odd::KeepsOfTarget)]
 #[tokio::test]
-async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
+async fn a_rollback_continues_without_one_late_node(#[case] odd: Odd) {
     let api = cluster("Ignore");
     put_node(&api, THIRD);
     world_moves(&api);
@@ -132,13 +132,13 @@ async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
             break;
         }
     }
-    odd.begins(&api);
+    odd.start(&api);
     desire(&api, "Rollback");
     let mut memory = Memory::default();
     for _ in 0..12 {
         odd.turn(&api, &mut memory).await;
     }
-    assert!(!have_moved(&api, RANGES[0].1), "{odd:?} is waited for at first");
+    assert!(!have_moved(&api, RANGES[0].1), "{odd:?}: pods move back before the patience ends");
     assert!(
         status(&api)["message"].to_string().contains(odd.words()),
         "{:#}",
@@ -149,7 +149,7 @@ async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
     for _ in 0..40 {
         memory.pod_cidr.unkept.age(Duration::from_mins(3));
         odd.turn(&api, &mut memory).await;
-        is_named |= is_warned_of(&api, odd.words()) && is_warned_of(&api, "all pods go back without it");
+        is_named |= is_warned_of(&api, odd.words()) && is_warned_of(&api, "all pods roll back without it");
         if have_moved(&api, RANGES[0].1) {
             break;
         }
@@ -158,14 +158,14 @@ async fn one_node_does_not_hold_the_way_back(#[case] odd: Odd) {
     assert!(is_closed(&api, RANGES[1].0) && is_named, "{:#}", status(&api));
     let (_, other) = calico_node(&api, "b");
     assert!(end_of(&other).unwrap().starts_with(RANGES[0].1), "{other:#}");
-    Odd::ends(&api);
+    Odd::stop(&api);
     run_until(&api, "RolledBack").await;
     assert_gone(&api, 1);
 }
 
-/// Before stage Switch no agent is told of an end: no node is late by that, however long others are waited for.
+/// Before stage Switch no agent is told of a tunnel address: no node is late by that, however long a pass waits for others.
 #[tokio::test]
-async fn what_comes_before_the_stage_makes_no_node_late() {
+async fn a_wait_before_stage_switch_makes_no_node_late() {
     let api = cluster("Ignore");
     let set = "/apis/crd.projectcalico.org/v1/globalnetworksets/pods";
     let object = json!({
@@ -192,7 +192,7 @@ async fn what_comes_before_the_stage_makes_no_node_late() {
 
 /// A node that is slow for a moment, and again later, has lacked nothing for long.
 #[tokio::test]
-async fn a_node_that_is_done_meanwhile_is_waited_for_again() {
+async fn a_node_that_was_done_meanwhile_gets_the_whole_patience_again() {
     let api = cluster("Ignore");
     until_closed(&api, "old").await;
     desire(&api, "Rollback");
@@ -206,19 +206,19 @@ async fn a_node_that_is_done_meanwhile_is_waited_for_again() {
             return;
         }
     }
-    panic!("no pod goes back: {:#}", status(&api));
+    panic!("no pod moves back: {:#}", status(&api));
 }
 
-/// Nothing is lost yet on the way there: the old pool stays open, and the operator is told which node it is and what to do.
+/// Forward nothing is lost yet: the old pool stays open, and the message names the node and the fix.
 #[rstest]
 #[case::calico_never_ready(Odd::CalicoNeverReady)]
 #[case::exchanges(Odd::Exchanges)]
 #[case::keeps_nothing(Odd::KeepsNothing)]
 #[case::end_stays(Odd::EndStays)]
 #[tokio::test]
-async fn one_node_is_named_on_the_way_there(#[case] odd: Odd) {
+async fn forward_one_late_node_is_named_and_holds_the_old_pool(#[case] odd: Odd) {
     let api = cluster("Ignore");
-    odd.begins(&api);
+    odd.start(&api);
     let mut memory = Memory::default();
     for _ in 0..30 {
         odd.turn(&api, &mut memory).await;
@@ -233,12 +233,12 @@ async fn one_node_is_named_on_the_way_there(#[case] odd: Odd) {
     assert!(is_warned_of(&api, odd.words()), "{:#}", status(&api));
     for words in [
         "other nodes wait for it",
-        "Fix: see the log of",
+        "Fix: check the log of",
         "replumb rollback --all",
     ] {
         assert!(is_warned_of(&api, words), "{words}: {:#}", status(&api));
     }
-    Odd::ends(&api);
+    Odd::stop(&api);
     run_until(&api, "Completed").await;
     assert_gone(&api, 0);
 }

@@ -1,4 +1,4 @@
-//! On which nodes there has to be a traffic pod of which range.
+//! The traffic pods of each range that every node has to have.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::facts;
 use crate::snapshot::Snapshot;
 use crate::traffic::{Fates, Network, Networks};
 
-/// By which a pod asks for a pool.
+/// Annotations by which a pod requests a pool.
 const POOLS: [(&str, bool); 2] = [
     ("cni.projectcalico.org/ipv4pools", true),
     ("cni.projectcalico.org/ipv6pools", false),
 ];
 
-/// The two ranges, each with what makes a pod get an address of it.
+/// The two ranges, each with the annotations that give a pod an address of it.
 pub fn networks(old_pool: &str, new_pool: &str, is_ipv4: bool) -> Networks {
     let of = |name, pool: &str| Network {
         name,
@@ -35,7 +35,7 @@ pub fn networks(old_pool: &str, new_pool: &str, is_ipv4: bool) -> Networks {
     }
 }
 
-/// What becomes of the traffic pods of every node. `left` says whether other pods have an address of the pool that is left.
+/// The fate of the traffic pods of every node. `left`: whether other pods have an address of the source pool.
 pub fn fates(
     snapshot: &Snapshot,
     direction: Direction,
@@ -63,7 +63,7 @@ fn fate(openness: Openness, is_left: bool, others: bool, usable: bool) -> Fate {
     match openness {
         Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody if usable => Fate::Wanted,
         Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => Fate::Kept,
-        // It gets no address any more; and it must not be the last one for whose sake the range stays.
+        // The pod would get no address again; and the last pod of the range must not keep the range in use.
         Openness::Closed if !is_left || others => Fate::Kept,
         Openness::Closed | Openness::Absent => Fate::Unwanted,
     }
@@ -78,12 +78,12 @@ mod tests {
     #[rstest]
     #[case::open(Openness::ToEverybody, true, true, true, Fate::Wanted)]
     #[case::canary(Openness::ToWhoNamesIt, false, true, true, Fate::Wanted)]
-    #[case::node_away(Openness::ToEverybody, false, true, false, Fate::Kept)]
+    #[case::node_unready(Openness::ToEverybody, false, true, false, Fate::Kept)]
     #[case::closed_with_others(Openness::Closed, true, true, true, Fate::Kept)]
     #[case::last_of_its_range(Openness::Closed, true, false, true, Fate::Unwanted)]
     #[case::not_open_yet(Openness::Closed, false, false, true, Fate::Kept)]
     #[case::no_pool(Openness::Absent, false, false, true, Fate::Unwanted)]
-    fn which_pods_a_node_has(
+    fn traffic_pods_of_a_node_follow_its_pools(
         #[case] openness: Openness,
         #[case] is_left: bool,
         #[case] others: bool,

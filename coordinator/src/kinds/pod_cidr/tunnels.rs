@@ -1,5 +1,5 @@
-//! Addresses of tunnels in Calico's IPAM: held for the tunnels that get them, and released behind them. Each write carries the version
-//! that was read.
+//! Tunnel addresses in Calico's IPAM: held for the tunnels that get them, and released after the tunnels have left them. Each write
+//! has the version that was read.
 
 use calico::{BlockConflict, allocated, block_change, block_release, handle, handle_change};
 use crash_point::Edge;
@@ -13,11 +13,11 @@ use crate::calico::{IPAM_BLOCK, IPAM_HANDLE};
 use crate::write::WriteError;
 
 impl Hands<'_> {
-    /// Writes these addresses as the nodes' into Calico's IPAM, in Calico's own order.
+    /// Allocates these addresses to their nodes in Calico's IPAM, in Calico's own order.
     pub(super) async fn hold_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
         let mut refused = None;
         for end in ends {
-            // One that cannot be held holds up no other.
+            // An address that cannot be held delays no other.
             refused = refused.or(self.attempt(end, self.hold_end(end)).await?);
         }
         let said: Vec<String> = ends
@@ -27,7 +27,7 @@ impl Hands<'_> {
         Ok(refused.map_or_else(
             || {
                 Made::Done(format!(
-                    "{} ends of tunnels get back what they had; nobody else can: {}",
+                    "former tunnel addresses that are allocated to their nodes again: {}: {}",
                     said.len(),
                     names(&said)
                 ))
@@ -36,7 +36,7 @@ impl Hands<'_> {
         ))
     }
 
-    /// Makes the writes of one address: what the API server refuses of it keeps no other from being written.
+    /// Runs the writes of one address: a refusal of the API server does not keep the other addresses from being written.
     async fn attempt(
         &self,
         end: &Held,
@@ -47,13 +47,13 @@ impl Hands<'_> {
         Ok(made.flatten())
     }
 
-    /// Why it cannot be held; `None` when it is.
+    /// Why the address cannot be held; `None` when it is held.
     pub(super) async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
         let Some(read) = self.store.block(end.block).await? else {
             return Ok(Some(gone(end)));
         };
         let spec = &read.data["spec"];
-        // The handle first: an address that no handle knows is released by nobody.
+        // The handle first: an address that no handle counts is never released.
         if let Some(refused) = self.count(end, spec).await? {
             return Ok(Some(refused));
         }
@@ -62,8 +62,8 @@ impl Hands<'_> {
         self.write_block(&read, change).await
     }
 
-    /// Sees to it that the handle of an address counts it: one that is given back may have been about to be released. Says why not,
-    /// where it cannot.
+    /// Makes the handle of an address count it: the handle of a former address may have been released. Returns the reason when that is
+    /// impossible.
     async fn count(&self, end: &Held, spec: &Value) -> Result<Option<String>, WriteError> {
         let Held {
             block, allocation, ..
@@ -80,7 +80,7 @@ impl Hands<'_> {
         Ok(None)
     }
 
-    /// Takes these addresses back, as Calico does when it exchanges one itself.
+    /// Releases these addresses, as Calico does when it exchanges one itself.
     pub(super) async fn release_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
         let mut refused = None;
         for end in ends {
@@ -89,7 +89,7 @@ impl Hands<'_> {
         Ok(refused.map_or_else(
             || {
                 Made::Done(format!(
-                    "{} addresses that tunnels had for a time are released",
+                    "temporary tunnel addresses released: {}",
                     ends.len()
                 ))
             },
@@ -97,7 +97,7 @@ impl Hands<'_> {
         ))
     }
 
-    /// Why it cannot be released; `None` when it is.
+    /// Why the address cannot be released; `None` when it is released.
     async fn release_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
         let (block, allocation) = (end.block, &end.allocation);
         let Some(read) = self.store.block(block).await? else {
@@ -119,7 +119,7 @@ impl Hands<'_> {
         self.write_block(&read, change).await
     }
 
-    /// Writes a block as it was read. Says why not, where what is in it does not allow the change.
+    /// Writes a block as it was read. Returns the conflict when the block's content forbids the change.
     async fn write_block(
         &self,
         read: &DynamicObject,
@@ -137,10 +137,10 @@ impl Hands<'_> {
 }
 
 fn gone(end: &Held) -> String {
-    format!("IPAMBlock {} of node {} went a moment ago", end.block, end.node)
+    format!("IPAMBlock {} of node {} was deleted a moment ago", end.block, end.node)
 }
 
-/// How many other addresses of the block the handle has.
+/// Number of other addresses of the block that the handle has.
 fn others(end: &Held, spec: &Value) -> Result<u32, String> {
     let Held {
         block, allocation, ..

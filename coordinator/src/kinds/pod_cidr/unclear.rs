@@ -1,4 +1,4 @@
-//! Calico's objects that are not understood: what else says whose each of them is. Pure.
+//! Malformed objects of Calico, with the node and the range that other objects give for them. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,14 +18,14 @@ use crate::facts;
 /// `IPPool`s.
 #[derive(Clone, Debug, Default)]
 pub struct Pools {
-    /// Those that are understood, by name.
+    /// The valid ones, by name.
     pub understood: BTreeMap<String, Pool>,
-    /// The others.
+    /// The malformed ones.
     pub unclear: Vec<Unclear>,
 }
 
 impl Pools {
-    /// The name and the range of every pool of which the range is known.
+    /// The name and the range of every pool with a known range.
     pub fn ranges(&self) -> impl Iterator<Item = (&str, IpNet)> {
         let understood = self.understood.values();
         let understood = understood.map(|pool| (pool.name.as_str(), pool.range));
@@ -34,7 +34,7 @@ impl Pools {
     }
 }
 
-/// Tells pools that are understood from those that are not.
+/// Parses pools, and separates the malformed ones.
 pub fn pools(found: &[DynamicObject]) -> Pools {
     let mut pools = Pools::default();
     for object in found {
@@ -52,7 +52,7 @@ pub fn pools(found: &[DynamicObject]) -> Pools {
     pools
 }
 
-/// What Calico's IPAM has given out, and what it gives to nobody, of what was made of each object.
+/// The allocations and reservations of Calico's IPAM, from the parsed objects.
 pub fn ipam(
     blocks: Vec<Result<Block, Unclear>>,
     claims: Claims,
@@ -74,7 +74,7 @@ pub fn ipam(
     ipam
 }
 
-/// What is understood, and the others.
+/// The valid objects, and the malformed ones.
 pub fn apart<T>(found: Vec<Result<T, Unclear>>) -> (Vec<T>, Vec<Unclear>) {
     let mut understood = Vec::new();
     let mut unclear = Vec::new();
@@ -87,7 +87,7 @@ pub fn apart<T>(found: Vec<Result<T, Unclear>>) -> (Vec<T>, Vec<Unclear>) {
     (understood, unclear)
 }
 
-/// A block. One whose range is not understood has the one that its name says, if a node has a claim on that. A name alone proves nothing.
+/// A block. A block with a malformed range gets the range in its name, if a node has a claim on that range. A name alone proves nothing.
 pub fn block(object: &DynamicObject, claims: &Claims) -> Result<Block, Unclear> {
     objects::block(object).map_err(|malformed| {
         let claim = match facts::calico::range(object) {
@@ -121,14 +121,14 @@ pub fn claim(object: &DynamicObject) -> Result<Claim, Unclear> {
 pub struct Claims {
     understood: Vec<Claim>,
     unclear: Vec<Unclear>,
-    /// Places of those that are understood, by the range.
+    /// Indexes of the valid claims, by range.
     by_range: HashMap<IpNet, usize>,
-    /// The same by the name that the block has.
+    /// The same by the block's name.
     by_name: HashMap<String, usize>,
 }
 
 impl Claims {
-    /// These claims.
+    /// Indexes these claims.
     pub fn of(found: Vec<Result<Claim, Unclear>>) -> Self {
         let (understood, unclear) = apart(found);
         let mut claims = Self {
@@ -154,19 +154,19 @@ impl Claims {
     }
 }
 
-/// What is told of these objects, by their kinds: each with what it costs.
+/// The warnings about these objects, by kind, each with its consequence.
 pub fn told<'found>(
     pools: &'found [Unclear],
     ipam: Option<&'found UnclearIpam>,
     ours: [IpNet; 2],
 ) -> Vec<(&'static str, String)> {
     let is_apart = |unclear: &Unclear| !ours.iter().any(|range| unclear.may_touch(range));
-    let nothing = "it shares no address with the ranges of this migration, and costs nothing else";
+    let nothing = "no effect: it shares no address with the ranges of this migration";
     let of_pools = pools.iter().map(|pool| {
         let costs = if is_apart(pool) {
             nothing
         } else {
-            "no pool is opened, closed or deleted on the way there"
+            "no pool opens, closes or is deleted on the way forward"
         };
         ("IPPool", format!("{}; {costs}", pool.words()))
     });
@@ -175,7 +175,7 @@ pub fn told<'found>(
         let costs = if is_apart(block) {
             nothing
         } else {
-            "the pool of its range is not deleted"
+            "the pool of its range is kept"
         };
         ("IPAMBlock", format!("{}; {costs}", block.words()))
     });
@@ -185,7 +185,7 @@ pub fn told<'found>(
     });
     let of_reservations = ipam.flat_map(|ipam| &ipam.reservations).map(|found| {
         let words = format!(
-            "{}: {}; it keeps no address free, as in Calico",
+            "{}: {}; no address is reserved by it, as in Calico",
             found.object, found.problem
         );
         ("IPReservation", words)
@@ -197,7 +197,7 @@ pub fn told<'found>(
         .collect()
 }
 
-/// As much of a value as a line has room for.
+/// The value, cut to the space of a line.
 pub fn shown(value: &Value) -> String {
     facts::shown(&value.to_string())
 }
@@ -227,13 +227,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::by_its_own_words(json!({ "cidr": "10.244.1.0/26", "affinity": "host:a", "allocations": 1 }), None, Some("10.244.1.0/26"), Some("a"))]
-    #[case::by_a_claim(json!({ "cidr": "10.244.1.0/26", "allocations": 1 }), Some("10.244.1.0/26"), Some("10.244.1.0/26"), Some("b"))]
-    #[case::by_its_name_and_a_claim(json!({ "cidr": "everything" }), Some("10.244.1.0/26"), Some("10.244.1.0/26"), Some("b"))]
-    #[case::by_its_name_alone(json!({ "cidr": "everything" }), None, None, None)]
-    #[case::beside_a_claim_on_another(json!({ "cidr": "everything" }), Some("10.244.2.0/26"), None, None)]
-    #[case::larger_than_any(json!({ "cidr": "10.0.0.0/8", "affinity": "host:a" }), None, Some("10.0.0.0/8"), Some("a"))]
-    fn whose_a_block_is_that_is_not_understood(
+    #[case::own_range_and_affinity(json!({ "cidr": "10.244.1.0/26", "affinity": "host:a", "allocations": 1 }), None, Some("10.244.1.0/26"), Some("a"))]
+    #[case::node_of_the_claim(json!({ "cidr": "10.244.1.0/26", "allocations": 1 }), Some("10.244.1.0/26"), Some("10.244.1.0/26"), Some("b"))]
+    #[case::range_of_the_name_with_a_claim(json!({ "cidr": "everything" }), Some("10.244.1.0/26"), Some("10.244.1.0/26"), Some("b"))]
+    #[case::name_without_a_claim(json!({ "cidr": "everything" }), None, None, None)]
+    #[case::claim_on_another_block(json!({ "cidr": "everything" }), Some("10.244.2.0/26"), None, None)]
+    #[case::larger_than_any_block(json!({ "cidr": "10.0.0.0/8", "affinity": "host:a" }), None, Some("10.0.0.0/8"), Some("a"))]
+    fn a_malformed_block_gets_range_and_node_from_a_claim(
         #[case] spec: Value,
         #[case] claim: Option<&str>,
         #[case] range: Option<&str>,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood_is_there_beside_what_is_not() {
+    fn valid_objects_are_kept_beside_malformed_ones() {
         let ipam = ipam(
             &[
                 object("x", &json!({ "cidr": 1 })),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_told_with_what_it_costs() {
+    fn a_warning_names_the_malformed_object_and_its_consequence() {
         let ours: [IpNet; 2] = ["10.244.0.0/16", "10.200.0.0/16"].map(|range| range.parse().unwrap());
         let pools = pools(&[
             object("apart", &json!({ "cidr": "10.99.0.0/16", "blockSize": 99 })),
@@ -289,8 +289,8 @@ mod tests {
         let told: Vec<&str> = told.iter().map(|(_, words)| words.as_str()).collect();
         assert_eq!(
             told[0],
-            "IPPool apart: spec.blockSize: found 99, needed a number up to 32; it shares no address with the ranges of this migration, \
-             and costs nothing else"
+            "IPPool apart: spec.blockSize: found 99, needed a number up to 32; no effect: it shares no address with the ranges of \
+             this migration"
         );
         assert!(
             told[1].starts_with("IPPool anywhere: spec.cidr: found \"xxx"),
@@ -301,7 +301,7 @@ mod tests {
             "{told:?}"
         );
         assert!(
-            told[1].ends_with("no pool is opened, closed or deleted on the way there"),
+            told[1].ends_with("no pool opens, closes or is deleted on the way forward"),
             "{told:?}"
         );
     }

@@ -1,4 +1,4 @@
-//! What traffic says, and whoever stopped the migration: why nothing may be done now.
+//! Reasons not to continue now: lost probes, and a stop or a pause by the user.
 
 use api::MigrationStatus;
 use api::migration::{Direction, PodCidrStatus, Stage, StageNow};
@@ -19,21 +19,21 @@ use crate::traffic::Fates;
 use crate::write::WriteError;
 use crate::{cordon, limits, traffic};
 
-/// So long every path between both ranges is watched at least before the new pool is opened: one answer proves little.
+/// Least time for which every path between both ranges is probed before the new pool opens: one answer proves little.
 const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
 
-/// Why nothing may be done now.
+/// Why no step may run now.
 pub(super) struct Held {
-    /// In the decision's words.
+    /// The wait that the decision reports.
     pub(super) hold: Option<Wait>,
-    /// What a person has to look at first.
+    /// The halt that needs a user.
     pub(super) stop: Option<Stop>,
-    /// What is missing until every path is known to answer; empty when nothing is.
+    /// The first path without a known answer; empty when every path answers.
     pub(super) unwatched: String,
 }
 
 impl Pass<'_> {
-    /// Keeps the traffic pods, and says why nothing may be done now: somebody said so, or traffic is lost.
+    /// Keeps the traffic pods, and returns why no step may run now: a stop, a pause, or lost probes.
     pub(super) async fn traffic(
         &self,
         memory: &mut Memory,
@@ -45,7 +45,7 @@ impl Pass<'_> {
         let settings = &known.settings;
         let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
         let networks = fates::networks(&settings.old_pool.value, &settings.new_pool.value, is_ipv4);
-        // Once all is done nobody watches any more; what changes that begins another stage.
+        // After the last stage no traffic is probed; a change of the direction enters another stage.
         let is_over =
             |stage: &StageNow<Stage>| stage.name == Stage::CleanUp && stage.direction == self.direction;
         let wanted = if known.stage.as_ref().is_some_and(is_over) {
@@ -67,7 +67,7 @@ impl Pass<'_> {
         let is_open = of(Which::New) >= Openness::ToWhoNamesIt;
         let is_watched = watched.unwatched.is_none() && watched.breaches.is_empty();
         if !is_open && self.direction == Direction::There {
-            // It is proved anew: whoever closed it may have changed more.
+            // The proof starts again: the closed pool may have changed in other ways, too.
             known.proved_at = None;
         } else if is_open && is_watched {
             known.proved_at = known.proved_at.or(Some(self.now));
@@ -86,14 +86,14 @@ impl Pass<'_> {
             Some(Wait {
                 reason: WaitReason::Paused,
                 message: format!(
-                    "paused: no pod moves, and no pool is opened or closed{}. Go on with `kubectl replumb resume`, or lead the pods back \
-                     with `kubectl replumb rollback --all`",
+                    "paused: no pod moves, and no pool opens or closes{}. Continue with `kubectl replumb resume`, or roll back with \
+                     `kubectl replumb rollback --all`",
                     self.cordoned()
                 ),
                 until: None,
             })
         } else {
-            // What was mended has to be seen to be.
+            // After a repair, traffic has to prove it.
             watched
                 .hold(self.migration)
                 .filter(|_| stop::is_to_be_proved(status))
@@ -105,7 +105,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Which Nodes stay cordoned by this migration meanwhile, in words that go on a sentence.
+    /// The Nodes that stay cordoned by this migration meanwhile, as the end of a sentence.
     fn cordoned(&self) -> String {
         let migration = self.migration.name_any();
         let nodes = self.snapshot.nodes.iter();
@@ -114,7 +114,7 @@ impl Pass<'_> {
         by_node::meanwhile(ours.map(|(name, _)| name.as_str()))
     }
 
-    /// Whether every path between both ranges has answered for long enough.
+    /// The wait until every path between both ranges has answered for long enough.
     pub(super) fn canary(&self, known: &PodCidrStatus, unwatched: &str) -> Option<Wait> {
         let settings = &known.settings;
         let rules = limits::rules(self.migration);
@@ -122,7 +122,7 @@ impl Pass<'_> {
             return Some(Wait {
                 reason: WaitReason::TrafficUnwatched,
                 message: format!(
-                    "pods that name IPPool {} have to be reached from every node whose agent reports before anybody else gets an address of it: {}",
+                    "pods that name IPPool {} must be reachable from every reporting node before other pods get its addresses: {}",
                     settings.new_pool.value, unwatched
                 ),
                 until: None,
@@ -132,7 +132,7 @@ impl Pass<'_> {
         (self.now < until).then(|| Wait {
             reason: WaitReason::CanarySoak,
             message: format!(
-                "every path between both ranges answers since {proved_at:.0}; it is watched until {until:.0} before IPPool {} is opened",
+                "every path between both ranges has answered since {proved_at:.0}; IPPool {} opens after {until:.0}",
                 settings.new_pool.value
             ),
             until: Some(until),
@@ -140,7 +140,7 @@ impl Pass<'_> {
     }
 }
 
-/// How far a pool is open; one that is being deleted gives no address any more.
+/// How far a pool is open; a pool that is being deleted allocates no address any more.
 pub(super) fn openness(pool: Option<&Pool>) -> Openness {
     match pool {
         None => Openness::Absent,

@@ -18,16 +18,16 @@ pub(super) const AFFINITIES: &str = "/apis/crd.projectcalico.org/v1/blockaffinit
 pub(super) const CALICO: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/calico-node";
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/web";
-/// Pools by name: the first three parts of every address of them.
+/// Pools by name, each with the first two parts of its addresses.
 pub(super) const RANGES: [(&str, &str); 2] = [("old", "10.244"), ("ipv4-10-200-0-0-16", "10.200")];
 pub(super) const NODE_NAMES: [&str; 2] = ["a", "b"];
-/// The name of a node that a test may add.
+/// Name of a node that a test may add.
 pub(super) const THIRD: &str = "c";
-/// The mark by which a test says how late agents tell what they counted last.
+/// Mark by which a test delays the last report of the agents, by a number of moves.
 pub(super) const LAST_WORD: &str = "/test/last-word";
-/// Annotation of our own on a Node: a stroke for every end of a tunnel that Calico has chosen.
+/// Annotation of a Node, for the tests alone: one character for every tunnel address that Calico has chosen.
 const CHOSEN: &str = "test/chosen";
-/// Annotation of our own on a Node: the end that its tunnel has, whatever anybody writes.
+/// Annotation of a Node, for the tests alone: the tunnel address that stays, whatever is written.
 pub(super) const STAYS: &str = "test/stays";
 
 fn settings() -> Settings {
@@ -40,7 +40,7 @@ fn settings() -> Settings {
     .unwrap()
 }
 
-/// Two nodes with two pods of a Deployment; the checks have passed and the migration was started.
+/// Two nodes with two pods of a Deployment; the checks have passed and the migration has started.
 pub(super) fn cluster(gates: &str) -> FakeApi {
     let api = FakeApi::default();
     for node in NODE_NAMES {
@@ -130,7 +130,7 @@ fn put_pod(api: &FakeApi, namespace: &str, name: &str, node: &str, kind: &str, o
     );
 }
 
-/// The pool that gives every pod its address; `named` may be one that gives it to those that name it.
+/// The pool that is open to every pod; with `named`, the pool of that name when it is open by name.
 fn pool_for(api: &FakeApi, named: Option<&str>) -> Option<&'static (&'static str, &'static str)> {
     RANGES.iter().find(|(name, _)| {
         let Some(pool) = api.get(&format!("{POOLS}/{name}")) else {
@@ -142,9 +142,9 @@ fn pool_for(api: &FakeApi, named: Option<&str>) -> Option<&'static (&'static str
     })
 }
 
-/// What controllers, Calico and agents do next. Not counted as changes of ours.
+/// The next changes of controllers, Calico and agents. These are not counted as changes of the coordinator.
 pub(super) fn world_moves(api: &FakeApi) {
-    // Those of the cluster, and a third one where the test has put it.
+    // The nodes of the cluster, and the third one if the test has added it.
     let names = NODE_NAMES.into_iter().chain([THIRD]);
     let there = |name: &&str| api.get(&format!("{NODES}/{name}")).is_some();
     for (number, node) in names.filter(there).enumerate() {
@@ -197,12 +197,12 @@ fn give_address(api: &FakeApi, path: &str, number: usize, place: usize) {
     }
 }
 
-/// Attributes of an allocation for the end of the node's tunnel.
+/// Attributes of an allocation for the node's tunnel.
 fn of_tunnel(node: &str) -> Value {
     json!({ "handle_id": format!("vxlan-tunnel-addr-{node}"), "secondary": { "type": "vxlanTunnelAddress", "node": node } })
 }
 
-/// As Calico does before it chooses another one: everything of its handle is released.
+/// Releases everything of the node's tunnel handle, as Calico does before it chooses another address.
 fn calico_releases_ends(api: &FakeApi, node: &str, number: usize) {
     for (_, prefix) in RANGES {
         let path = block_path(prefix, number);
@@ -219,7 +219,7 @@ fn calico_releases_ends(api: &FakeApi, node: &str, number: usize) {
     }
 }
 
-/// What Calico's IPAM has in this block as the node's tunnel's.
+/// Addresses in this block that are allocated to the node's tunnel.
 pub(super) fn addresses_of_tunnel(api: &FakeApi, node: &str, prefix: &str, number: usize) -> Vec<String> {
     let block = api.get(&block_path(prefix, number)).unwrap();
     let attributes = &block["spec"]["attributes"];
@@ -240,10 +240,10 @@ fn block_path(prefix: &str, number: usize) -> String {
     format!("{BLOCKS}/{}-{number}-0-26", prefix.replace('.', "-"))
 }
 
-/// Where Calico has its own Nodes, if it has any.
+/// Path of Calico's own Nodes, if it has any.
 pub(super) const CALICO_NODES: &str = "/apis/crd.projectcalico.org/v1/nodes";
 
-/// The node as Calico has it, and where.
+/// The node's object in Calico's datastore, with its path.
 pub(super) fn calico_node(api: &FakeApi, node: &str) -> (String, Value) {
     let (own, other) = (format!("{CALICO_NODES}/{node}"), format!("{NODES}/{node}"));
     match api.get(&own) {
@@ -252,13 +252,13 @@ pub(super) fn calico_node(api: &FakeApi, node: &str) -> (String, Value) {
     }
 }
 
-/// The end of the tunnel of a node as Calico has it.
+/// The tunnel address in a node's object of Calico.
 pub(super) fn end_of(object: &Value) -> Option<&str> {
     let annotation = object["metadata"]["annotations"]["projectcalico.org/IPv4VXLANTunnelAddr"].as_str();
     annotation.or(object["spec"]["ipv4VXLANTunnelAddr"].as_str())
 }
 
-/// The end of the node's tunnel is in the first pool that is open to the node; one that is its own there stays.
+/// Moves the node's tunnel address to the first pool that is open to the node; an address of an open pool stays.
 fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
     let (path, object) = calico_node(api, node);
     if let Some(end) = object["metadata"]["annotations"][STAYS].as_str() {
@@ -284,7 +284,7 @@ fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
         .filter(|_| !valid.iter().any(|range| is_right(**range)))
     {
         calico_releases_ends(api, node, number);
-        // Never one that it had before: what comes back, we gave back.
+        // Never a former address: only the coordinator restores one.
         let chosen = object["metadata"]["annotations"][CHOSEN]
             .as_str()
             .unwrap_or_default();
@@ -300,7 +300,7 @@ fn calico_takes_an_end(api: &FakeApi, node: &str, number: usize) {
     }
 }
 
-/// Each node has a block of each range of which it has given an address; an empty one stays.
+/// Each node has a block of each range of which it has allocated an address; an empty block stays.
 fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(String, usize)]) {
     for (_, prefix) in RANGES {
         let name = format!("{}-{number}-0-26", prefix.replace('.', "-"));
@@ -311,7 +311,7 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
         let end = end_of(&tunnel);
         for (place, allocation) in allocations.iter_mut().enumerate() {
             let has_end = end == Some(format!("{prefix}.{number}.{place}").as_str());
-            // One that was written for it stays, too, until its handle is released.
+            // A tunnel address that the coordinator has written stays until its handle is released.
             let is_written = api.get(&path).is_some_and(|block| {
                 let index = block["spec"]["allocations"][place].as_u64().unwrap_or(u64::MAX);
                 let attribute = usize::try_from(index)
@@ -364,11 +364,11 @@ fn calico_keeps_blocks(api: &FakeApi, node: &str, number: usize, living: &[(Stri
     }
 }
 
-/// Routes to every block that is there, the addresses that it keeps; and of its traffic pods, that all of them answer.
+/// The agent's report: routes to every existing block, kept addresses, and answers of all its traffic pods.
 fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
     let Some(object) = api.get(&path) else { return };
-    // With the mark of a test the agent answers late once it sends no more, and more was lost until then.
+    // With the test's mark the agent reports late after its last probes, and reports lost ones.
     let is_over = object["spec"]["flows"].as_array().is_none_or(Vec::is_empty);
     let last_word = api.get(LAST_WORD).filter(|_| is_over);
     let moves = last_word.as_ref().and_then(|word| word["moves"].as_u64());
@@ -430,7 +430,7 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     );
 }
 
-/// One pass after a restart, in a world that has moved. What the migration waits for by the clock is over at once.
+/// One pass after a restart, then a move of the world. Waits for a time end at once.
 pub(super) async fn turn(api: &FakeApi) {
     turn_without_world(api).await;
     world_moves(api);
@@ -440,7 +440,7 @@ pub(super) async fn turn_without_world(api: &FakeApi) {
     turn_remembering(api, &mut Memory::default()).await;
 }
 
-/// One pass of a coordinator that has made others before.
+/// One pass of a coordinator with the memory of former passes.
 pub(super) async fn turn_remembering(api: &FakeApi, memory: &mut Memory) {
     let _ = pass(&api.context(), &api.cache(), memory).await;
     let migration = api.get(MIGRATION).unwrap();
@@ -452,7 +452,7 @@ pub(super) async fn turn_remembering(api: &FakeApi, memory: &mut Memory) {
             );
         }
     }
-    // A person does what it waits for.
+    // The user makes the change that the migration waits for.
     if migration["status"]["blocked"] == "ConfigurationFollowUp" {
         let mut set = api.get(CALICO).unwrap();
         set["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = json!("10.200.0.0/16");

@@ -17,7 +17,7 @@ use crate::demo::{LIMIT, MIGRATION};
 /// The Migration's word for it.
 const ASKS: &str = "ConfigurationFollowUp";
 /// What it says at the end of the way back.
-const CHANGE_BACK: &str = "have to be changed back";
+const CHANGE_BACK: &str = "must be changed back";
 /// Between two looks at the Migration.
 const PACE: Duration = Duration::from_millis(500);
 const KUBE_SYSTEM: [&str; 2] = ["-n", "kube-system"];
