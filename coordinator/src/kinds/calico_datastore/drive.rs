@@ -267,7 +267,8 @@ impl Pass<'_> {
         }
         status.message = match direction {
             Direction::There => format!(
-                "Calico works with etcd v3. Every node runs {}. etcd v2 is unchanged, except its Ready flag. Most waiting pods: {}",
+                "Calico works with etcd v3. Every node runs {}. etcd v2 is unchanged, except its Ready flag. Most waiting pods: \
+                 {}",
                 known.settings.to_image.value, known.most_pods_without_network
             ),
             Direction::Back => {

@@ -59,8 +59,8 @@ fn of_refusal(refusal: &Refusal) -> &'static str {
             "Find out what deleted them. Run `kubectl replumb rollback --all`, then start again"
         }
         Refusal::Changed => {
-            "Run `kubectl replumb rollback --all` and start again. If the changes do not matter (`kubectl replumb datastore dry-run` \
-             shows them), run `kubectl replumb datastore complete --despite-changes`, and the migration continues"
+            "Run `kubectl replumb rollback --all` and start again. If the changes do not matter (`kubectl replumb datastore \
+             dry-run` shows them), run `kubectl replumb datastore complete --despite-changes`, and the migration continues"
         }
         Refusal::Missing { .. } => {
             "calico-kube-controllers of v3 writes it. Check `kubectl -n kube-system logs deployment/calico-kube-controllers`"

@@ -162,9 +162,9 @@ impl Kind for CalicoDatastore {
         let missing = |status: &mut MigrationStatus, what: &str| {
             "SettingsGone".clone_into(&mut status.blocked);
             status.message = format!(
-                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb that \
-                 started the migration, or restore {what} from a backup of the Migration. To see whether Calico is paused, run \
-                 `kubectl replumb datastore status`"
+                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
+                 that started the migration, or restore {what} from a backup of the Migration. To see whether Calico is paused, \
+                 run `kubectl replumb datastore status`"
             );
         };
         let Some(known) = status.calico_datastore.clone() else {

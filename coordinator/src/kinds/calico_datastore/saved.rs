@@ -166,7 +166,7 @@ async fn existing(context: &Context, wanted: &Value) -> Result<Value, WriteError
         .ok_or_else(|| WriteError::of("saving the former state of", name.words(), gone()))
 }
 
-/// An error in place of the API server's NotFound.
+/// An error in place of the API server's `NotFound`.
 fn gone() -> kube::Error {
     kube::Error::Service("not found".into())
 }

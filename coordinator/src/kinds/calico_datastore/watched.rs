@@ -54,8 +54,8 @@ impl Pass<'_> {
         } else if status.paused {
             Some(Wait {
                 reason: WaitReason::Paused,
-                message: "paused: no further calico-node restarts, and neither store changes. Continue with `kubectl replumb resume`, or \
-                          roll back with `kubectl replumb rollback --all`"
+                message: "paused: no further calico-node restarts, and neither store changes. Continue with `kubectl replumb \
+                          resume`, or roll back with `kubectl replumb rollback --all`"
                     .to_owned(),
                 until: None,
             })

@@ -36,8 +36,8 @@ impl Pass<'_> {
                 told.push((
                     format!("node {}", node.name),
                     format!(
-                        "{words}. The wait has lasted for minutes, and no pod of node {} has to move: other nodes continue without it. \
-                         Fix: check the logs of the agent and of calico-node on this node",
+                        "{words}. The wait has lasted for minutes, and no pod of node {} has to move: other nodes continue \
+                         without it. Fix: check the logs of the agent and of calico-node on this node",
                         node.name
                     ),
                 ));

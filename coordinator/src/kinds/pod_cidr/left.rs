@@ -168,7 +168,8 @@ impl Pass<'_> {
         Some(Wait {
             reason: WaitReason::CalicoObjects,
             message: format!(
-                "{}; correct or delete it: no pool opens, closes or is deleted before, because it may share addresses with {} or {}",
+                "{}; correct or delete it: no pool opens, closes or is deleted before, because it may share addresses with {} or \
+                 {}",
                 strange.words(),
                 ranges[0],
                 ranges[1]

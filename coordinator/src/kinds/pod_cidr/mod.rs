@@ -164,8 +164,8 @@ impl Kind for PodCidr {
         let missing = |status: &mut MigrationStatus, what: &str| {
             "SettingsGone".clone_into(&mut status.blocked);
             status.message = format!(
-                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb that \
-                 started the migration, or restore {what} from a backup of the Migration"
+                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
+                 that started the migration, or restore {what} from a backup of the Migration"
             );
         };
         let Some(known) = status.pod_cidr.clone() else {

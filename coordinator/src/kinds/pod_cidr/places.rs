@@ -31,8 +31,9 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
                 needs: Needs::New,
                 fix: format!(
                     // Without the container's name the command would set the variable in the init containers, too.
-                    "change it in the source of the installation (manifest, chart, kops, kubespray) and in the cluster: `kubectl set env \
-                     daemonset/{} -n {} --containers={} {name}={{ranges}}`. calico-node restarts; pods keep their network",
+                    "change it in the source of the installation (manifest, chart, kops, kubespray) and in the cluster: `kubectl \
+                     set env daemonset/{} -n {} --containers={} {name}={{ranges}}`. calico-node restarts; pods keep their \
+                     network",
                     set.name, set.namespace, container.name
                 ),
             })
@@ -51,8 +52,8 @@ pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
         ranges,
         more: 0,
         needs: Needs::New,
-        fix: "run `kubectl edit configmap kubeadm-config -n kube-system`: set podSubnet to {ranges}, and in controllerManager.extraArgs \
-              first allocate-node-cidrs to \"false\", then cluster-cidr"
+        fix: "run `kubectl edit configmap kubeadm-config -n kube-system`: set podSubnet to {ranges}, and in \
+              controllerManager.extraArgs first allocate-node-cidrs to \"false\", then cluster-cidr"
             .to_owned(),
     })
 }
@@ -68,14 +69,14 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
         ranges,
         more: 0,
         needs: Needs::BothThenNew,
-        fix: "run `kubectl edit configmap kube-proxy -n kube-system`: set clusterCIDR to one range around both while both have pods, or \
-              detectLocalMode to InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout restart \
-              daemonset/kube-proxy -n kube-system`. Needed: {ranges}"
+        fix: "run `kubectl edit configmap kube-proxy -n kube-system`: set clusterCIDR to one range around both while both have \
+              pods, or detectLocalMode to InterfaceNamePrefix with detectLocal.interfaceNamePrefix cali; then `kubectl rollout \
+              restart daemonset/kube-proxy -n kube-system`. Needed: {ranges}"
             .to_owned(),
     })
 }
 
-/// A NetworkPolicy of Kubernetes.
+/// A `NetworkPolicy` of Kubernetes.
 pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<Mention> {
     // The whole spec may contain a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
@@ -123,8 +124,8 @@ pub fn controller_manager(manager: &ControllerManager) -> Option<Mention> {
         ranges,
         more: 0,
         needs: Needs::New,
-        fix: "in its manifest, set --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one control plane \
-              node at a time. In the other order it exits at each start, because every Node keeps its podCIDR"
+        fix: "in its manifest, set --allocate-node-cidrs=false first, and --cluster-cidr={ranges} with it or after it, one \
+              control plane node at a time. In the other order it exits at each start, because every Node keeps its podCIDR"
             .to_owned(),
     })
 }

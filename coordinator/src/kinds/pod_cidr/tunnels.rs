@@ -27,7 +27,7 @@ impl Hands<'_> {
         Ok(refused.map_or_else(
             || {
                 Made::Done(format!(
-                    "former tunnel addresses that are allocated to their nodes again: {}: {}",
+                    "former tunnel addresses allocated to their nodes again ({}): {}",
                     said.len(),
                     names(&said)
                 ))

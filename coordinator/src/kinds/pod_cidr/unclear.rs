@@ -289,8 +289,8 @@ mod tests {
         let told: Vec<&str> = told.iter().map(|(_, words)| words.as_str()).collect();
         assert_eq!(
             told[0],
-            "IPPool apart: spec.blockSize: found 99, needed a number up to 32; no effect: it shares no address with the ranges of \
-             this migration"
+            "IPPool apart: spec.blockSize: found 99, needed a number up to 32; no effect: it shares no address with the ranges \
+             of this migration"
         );
         assert!(
             told[1].starts_with("IPPool anywhere: spec.cidr: found \"xxx"),

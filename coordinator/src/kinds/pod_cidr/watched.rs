@@ -86,8 +86,8 @@ impl Pass<'_> {
             Some(Wait {
                 reason: WaitReason::Paused,
                 message: format!(
-                    "paused: no pod moves, and no pool opens or closes{}. Continue with `kubectl replumb resume`, or roll back with \
-                     `kubectl replumb rollback --all`",
+                    "paused: no pod moves, and no pool opens or closes{}. Continue with `kubectl replumb resume`, or roll back \
+                     with `kubectl replumb rollback --all`",
                     self.cordoned()
                 ),
                 until: None,
@@ -122,7 +122,8 @@ impl Pass<'_> {
             return Some(Wait {
                 reason: WaitReason::TrafficUnwatched,
                 message: format!(
-                    "pods that name IPPool {} must be reachable from every reporting node before other pods get its addresses: {}",
+                    "pods that name IPPool {} must be reachable from every reporting node before other pods get its addresses: \
+                     {}",
                     settings.new_pool.value, unwatched
                 ),
                 until: None,

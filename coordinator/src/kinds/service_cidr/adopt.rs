@@ -1,4 +1,4 @@
-//! One `NodeMigration` for each Node, with what its agent looks for.
+//! One `NodeMigration` for each Node, with the settings of its agent.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::node_migrations::{self, belongs_to};
 use crate::write::WriteError;
 
-/// What agents look for before the settings are known: by the default range as it is, and what the user wrote.
+/// Settings of agents before the migration's settings are known: by the present default range and the user's spec.
 pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
     let after = afterwards(from, to);
     HostSettings {
@@ -33,7 +33,7 @@ pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
     }
 }
 
-/// What agents look for while Services are led there.
+/// Settings of agents while Services exchange their addresses.
 pub fn look(settings: &Settings, goal: Side) -> HostSettings {
     let changed = settings.changed();
     HostSettings {
@@ -47,8 +47,8 @@ pub fn look(settings: &Settings, goal: Side) -> HostSettings {
     }
 }
 
-/// Brings the `NodeMigration`s in line with the Nodes, and asks every agent for what it does not look for yet. What it was asked of
-/// kube-proxy stays as long as the ranges do.
+/// Creates and deletes `NodeMigration`s with the Nodes, and updates the settings of every agent. The question about kube-proxy stays as
+/// long as the ranges do.
 pub async fn adopt(
     context: &Context,
     cache: &Cache,
@@ -58,7 +58,7 @@ pub async fn adopt(
     for object in node_migrations::without_node(cache, migration) {
         node_migrations::delete(context, &object).await?;
     }
-    // From the start: an agent that does not know better looks for flannel.
+    // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
     node_migrations::adopt(context, cache, migration, ask).await?;
     let is_same = |asked: &HostSettings| asked.left.ranges == look.left.ranges && asked.target == look.target;
@@ -71,7 +71,7 @@ pub async fn adopt(
     Ok(())
 }
 
-/// Asks every agent whether kube-proxy knows these.
+/// Gives every agent these settings, with the question about kube-proxy.
 pub async fn ask(
     context: &Context,
     node_migrations: &BTreeMap<String, std::sync::Arc<NodeMigration>>,

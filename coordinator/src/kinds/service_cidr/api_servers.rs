@@ -1,4 +1,4 @@
-//! Every API server by itself: the range of Services that it runs with, and the addresses that its certificate is for.
+//! Each API server on its own: its range of Services, and the addresses of its certificate.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,27 +27,27 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
 
-/// An API server that does not answer within this time is not known.
+/// Time limit for the answer of an API server.
 const LIMIT: Duration = Duration::from_secs(5);
-/// A name that every API server's certificate has, whatever the address is.
+/// A name that is in every API server's certificate, whatever its address is.
 const NAME: &str = "kubernetes.default.svc";
-/// Its flag.
+/// The flag with the range of Services.
 const FLAG: &str = "service-cluster-ip-range";
 /// The program.
 const PROGRAM: &str = "kube-apiserver";
-/// The page of flags as data: without these words it is a text that is not to be parsed.
+/// Content type of the flags as data: the page is plain text otherwise.
 const FLAGS: &str = "application/json;v=v1beta1;g=config.k8s.io;as=Flagz";
 
-/// Asks every API server behind Service `default/kubernetes`.
+/// Reads every API server behind Service `default/kubernetes`.
 pub async fn read(context: &Context, cache: &Cache) -> Result<BTreeMap<IpAddr, ApiServer>, WriteError> {
     let asked = addresses(context).await?.into_iter().map(|address| async move {
         let (flag, certificate) = tokio::join!(flag(context, address), certificate(address));
         let ranges = match flag {
             Ok(text) => ranges(&text),
-            // Before Kubernetes 1.36 none tells its flags; a static pod's stand in its manifest.
+            // Before Kubernetes 1.36 no API server reports its flags; the manifest of a static pod has them.
             Err(why) => match of_static_pod(cache, address.ip()) {
                 Some(text) => ranges(&text),
-                None => Err(format!("{why}; and no pod of {PROGRAM} has this address")),
+                None => Err(format!("{why}; no pod of {PROGRAM} has this address")),
             },
         };
         let server = ApiServer {
@@ -84,11 +84,11 @@ async fn addresses(context: &Context) -> Result<Vec<SocketAddr>, WriteError> {
     Ok(addresses)
 }
 
-/// The API server of this address alone, whoever else is behind the way that we have.
+/// A client for the API server of this address alone, regardless of the coordinator's own path.
 fn of_its_own(context: &Context, address: SocketAddr) -> Result<Client, String> {
     let url = format!("https://{address}").parse();
     let mut config = context.config.clone();
-    config.cluster_url = url.map_err(|error| format!("{address} is no address for a URL: {error}"))?;
+    config.cluster_url = url.map_err(|error| format!("{address} is not valid in a URL: {error}"))?;
     config.tls_server_name = Some(NAME.to_owned());
     config.read_timeout = Some(LIMIT);
     Client::try_from(config).map_err(|error| chain(&error))
@@ -111,7 +111,7 @@ async fn flag(context: &Context, address: SocketAddr) -> Result<String, String> 
         .ok_or_else(|| format!("GET /flagz: no flag {FLAG} in the answer"))
 }
 
-/// What the flag says; an API server that was given none has none.
+/// The ranges of the flag; none when the flag is empty.
 fn ranges(text: &str) -> Result<Vec<IpNet>, String> {
     let said = text.split(',').map(str::trim).filter(|text| !text.is_empty());
     said.map(|text| text.parse().map_err(|_| format!("--{FLAG}={text}")))
@@ -127,10 +127,10 @@ fn of_static_pod(cache: &Cache, address: IpAddr) -> Option<String> {
     })
 }
 
-/// The addresses that the certificate is for which the API server shows to whoever asks by an address: those have no name to ask by.
+/// The addresses of the certificate that the API server presents to clients without a server name, which connect by address.
 async fn certificate(address: SocketAddr) -> Result<Vec<IpAddr>, String> {
     let shown = tokio::time::timeout(LIMIT, shown(address)).await;
-    let certificate = shown.map_err(|_| format!("no TLS within {} s", LIMIT.as_secs()))??;
+    let certificate = shown.map_err(|_| format!("no TLS handshake within {} s", LIMIT.as_secs()))??;
     names(&certificate)
 }
 
@@ -155,7 +155,7 @@ async fn shown(address: SocketAddr) -> Result<CertificateDer<'static>, String> {
     shown
         .next()
         .map(|certificate| certificate.clone().into_owned())
-        .ok_or_else(|| "no certificate was shown".to_owned())
+        .ok_or_else(|| "no certificate was presented".to_owned())
 }
 
 fn names(certificate: &CertificateDer<'_>) -> Result<Vec<IpAddr>, String> {
@@ -179,7 +179,7 @@ fn address_of(bytes: &[u8]) -> Option<IpAddr> {
         .ok()
 }
 
-/// Takes whichever certificate is shown: it is read, and nothing is said on such a connection.
+/// Accepts any certificate: it is only read, and the connection carries no data.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
@@ -233,14 +233,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_is_one_range_or_one_of_each_family() {
+    fn a_flag_has_one_range_or_one_of_each_family() {
         assert_eq!(ranges("10.96.0.0/12,fd00::/112").unwrap().len(), 2);
         assert_eq!(ranges("").unwrap(), Vec::<IpNet>::new());
         assert_eq!(ranges("ten").unwrap_err(), "--service-cluster-ip-range=ten");
     }
 
     #[test]
-    fn addresses_of_a_certificate_are_of_either_family() {
+    fn certificate_addresses_of_both_families_are_parsed() {
         assert_eq!(address_of(&[10, 96, 0, 1]), "10.96.0.1".parse().ok());
         assert_eq!(address_of(&[1, 2]), None);
     }

@@ -1,4 +1,4 @@
-//! One step of a change of the Services' range. Each is idempotent, and each write carries the version that was read.
+//! One step of a change of the Services' range. Each step is idempotent, and each write has the version that was read.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,18 +23,18 @@ use crate::evict::evict;
 use crate::memory::Memory;
 use crate::write::WriteError;
 
-/// The steps of so many Services are under way at the same time.
+/// Number of Services whose steps run at the same time.
 const AT_ONCE: usize = 32;
 
-/// What a step is made with.
+/// The inputs of a step.
 pub(super) struct Hands<'pass> {
     pub(super) pass: &'pass Pass<'pass>,
-    /// The Services that were looked at.
+    /// The observed Services.
     pub(super) seen: BTreeMap<String, (Subject, Seen)>,
 }
 
 impl Hands<'_> {
-    /// Makes the step, and says for people what was done. [`Step::Complete`] is not made here.
+    /// Runs the step, and describes it for the status. [`Step::Complete`] is not run here.
     pub(super) async fn make(
         &mut self,
         step: &Step,
@@ -46,21 +46,21 @@ impl Hands<'_> {
         let made = match step {
             Step::CreateRange(name, ranges) => {
                 create_range(client, self.pass.version, name, ranges).await?;
-                format!("ServiceCIDR {name} is made: {}", listed(ranges))
+                format!("ServiceCIDR {name} created: {}", listed(ranges))
             }
             Step::DeleteRange(name) => {
                 delete_range(client, self.pass.version, name).await?;
                 let what = if name == DEFAULT {
-                    "an API server makes it again of its flag once it is gone"
+                    "an API server creates it again from its flag"
                 } else {
-                    "it goes once no address needs it"
+                    "it disappears once no address needs it"
                 };
-                format!("ServiceCIDR {name} is deleted: it gives out nothing more, and {what}")
+                format!("ServiceCIDR {name} deleted: it allocates no address any more, and {what}")
             }
             Step::Exchange(steps) if steps.is_empty() => {
-                // This pass has looked at as many as it may, and nothing was to be done for them.
+                // This pass has observed its maximum of Services, and none needs a step.
                 self.pass.cache.wake();
-                "Services are looked at".to_owned()
+                "reading Services".to_owned()
             }
             Step::Exchange(steps) => self.exchange(steps, known, memory).await?,
             Step::Evict(pods) => {
@@ -70,7 +70,7 @@ impl Hands<'_> {
                     .iter()
                     .map(|pod| format!("{}/{}", pod.namespace, pod.name))
                     .collect();
-                format!("pods start again: {}", words::names(&names))
+                format!("restarting pods: {}", words::names(&names))
             }
             Step::Complete => String::new(),
         };
@@ -78,7 +78,7 @@ impl Hands<'_> {
         Ok(made)
     }
 
-    /// Writes down for which Services something is done from now on.
+    /// Records the Services for which a first step follows.
     async fn begin(&self, steps: &[(String, swap::Step)], memory: &mut Memory) -> Result<(), WriteError> {
         if !steps.iter().any(|(name, _)| self.pass.untouched.contains(name)) {
             return Ok(());
@@ -89,7 +89,7 @@ impl Hands<'_> {
             booked,
             ..
         } = self.pass;
-        // This pass may have begun some before.
+        // This pass may have started some Services before.
         let mut untouched = book::untouched(&memory.records);
         for (name, _) in steps {
             untouched.remove(name);
@@ -100,7 +100,7 @@ impl Hands<'_> {
         Ok(())
     }
 
-    /// Each Service goes on by itself: what one cannot do keeps no other from it.
+    /// Runs the steps of Services independently: a failure of one does not stop the others.
     pub(super) async fn exchange(
         &mut self,
         steps: &[(String, swap::Step)],
@@ -114,7 +114,7 @@ impl Hands<'_> {
             client: &self.pass.context.client,
             domain: &known.settings.domain.value,
             ground: &self.pass.ground(known),
-            // The watches tell of these writes later: the next pass knows them already.
+            // The watches deliver these writes later: the next pass knows them already.
             tell: &|written| match written {
                 Written::Stored(service) => {
                     store.wrote(service);
@@ -143,7 +143,7 @@ impl Hands<'_> {
             let write = exchange.make(subject, seen.clone(), *step);
             obstacles.attempt(&object, write).await
         });
-        // Each is large, and what begins after the time of this pass is left to the next one.
+        // Each future is large. A step that would start after the time of this pass is left to the next pass.
         let made: Vec<_> = stream::iter(made).buffered(AT_ONCE).collect().await;
         for service in stored.into_inner().unwrap_or_else(PoisonError::into_inner) {
             looks.whole.wrote(service);
@@ -163,7 +163,7 @@ impl Hands<'_> {
 }
 
 impl Pass<'_> {
-    /// How bridges stand.
+    /// The settings of bridges.
     pub(super) fn ground(&self, known: &ServiceCidrStatus) -> Ground {
         Ground {
             policy: known.settings.bridge_policy.value,
@@ -177,7 +177,7 @@ impl Pass<'_> {
     }
 }
 
-/// Addresses by which somebody asks a Node for a node port.
+/// Addresses by which clients reach a node port of a Node.
 fn addresses(node: &Node) -> impl Iterator<Item = IpAddr> {
     let said = node
         .status

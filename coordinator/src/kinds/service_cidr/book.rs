@@ -1,5 +1,5 @@
-//! The book: the addresses of every Service that changes, as they were and as they are to be. It is in records of ours, so that it may
-//! grow, and no tenant can write into it. What is in it is written before anything is done for its Service.
+//! The book: the old and the new addresses of every Service that changes. The book is in replumb's own records, so that it may grow and
+//! no tenant can write to it. An entry is written before the first change of its Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,14 @@ use service_cidr::subjects::Book;
 use crate::records::{Content, Records};
 use crate::write::WriteError;
 
-/// The book as it is written down. `written_in_status` is what an earlier version wrote there: whatever a record says of the same
-/// Service is newer.
+/// The recorded book. `written_in_status` is the book in the status, by an earlier version: an entry of a record for the same Service is
+/// newer.
 pub fn read(records: &Records, written_in_status: Book) -> Book {
     record::book(records.holding(Holds::ServiceAddresses), written_in_status)
 }
 
-/// The Services for which nothing has been done yet: no client knows their new addresses. Of what an earlier version wrote that is not known, so
-/// that none of those is among them.
+/// The Services that nothing has been done for yet: no client knows their new addresses. Services in the book of an earlier version are
+/// never among them.
 pub fn untouched(records: &Records) -> BTreeSet<String> {
     let services = records
         .holding(Holds::ServiceAddresses)
@@ -30,7 +30,7 @@ pub fn untouched(records: &Records) -> BTreeSet<String> {
         .collect()
 }
 
-/// Writes the book down, where it differs from what is written. For these of its Services nothing has been done yet.
+/// Writes the book, where it differs from the records. Nothing has been done yet for its `untouched` Services.
 pub async fn write(
     client: &Client,
     records: &mut Records,
@@ -45,8 +45,8 @@ pub async fn write(
         .await
 }
 
-/// The parts that hold this book. Each Service stays in its part, so that who comes or goes changes one part; whoever comes gets a
-/// place in the first part that has room, or in a new one.
+/// The parts of this book. Each Service stays in its part, so that an added or deleted Service changes one part. A new Service is added
+/// to the first part with room, or to a new part.
 fn place<'record>(
     written: impl Iterator<Item = &'record MigrationRecordSpec>,
     book: &Book,
@@ -78,7 +78,7 @@ fn place<'record>(
     for (name, both) in rest {
         let entry = entry(name, both);
         let size = bytes(&entry);
-        // Entries are about as long as one another: a part that has no room for one has none for the next.
+        // Entries have about the same size: a part without room for one has no room for the next.
         while rooms.get(first).is_some_and(|room| *room < size) {
             first += 1;
         }
@@ -104,7 +104,7 @@ mod tests {
 
     const RECORDS: &str = "/apis/replumb.dev/v1alpha1/migrationrecords";
 
-    /// Services with names and addresses as long as they can be.
+    /// Services with the longest possible names and addresses.
     fn services(count: usize) -> Book {
         (0..count)
             .map(|number| {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_book_of_any_length_is_in_small_records_and_is_read_again() {
+    async fn a_book_of_any_length_is_written_to_small_records() {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_service_that_begins_changes_one_record() {
+    async fn a_service_that_starts_changes_one_record() {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
@@ -180,7 +180,7 @@ mod tests {
         write(&client, &mut records, &migration, &book, &untouched)
             .await
             .unwrap();
-        assert_eq!(api.take_changes().len(), 1, "only its own");
+        assert_eq!(api.take_changes().len(), 1, "only the Service's own record");
         let mut next = Records::default();
         next.load(&client, &migration).await.unwrap();
         assert_eq!(super::untouched(&next), untouched);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_comes_and_goes_changes_one_record() {
+    async fn an_added_and_a_deleted_service_change_one_record() {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
@@ -208,7 +208,7 @@ mod tests {
         let calls: Vec<String> = api.take_changes().into_iter().map(|(call, _)| call).collect();
         assert_eq!(calls, [format!("PATCH {RECORDS}/m-1-service-addresses-0")]);
         assert_eq!(read(&records, Book::new()), book);
-        // All are gone.
+        // All Services are deleted.
         write(&client, &mut records, &migration, &Book::new(), &none())
             .await
             .unwrap();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_earlier_version_wrote_is_read_until_a_record_says_it() {
+    async fn the_book_in_the_status_is_read_until_a_record_has_the_service() {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
@@ -229,9 +229,9 @@ mod tests {
         assert_eq!(read(&records, earlier), here);
     }
 
-    /// Whoever goes on after a write that was the last of its process knows every Service that something was done for.
+    /// After the last write of a process, the next one knows every Service that something was done for.
     #[tokio::test]
-    async fn after_a_crash_at_any_write_the_rest_is_written() {
+    async fn after_a_crash_at_any_write_the_next_process_writes_the_rest() {
         let book = services(2000);
         for writes in 0.. {
             let (api, migration) = server();
@@ -249,7 +249,7 @@ mod tests {
                 .unwrap();
             assert_eq!(read(&next, Book::new()), book);
             if written.is_ok() {
-                assert!(writes > 2, "it is more than one write");
+                assert!(writes > 2, "the book takes more than one write");
                 return;
             }
         }

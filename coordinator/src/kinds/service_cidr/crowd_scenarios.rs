@@ -1,5 +1,5 @@
-//! One tenant makes thousands of Services in mid-exchange: whole passes on an API server in memory, which counts what is read and written.
-//! Nothing is lost here that traffic could tell of; `tests/tests/api_services.rs` has single exchanges on the real API server.
+//! One tenant creates thousands of Services during the exchange: whole passes on an API server in memory, which counts reads and writes.
+//! Lost requests are not tested here; `tests/tests/api_services.rs` has single exchanges on the real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ pub(super) struct World {
     pub api: FakeApi,
     pub context: Context,
     memory: Memory,
-    /// The API servers; none, where nothing is said of them.
+    /// The API servers; empty without facts about them.
     api_servers: BTreeMap<IpAddr, ApiServer>,
 }
 
@@ -89,12 +89,12 @@ impl World {
         for (name, range) in [("kubernetes", "10.96.0.0/12"), ("replumb-new", "172.16.0.0/12")] {
             world.range(name, range, true);
         }
-        // Those that others wait for are there.
+        // The Services that others wait for are migrated.
         world.service("default/kubernetes", "172.16.0.1");
         world
     }
 
-    /// Puts a `ServiceCIDR`. One that is not Ready is being deleted, and holds what it has.
+    /// Puts a `ServiceCIDR`. One that is not Ready is being deleted, and keeps its addresses.
     pub(super) fn range(&self, name: &str, range: &str, is_ready: bool) {
         let condition = json!({ "type": "Ready", "status": if is_ready { "True" } else { "False" } });
         let mut object = json!({
@@ -107,7 +107,7 @@ impl World {
         self.api.put(&format!("{RANGES}/{name}"), object);
     }
 
-    /// A Node that is Ready, with its agent.
+    /// A Ready Node, with its agent.
     pub(super) fn node(&self, node: &str) {
         self.api.put(
             &format!("/api/v1/nodes/{node}"),
@@ -144,7 +144,7 @@ impl World {
         );
     }
 
-    /// A Service without a selector, whose endpoint its owner keeps.
+    /// A Service without a selector, with an endpoint by its owner.
     pub(super) fn by_hand(&self, name: &str, address: &str) {
         self.service(name, address);
         self.api
@@ -152,7 +152,7 @@ impl World {
         self.serve(name);
     }
 
-    /// Lets an endpoint answer for this Service.
+    /// Adds a serving endpoint to this Service.
     fn serve(&self, name: &str) {
         let (namespace, short) = name.split_once('/').unwrap();
         self.api.put(
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// An API server runs with this range.
+    /// Adds an API server with this range.
     pub(super) fn api_server_serves(&mut self, range: &str) {
         let server = ApiServer {
             ranges: Ok(vec![range.parse().unwrap()]),
@@ -184,29 +184,29 @@ impl World {
         self.api_servers = BTreeMap::from([("192.0.2.1".parse().unwrap(), server)]);
     }
 
-    /// Another coordinator leads: what was read is read again.
+    /// Another coordinator becomes the leader, with an empty memory.
     pub(super) fn restart(&mut self) {
         self.memory = Memory::default();
     }
 
-    /// The digest of what agents look for now.
+    /// The digest of the agents' current question.
     pub(super) fn asked(&self) -> Option<String> {
         let question = self.memory.service_cidr.expected.question();
         question.map(service_cidr::host::Question::digest)
     }
 
-    /// The ports that agents look for now.
+    /// The ports of the agents' current question.
     pub(super) fn asked_about(&self) -> Vec<ServicePort> {
         let asked = self.memory.service_cidr.expected.ports();
         asked.known.iter().chain(&asked.balanced).cloned().collect()
     }
 
-    /// Every node that has lacked a rule has lacked it for so much longer.
+    /// Lets every lagging node have lacked its rules for this much longer.
     pub(super) fn lagging_for(&mut self, long: Duration) {
         self.memory.service_cidr.lagging.age(long);
     }
 
-    /// This node has not told for so long.
+    /// Lets this node have been silent for this time.
     pub(super) fn silent_for(&mut self, node: &str, long: Duration) {
         let silent = &mut self.memory.service_cidr.silent;
         silent.keep([node.to_owned()]);
@@ -219,7 +219,7 @@ impl World {
         pass(&self.context, &cache, &mut self.memory).await.unwrap();
     }
 
-    /// Services of a namespace, but for helpers, by whether they have an address of the new range.
+    /// Services of a namespace without helpers, by whether they have an address of the new range.
     pub(super) fn count(&self, namespace: &str, is_there: bool) -> usize {
         let all = self.api.below(&format!("{SERVICES}/{namespace}/services"));
         let own = all.iter().filter(|service| !is_helper(service));
@@ -234,7 +234,7 @@ impl World {
         serde_json::from_value(self.api.get(MIGRATION).unwrap()["status"].clone()).unwrap()
     }
 
-    /// Names of Services that were written since the last call, without those of helpers.
+    /// Names of the Services that were written since the last call.
     fn written(&self) -> BTreeSet<String> {
         let changes = self.api.take_changes();
         changes
@@ -246,9 +246,9 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_crowd_without_endpoints_goes_by_and_by_and_no_pass_lists_services() {
+async fn a_crowd_without_endpoints_is_migrated_in_batches_without_lists() {
     let mut world = World::new();
-    // The helper of default/kubernetes is made.
+    // The helper of default/kubernetes is created.
     world.pass().await;
     world.crowd(1000);
     for (name, address) in [("shop/web", "10.96.0.5"), ("shop/db", "10.96.0.6")] {
@@ -257,10 +257,10 @@ async fn a_crowd_without_endpoints_goes_by_and_by_and_no_pass_lists_services() {
     }
     world.api.take_reads();
     world.pass().await;
-    assert_eq!(world.count("crowd", true), LIGHT_AT_ONCE, "so many go at once");
+    assert_eq!(world.count("crowd", true), LIGHT_AT_ONCE, "the limit of concurrent Services without endpoints");
     let of_shop = world.api.below(&format!("{SERVICES}/shop/services"));
     let bridges = of_shop.iter().filter(|service| is_helper(service)).count();
-    assert_eq!(bridges, 2, "each of the others begins in the first pass");
+    assert_eq!(bridges, 2, "both other Services start in the first pass");
     for _ in 0..20 {
         world.pass().await;
     }
@@ -274,7 +274,7 @@ async fn a_crowd_without_endpoints_goes_by_and_by_and_no_pass_lists_services() {
     let is_of_all = |read: &&String| of_all.iter().any(|list| read.contains(list));
     let lists: Vec<&String> = reads.iter().filter(is_of_all).collect();
     assert_eq!(lists, Vec::<&String>::new());
-    // What has been looked at once is not read again.
+    // An observed Service is not read again.
     world.pass().await;
     world.api.take_reads();
     world.pass().await;
@@ -285,13 +285,13 @@ async fn a_crowd_without_endpoints_goes_by_and_by_and_no_pass_lists_services() {
         .filter(|read| read.contains("/namespaces/crowd/"))
         .collect();
     assert_eq!(again, Vec::<String>::new());
-    // Both addresses are the Services' own.
+    // Each Service keeps both addresses: a helper has the old one.
     let helpers = world.api.below(&format!("{SERVICES}/crowd/services"));
     assert_eq!(helpers.iter().filter(|service| is_helper(service)).count(), 1000);
 }
 
 #[tokio::test]
-async fn endpoints_of_a_service_that_has_arrived_are_read_only_where_its_helper_has_copies() {
+async fn endpoints_of_a_migrated_service_are_read_only_for_copies() {
     let mut world = World::new();
     for (name, address) in [("shop/web", "10.96.0.5"), ("shop/by-hand", "10.96.0.6")] {
         world.service(name, address);
@@ -322,12 +322,12 @@ async fn endpoints_of_a_service_that_has_arrived_are_read_only_where_its_helper_
     assert_eq!(slices.len(), 3, "the helper has a copy: {slices:?}");
 }
 
-/// A tenant writes more endpoints for one Service than are copied for helpers, before the exchange and while a helper answers.
+/// A tenant writes more endpoints for one Service than are copied for helpers, before the exchange and during it.
 #[rstest]
 #[case::before(0)]
-#[case::in_mid_exchange(2)]
+#[case::during_the_exchange(2)]
 #[tokio::test]
-async fn a_service_with_too_many_endpoints_is_named_and_holds_no_other(#[case] passes: usize) {
+async fn a_service_with_too_many_endpoints_is_named_and_delays_no_other(#[case] passes: usize) {
     let mut world = World::new();
     world.by_hand("tenant/huge", "10.96.0.9");
     world.by_hand("shop/web", "10.96.0.5");
@@ -360,7 +360,7 @@ async fn a_service_with_too_many_endpoints_is_named_and_holds_no_other(#[case] p
     assert_eq!(world.count("shop", true), 1, "{}", world.status().message);
     let reads = world.api.take_reads();
     let of_it = reads.iter().filter(|read| read.contains("huge-by-hand"));
-    assert_eq!(of_it.count(), 0, "none of them is read whole");
+    assert_eq!(of_it.count(), 0, "no such slice is read whole");
     let warnings = world.status().warnings.unwrap().first;
     let words = "Service tenant/huge: found 1";
     assert!(warnings.iter().any(|line| line.contains(words)), "{warnings:?}");
@@ -374,7 +374,7 @@ async fn a_service_with_too_many_endpoints_is_named_and_holds_no_other(#[case] p
 }
 
 #[tokio::test]
-async fn a_crowd_is_named_and_the_way_back_leads_it_back() {
+async fn a_crowd_is_named_and_rolls_back() {
     let mut world = World::new();
     world.crowd(200);
     world.pass().await;
@@ -393,7 +393,7 @@ async fn a_crowd_is_named_and_the_way_back_leads_it_back() {
         .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     let there = world.count("crowd", true);
     assert!(there > 0 && there < 200, "{there}");
-    // The range that they go back to is open already.
+    // The range that they move back to is open already.
     for _ in 0..6 {
         world.pass().await;
     }
@@ -403,9 +403,9 @@ async fn a_crowd_is_named_and_the_way_back_leads_it_back() {
     assert_eq!(helpers, there, "no client knows a new address of the others");
 }
 
-/// Two at a time: most have not begun when the operator takes all back.
+/// With two at a time, most Services have not started when the operator rolls back.
 #[tokio::test]
-async fn on_the_way_back_nothing_is_done_for_services_that_had_not_begun() {
+async fn a_rollback_writes_nothing_for_services_that_had_not_started() {
     let mut world = World::new();
     let names: Vec<String> = (0..8).map(|number| format!("shop/web-{number}")).collect();
     for (number, name) in names.iter().enumerate() {
@@ -417,7 +417,7 @@ async fn on_the_way_back_nothing_is_done_for_services_that_had_not_begun() {
         }
     }
     assert_ne!(world.count("shop", true), 0, "{}", world.status().message);
-    // Another coordinator goes on.
+    // Another coordinator continues.
     world.memory = Memory::default();
     world.pass().await;
     let untouched = book::untouched(&world.memory.records);
@@ -440,7 +440,7 @@ async fn on_the_way_back_nothing_is_done_for_services_that_had_not_begun() {
 }
 
 #[tokio::test]
-async fn a_service_that_its_owner_edits_without_pause_holds_no_place_and_arrives() {
+async fn a_service_edited_without_pause_is_migrated_and_delays_no_other() {
     let mut world = World::new();
     world.crowd(70);
     let mut number = 1000;
@@ -454,12 +454,12 @@ async fn a_service_that_its_owner_edits_without_pause_holds_no_place_and_arrives
     let service = world.api.get(&path("crowd/many-00000")).unwrap();
     assert_eq!(
         service["spec"]["ports"][0]["port"], number,
-        "the owner's words stay"
+        "the owner's edit stays"
     );
 }
 
 #[tokio::test]
-async fn an_owner_who_makes_a_name_of_a_service_or_deletes_it_stops_nothing() {
+async fn a_service_made_an_external_name_or_deleted_delays_nothing() {
     let mut world = World::new();
     for number in 0..8 {
         let name = format!("shop/web-{number}");
@@ -481,7 +481,7 @@ async fn an_owner_who_makes_a_name_of_a_service_or_deletes_it_stops_nothing() {
     }
     let status = world.status();
     assert_ne!(status.phase, MigrationPhase::Halted, "{}", status.message);
-    // Next comes the end of the old range, which the API servers' flag is asked for.
+    // Next is the closing of the old range, which waits for the API servers' flag.
     let stage = status.service_cidr.unwrap().stage.unwrap().name;
     assert_eq!(
         (stage, status.progress.text.as_str()),
@@ -496,9 +496,9 @@ async fn an_owner_who_makes_a_name_of_a_service_or_deletes_it_stops_nothing() {
     assert_eq!(turned["spec"]["externalName"], "stranger.example");
 }
 
-/// An owner who makes Services faster than they exchange their addresses, with endpoints and without.
+/// An owner creates Services faster than they exchange their addresses, with endpoints and without.
 #[tokio::test]
-async fn the_range_is_closed_while_an_owner_makes_services_without_pause_and_they_leave_it_later() {
+async fn the_old_range_closes_while_services_are_created_without_pause() {
     let mut world = World::new();
     let mut status = world.status();
     let known = status.service_cidr.as_mut().unwrap();
@@ -527,7 +527,7 @@ async fn the_range_is_closed_while_an_owner_makes_services_without_pause_and_the
         world.pass().await;
         assert!(number < 1000, "the range stays open: {}", world.status().message);
     }
-    // Addresses of the old range are held by what is being deleted.
+    // The old range is being deleted, and still has its addresses.
     world.range("kubernetes", "10.96.0.0/12", false);
     for _ in 0..30 {
         world.pass().await;
@@ -549,21 +549,21 @@ async fn the_range_is_closed_while_an_owner_makes_services_without_pause_and_the
     assert_eq!(
         left,
         0,
-        "those without endpoints leave it, and ask for no address of it: {}",
+        "Services without endpoints leave the range, and their helpers request none of its addresses: {}",
         world.status().message
     );
 }
 
-/// Addresses are given up once the last helper is gone, and no earlier.
+/// Source addresses are released after the deletion of the last helper, and no earlier.
 #[tokio::test]
-async fn helpers_go_and_the_end_is_reached() {
+async fn helpers_are_deleted_and_the_rollback_ends() {
     let mut world = World::new();
     world.crowd(150);
     for _ in 0..4 {
         world.pass().await;
     }
     assert_eq!(world.count("crowd", true), 150);
-    // On the way back no time passes until the addresses that are left are given up.
+    // A rollback releases the source addresses without a wait.
     world
         .api
         .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
@@ -572,15 +572,15 @@ async fn helpers_go_and_the_end_is_reached() {
         world.pass().await;
     }
     let all = world.api.below(&format!("{SERVICES}/crowd/services"));
-    assert_eq!(all.len(), 150, "no helper is left: {}", world.status().message);
-    // What gives addresses of the range that is left was deleted, and goes.
+    assert_eq!(all.len(), 150, "all helpers are deleted: {}", world.status().message);
+    // The ServiceCIDR of the source range was deleted.
     let status = world.status();
     assert_eq!(status.phase, MigrationPhase::RolledBack, "{}", status.message);
 }
 
-/// At the end every agent's NodeMigration is written again, and for a moment none has answered.
+/// At the end every agent's NodeMigration is written again, and for a moment no agent has answered.
 #[tokio::test]
-async fn addresses_that_are_given_up_are_not_asked_for_again_while_an_agent_is_silent() {
+async fn released_addresses_are_not_requested_again_while_an_agent_is_silent() {
     let mut world = World::new();
     world.service("shop/web", "172.16.0.5");
     world.serve("shop/web");
@@ -596,7 +596,7 @@ async fn addresses_that_are_given_up_are_not_asked_for_again_while_an_agent_is_s
     known.stage.as_mut().unwrap().name = Stage::CleanUp;
     let status = json!({ "status": serde_json::to_value(&status).unwrap() });
     world.api.edit(MIGRATION, &status);
-    // Its agent has said nothing.
+    // The node's agent has not reported.
     world.api.put(
         "/api/v1/nodes/a",
         json!({
@@ -614,7 +614,7 @@ async fn addresses_that_are_given_up_are_not_asked_for_again_while_an_agent_is_s
 }
 
 #[tokio::test]
-async fn an_address_that_a_stranger_takes_is_given_up_before_it_is_needed() {
+async fn a_target_address_of_another_service_is_replaced_by_a_free_one() {
     let mut world = World::new();
     world.service("shop/web", "10.96.0.5");
     world.serve("shop/web");
@@ -631,10 +631,10 @@ async fn an_address_that_a_stranger_takes_is_given_up_before_it_is_needed() {
     );
 }
 
-/// An owner, or a controller that writes to every Service, edits them between each look and each write: in memory, this is the worst that an
-/// edit at any moment can do.
+/// An owner, or a controller that writes to every Service, edits them between each read and each write: in memory, this is the worst case
+/// of an edit at any moment.
 #[tokio::test]
-async fn services_that_are_edited_before_each_write_arrive_and_come_back() {
+async fn services_edited_before_each_write_move_forward_and_back() {
     let label = |number: usize| json!({ "metadata": { "labels": { "edited": number.to_string() } } });
     let ports = |number: usize| json!({ "spec": { "ports": [{ "port": number + 1000, "protocol": "TCP", "targetPort": 80 }] } });
     let target = |number: usize| {
@@ -648,7 +648,7 @@ async fn services_that_are_edited_before_each_write_arrive_and_come_back() {
         for (served, third) in [("silent", 1), ("served", 2)] {
             let name = format!("tenant/{edit}-{served}");
             world.service(&name, &format!("10.96.{third}.{}", place + 5));
-            // Its endpoints are its owner's, and its helpers' are copies of them.
+            // The owner writes the endpoints, and those of the helpers are copies.
             let spec = json!({ "spec": { "selector": null } });
             world.api.edit(&path(&name), &spec);
             if served == "served" {
@@ -703,7 +703,7 @@ async fn services_that_are_edited_before_each_write_arrive_and_come_back() {
         let port = service["spec"]["ports"][0]["port"].as_u64().unwrap();
         assert!(
             edited.contains(&true) || port > 1000,
-            "the owner's words stay: {service}"
+            "the owner's edit stays: {service}"
         );
     }
 }

@@ -1,5 +1,4 @@
-//! What was decided of Services at earlier looks and stands: as long as nothing has changed that the decision depends on, a pass does not
-//! look again.
+//! Earlier decisions about Services that still hold: a pass decides again only after a change of what the decision depends on.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,10 +8,10 @@ use service_cidr::line::Standing;
 use service_cidr::subjects::Book;
 use service_cidr::swap;
 
-/// A Service that cannot go on is looked at again so soon: what keeps it may be another object.
+/// A stuck Service is decided again after this time: the obstacle may be another object.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// Decisions by `namespace/name`. Lost at a restart: then each Service is looked at once.
+/// Decisions by `namespace/name`. Lost at a restart: then each Service is decided once.
 #[derive(Debug, Default)]
 pub struct Decided(BTreeMap<String, Stands>);
 
@@ -25,7 +24,7 @@ struct Stands {
 }
 
 impl Decided {
-    /// Keeps a decision that may stand.
+    /// Keeps a decision that may hold.
     pub fn keep(&mut self, service: &str, fingerprint: u64, decision: &Decision<swap::Step>) {
         if Standing::of(decision).is_none() {
             self.0.remove(service);
@@ -39,7 +38,7 @@ impl Decided {
         self.0.insert(service.to_owned(), stands);
     }
 
-    /// What was decided of this Service, if it stands.
+    /// The decision about this Service, if it holds.
     pub fn of(&self, service: &str, fingerprint: u64) -> Option<Decision<swap::Step>> {
         let known = self.0.get(service)?;
         let is_recent = match Standing::of(&known.decision)? {
@@ -49,7 +48,7 @@ impl Decided {
         (is_recent && known.fingerprint == fingerprint).then(|| known.decision.clone())
     }
 
-    /// Lets go all but the Services of the book.
+    /// Drops all but the Services of the book.
     pub fn keep_only(&mut self, book: &Book) {
         self.0.retain(|name, _| book.contains_key(name));
     }
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decision_stands_until_something_changes_that_it_depends_on() {
+    fn a_decision_holds_until_its_inputs_change() {
         let mut decided = Decided::default();
         decided.keep("shop/web", 1, &Decision::Settled);
         assert_eq!(decided.of("shop/web", 1), Some(Decision::Settled));
@@ -77,13 +76,13 @@ mod tests {
         assert_eq!(decided.of("shop/web", 1), Some(halt.clone()));
         assert_eq!(Standing::of(&halt), Some(Standing::Stuck));
         decided.0.get_mut("shop/web").unwrap().at -= STUCK;
-        assert_eq!(decided.of("shop/web", 1), None, "another look is due");
+        assert_eq!(decided.of("shop/web", 1), None, "a stuck Service is decided again");
         decided.keep("shop/web", 1, &Decision::Run(swap::Step::Swap));
-        assert_eq!(decided.of("shop/web", 1), None, "steps are decided anew");
+        assert_eq!(decided.of("shop/web", 1), None, "steps are not kept");
     }
 
     #[test]
-    fn what_is_gone_is_forgotten() {
+    fn a_deleted_service_is_dropped() {
         let mut decided = Decided::default();
         decided.keep("shop/web", 1, &Decision::Settled);
         decided.keep_only(&Book::new());

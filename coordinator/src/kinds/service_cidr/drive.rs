@@ -1,4 +1,4 @@
-//! One pass of a change of the Services' range: what is there becomes a view, the view a decision, the decision one step.
+//! One pass of a change of the Services' range: the observed state gives a view, the view a decision, the decision one step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{stages, stop, traffic, workloads};
 
-/// The addresses that Services are led to.
+/// The side whose addresses Services get.
 fn goal(desired: Desired) -> Side {
     match desired {
         Desired::Rollback => Side::Old,
@@ -65,7 +65,7 @@ fn phase(stage: Stage, goal: Side) -> MigrationPhase {
     }
 }
 
-/// What one pass is made on.
+/// The inputs of one pass.
 pub(super) struct Pass<'pass> {
     pub(super) context: &'pass Context,
     pub(super) cache: &'pass Cache,
@@ -76,22 +76,22 @@ pub(super) struct Pass<'pass> {
     pub(super) snapshot: &'pass Snapshot,
     /// Every Service.
     pub(super) index: &'pass Index,
-    /// Every workload that makes pods again.
+    /// Every workload that creates pods again.
     pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
     pub(super) ranges: &'pass [Range],
-    /// Every Service that changes, as it is written down.
+    /// Every Service that changes, with its recorded addresses.
     pub(super) booked: &'pass Booked,
-    /// Those of them for which nothing has been done yet: no client knows their new addresses.
+    /// Recorded Services that nothing has been done for: no client knows their new addresses.
     pub(super) untouched: &'pass BTreeSet<String>,
-    /// Version of the API that has ranges as objects.
+    /// Version of the API that has `ServiceCIDR`s.
     pub(super) version: &'pass str,
     pub(super) goal: Side,
-    /// Whether nothing is left to do but to take away what was made for the time of the migration.
+    /// Whether only the clean-up of what replumb created for the migration remains.
     pub(super) is_over: bool,
     pub(super) now: Timestamp,
 }
 
-/// One pass of a migration that has begun.
+/// One pass of a started migration.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
 pub async fn go_on(
     context: &Context,
@@ -110,13 +110,13 @@ pub async fn go_on(
     adopt::adopt(context, cache, migration, &adopt::look(&known.settings, goal)).await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     let Some(version) = api_version(&context.client).await? else {
-        let message = "the API serves no ServiceCIDRs any more: nothing is done until it does";
+        let message = "the API server serves no ServiceCIDRs any more: replumb changes nothing until it does";
         wait(status, WaitReason::ServiceRanges, message.to_owned());
         return Ok(());
     };
     let Some(index) = cache.services(&context.watching).await else {
-        let message = "Services and EndpointSlices are not known yet: the API server has not told of all of them. The coordinator \
-                       needs the right to watch both (deploy/service-cidr)";
+        let message = "Services and EndpointSlices are not listed yet: the watches have not delivered all of them. The \
+                       coordinator needs permission to watch both (deploy/service-cidr)";
         wait(status, WaitReason::RequestRefused, message.to_owned());
         return Ok(());
     };
@@ -126,7 +126,7 @@ pub async fn go_on(
     let ranges = match all_ranges(&context.client, &version).await? {
         Ok(ranges) => ranges,
         Err(malformed) => {
-            wait(status, WaitReason::ServiceRanges, not_understood(&malformed));
+            wait(status, WaitReason::ServiceRanges, malformed_message(&malformed));
             return Ok(());
         }
     };
@@ -134,7 +134,7 @@ pub async fn go_on(
     known.services_in_old_range = u32::try_from(found.old).unwrap_or(u32::MAX);
     known.services_in_new_range = u32::try_from(found.new).unwrap_or(u32::MAX);
     let records = &mut memory.records;
-    let (booked, untouched) = write_down(context, records, migration, &mut known, &index, goal).await?;
+    let (booked, untouched) = record_addresses(context, records, migration, &mut known, &index, goal).await?;
     let before = migration
         .status
         .as_ref()
@@ -161,7 +161,7 @@ pub async fn go_on(
     if stage.is_some_and(|stage| stage.direction != direction(goal)) {
         known.exchange_began = None;
         known.soak_began = None;
-        // On the way back nodes that do not tell are not waited for: what is known then is not what all know.
+        // A rollback does not wait for silent nodes: what was confirmed then is not confirmed by all nodes.
         memory.service_cidr.confirmed.clear();
     }
     let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
@@ -204,7 +204,7 @@ pub async fn go_on(
     Ok(())
 }
 
-/// Writes down where the migration is.
+/// Records the stage of the migration.
 fn enter(known: &mut ServiceCidrStatus, stage: Stage, goal: Side, now: Timestamp) {
     if stage == Stage::Exchange {
         known.exchange_began.get_or_insert(now);
@@ -212,17 +212,17 @@ fn enter(known: &mut ServiceCidrStatus, stage: Stage, goal: Side, now: Timestamp
     stages::enter(&mut known.stage, &mut known.history, stage, direction(goal), now);
 }
 
-fn not_understood(malformed: &Malformed) -> String {
+fn malformed_message(malformed: &Malformed) -> String {
     format!(
-        "{}: {}; nothing is done until it is corrected",
+        "{}: {}; replumb changes nothing until it is corrected",
         malformed.object, malformed.problem
     )
 }
 
-/// Writes down the addresses of Services that nobody knows of yet, and returns all. Nothing is done for who is not written down yet:
-/// whoever goes on after a crash has to know both addresses. The pass goes on: otherwise whoever makes a Service each second would
-/// stop it.
-async fn write_down(
+/// Records the addresses of Services that have no record yet, and returns all recorded ones. Nothing is done for a Service without a
+/// record: after a crash both addresses have to be known. The pass continues, because a user who creates a Service each second would
+/// stop it otherwise.
+async fn record_addresses(
     context: &Context,
     records: &mut Records,
     migration: &Migration,
@@ -243,7 +243,7 @@ async fn write_down(
         for (key, both) in &booked.book {
             if written.get(key) != Some(both) {
                 let entry = name_of(key).and_then(|name| index.service(&name));
-                // One that was made at its new address has told clients that.
+                // A Service that was created at its new address has shown it to clients.
                 if entry.is_some_and(|entry| entry.is_at(&both.old)) {
                     untouched.insert(key.clone());
                 } else {
@@ -259,7 +259,7 @@ async fn write_down(
 }
 
 impl Pass<'_> {
-    /// Takes away what was made for the time of the migration, and says that it is over.
+    /// Deletes what replumb created for the migration, and sets the final phase.
     async fn complete(
         &self,
         memory: &mut Memory,
@@ -284,7 +284,7 @@ impl Pass<'_> {
         let kept = match usize::try_from(kept).unwrap_or(usize::MAX) {
             0 => String::new(),
             kept => format!(
-                " but for {}",
+                " except {}",
                 number(
                     kept,
                     "load balancer, which keeps its address",
@@ -293,7 +293,7 @@ impl Pass<'_> {
             ),
         };
         status.message = format!(
-            "every Service has an address of {target}{kept}; nobody answers at addresses of {left} any more"
+            "every Service has an address of {target}{kept}; addresses of {left} do not answer any more"
         );
         crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
         stages::finish(&mut known.stage, &mut known.history, self.now);

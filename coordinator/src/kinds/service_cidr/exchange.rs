@@ -1,5 +1,5 @@
-//! One Service and its helpers in the API: they are read as one view, and a step is made write by write. Each write is made only where the
-//! fields that it is decided by are as they were read: no other writer is overwritten, and the next look starts from what is there then.
+//! One Service and its helpers in the API: read as one view, and changed write by write. A write fails when a field on which it depends
+//! has changed since it was read: no other writer is overwritten, and the next pass starts from the present state.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,27 +19,27 @@ use super::objects::{
 };
 use crate::write::WriteError;
 
-/// So often a write is made again when the owner of the Service was faster.
+/// Number of retries of a write after conflicts with the owner of the Service.
 const CONFLICTS: usize = 5;
 
-/// One Service that has, or is to have, another address.
+/// One Service that exchanges its address, or has exchanged it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its addresses that change: as they were before, and in the new range.
+    /// Its addresses that change: the old ones, and those in the new range.
     pub addresses: Sides<Vec<IpAddr>>,
-    /// Addresses for helpers that are to have any.
+    /// Addresses for helpers that need one.
     pub spare: Spare,
-    /// Which of both it is to have.
+    /// The side of its target address.
     pub goal: Side,
-    /// Whether somebody may still use the other one.
+    /// Whether the source address may still be in use.
     pub left_is_used: bool,
-    /// Whether a helper can ask for that one.
+    /// Whether a range allocates the source address to a helper.
     pub left_is_given: bool,
-    /// Whether its owner edits it without pause: its exchange does not wait for helpers that say the newest words.
+    /// Whether its owner edits it without pause: its exchange does not wait until helpers have the latest edit.
     pub is_restless: bool,
 }
 
@@ -50,41 +50,41 @@ pub struct Seen {
     pub service: Value,
     /// Its helpers.
     pub helpers: BTreeMap<Role, Value>,
-    /// Its slices, where it has no selector.
+    /// Its slices, when it has no selector.
     pub slices: Vec<Value>,
-    /// Those of its helpers, likewise.
+    /// The slices of its helpers, likewise.
     pub copies: BTreeMap<Role, Vec<Value>>,
-    /// What is decided by.
+    /// The view for the decision.
     pub view: View,
 }
 
-/// What was written, for the keeper of what is known of Services.
+/// A finished write, for the index of Services.
 #[derive(Clone, Copy, Debug)]
 pub enum Written<'write> {
-    /// This Service is stored so now.
+    /// The Service is stored with this content.
     Stored(&'write Value),
-    /// This one, as it was read, is gone.
+    /// This Service, as it was read, is deleted.
     Deleted(&'write Value),
 }
 
 /// Writes one Service after the other.
 pub struct Exchange<'pass> {
-    /// A client.
+    /// The client for the writes.
     pub client: &'pass Client,
-    /// Is told of every write to a Service.
+    /// Receives every write to a Service.
     pub tell: &'pass (dyn Fn(Written<'_>) + Sync),
     /// The domain of the cluster: `cluster.local`.
     pub domain: &'pass str,
-    /// How bridges stand.
+    /// The settings of bridges.
     pub ground: &'pass Ground,
 }
 
 impl Exchange<'_> {
-    /// Makes a step, write by write.
+    /// Runs a step, write by write.
     pub async fn make(&self, subject: &Subject, mut seen: Seen, step: Step) -> Result<(), WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
-        // An owner who edits the Service between look and first write may have meant its helpers, too: they are told before. Once it has
-        // begun, or where no helper answers for it, or where the owner never rests, the exchange goes on with the newest words.
+        // An edit by the owner between the read and the first write may be meant for the helpers, too: they get it first. After the first
+        // write, without answering helpers, or with a restless owner, the exchange continues with the latest edit.
         let mut goes_on =
             subject.is_restless || matches!(step, Step::Move | Step::MoveBack | Step::MoveAlone);
         for write in step.writes(subject.goal) {
@@ -96,7 +96,7 @@ impl Exchange<'_> {
                 ground: self.ground,
             };
             let Some(request) = objects.request(write) else {
-                // `objects::own` calls it away only where what was saved is there.
+                // `objects::own` is Away only when the saved spec exists.
                 return Ok(());
             };
             match request {
@@ -153,7 +153,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Makes a write of the Service as it is by now, if it is where it was. `None` where it is not, or its owner was faster again.
+    /// Repeats a write on the present Service, if it has its address still. `None` when it has not, or after too many conflicts.
     async fn patch_newest(
         &self,
         subject: &Subject,
@@ -202,7 +202,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Patches a helper that is where it was when it was read; the next patch is of what it is then.
+    /// Patches a helper, unless it has changed since it was read, and keeps the result for the next patch.
     async fn patch(&self, seen: &mut Seen, role: Role, change: &Value) -> Result<(), WriteError> {
         if let Some(helper) = seen.helpers.get_mut(&role) {
             let patch = FieldPatch::new(helper, &basis(helper), change);

@@ -1,5 +1,5 @@
-//! The ports that every node's agent looks for at the moment. A record of the Migration has them, which every agent watches: a round of
-//! questions is one write, however many nodes there are and however long the list is.
+//! The ports that every node's agent checks at the moment. A record of the Migration has them, and every agent watches it: a round of
+//! questions is one write, regardless of the number of nodes and the length of the list.
 
 use std::time::{Duration, Instant};
 
@@ -9,18 +9,18 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use service_cidr::host::{ExpectedPorts, ExpectedPortsIn, Question};
 
-/// For so long, and for [`PATIENCE_A_NODE`] more a node, a round of questions waits for its answers before another one takes its place.
+/// Time for which a round of questions waits for its answers before another takes its place, plus [`PATIENCE_A_NODE`] for each node.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A round is one write or two by each agent.
+/// A round is one or two writes of each agent.
 const PATIENCE_A_NODE: Duration = Duration::from_millis(50);
 
-/// How long a round of questions of so many nodes waits for its answers.
+/// Time for which a round of questions waits for its answers, by the number of nodes.
 pub fn patience(nodes: usize) -> Duration {
     let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
     PATIENCE_A_NODE.saturating_mul(nodes).saturating_add(PATIENCE)
 }
 
-/// The round of questions that is under way.
+/// The current round of questions.
 #[derive(Debug, Default)]
 pub struct Expected(Option<Round>);
 
@@ -42,7 +42,7 @@ impl Round {
 }
 
 impl Expected {
-    /// Goes on with the round that an earlier coordinator began. Does nothing once a round is known.
+    /// Continues the round of an earlier coordinator. Does nothing once a round is known.
     pub fn resume<'record>(&mut self, mut records: impl Iterator<Item = &'record MigrationRecordSpec>) {
         if self.0.is_none() {
             let question = records.next().and_then(|record| record.expected_ports.clone());
@@ -50,12 +50,12 @@ impl Expected {
         }
     }
 
-    /// What agents are asked; `None` before the first round.
+    /// The current question; `None` before the first round.
     pub fn question(&self) -> Option<&Question> {
         self.0.as_ref().map(|round| &round.question)
     }
 
-    /// What agents look for.
+    /// The ports that agents check.
     pub fn ports(&self) -> &ExpectedPorts {
         static NONE: ExpectedPorts = ExpectedPorts {
             known: Vec::new(),
@@ -64,23 +64,23 @@ impl Expected {
         self.question().map_or(&NONE, |question| &question.ports)
     }
 
-    /// Whether an answer with this digest is to this round. Where nothing is asked, every answer is as good.
+    /// Whether an answer with this digest belongs to this round. For an empty question every answer does.
     pub fn is_of(&self, digest: Option<&str>) -> bool {
         self.0.as_ref().map_or(digest.is_none(), |round| {
             round.question.ports.is_empty() || digest == Some(round.digest.as_str())
         })
     }
 
-    /// Where agents find the question; `None` before the first round.
+    /// The record with the question; `None` before the first round.
     pub fn place(&self, migration: &Migration) -> Option<ExpectedPortsIn> {
         self.0.as_ref().map(|_| ExpectedPortsIn {
             record: record::name(&migration.uid().unwrap_or_default(), Holds::ExpectedPorts, 0),
         })
     }
 
-    /// Begins a round with what is needed, unless this one has it all. A round that not every node has answered goes on for a while: each
-    /// one costs a write of every agent. `nodes` is how many there are. Returns whether a round has waited in vain for so long; then it waits
-    /// as long again.
+    /// Starts a round with the needed ports, unless the current round has them all. A round without all answers continues for a while,
+    /// because each one costs a write of every agent. `nodes`: number of nodes. Returns whether the round has waited too long; it then
+    /// waits as long again.
     pub fn need(&mut self, needed: ExpectedPorts, is_answered: bool, nodes: usize, now: Instant) -> bool {
         let patience = patience(nodes);
         let waits_for = |round: &Round| now.saturating_duration_since(round.began);
@@ -88,14 +88,14 @@ impl Expected {
         if !self.ports().covers(&needed) && (is_answered || is_late || self.ports().is_empty()) {
             self.begin(needed, now);
         }
-        let is_in_vain = is_late && !is_answered;
-        if is_in_vain && let Some(round) = &mut self.0 {
+        let is_overdue = is_late && !is_answered;
+        if is_overdue && let Some(round) = &mut self.0 {
             round.began = now;
         }
-        is_in_vain
+        is_overdue
     }
 
-    /// Asks nothing but this from now on.
+    /// Makes these ports the only ones of the question.
     pub fn only(&mut self, needed: ExpectedPorts, now: Instant) {
         if *self.ports() != needed {
             self.begin(needed, now);
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_alone_is_no_reason_to_ask_every_node() {
+    fn an_answered_port_starts_no_round() {
         let (mut expected, now) = (Expected::default(), Instant::now());
         for (needed, found) in [
             (&[80, 81][..], &[80, 81][..]),
             (&[81], &[80, 81]),
             (&[], &[80, 81]),
-            // What was answered goes.
+            // Answered ports are dropped.
             (&[82], &[82]),
         ] {
             expected.need(ports(needed), true, 3, now);
@@ -145,10 +145,10 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_answered_before_the_next_one_begins_or_has_waited_for_long() {
+    fn the_next_round_starts_after_all_answers_or_a_long_wait() {
         let (mut expected, start) = (Expected::default(), Instant::now());
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        assert!(!expected.need(ports(&[80]), false, 100, at(0)), "the first one");
+        assert!(!expected.need(ports(&[80]), false, 100, at(0)), "the first round");
         assert!(!expected.need(ports(&[81]), false, 100, at(9)));
         assert_eq!(*expected.ports(), ports(&[80]));
         assert!(
@@ -156,19 +156,19 @@ mod tests {
             "5 s and 5 s for the nodes"
         );
         assert_eq!(*expected.ports(), ports(&[81]));
-        assert!(!expected.need(ports(&[82]), false, 100, at(11)), "it waits anew");
+        assert!(!expected.need(ports(&[82]), false, 100, at(11)), "the wait starts again");
         assert!(
             expected.need(ports(&[81]), false, 100, at(20)),
-            "of the same ports"
+            "for the same ports"
         );
-        assert!(!expected.need(ports(&[81]), false, 100, at(21)), "and waits anew");
+        assert!(!expected.need(ports(&[81]), false, 100, at(21)), "and the wait starts again");
         assert!(!expected.need(ports(&[82]), true, 100, at(22)));
         assert_eq!(*expected.ports(), ports(&[82]));
-        assert!(!expected.need(ports(&[82]), true, 100, at(100)), "it is answered");
+        assert!(!expected.need(ports(&[82]), true, 100, at(100)), "the round is answered");
     }
 
     #[test]
-    fn a_coordinator_that_starts_goes_on_with_the_round_that_is_written() {
+    fn a_new_coordinator_continues_the_recorded_round() {
         let question = Question {
             asked_at: Timestamp::UNIX_EPOCH,
             ports: ports(&[80, 81]),
@@ -189,11 +189,11 @@ mod tests {
         expected.resume([&record].into_iter());
         assert!(expected.is_of(Some(&digest)) && !expected.is_of(None));
         expected.need(ports(&[81]), false, 3, Instant::now());
-        assert_eq!(*expected.ports(), ports(&[80, 81]), "nothing is written for it");
+        assert_eq!(*expected.ports(), ports(&[80, 81]), "no other round starts");
     }
 
     #[test]
-    fn the_same_ports_asked_again_are_another_question() {
+    fn the_same_ports_in_another_round_are_another_question() {
         let (mut expected, now) = (Expected::default(), Instant::now());
         let mut digests = Vec::new();
         for numbers in [&[80][..], &[81], &[80]] {

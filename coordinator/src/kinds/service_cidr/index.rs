@@ -1,5 +1,4 @@
-//! Every Service and which endpoints answer for it, by watches. Whole objects are let go as they arrive: those that a pass works on are
-//! read by name.
+//! Every Service and its endpoints, by watches. Whole objects are dropped as they arrive: those in a pass are read by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,18 +25,18 @@ pub fn name_of(key: &str) -> Option<Name> {
     Some((namespace.to_owned(), name.to_owned()))
 }
 
-/// An `EndpointSlice`, as decisions about all Services read it.
+/// The fields of an `EndpointSlice` that decisions about all Services need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Its version, as the API server counts them.
+    /// Its resource version.
     pub version: String,
-    /// Whether one of its endpoints answers.
+    /// Whether one of its endpoints serves.
     pub serves: bool,
     /// Its endpoints.
     pub endpoints: Digest,
     /// Its bytes as JSON.
     pub size: usize,
-    /// The Service that it is of.
+    /// Its Service.
     service: Arc<Name>,
 }
 
@@ -49,9 +48,9 @@ pub struct Index {
     node_ports: BTreeMap<NodePort, Arc<Name>>,
     health_ports: BTreeMap<u64, Arc<Name>>,
     slices: BTreeMap<Name, Arc<Slice>>,
-    /// Names of slices, by the Service that they are of.
+    /// Names of slices, by their Service.
     by_service: BTreeMap<Arc<Name>, Vec<String>>,
-    /// Helpers, by the Service that they are for.
+    /// Helpers, by their Service.
     helpers: BTreeMap<Name, Vec<Arc<Name>>>,
 }
 
@@ -61,7 +60,7 @@ impl Index {
         self.services.values().map(AsRef::as_ref)
     }
 
-    /// A Service, if there is one.
+    /// A Service, if it exists.
     pub fn service(&self, name: &Name) -> Option<&Entry> {
         self.services.get(name).map(AsRef::as_ref)
     }
@@ -71,9 +70,9 @@ impl Index {
         self.service(self.holders.get(address)?.as_ref())
     }
 
-    /// The Service that has this port of every node.
+    /// The Service that has this node port.
     pub fn has_node_port(&self, port: &NodePort) -> Option<&Entry> {
-        // A load balancer's port for checks of its nodes is one, too, of whatever protocol.
+        // The health check port of a load balancer is a node port, too, for every protocol.
         let name = self
             .node_ports
             .get(port)
@@ -97,7 +96,7 @@ impl Index {
         })
     }
 
-    /// Whether an endpoint of this Service answers.
+    /// Whether an endpoint of this Service serves.
     pub fn is_served(&self, service: &Name) -> bool {
         self.slices(service).any(|(_, slice)| slice.serves)
     }
@@ -124,7 +123,7 @@ impl Index {
         let Some(entry) = self.services.remove(name) else {
             return false;
         };
-        // Another Service may have been given it meanwhile.
+        // Another Service may have it by now.
         for address in &entry.addresses {
             remove_own(&mut self.holders, address, name);
         }
@@ -178,7 +177,7 @@ fn remove_own<K: Ord>(held: &mut BTreeMap<K, Arc<Name>>, what: &K, name: &Arc<Na
     }
 }
 
-/// The Services as watches tell of them, and as this process has written them. Cloning shares them.
+/// The Services from the watches, with the writes of this process. Clones share the content.
 #[derive(Clone, Default)]
 pub struct ServiceStore(Arc<Shared>);
 
@@ -205,14 +204,14 @@ impl Default for Filled {
 
 #[derive(Default)]
 struct State {
-    /// What readers are given. It is changed in place while none of them holds it, and copied otherwise.
+    /// The index that readers get. Changed in place while no reader holds it, and copied otherwise.
     index: Arc<Index>,
-    /// Names of a list that has not come to its end.
+    /// The names in an incomplete list.
     listed_services: Option<BTreeMap<Arc<Name>, Entry>>,
     listed_slices: Option<BTreeMap<Name, Slice>>,
-    /// Services that this process has written since that list began.
+    /// Services that this process has written since the list started.
     written: BTreeSet<Name>,
-    /// Services that this process has deleted, with the version that was deleted: the watch may tell of an earlier one still.
+    /// Services that this process has deleted, with the deleted version: the watch may still deliver an earlier one.
     deleted: BTreeMap<Name, String>,
 }
 
@@ -221,7 +220,7 @@ impl State {
         Arc::make_mut(&mut self.index)
     }
 
-    /// Takes in a Service, unless a later version of it is known.
+    /// Stores a Service, unless a later version of it is known.
     fn keep(&mut self, entry: Entry) -> bool {
         let name = Arc::new((entry.namespace.clone(), entry.name.clone()));
         if let Some(deleted) = self.deleted.get(name.as_ref()) {
@@ -241,8 +240,8 @@ impl State {
     }
 }
 
-/// Whether this version is later than that one. Versions of one resource are numbers that grow (Kubernetes 1.35 promises it; etcd has always
-/// counted so).
+/// Whether this version is later than that one. Versions of one resource are growing numbers (guaranteed since Kubernetes 1.35; etcd has
+/// always counted so).
 fn is_later(one: &str, other: &str) -> bool {
     let number = |text: &str| text.parse::<u128>().ok();
     matches!((number(one), number(other)), (Some(one), Some(other)) if one > other)
@@ -279,7 +278,7 @@ fn slice_name(slice: &EndpointSlice) -> Name {
 }
 
 impl ServiceStore {
-    /// Services and slices that are there already.
+    /// A store with these Services and slices.
     pub fn of(
         services: impl IntoIterator<Item = Service>,
         slices: impl IntoIterator<Item = EndpointSlice>,
@@ -296,7 +295,7 @@ impl ServiceStore {
         store
     }
 
-    /// The Services as they are known now; `None` where the watches have not told of all there is. The first call starts them.
+    /// The Services at this moment; `None` until the watches have delivered all of them. The first call starts the watches.
     pub async fn index(&self, client: &Client, changed: &Arc<Notify>) -> Option<Arc<Index>> {
         let filled = &self.0.filled;
         let is_filled = *filled.services.borrow() && *filled.slices.borrow();
@@ -312,7 +311,7 @@ impl ServiceStore {
         Some(Arc::clone(&self.state().index))
     }
 
-    /// Ends the watches and lets go what they told: no Migration needs it any more, or another process leads.
+    /// Stops the watches and drops their content: no Migration needs them any more, or another process leads.
     pub fn stop(&self) {
         if self.0.watches.stop() {
             *self.state() = State::default();
@@ -321,7 +320,7 @@ impl ServiceStore {
         }
     }
 
-    /// Takes in a Service that this process has read or written.
+    /// Stores a Service that this process has read or written.
     pub fn wrote(&self, service: &Value) {
         let entry = Entry::of(service);
         let mut state = self.state();
@@ -333,13 +332,13 @@ impl ServiceStore {
         state.keep(entry);
     }
 
-    /// Takes in that this process has deleted this Service, as it was read.
+    /// Records that this process has deleted this Service, as it was read.
     pub fn deleted(&self, service: &Value) {
         let entry = Entry::of(service);
         let name = Arc::new((entry.namespace, entry.name));
         let mut state = self.state();
         let known = state.index.services.get(&name);
-        // The watch may have told of it already, and of a later Service of its name.
+        // The watch may have delivered the deletion already, and a later Service of the same name.
         if known.is_some_and(|known| !is_later(&known.version, &entry.version)) {
             state.deleted.insert(name.as_ref().clone(), entry.version);
             state.index().remove(&name);
@@ -372,7 +371,7 @@ impl ServiceStore {
                 for name in gone {
                     state.index().remove(&name);
                 }
-                // A list tells of deletions by what it leaves out, and of all else as it is: after a restore of etcd in earlier versions, too.
+                // A list omits deleted objects and has the present state of all others, also after a restore of etcd to earlier versions.
                 state.deleted.clear();
                 let written = std::mem::take(&mut state.written);
                 for (name, entry) in listed {
@@ -392,7 +391,7 @@ impl ServiceStore {
                 let name = Arc::new((entry.namespace, entry.name));
                 state.deleted.remove(name.as_ref());
                 let known = state.index.services.get(&name);
-                // One of the same name may have been made since.
+                // A Service of the same name may have been created since.
                 if known.is_some_and(|known| is_later(&known.version, &entry.version)) {
                     return false;
                 }
@@ -439,7 +438,7 @@ impl ServiceStore {
         }
     }
 
-    // Nothing panics while it holds the lock: what is behind a poisoned one is whole.
+    // No code panics while it holds the lock: the content behind a poisoned lock is complete.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! What the index knows after events in any order, and after writes of this process that the watch tells of later.
+//! The index after events in any order, and after writes of this process that the watch delivers later.
 
 use serde_json::json;
 
@@ -36,7 +36,7 @@ fn holder(store: &ServiceStore, address: &str) -> Option<String> {
 }
 
 #[test]
-fn an_address_goes_from_one_service_to_another() {
+fn an_address_moves_from_one_service_to_another() {
     let store = ServiceStore::default();
     assert!(store.keep_service(Event::Apply(typed(service("web", 1, "10.96.0.5")))));
     assert_eq!(holder(&store, "10.96.0.5").as_deref(), Some("shop/web"));
@@ -56,14 +56,14 @@ fn an_address_goes_from_one_service_to_another() {
 }
 
 #[test]
-fn what_this_process_wrote_is_known_at_once_and_earlier_events_change_nothing() {
+fn own_writes_are_known_at_once_and_earlier_events_are_ignored() {
     let store = ServiceStore::default();
     store.keep_service(Event::Apply(typed(service("web", 10, "10.96.0.5"))));
     store.wrote(&service("web", 12, "172.30.0.5"));
     assert!(!store.keep_service(Event::Apply(typed(service("web", 11, "10.96.0.5")))));
     assert!(
         !store.keep_service(Event::Apply(typed(service("web", 12, "172.30.0.5")))),
-        "wakes no pass"
+        "the event starts no pass"
     );
     assert_eq!(holder(&store, "172.30.0.5").as_deref(), Some("shop/web"));
     assert!(store.keep_service(Event::Apply(typed(service("web", 13, "172.30.0.6")))));
@@ -71,25 +71,25 @@ fn what_this_process_wrote_is_known_at_once_and_earlier_events_change_nothing() 
 }
 
 #[test]
-fn what_this_process_deleted_does_not_come_back_by_an_earlier_event() {
+fn an_own_deletion_is_not_undone_by_an_earlier_event() {
     let store = ServiceStore::default();
     store.keep_service(Event::Apply(typed(service("web", 10, "10.96.0.5"))));
     store.deleted(&service("web", 11, "10.96.0.5"));
     assert!(!store.keep_service(Event::Apply(typed(service("web", 11, "10.96.0.5")))));
     assert_eq!(holder(&store, "10.96.0.5"), None);
-    // One of the same name is another Service.
+    // A Service of the same name is another Service.
     assert!(store.keep_service(Event::Apply(typed(service("web", 13, "10.96.0.7")))));
-    // The watch tells of the deletion late.
+    // The watch delivers the deletion late.
     store.keep_service(Event::Delete(typed(service("web", 12, "10.96.0.5"))));
     assert_eq!(holder(&store, "10.96.0.7").as_deref(), Some("shop/web"));
-    // The watch has told of it before this process takes it in: nothing is remembered.
+    // The watch has delivered the deletion before this process records it: nothing is remembered.
     store.keep_service(Event::Delete(typed(service("web", 14, "10.96.0.7"))));
     store.deleted(&service("web", 13, "10.96.0.7"));
     assert!(store.state().deleted.is_empty());
 }
 
 #[test]
-fn a_new_list_leaves_out_what_is_gone_and_takes_back_no_later_write() {
+fn a_new_list_drops_deleted_services_and_keeps_later_writes() {
     let store = ServiceStore::default();
     store.keep_service(Event::Apply(typed(service("gone", 1, "10.96.0.4"))));
     store.keep_service(Event::Apply(typed(service("web", 2, "10.96.0.5"))));
@@ -102,7 +102,7 @@ fn a_new_list_leaves_out_what_is_gone_and_takes_back_no_later_write() {
 }
 
 #[test]
-fn after_a_restore_of_etcd_a_list_of_earlier_versions_holds() {
+fn after_a_restore_of_etcd_a_list_of_earlier_versions_is_kept() {
     let store = ServiceStore::default();
     store.keep_service(Event::Apply(typed(service("web", 900, "172.30.0.5"))));
     store.keep_service(Event::Init);
@@ -113,7 +113,7 @@ fn after_a_restore_of_etcd_a_list_of_earlier_versions_holds() {
 }
 
 #[test]
-fn whether_an_endpoint_answers_is_known_of_each_service() {
+fn a_service_is_served_while_a_slice_has_a_serving_endpoint() {
     let store = ServiceStore::default();
     let served = |name: &str| store.state().index.is_served(&named(name));
     assert!(store.keep_slice(Event::Apply(slice("web-1", "web", 1, false))));
@@ -122,9 +122,9 @@ fn whether_an_endpoint_answers_is_known_of_each_service() {
     assert!(served("web") && !served("db"));
     assert!(
         !store.keep_slice(Event::Apply(slice("web-2", "web", 2, true))),
-        "wakes no pass"
+        "the event starts no pass"
     );
-    // Its owner makes it the slice of another Service.
+    // The owner moves the slice to another Service.
     store.keep_slice(Event::Apply(slice("web-2", "db", 3, true)));
     assert!(!served("web") && served("db"));
     store.keep_slice(Event::Init);
@@ -136,7 +136,7 @@ fn whether_an_endpoint_answers_is_known_of_each_service() {
 }
 
 #[test]
-fn helpers_are_known_by_their_service_until_they_are_gone() {
+fn helpers_are_found_by_their_service_until_deleted() {
     let store = ServiceStore::default();
     let mut helper = service("web-replumb-old", 1, "10.96.0.5");
     helper["metadata"]["labels"] = json!({ "replumb.dev/address": "old", "replumb.dev/service": "web" });

@@ -1,4 +1,4 @@
-//! What the agents know: whether every node's kube-proxy has rules for an address, and who was told one that is left. Pure.
+//! Reports of the agents: whether every node's kube-proxy has rules for an address, and which pods were given a source address. Pure.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -17,20 +17,20 @@ use super::expected;
 use super::lagging::Lagging;
 use crate::since::Since;
 
-/// Most ports that agents are asked about in one round: the others are asked about in the next rounds.
+/// Most ports in one question to the agents: the others are in the next rounds.
 const MOST_PORTS: usize = 1500;
 /// Most ports of one Service in a round while other Services have questions. A tenant decides how many ports its Service has.
 const MOST_PORTS_OF_ONE: usize = 100;
-/// Services with one of these labels are none of kube-proxy's.
+/// kube-proxy ignores Services with one of these labels.
 const NOT_KUBE_PROXYS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
 ];
 
-/// What earlier rounds found, by the UID of the Service.
+/// Results of earlier rounds, by the UID of the Service.
 pub type Confirmed = BTreeMap<String, Progress>;
 
-/// How much of a Service every node is known to know.
+/// How much of a Service all nodes are known to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// All of its ports.
@@ -39,38 +39,38 @@ pub enum Progress {
     Partial {
         /// Ports that every node knows.
         known: BTreeSet<ServicePort>,
-        /// When the last round was asked that every node has answered, and that had any of its ports; `None` before the first one.
+        /// When the last round with any of its ports and all answers was asked; `None` before the first one.
         answered: Option<Timestamp>,
     },
 }
 
-/// By which rules a Service is known.
+/// The rules by which a Service is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
-    /// Those of its own address.
+    /// The rules of its own address.
     Address,
-    /// Those of a load balancer at its own address: they are made together with those at all its others.
+    /// The rules of a load balancer at its own address: kube-proxy writes them together with those of its other addresses.
     Balancer,
 }
 
-/// What one node says.
+/// The answer of one node.
 #[derive(Clone, Debug)]
 pub struct Answer<'pass> {
-    /// Whether it is about the ports that agents look for now.
+    /// Whether the answer is to the current question.
     pub is_newest: bool,
-    /// Whether it was asked who uses an address that is left.
+    /// Whether the agent was asked for uses of source addresses.
     pub reports_users: bool,
-    /// What it said to what it was asked.
+    /// The report of the agent.
     pub said: &'pass HostFacts,
 }
 
 impl<'pass> Answer<'pass> {
-    /// Pods of the node that were told an address that is left; `None` where it was not asked.
+    /// Pods of the node that were given a source address; `None` when the agent was not asked.
     pub fn carriers(&self) -> Option<&'pass Found<Carriers>> {
         self.reports_users.then_some(&self.said.carriers)
     }
 
-    /// Why it does not say which name servers its kubelet tells pods; `None` where it does, or was not asked.
+    /// Why the agent cannot report the name servers of its kubelet; `None` when it does, or was not asked.
     pub fn unknown_cluster_dns(&self) -> Option<&'pass str> {
         match &self.said.cluster_dns {
             Found::Malformed(what) => Some(what),
@@ -78,61 +78,61 @@ impl<'pass> Answer<'pass> {
         }
     }
 
-    /// Connections through the node to such an address; `None` where it was not asked.
+    /// Connections through the node to a source address; `None` when the agent was not asked.
     pub fn connections(&self) -> Option<&'pass Found<Listed<Connection>>> {
         self.reports_users.then_some(&self.said.connections)
     }
 }
 
-/// What the nodes say; `None` for one whose agent has not answered what it is asked now.
+/// The answers by node; `None` for a node whose agent has not answered its present question.
 pub type Answers<'pass> = BTreeMap<&'pass str, Option<Answer<'pass>>>;
 
-/// Asks the nodes, and remembers what has to be asked. What it costs to ask does not grow with the number of nodes: of all answers one
-/// list is made before.
+/// Evaluates the answers, and collects the next question. The cost of a port does not grow with the number of nodes: one list is made of
+/// all answers before.
 pub struct Knowledge<'pass> {
     before: &'pass Confirmed,
-    /// Whether there is a node at all.
+    /// Whether there is a node.
     has_nodes: bool,
-    /// The first node that cannot tell, and why.
+    /// The first node that cannot report, and why.
     cannot_tell: Option<(&'pass str, String)>,
-    /// What agents look for, by the kind of rules.
+    /// The ports of the current question, by the kind of rules.
     asked: HashSet<(By, &'pass ServicePort)>,
-    /// When that was asked; `None` before every node has answered.
+    /// When the question was asked; `None` before every node has answered.
     answered: Option<Timestamp>,
-    /// The first node that has no rule for a port.
+    /// For each port the first node without a rule.
     lacking: HashMap<&'pass ServicePort, &'pass str>,
     confirmed: RefCell<Confirmed>,
     needed: RefCell<Vec<Needed>>,
 }
 
-/// What agents have to be asked about one Service.
+/// Ports of one Service for the next question.
 struct Needed {
     by: By,
-    /// When the last round was asked that had any of its ports and is answered. One that was in none is the first.
+    /// When the last answered round with any of its ports was asked. A Service without one comes first.
     answered: Option<Timestamp>,
-    /// Ports that not every node is known to know.
+    /// Ports that not all nodes are known to know.
     ports: Vec<ServicePort>,
 }
 
-/// What is known after a pass.
+/// The results of a pass.
 pub struct Known {
-    /// Services that every node knows.
+    /// Services that all nodes know.
     pub confirmed: Confirmed,
-    /// What is asked of agents.
+    /// The questions to agents.
     pub asking: Asking,
 }
 
-/// What is asked of agents.
+/// The questions to agents.
 #[derive(Clone, Default)]
 pub struct Asking {
-    /// What they have to be asked about.
+    /// The ports of the next question.
     pub needed: ExpectedPorts,
-    /// Whether every node has answered what agents look for now.
+    /// Whether every node has answered the current question.
     pub is_answered: bool,
 }
 
 impl<'pass> Knowledge<'pass> {
-    /// Nothing has been asked yet in this pass. `before` is what earlier passes found, `question` what agents look for.
+    /// An empty evaluation for this pass. `before`: results of earlier passes, `question`: the current question.
     pub fn new(
         answers: &Answers<'pass>,
         before: &'pass Confirmed,
@@ -169,7 +169,7 @@ impl<'pass> Knowledge<'pass> {
         }
     }
 
-    /// Which node has no rules yet for this Service at its own addresses.
+    /// The wait for a node without rules for this Service at its own addresses.
     pub fn unknown(&self, service: &Value, by: By) -> Option<Wait> {
         let uid = service["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let labels = &service["metadata"]["labels"];
@@ -217,24 +217,24 @@ impl<'pass> Knowledge<'pass> {
         })
     }
 
-    /// What is missing until every node is known to know this port.
+    /// What is missing until all nodes are known to know this port.
     fn missing(&self, by: By, port: &ServicePort) -> Option<String> {
         if !self.has_nodes {
             return None;
         }
         if !self.asked.contains(&(by, port)) {
             return Some(format!(
-                "every node is asked next whether kube-proxy knows {port}"
+                "every node will be asked whether kube-proxy has rules for {port}"
             ));
         }
         if let Some((node, why)) = &self.cannot_tell {
-            return Some(format!("node {node} {why} whether kube-proxy knows {port}"));
+            return Some(format!("node {node} {why} whether kube-proxy has rules for {port}"));
         }
         let node = self.lacking.get(port)?;
-        Some(format!("node {node} has no rule of kube-proxy's yet for {port}"))
+        Some(format!("node {node}: kube-proxy has no rule yet for {port}"))
     }
 
-    /// What is known now, and what agents have to be asked about.
+    /// The results, and the ports of the next question.
     pub fn finish(self) -> Known {
         let needed = round(self.needed.into_inner());
         Known {
@@ -247,8 +247,8 @@ impl<'pass> Knowledge<'pass> {
     }
 }
 
-/// The ports of the next round. Each Service has a few, those first whose last answer is the oldest; then the rest of each, as far as there
-/// is room. So no Service waits for the ports of another one, however many these are.
+/// The ports of the next round. Each Service gets a few, first those with the oldest answer; then the others, as far as there is room.
+/// So no Service waits for the ports of another one, however many.
 fn round(mut needed: Vec<Needed>) -> ExpectedPorts {
     needed.sort_by_key(|needed| needed.answered);
     let few = |needed: &Needed| needed.ports.len().min(MOST_PORTS_OF_ONE);
@@ -265,17 +265,17 @@ fn round(mut needed: Vec<Needed>) -> ExpectedPorts {
             By::Balancer => ports.balanced.push(port.clone()),
         }
     }
-    // The same ports are the same question.
+    // The same ports have to give the same question.
     ports.known.sort();
     ports.balanced.sort();
     ports
 }
 
-/// For so long, and for as long as a round of questions may take, a node that does not tell is waited for on the way back.
+/// Time for which a rollback waits for a node without a report, plus the time of one round of questions.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// Nodes that the way back does not wait for any more, each with what it does: those that have not told what agents look for, and those whose
-/// kube-proxies have no rule for a port, for too long. `silent` are those that have not told, `lagging` those that lack a port.
+/// Nodes that a rollback does not wait for any more, each with its state: those that have not answered the question, and those
+/// whose kube-proxy has lacked a rule for a port, for too long. `silent`: nodes without an answer, `lagging`: nodes that lack a port.
 pub fn unheard<'pass>(
     answers: &Answers<'pass>,
     asked: &ExpectedPorts,
@@ -287,7 +287,7 @@ pub fn unheard<'pass>(
     let lagging = lagging.into_iter().map(|(node, port)| {
         (
             node,
-            format!("has had no rule of kube-proxy's for {port} for long, and does not say"),
+            format!("has had no rule of kube-proxy for {port} for minutes"),
         )
     });
     let answers = answers.iter();
@@ -300,17 +300,17 @@ pub fn unheard<'pass>(
     found
 }
 
-/// The ports that a node has no rule for, of those that agents look for now; an error is what the node does instead of telling.
+/// The ports of the current question that a node has no rule for; an error is the state of a node without an answer.
 pub(super) fn unknown<'pass>(answer: Option<&Answer<'pass>>) -> Result<&'pass [ServicePort], String> {
     let Some(Answer { is_newest, said, .. }) = answer else {
-        return Err("has not said".to_owned());
+        return Err("has not reported".to_owned());
     };
     match &said.unknown {
-        // An agent that cannot read the question answers none.
-        Found::Malformed(what) => Err(format!("cannot tell ({what})")),
-        Found::Present(_) | Found::Absent if !is_newest => Err("is asked".to_owned()),
+        // An agent that cannot read the question does not answer it.
+        Found::Malformed(what) => Err(format!("cannot report ({what})")),
+        Found::Present(_) | Found::Absent if !is_newest => Err("is being asked".to_owned()),
         Found::Present(unknown) => Ok(unknown),
-        Found::Absent => Err("has not said".to_owned()),
+        Found::Absent => Err("has not reported".to_owned()),
     }
 }
 
@@ -367,7 +367,7 @@ mod tests {
             .all(|progress| *progress == Progress::Whole)
     }
 
-    /// What is said of a Service, and what is known then.
+    /// The wait for a Service, and the results.
     fn ask(
         service: &Value,
         by: By,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_known_once_every_node_said_so_and_stays_so() {
+    fn an_address_is_known_after_all_nodes_have_reported_it() {
         let service = json!({
             "metadata": { "namespace": "shop", "name": "web", "uid": "u-1" },
             "spec": { "clusterIPs": ["172.30.0.5"], "ports": [{ "port": 80 }, { "port": 53, "protocol": "UDP" }] },
@@ -407,13 +407,13 @@ mod tests {
         };
 
         let (wait, known) = ask(&Answers::from([("a", None)]), &nobody, &expected);
-        assert!(wait.unwrap().starts_with("node a has not said whether"));
+        assert!(wait.unwrap().starts_with("node a has not reported whether"));
         assert_eq!(
             (known.asking.needed.known.len(), known.asking.is_answered),
             (2, false)
         );
 
-        // What no agent was asked about, and what this one was not.
+        // Ports that no agent was asked about, and ports that this one was not.
         let older = Answer {
             is_newest: false,
             reports_users: false,
@@ -421,10 +421,10 @@ mod tests {
         };
         let all_know = Answers::from([("a", answer(&knows))]);
         let (wait, known) = ask(&all_know, &nobody, &asked_for(vec![all[0].clone()]));
-        assert!(wait.unwrap().starts_with("every node is asked next whether"));
+        assert!(wait.unwrap().starts_with("every node will be asked whether"));
         assert!(known.asking.is_answered && !is_whole(&known));
         let (wait, known) = ask(&Answers::from([("a", Some(older))]), &nobody, &expected);
-        assert!(wait.unwrap().starts_with("node a is asked whether"));
+        assert!(wait.unwrap().starts_with("node a is being asked whether"));
         assert!(!known.asking.is_answered);
 
         let (wait, known) = ask(
@@ -434,7 +434,7 @@ mod tests {
         );
         assert_eq!(
             wait.unwrap(),
-            "node b has no rule of kube-proxy's yet for 172.30.0.5:53/UDP, an address of Service shop/web"
+            "node b: kube-proxy has no rule yet for 172.30.0.5:53/UDP, an address of Service shop/web"
         );
         assert!(known.asking.is_answered && !is_whole(&known));
 
@@ -445,12 +445,12 @@ mod tests {
 
         let blind = facts(Found::Malformed("iptables-save: no such program".to_owned()));
         let (wait, known) = ask(&Answers::from([("a", answer(&blind))]), &nobody, &expected);
-        assert!(wait.unwrap().contains("cannot tell (iptables-save"));
+        assert!(wait.unwrap().contains("cannot report (iptables-save"));
         assert!(!known.asking.is_answered);
     }
 
     #[test]
-    fn an_address_is_not_known_as_a_load_balancers_because_it_is_known() {
+    fn a_known_address_is_not_known_as_a_load_balancers() {
         let service = json!({
             "metadata": { "namespace": "shop", "name": "web-replumb-bridge", "uid": "u-2" },
             "spec": { "clusterIPs": ["172.30.255.9"], "ports": [{ "port": 80 }] },
@@ -467,12 +467,12 @@ mod tests {
             ask(&service, By::Balancer, &answers, &Confirmed::new(), expected)
         };
         let (wait, known) = said(&expected);
-        assert!(wait.unwrap().contains("is asked next"));
+        assert!(wait.unwrap().contains("will be asked"));
         assert_eq!(known.asking.needed.balanced, ports(&service));
         expected.balanced = known.asking.needed.balanced;
         assert_eq!(said(&expected).0, None);
     }
-    /// A Service of which kube-proxy knows each port on every node, once agents are asked about it.
+    /// A Service whose ports kube-proxy knows on every node, once agents are asked about them.
     fn service(name: &str, address: &str, ports: u16) -> Value {
         let ports: Vec<Value> = (1..=ports).map(|port| json!({ "port": port })).collect();
         json!({
@@ -481,7 +481,7 @@ mod tests {
         })
     }
 
-    /// In which round each of these Services, of which the later ones are balanced, is known.
+    /// The round in which each of these Services is known.
     fn rounds(services: &[(Value, By)], most: usize) -> BTreeMap<String, usize> {
         let knows = facts(Found::Present(Vec::new()));
         let (mut confirmed, mut asked) = (Confirmed::new(), None);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_with_many_ports_keeps_no_other_from_being_asked_about() {
+    fn a_service_with_many_ports_delays_no_other_service() {
         let mut services = vec![(service("flood", "172.30.0.9", 20_000), By::Address)];
         for name in ["a", "b", "c"] {
             services.push((service(name, "172.30.0.5", 2), By::Balancer));
@@ -518,12 +518,12 @@ mod tests {
         for name in ["shop/a", "shop/b", "shop/c"] {
             assert_eq!(done[name], 1, "{name}");
         }
-        // All of the room that the others leave.
+        // The rounds have all the room that the other Services do not need.
         assert_eq!(done["shop/flood"], 14);
     }
 
     #[test]
-    fn many_services_with_many_ports_take_turns_with_all_others() {
+    fn services_with_many_ports_take_turns_with_all_others() {
         let large = |number: u8| {
             (
                 service(&format!("flood-{number}"), &format!("172.30.1.{number}"), 1000),
@@ -538,14 +538,14 @@ mod tests {
         };
         let services: Vec<(Value, By)> = (1..=60).map(large).chain((1..=20).map(small)).collect();
         let done = rounds(&services, 60);
-        assert_eq!(done.len(), 80, "each ends");
+        assert_eq!(done.len(), 80, "every Service is known in the end");
         let last = (1..=20).map(|number| done[&format!("shop/web-{number}")]).max();
         assert!(last.is_some_and(|round| round <= 5), "{last:?}");
     }
 
-    /// What a node does not learn is asked again when the others had their turn.
+    /// A port that a node does not learn is asked again after the ports of other Services.
     #[test]
-    fn ports_that_a_node_does_not_learn_take_no_room_of_others() {
+    fn ports_that_a_node_does_not_learn_delay_no_other_service() {
         let stuck: Vec<Value> = (1..=20)
             .map(|number| service(&format!("stuck-{number}"), &format!("172.30.1.{number}"), 100))
             .collect();

@@ -1,5 +1,5 @@
-//! Nodes that answer, and whose kube-proxies have no rule for a port for long: the way back does not wait for them. Lost at a restart of ours:
-//! then the time counts again. Pure.
+//! Nodes that answer, and whose kube-proxy has had no rule for a port for a long time: a rollback does not wait for them. Lost at a
+//! restart of the coordinator: then the time starts again. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use service_cidr::host::{ExpectedPorts, ServicePort};
 
 use super::knowledge::{Answers, unknown};
 
-/// So many ports of a node are followed at most: rules come for all ports or for none.
+/// Most ports of a node that are tracked: kube-proxy writes its rules for all ports at once.
 const MOST: usize = 8;
 
 /// Every node that lacks a rule for a port.
@@ -18,19 +18,19 @@ pub struct Lagging(BTreeMap<String, Node>);
 #[derive(Debug, Default)]
 struct Node {
     lacks: BTreeMap<ServicePort, Lag>,
-    /// The port for which the way back goes on without the node, until the node lacks nothing.
+    /// The port for which a rollback continues without the node, until the node lacks nothing.
     given_up: Option<ServicePort>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Lag {
     since: Instant,
-    /// When the node was last seen to lack the port. Agents are not asked about it in every round.
+    /// Time at which the node was last seen to lack the port. Agents are not asked about it in every round.
     seen: Instant,
 }
 
 impl Node {
-    /// Takes in that the node lacks these ports of those that it was `asked` about.
+    /// Records that the node lacks these ports of the `asked` ones.
     fn answered(&mut self, lacks: &[ServicePort], asked: &ExpectedPorts, patience: Duration, now: Instant) {
         let is_asked = |port: &ServicePort| asked.known.contains(port) || asked.balanced.contains(port);
         self.lacks.retain(|port, lag| {
@@ -58,8 +58,8 @@ impl Node {
 }
 
 impl Lagging {
-    /// Takes in what the nodes have answered to what they were `asked`. Returns the nodes that have lacked a port for longer than `patience`, each
-    /// with the port, and stays with that until such a node lacks nothing.
+    /// Records the nodes' answers to the `asked` ports. Returns the nodes that have lacked a port for longer than `patience`, each with the
+    /// port. Such a node is returned until it lacks nothing.
     pub fn look<'pass>(
         &mut self,
         answers: &Answers<'pass>,
@@ -70,7 +70,7 @@ impl Lagging {
         self.0.retain(|node, _| answers.contains_key(node.as_str()));
         let mut given_up = Vec::new();
         for (name, answer) in answers {
-            // One that does not tell is another matter.
+            // A node that does not report is handled elsewhere.
             match unknown(answer.as_ref()) {
                 Ok([]) if !asked.is_empty() => _ = self.0.remove(*name),
                 Ok(lacks) if !lacks.is_empty() => {
@@ -86,7 +86,7 @@ impl Lagging {
         given_up
     }
 
-    /// Every node has lacked its ports for so much longer.
+    /// Lets every node have lacked its ports for this much longer.
     #[cfg(test)]
     pub(crate) fn age(&mut self, time: Duration) {
         for lag in self.0.values_mut().flat_map(|node| node.lacks.values_mut()) {
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    /// Node a lacks these ports of those that it was asked about, at this second. Returns the port for which it is given up.
+    /// Lets node a lack these of the asked ports, at this second. Returns the port for which it is given up.
     fn look(
         lagging: &mut Lagging,
         start: Instant,
@@ -147,21 +147,21 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_given_up_that_lacks_the_same_port_for_long_and_until_it_lacks_none() {
+    fn a_node_that_lacks_a_port_for_long_is_given_up_until_it_lacks_none() {
         let (mut lagging, start) = (Lagging::default(), Instant::now());
         let mut at = |second, asked: &[u16], lacks: &[u16]| look(&mut lagging, start, second, asked, lacks);
         assert_eq!(at(0, &[80, 81], &[80]), None);
         assert_eq!(at(119, &[80], &[80]), None);
         assert_eq!(at(120, &[80], &[80]), Some(80));
-        // Nothing is asked any more, or about other ports alone.
+        // The next rounds are empty, or ask about other ports only.
         assert_eq!(at(121, &[], &[]), Some(80));
         assert_eq!(at(122, &[90], &[90]), Some(80));
-        assert_eq!(at(123, &[90], &[]), None, "it has caught up");
-        assert_eq!(at(500, &[90], &[90]), None, "the time counts from here");
+        assert_eq!(at(123, &[90], &[]), None, "the node lacks nothing");
+        assert_eq!(at(500, &[90], &[90]), None, "the time starts again");
     }
 
     #[test]
-    fn a_busy_node_that_learns_one_port_after_the_other_is_waited_for() {
+    fn a_node_that_learns_each_port_in_time_is_never_given_up() {
         let (mut lagging, start) = (Lagging::default(), Instant::now());
         for round in 0..100_u16 {
             let asked = [round, round + 1];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_between_that_do_not_ask_about_the_port_change_nothing() {
+    fn rounds_about_other_ports_keep_the_time() {
         let (mut lagging, start) = (Lagging::default(), Instant::now());
         let mut at = |second, asked: &[u16], lacks: &[u16]| look(&mut lagging, start, second, asked, lacks);
         assert_eq!(at(0, &[80], &[80]), None);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_are_asked_about_no_more_make_room_for_others() {
+    fn ports_without_a_question_make_room_for_others() {
         let (mut lagging, start) = (Lagging::default(), Instant::now());
         let gone: Vec<u16> = (1..=9).collect();
         assert_eq!(look(&mut lagging, start, 0, &gone, &gone), None);
@@ -190,14 +190,14 @@ mod tests {
         assert_eq!(
             look(&mut lagging, start, 120, &[90], &[90]),
             None,
-            "there is room now"
+            "the port is tracked from now on"
         );
         assert_eq!(look(&mut lagging, start, 240, &[90], &[90]), Some(90));
     }
 
-    /// The question that the way there has left is answered once more, and never asked again.
+    /// The last question of the way forward is answered once more, and never asked again.
     #[test]
-    fn another_question_begins_its_own_time() {
+    fn the_time_starts_again_with_another_question() {
         let (mut lagging, start) = (Lagging::default(), Instant::now());
         assert_eq!(look(&mut lagging, start, 0, &[70], &[70]), None);
         assert_eq!(look(&mut lagging, start, 1, &[80], &[80]), None);

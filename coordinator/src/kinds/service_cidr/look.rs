@@ -1,4 +1,4 @@
-//! One Service and its helpers as one view, from what was read. Pure.
+//! One Service and its helpers as one view of the observed state. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,24 +16,24 @@ use super::exchange::{Seen, Subject};
 use super::index::Slice;
 use super::observed::Observed;
 
-/// What is known besides the Service and its helpers.
+/// Facts besides the Service and its helpers.
 pub struct Around<'pass> {
     /// The domain of the cluster.
     pub domain: &'pass str,
-    /// How bridges stand.
+    /// The settings of bridges.
     pub ground: &'pass Ground,
-    /// Which node does not know this helper at its own address yet.
+    /// The wait for a node that does not know this helper at its own address yet.
     pub unknown: &'pass dyn Fn(Role, &Value) -> Option<Wait>,
 }
 
-/// Looks at a Service and its helpers. `None` when the Service is gone: its helpers go with it.
+/// Observes a Service and its helpers. `None` when the Service does not exist: its helpers are deleted with it.
 pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> Option<Seen> {
     let (namespace, name) = (subject.namespace.as_str(), subject.name.as_str());
     let service = observed.service(namespace, name)?.clone();
     let is_selected = service["spec"]["selector"]
         .as_object()
         .is_some_and(|selector| !selector.is_empty());
-    // Another Service that has the name of a helper is left alone: the API server says so when the helper is to be made.
+    // Another Service with a helper's name is not touched: the creation of the helper then fails, with the API server's message.
     let found = |role: Role| {
         let found = observed.service(namespace, &helper_name(name, role))?;
         objects::is_helper_of(&service, found, role).then(|| (role, found.clone()))
@@ -47,7 +47,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
     };
     let own = objects::own(&service, &subject.addresses);
     let wanted = match own {
-        // Nobody keeps the endpoints of a name: those of the helper that has an address are what they would be.
+        // A Service of type ExternalName has no endpoints: those of the helper that has its address count.
         Own::Away(_) => of_helper(Role::Address(subject.goal.other())),
         Own::At(_) | Own::Elsewhere(_) => observed.slices(namespace, name),
     };
@@ -58,17 +58,17 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         spare: &subject.spare,
         ground: around.ground,
     };
-    // Nobody can see rules of a bridge without endpoints: it answers nobody, nor does its Service.
+    // For a bridge without endpoints no node has rules: neither the bridge nor its Service answers.
     let is_answered = serve(&wanted);
-    // A helper that follows every edit of a restless owner would never be ready, and the others would never go. The one that stays is told
-    // once it is the only one.
+    // A helper that follows every edit of a restless owner would never be ready, and the other helpers would stay. The last helper is
+    // updated once it is the only one.
     let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
     let is_followed = !subject.is_restless || is_last;
     let endpoints = |role: Role, helper: &Value| {
         let families = objects.families(role);
         let families: Vec<&str> = families.iter().map(String::as_str).collect();
         if !is_followed && (serve(&of_helper(role)) || !is_answered) {
-            // It answers by what its Service said a moment ago.
+            // The helper answers with the Service's former content.
             Endpoints::Same
         } else if is_followed && objects.refresh(role, helper).is_some() {
             Endpoints::Edited
@@ -101,7 +101,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
             return Helper::Absent;
         };
         match objects::own(helper, &subject.addresses) {
-            // The bridge answers for it until every node knows it.
+            // The bridge answers for the helper until every node knows it.
             Own::At(found) if found == side => Helper::Home(endpoints(role, helper)),
             _ if helper["spec"]["type"] == "ExternalName" => Helper::Parked(endpoints(role, helper)),
             Own::At(_) | Own::Away(_) | Own::Elsewhere(_) => Helper::Warming(known(role, helper)),
@@ -137,14 +137,14 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
     })
 }
 
-/// Who else has what this Service has to get.
+/// Other Services that have what this Service needs.
 fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own) -> Taken {
     let (namespace, name) = (&subject.namespace, &subject.name);
     let helpers = Role::ALL.map(|role| format!("{namespace}/{}", helper_name(name, role)));
     let is_ours =
         |holder: &str| holder == format!("{namespace}/{name}") || helpers.iter().any(|one| one == holder);
     let before = objects::before(service).filter(|_| matches!(own, Own::Away(_)));
-    // It has to get back those of the other family, too, which do not change.
+    // It needs its addresses of the other family, too, which do not change.
     let all = before.as_ref().map(addresses).unwrap_or_default();
     let both = [&subject.addresses.old, &subject.addresses.new];
     let unchanged: Vec<IpAddr> = all
@@ -168,8 +168,8 @@ fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own)
     Taken { addresses, node_port }
 }
 
-/// Whole slices of a Service without a selector, and those of its helpers: the copies. Where there is a selector kube-controller-manager makes
-/// them.
+/// Whole slices of a Service without a selector, and of its helpers: the copies. With a selector, kube-controller-manager writes the
+/// slices.
 fn to_copy(observed: &Observed<'_>, namespace: &str, name: &str) -> (Vec<Value>, BTreeMap<Role, Vec<Value>>) {
     let of_helper = |role: Role| observed.whole_slices(namespace, &helper_name(name, role));
     let copies = Role::ALL.into_iter().map(|role| (role, of_helper(role)));
@@ -184,7 +184,8 @@ fn not_yet(namespace: &str, name: &str, role: Role, missing: usize, other: usize
     Wait {
         reason: WaitReason::MovedPodsNotReady,
         message: format!(
-            "Service {namespace}/{} has {missing} endpoints less than {name}, and {other} that {name} has not",
+            "Service {namespace}/{}: endpoints of {name} that are missing: {missing}, endpoints that {name} does not have: \
+             {other}",
             helper_name(name, role)
         ),
         until: None,

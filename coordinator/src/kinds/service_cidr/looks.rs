@@ -1,4 +1,4 @@
-//! What outlives a pass of this kind, and is lost at a restart.
+//! State of this kind that is kept between passes, and lost at a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,50 +25,50 @@ use crate::looks::{Look, Pace, look};
 use crate::since::Since;
 use crate::write::WriteError;
 
-/// What was read last, and when.
+/// The last reads with their times, and what follows from them.
 #[derive(Default)]
 pub struct Looks {
     api_servers: Option<Look<BTreeMap<IpAddr, ApiServer>>>,
     mentions: Option<Look<Arc<[Mention]>>>,
-    /// Helpers that every node is known to know.
+    /// Helpers that all nodes are known to know.
     pub confirmed: Confirmed,
-    /// Which writes the API server would take.
+    /// Dry runs of the writes.
     pub trials: Trials,
-    /// Nodes that do not tell what their kube-proxy knows.
+    /// Nodes without a report about their kube-proxy.
     pub silent: Since<String>,
-    /// Nodes whose kube-proxies have no rule for a port.
+    /// Nodes whose kube-proxy has no rule for a port.
     pub lagging: Lagging,
-    /// Services that are on their way.
+    /// Services in their exchange.
     pub waits: Waits,
-    /// When the last Service that came late was seen on its way, by namespace.
+    /// Time at which the last late Service was seen in its exchange, by namespace.
     arrived: BTreeMap<String, Timestamp>,
-    /// What was decided of Services and stands.
+    /// Decisions about Services that still hold.
     pub decided: Decided,
-    /// The whole objects of Services that are worked on.
+    /// The whole objects of the Services in the pass.
     pub whole: Whole,
-    /// What agents look for at the moment.
+    /// The ports that agents check at the moment.
     pub expected: Expected,
 }
 
-/// How long Services have been on their way, and how often their owners edited them.
+/// Duration of each Service's exchange, and the edits of its owner.
 #[derive(Default)]
 pub struct Waits(BTreeMap<String, Way>);
 
 #[derive(Default)]
 struct Way {
-    /// When it had to wait first.
+    /// Time of its first wait.
     waits_since: Option<Timestamp>,
-    /// How often a helper got what its Service says, or copies of its endpoints, without a long pause.
+    /// How often a helper was updated after an edit of the Service or its endpoints, without a long pause.
     refreshes: usize,
-    /// When a helper got it last.
+    /// Time of the last such update.
     refreshed: Option<Timestamp>,
 }
 
-/// A Service that has waited for so long leaves its place to another.
+/// A Service that has waited for this time gives its place to another.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
-/// So does one whose helpers got so often what it says. One edit concerns five helpers at most.
+/// After this number of updates a Service counts as restless and gives its place to another. One edit causes at most five updates.
 const REFRESHES: usize = 12;
-/// For so long helpers do not follow it then: time enough for an exchange on a large cluster.
+/// Time for which helpers of a restless Service are not updated: enough for an exchange on a large cluster.
 const UNFOLLOWED: SignedDuration = SignedDuration::from_mins(5);
 
 impl Way {
@@ -82,8 +82,8 @@ impl Way {
     }
 }
 
-/// Whether a Service waits until a person changes something.
-fn is_for_a_person(reason: WaitReason) -> bool {
+/// Whether a Service waits until a user changes something.
+fn needs_a_user(reason: WaitReason) -> bool {
     matches!(
         reason,
         WaitReason::RequestRefused | WaitReason::ConfigurationFollowUp
@@ -91,7 +91,7 @@ fn is_for_a_person(reason: WaitReason) -> bool {
 }
 
 impl Waits {
-    /// Whether this Service is on its way for so long that another one may take its place. One that a person has to see to is.
+    /// Whether another Service may take the place of this one: after a long wait, or at once when a user has to act.
     pub fn is_slow<Step>(
         &mut self,
         service: &str,
@@ -102,9 +102,9 @@ impl Waits {
             Some(Decision::Wait(wait)) => {
                 let way = self.0.entry(service.to_owned()).or_default();
                 let since = *way.waits_since.get_or_insert(now);
-                way.is_restless(now) || is_for_a_person(wait.reason) || now.duration_since(since) >= PATIENCE
+                way.is_restless(now) || needs_a_user(wait.reason) || now.duration_since(since) >= PATIENCE
             }
-            // One that goes on after a long wait still has no place.
+            // A Service that continues after a long wait has no place yet.
             Some(Decision::Run(_)) => self.0.get(service).is_some_and(|way| {
                 let has_waited = |since| now.duration_since(since) >= PATIENCE;
                 way.is_restless(now) || way.waits_since.is_some_and(has_waited)
@@ -117,7 +117,7 @@ impl Waits {
         }
     }
 
-    /// Takes in that this step is made.
+    /// Records that this step runs.
     pub fn goes_on(&mut self, service: &str, step: swap::Step, now: Timestamp) {
         if matches!(step, swap::Step::Refresh(_) | swap::Step::Copy(_)) {
             let way = self.0.entry(service.to_owned()).or_default();
@@ -129,14 +129,14 @@ impl Waits {
         }
     }
 
-    /// Whether the owner edits this Service, or its endpoints, without pause: its helpers do not follow it for a while.
+    /// Whether the owner edits this Service, or its endpoints, without pause: its helpers are not updated for a while.
     pub fn is_restless(&self, service: &str, now: Timestamp) -> bool {
         self.0.get(service).is_some_and(|way| way.is_restless(now))
     }
 }
 
 impl Looks {
-    /// Lets go what is known of all but the Services of the book; of objects, of all but those that were looked at now.
+    /// Drops all state except that of the Services in the book, and all objects except those of the Services in this pass.
     pub fn keep_only<'name>(
         &mut self,
         index: &Index,
@@ -149,8 +149,9 @@ impl Looks {
             .keep_only(index, &seen.filter_map(|name| name_of(name)).collect());
     }
 
-    /// Since when every Service is where it is to be, of each namespace that `had` latecomers; `late` are those that still have. After a
-    /// restart of ours the time counts again: a pod whose own manifest says an address is evicted once more then.
+    /// For each namespace that `had` late Services: the time since which all its Services have their target addresses. `late`: namespaces
+    /// that have late Services now. The time starts again after a restart of the coordinator: a pod whose own manifest contains an
+    /// address is evicted once more then.
     pub fn arrived(
         &mut self,
         had: BTreeSet<&str>,
@@ -178,14 +179,14 @@ impl Looks {
         look(&mut self.api_servers, pace, reading).await.cloned()
     }
 
-    /// Takes these for all API servers, as if they had just been asked.
+    /// Takes these for all API servers, as if they had just answered.
     #[cfg(test)]
     pub async fn has_asked(&mut self, api_servers: BTreeMap<IpAddr, ApiServer>) {
         let reading = async { Ok::<_, WriteError>(api_servers) };
         self.api_servers = Look::of(reading).await.ok();
     }
 
-    /// Who else says addresses of these ranges.
+    /// Objects that contain addresses of these ranges.
     pub async fn mentions(
         &mut self,
         context: &Context,
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn helpers_follow_an_owner_again_after_a_pause() {
+    fn a_restless_service_is_followed_again_after_a_pause() {
         let mut waits = Waits::default();
         let start = Timestamp::UNIX_EPOCH;
         let edit = |waits: &mut Waits, seconds: i64| {
@@ -218,7 +219,7 @@ mod tests {
             waits.goes_on("a/b", step, now);
             waits.is_restless("a/b", now)
         };
-        // Two of three steps are edits; those that are far apart do not add up.
+        // Two of three steps are edits; edits that are far apart do not add up.
         assert!((0..16).all(|second| !edit(&mut waits, second)));
         assert!((16..300).all(|second| edit(&mut waits, second)));
         assert!(!waits.is_restless("a/b", start + SignedDuration::from_secs(600)));

@@ -1,5 +1,5 @@
-//! A tenant's object says an address that is left: pods of others start again, there and back, and it is named at once. Whole passes on an API
-//! server in memory.
+//! A tenant's object contains a source address: the pods of other users restart, forward and back, and the object is named at once. Whole
+//! passes on an API server in memory.
 
 use api::migration::MigrationPhase;
 use engine::decision::Direction;
@@ -11,7 +11,7 @@ use super::crowd_scenarios::{RANGES, World};
 use super::silent_scenarios::{MANY, NODES, all_answer, answered_passes, balancer, pod, web, world};
 use crate::fake_api::MIGRATION;
 
-/// Objects of namespace crowd, each with its path, that say this address.
+/// An object of this kind that contains this address, with its path.
 fn says(kind: &str, namespace: &str, address: &str) -> (String, Value) {
     let container = json!({ "name": "c", "env": [{ "name": "X", "value": address }] });
     let template = json!({ "spec": { "containers": [container] } });
@@ -46,7 +46,7 @@ fn says(kind: &str, namespace: &str, address: &str) -> (String, Value) {
     )
 }
 
-/// Every Service is where it is led to, and a pod on each node was told an address that is left.
+/// Every Service has its target address, and a pod on each node was given a source address.
 fn world_led(direction: Direction) -> World {
     let mut world = world();
     world.api.edit(
@@ -88,7 +88,7 @@ fn left(direction: Direction) -> &'static str {
     }
 }
 
-/// A pod of the object, made before every Service had its address, or after it.
+/// A pod of the object, created before every Service had its address, or afterwards.
 fn put_pod(world: &World, kind: &str, is_again: bool) {
     let (owner_kind, owner) = match kind {
         "Deployment" => ("ReplicaSet", "many-1"),
@@ -107,9 +107,9 @@ fn warns_of(world: &World, words: &str) -> bool {
     warnings.is_some_and(|warnings| warnings.first.iter().any(|line| line.contains(words)))
 }
 
-/// The user wants no load balancer to keep its address; one of a tenant that has one of the new range holds nothing of the way back.
+/// With keepLoadBalancers off, a tenant's load balancer with an address of the new range does not delay a rollback.
 #[tokio::test]
-async fn a_load_balancer_of_a_tenant_keeps_its_address_on_the_way_back() {
+async fn a_load_balancer_of_a_tenant_keeps_its_address_in_a_rollback() {
     let mut world = world_led(Direction::Back);
     let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
     world.api.edit(MIGRATION, &nothing_is_kept);
@@ -135,7 +135,7 @@ async fn a_load_balancer_of_a_tenant_keeps_its_address_on_the_way_back() {
 #[case::daemon_set("DaemonSet", true)]
 #[case::policy("NetworkPolicy", false)]
 #[tokio::test]
-async fn what_a_tenant_says_holds_up_no_pod_of_others_and_nothing_of_the_way_back(
+async fn an_address_in_a_tenants_object_delays_no_other_pod_and_no_rollback(
     #[case] kind: &str,
     #[case] has_pod: bool,
     #[values(Direction::There, Direction::Back)] direction: Direction,
@@ -149,13 +149,13 @@ async fn what_a_tenant_says_holds_up_no_pod_of_others_and_nothing_of_the_way_bac
     }
     world.pass().await;
     let named = format!("{kind} crowd/many");
-    assert!(warns_of(&world, &named), "at once: {:?}", world.status().warnings);
+    assert!(warns_of(&world, &named), "not named at once: {:?}", world.status().warnings);
     let (mut evictions, mut is_pod_named) = (0, false);
     for _ in 0..32 {
         all_answer(&world);
         world.pass().await;
         is_pod_named |= warns_of(&world, "Pod crowd/many-1");
-        // Its controller makes it again, and its manifest says the address again.
+        // Its controller creates the pod again, and its manifest still contains the address.
         if has_pod && world.api.get(MANY).is_none() {
             evictions += 1;
             put_pod(&world, kind, true);
@@ -181,7 +181,7 @@ async fn what_a_tenant_says_holds_up_no_pod_of_others_and_nothing_of_the_way_bac
     );
     assert!(status.message.contains(&named), "{}", status.message);
     if is_changed {
-        // By its owner, or by the operator.
+        // The owner or the operator deletes it.
         world.api.remove(&path);
         if has_pod {
             world.api.remove(MANY);
@@ -200,10 +200,10 @@ async fn what_a_tenant_says_holds_up_no_pod_of_others_and_nothing_of_the_way_bac
     );
 }
 
-/// What is the cluster's is changed before any pod starts again, there and back.
+/// The user changes an object of the cluster before any pod restarts, forward and back.
 #[rstest]
 #[tokio::test]
-async fn what_the_cluster_says_is_waited_for_before_a_pod_starts_again(
+async fn an_address_in_an_object_of_the_cluster_is_changed_before_pods_restart(
     #[values(Direction::There, Direction::Back)] direction: Direction,
     #[values("kube-system", "replumb-system")] namespace: &str,
 ) {

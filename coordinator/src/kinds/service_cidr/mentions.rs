@@ -1,4 +1,4 @@
-//! Places that say addresses of Services, as the API shows them: objects come in, mentions go out.
+//! Places that contain addresses of Services, as far as the API shows them: objects come in, mentions go out.
 
 use engine::owner::{KUBE_SYSTEM, Owner};
 use ipnet::IpNet;
@@ -13,29 +13,30 @@ use crate::context::Context;
 use crate::read;
 use crate::write::WriteError;
 
-/// `ConfigMap`s of `kube-system` that say addresses of Services, with what a person does about each.
+/// `ConfigMap`s of `kube-system` that contain addresses of Services, with the fix for each.
 const CONFIG_MAPS: [(&str, &str); 4] = [
     (
         "kubelet-config",
-        "`kubectl edit configmap kubelet-config -n kube-system`: clusterDNS the name servers' address of {new}; a kubelet reads it when its \
-         node joins, or by `kubeadm upgrade node`",
+        "run `kubectl edit configmap kubelet-config -n kube-system`: set clusterDNS to the name servers' address of {new}; a \
+         kubelet reads it when its node joins, or by `kubeadm upgrade node`",
     ),
     (
         "kubeadm-config",
-        "`kubectl edit configmap kubeadm-config -n kube-system`: networking.serviceSubnet {new}",
+        "run `kubectl edit configmap kubeadm-config -n kube-system`: set networking.serviceSubnet to {new}",
     ),
     (
         "node-local-dns",
-        "`kubectl edit configmap node-local-dns -n kube-system`: the address of the name servers, of {new}; then roll its DaemonSet, with the \
-         same address in its arguments",
+        "run `kubectl edit configmap node-local-dns -n kube-system`: set the name servers' address to theirs of {new}; then \
+         restart its DaemonSet, with the same address in its arguments",
     ),
     (
         "coredns",
-        "`kubectl edit configmap coredns -n kube-system`: it leads questions to an address of a Service; the new one is of {new}",
+        "run `kubectl edit configmap coredns -n kube-system`: replace the Service address that it forwards to by the one of \
+         {new}",
     ),
 ];
 
-/// Reads every place that is known to say addresses of these ranges.
+/// Reads every known place that contains addresses of these ranges.
 pub async fn read(context: &Context, ranges: &[IpNet]) -> Result<Vec<Mention>, WriteError> {
     let named = CONFIG_MAPS
         .iter()
@@ -87,19 +88,19 @@ fn config_map(map: &ConfigMap, ranges: &[IpNet]) -> Option<Mention> {
 
 /// `own` is the namespace of replumb.
 fn network_policy(policy: &NetworkPolicy, own: &str, ranges: &[IpNet]) -> Option<Mention> {
-    // All of it that may hold a range: `ipBlock` in either direction.
+    // The whole spec may contain a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
     let namespace = policy.namespace().unwrap_or_default();
     mention(
         format!("NetworkPolicy {namespace}/{}", policy.name_any()),
         Owner::of(Some(&namespace), &[own]),
         [text.as_str()].into_iter(),
-        "write the address or range of {new} in its place",
+        "replace it by the address or range of {new}",
         ranges,
     )
 }
 
-/// A pod template that says addresses itself: in variables, arguments, or as name servers.
+/// A pod template that contains addresses: in variables, arguments, or as name servers.
 fn workload(
     kind: &str,
     object: &impl ResourceExt,
@@ -128,7 +129,7 @@ fn workload(
         format!("{kind} {namespace}/{}: its pod template", object.name_any()),
         Owner::of(Some(&namespace), &[own]),
         texts.into_iter(),
-        "write the name of the Service in its place, or the address of {new}; its pods start again with it",
+        "replace it by the name of the Service, or by the address of {new}; its pods restart then",
         ranges,
     )
 }
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_template_is_read_where_it_may_say_addresses() {
+    fn addresses_in_a_pod_template_are_found() {
         let spec: PodSpec = serde_json::from_value(json!({
             "containers": [{
                 "name": "web", "args": ["--resolver=10.96.0.10:53"],
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_that_nobody_knows_says_nothing() {
+    fn an_unknown_config_map_is_no_mention() {
         let map = |name: &str| -> ConfigMap {
             serde_json::from_value(
                 json!({ "metadata": { "name": name }, "data": { "kubelet": "clusterDNS:\n- 10.96.0.10\n" } }),
@@ -195,7 +196,7 @@ mod tests {
         assert_eq!(config_map(&map("shop"), &ranges()), None);
     }
 
-    /// The store keeps no template of this size: what a `DaemonSet` says is read where it is.
+    /// The store keeps no template of this size: a `DaemonSet` is read from the API server.
     #[tokio::test]
     async fn a_large_daemon_set_is_read_whole() {
         let api = FakeApi::default();

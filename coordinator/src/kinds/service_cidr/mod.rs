@@ -1,6 +1,6 @@
-//! Another range for the Services: what reads and writes the cluster. What is done, and when, `service_cidr` decides.
+//! Another range for the Services: reads and writes of the cluster. The crate `service_cidr` decides the steps and their order.
 //!
-//! `read` and `view` read, the kind decides, `apply` makes one step. There and back are the same way between two ranges.
+//! `read` and `view` read, the kind decides, and `apply` runs one step. Forward and back are the same procedure between two ranges.
 
 mod adopt;
 mod api_servers;
@@ -67,12 +67,12 @@ use crate::write::WriteError;
 
 pub use looks::Looks;
 
-/// How long both addresses answer at the end, when nobody says.
+/// Default time for which both addresses answer at the end.
 const SOAK_SECONDS: u32 = 24 * 60 * 60;
-/// How many Services exchange their addresses at the same time, when nobody says.
+/// Default number of Services that exchange their addresses at the same time.
 const SERVICES_AT_ONCE: u32 = 10;
 
-/// How long both addresses answer once nobody is seen to use the old one.
+/// Time for which both addresses answer after the last use of an old address.
 fn soak_seconds(kind: &ServiceCidr) -> u32 {
     kind.soak_seconds.unwrap_or(SOAK_SECONDS)
 }
@@ -121,7 +121,7 @@ impl Kind for ServiceCidr {
         let untried = facts.untried_before;
         (untried > 0).then(|| {
             let services = number(untried, "Service", "Services");
-            format!("asking the API server whether it would take each write: {services} to go")
+            format!("trying each write on the API server by a dry run: {services} to go")
         })
     }
 
@@ -155,7 +155,7 @@ impl Kind for ServiceCidr {
             since: None,
             holder: &|address| holders.get(address).copied(),
         };
-        // A range that has no room was refused by a check.
+        // A check has refused a range without room.
         let booked = subjects::book(&Book::new(), &services, &ground);
         let wishes = Wishes {
             book: &booked.book,
@@ -167,7 +167,7 @@ impl Kind for ServiceCidr {
         document(settings, facts, &wishes)
     }
 
-    /// What agents look for was asked when their objects were made: the checks need the answer.
+    /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.
     fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
@@ -192,22 +192,22 @@ impl Kind for ServiceCidr {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
-        // By an edit of the status by hand, or an update of replumb that reads another version's.
-        let gone = |status: &mut MigrationStatus, what: &str| {
+        // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
+        let missing = |status: &mut MigrationStatus, what: &str| {
             "SettingsGone".clone_into(&mut status.blocked);
             status.message = format!(
-                "{what}, which was saved before the first change, is gone: nobody knows what this migration works with, and nothing is \
-                 done. Go back to the version of replumb that began it, or write it again from a backup of the Migration"
+                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
+                 that started the migration, or restore {what} from a backup of the Migration"
             );
         };
         let Some(known) = status.service_cidr.clone() else {
-            gone(status, "status.serviceCidr");
+            missing(status, "status.serviceCidr");
             return Ok(Vec::new());
         };
         let ill = match ill::understand(&status.before) {
             Ok(ill) => ill,
             Err(what) => {
-                gone(status, &what);
+                missing(status, &what);
                 return Ok(Vec::new());
             }
         };
@@ -219,7 +219,7 @@ impl Kind for ServiceCidr {
     }
 }
 
-/// Addresses that a Service has.
+/// Addresses of a Service.
 fn addresses_of(service: &serde_json::Value) -> Vec<IpAddr> {
     service_cidr::class::addresses(&service["spec"])
 }

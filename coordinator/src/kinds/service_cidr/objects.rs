@@ -17,14 +17,14 @@ use service_cidr::ranges::ServiceCidr;
 use crate::answers;
 use crate::write::{WriteError, parameters, patch_fields, patch_status_fields, post_parameters};
 
-/// The group of ranges and their addresses.
+/// The API group of `ServiceCIDR`s and `IPAddress`es.
 const GROUP: &str = "networking.k8s.io";
-/// Ranges, as the API calls them.
+/// The resource name of `ServiceCIDR`s.
 const RANGES: &str = "servicecidrs";
-/// Its versions that have them as they are here, the newest first.
+/// Versions of the group with `ServiceCIDR`s in this form, the newest first.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// Every field is kept: what this version of ours does not know of would be lost in its own types.
+/// A dynamic type keeps every field: types of this version would lose unknown fields.
 fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
@@ -69,7 +69,7 @@ pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
     list.map_err(|source| WriteError::of("listing", "Services", source))
 }
 
-/// A Service by its name; `None` where there is none.
+/// A Service by its name; `None` when it does not exist.
 pub async fn get_service(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, WriteError> {
     get(
         services(client, namespace),
@@ -79,7 +79,7 @@ pub async fn get_service(client: &Client, namespace: &str, name: &str) -> Result
     .await
 }
 
-/// An `EndpointSlice` by its name; `None` where there is none.
+/// An `EndpointSlice` by its name; `None` when it does not exist.
 pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<Option<Value>, WriteError> {
     get(
         slices(client, namespace),
@@ -95,7 +95,7 @@ async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<V
     Ok(found.as_ref().map(stored))
 }
 
-/// The newest version of the API that has ranges of Services as objects; `None` where none does.
+/// The newest version of the API that has `ServiceCIDR`s; `None` when none is served.
 pub async fn api_version(client: &Client) -> Result<Option<String>, WriteError> {
     for version in VERSIONS {
         let name = format!("{GROUP}/{version}");
@@ -104,7 +104,7 @@ pub async fn api_version(client: &Client) -> Result<Option<String>, WriteError> 
                 return Ok(Some(version.to_owned()));
             }
             Ok(_) => {}
-            // A group that nobody serves is answered with a plain text, without the reason NotFound.
+            // For an unknown group the API server answers in plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(source) => return Err(WriteError::of("listing", name, source)),
         }
@@ -112,7 +112,7 @@ pub async fn api_version(client: &Client) -> Result<Option<String>, WriteError> 
     Ok(None)
 }
 
-/// Every `ServiceCIDR`. One that is not understood is told of by name.
+/// Every `ServiceCIDR`, or the first malformed one.
 pub async fn all_ranges(
     client: &Client,
     version: &str,
@@ -142,7 +142,7 @@ fn range(object: &Value) -> Result<ServiceCidr, Malformed> {
     })
 }
 
-/// Makes a `ServiceCIDR`; one that is there already is looked at again.
+/// Creates a `ServiceCIDR`; an existing one is read again by the next pass.
 pub async fn create_range(
     client: &Client,
     version: &str,
@@ -165,7 +165,7 @@ pub async fn create_range(
     }
 }
 
-/// Deletes a `ServiceCIDR`: it goes once no address needs it. One that is gone is deleted.
+/// Deletes a `ServiceCIDR`: it disappears once no address needs it. A missing one counts as deleted.
 pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
     match answers::delete(&api, name, &DeleteParams::default()).await {
@@ -189,21 +189,21 @@ pub async fn create_service(client: &Client, namespace: &str, object: &Value) ->
     Ok(stored(&made))
 }
 
-/// Asks whether a Service could be created; nothing is.
+/// Tries by a dry run whether a Service can be created.
 pub async fn try_create_service(client: &Client, object: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(object);
     let what = format!("Service {namespace}/{name}");
-    let object = parsed(object, "asking to create", &what)?;
+    let object = parsed(object, "creating (dry run)", &what)?;
     let parameters = PostParams {
         dry_run: true,
         ..post_parameters()
     };
     let made = services(client, namespace).create(&parameters, &object).await;
-    made.map_err(|source| WriteError::of("asking to create", what, source))?;
+    made.map_err(|source| WriteError::of("creating (dry run)", what, source))?;
     Ok(())
 }
 
-/// Asks whether a Service could be patched; nothing is.
+/// Tries by a dry run whether a Service can be patched.
 pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(read);
     let parameters = PatchParams {
@@ -213,11 +213,11 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
     let api = services(client, namespace);
     let patched = answers::patch(&api, name, &parameters, &Patch::Merge(change)).await;
     patched
-        .map_err(|source| WriteError::of("asking to patch", format!("Service {namespace}/{name}"), source))?;
+        .map_err(|source| WriteError::of("patching (dry run)", format!("Service {namespace}/{name}"), source))?;
     Ok(())
 }
 
-/// Patches a Service, if the fields that the patch is decided by are as they were in `read`; returns it as it is stored then.
+/// Patches a Service, if the fields on which the patch depends are as in `read`; returns it as it is stored then.
 pub async fn patch_service(client: &Client, read: &Value, patch: &FieldPatch) -> Result<Value, WriteError> {
     let (namespace, name) = place(read);
     let object = format!("Service {namespace}/{name}");
@@ -225,7 +225,7 @@ pub async fn patch_service(client: &Client, read: &Value, patch: &FieldPatch) ->
     Ok(stored(&patched))
 }
 
-/// Merge-patches the status of a Service whose spec leads where it did when it was read; returns it as it is stored then.
+/// Merge-patches the status of a Service, if the basis of its spec is as it was read; returns it as it is stored then.
 pub async fn patch_service_status(
     client: &Client,
     read: &Value,
@@ -245,10 +245,10 @@ fn place(object: &Value) -> (&str, &str) {
     (text("namespace"), text("name"))
 }
 
-/// So often a Service is deleted again that was edited between look and deletion.
+/// Number of attempts to delete a Service that is edited between its read and its deletion.
 const DELETIONS: usize = 5;
 
-/// Deletes this very Service, if it is where it was when it was read; one that is gone is deleted.
+/// Deletes this very Service, if its basis is as it was read; a missing one counts as deleted.
 pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(read);
     let api = services(client, namespace);
@@ -283,7 +283,7 @@ pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteEr
     })
 }
 
-/// Writes a slice of ours: makes it, or replaces what it says.
+/// Writes a slice of replumb: creates it, or replaces it.
 pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteError> {
     let (namespace, name) = place(object);
     let what = format!("EndpointSlice {namespace}/{name}");
@@ -307,7 +307,7 @@ pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteErr
     Ok(())
 }
 
-/// Deletes a slice of ours; one that is gone is deleted.
+/// Deletes a slice of replumb; a missing one counts as deleted.
 pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
     match answers::delete(&api, name, &DeleteParams::default()).await {

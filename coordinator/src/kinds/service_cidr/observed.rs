@@ -1,4 +1,4 @@
-//! What was read of Services: the whole objects of those that are worked on, and of all others who has which address and which port.
+//! The observed Services: whole objects of those in the pass, and the addresses and node ports of all.
 
 use std::net::IpAddr;
 
@@ -8,17 +8,17 @@ use service_cidr::entry::NodePort;
 use super::index::{Index, Name, Slice};
 use super::whole::Whole;
 
-/// What was read.
+/// The observed Services.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'pass> {
     /// All Services.
     pub index: &'pass Index,
-    /// Those that are worked on.
+    /// The Services in the pass.
     pub whole: &'pass Whole,
 }
 
 impl Observed<'_> {
-    /// A Service, if there is one.
+    /// A Service, if it exists.
     pub fn service(&self, namespace: &str, name: &str) -> Option<&Value> {
         self.whole.service(&named(namespace, name))
     }
@@ -35,12 +35,12 @@ impl Observed<'_> {
         self.whole.slices(self.index, &named(namespace, service))
     }
 
-    /// The Service that has this address: `namespace/name`; `None` where no Service has it.
+    /// The Service that has this address: `namespace/name`; `None` when no Service has it.
     pub fn holder(&self, address: &IpAddr) -> Option<String> {
         self.index.holder(address).map(service_cidr::entry::Entry::key)
     }
 
-    /// The Service that has this node port: `namespace/name`; `None` where no Service has it.
+    /// The Service that has this node port: `namespace/name`; `None` when no Service has it.
     pub fn has_node_port(&self, port: &NodePort) -> Option<String> {
         self.index
             .has_node_port(port)

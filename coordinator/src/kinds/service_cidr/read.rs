@@ -1,4 +1,4 @@
-//! Reading what the checks and the plan depend on. Changes nothing.
+//! Reads the facts that the checks and the plan need. Changes nothing.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::memory::Memory;
 use crate::write::WriteError;
 use crate::{calico, facts, read, workloads};
 
-/// For how long one look asks which writes the API server would take: ten thousand Services are thirty thousand requests.
+/// Time for dry runs in one pass: ten thousand Services are thirty thousand requests.
 const TRYING: Duration = Duration::from_secs(5);
 
-/// The ranges of the default `ServiceCIDR`; none where there is no such object, or it is not understood.
+/// The ranges of the default `ServiceCIDR`; none when it does not exist or is malformed.
 pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError> {
     let Some(version) = api_version(&context.client).await? else {
         return Ok(Vec::new());
@@ -40,7 +40,7 @@ pub async fn default_ranges(context: &Context) -> Result<Vec<IpNet>, WriteError>
     Ok(default.map(|range| range.ranges).unwrap_or_default())
 }
 
-/// Everything that the checks and the plan of this Migration need.
+/// The facts that the checks and the plan of this Migration need.
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
@@ -77,7 +77,7 @@ pub async fn cluster(
             let trials = &mut memory.service_cidr.trials;
             trials.ask(context, migration, domain, &moving, TRYING).await?
         }
-        // Without it a check refuses.
+        // Without a domain a check fails.
         None => Tried::default(),
     };
     let reports = read::reports(context, cache, node_migrations);
@@ -139,7 +139,7 @@ async fn ranges(
     })
 }
 
-/// Services that would exchange an address, as things are.
+/// Services that would exchange an address at present.
 fn moving<'services>(
     services: &'services [Value],
     ranges: &[ServiceCidr],
@@ -154,7 +154,7 @@ fn moving<'services>(
         .collect()
 }
 
-/// Ranges that pods have their addresses of: of every Node, and of every pool of Calico's.
+/// Ranges of pods' addresses: of every Node, and of every IPPool of Calico.
 async fn pod_ranges(
     context: &Context,
     nodes: &[engine::cluster::Node],
@@ -171,7 +171,7 @@ async fn pod_ranges(
     Ok(of_pools.chain(of_nodes).collect())
 }
 
-/// Host, or address, by which we reach the API server.
+/// Host, or address, by which the coordinator reaches the API server.
 pub fn own_path(context: &Context) -> String {
     let host = context.config.cluster_url.host().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,4 +1,4 @@
-//! The Services of one pass: those whose turn it is are looked at, the others are known by what the watches tell.
+//! The Services of one pass: those in turn are observed, the others are known from the watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,30 +32,30 @@ use crate::memory::Memory;
 use crate::obstacles::refusal;
 use crate::write::WriteError;
 
-/// So many Services are looked at in one pass at most.
+/// Most Services that are observed in one pass.
 const MOST_LOOKS: usize = 512;
-/// So many bytes of slices of one Service are copied at most: some 3 000 endpoints. Their owner decides how many there are.
+/// Most bytes of slices of one Service that are copied: some 3 000 endpoints. The owner decides how many there are.
 const MOST_COPIED: usize = 1 << 20;
-/// A Service is large that has so many bytes, with its helpers.
+/// Bytes from which a Service with its helpers is large.
 const LARGE: usize = 32 << 10;
-/// So many bytes of large Services are read in one pass. The largest that the API takes, with five helpers, has some 10 MiB.
+/// Bytes of large Services that are read in one pass. The largest that the API accepts, with five helpers, has some 10 MiB.
 const MOST_READ: usize = 16 << 20;
-/// With so many Services of one namespace that came after the start, a person is told why the migration takes longer.
+/// Number of late Services in one namespace from which a warning says why the migration takes longer.
 const CROWD: usize = 100;
 
-/// The Services that change, as this pass sees them.
+/// The Services that change, in this pass.
 #[derive(Default)]
 pub(super) struct Services {
-    /// Each of them, in the order in which they go.
+    /// Each of them, in the order of the exchange.
     pub(super) views: Vec<ServiceView>,
-    /// Those that were looked at.
+    /// The observed ones.
     pub(super) seen: BTreeMap<String, (Subject, Seen)>,
-    /// What agents have to look for.
+    /// The question to agents.
     pub(super) asking: Asking,
 }
 
 impl Services {
-    /// How many have the address that they are to have.
+    /// Number of Services that have their target address.
     pub(super) fn arrived(&self) -> usize {
         self.views.iter().filter(|view| view.is_there).count()
     }
@@ -69,19 +69,19 @@ struct Listed<'pass> {
     goal: Side,
     left_is_used: bool,
     left_is_given: bool,
-    /// Whether it came after the exchange had begun.
+    /// Whether it was created after the exchange had started.
     is_late: bool,
-    /// A hash of all that the decision about it depends on.
+    /// A hash of the inputs of its decision.
     fingerprint: u64,
-    /// Bytes of it and its helpers.
+    /// Bytes of the Service and its helpers.
     size: usize,
     decision: Option<Decision<swap::Step>>,
-    /// Whether it is gone.
+    /// Whether it was deleted.
     is_gone: bool,
 }
 
 impl Listed<'_> {
-    /// Addresses that a range has to be made for before this one goes on.
+    /// Addresses that need a range before the Service can continue.
     fn uncovered(&self) -> Vec<IpAddr> {
         match &self.decision {
             Some(decision) if self.is_late && swap::waits_for_left(decision) => {
@@ -93,7 +93,7 @@ impl Listed<'_> {
 }
 
 impl Pass<'_> {
-    /// Looks at the Services whose turn it is. `left_is_used` says whether a client may use addresses that are left.
+    /// Observes the Services in turn. `left_is_used`: whether a client may use source addresses.
     pub(super) async fn services(
         &self,
         memory: &mut Memory,
@@ -188,7 +188,7 @@ impl Pass<'_> {
         Ok(Services { views, seen, asking })
     }
 
-    /// Every Service of the book that is there, with what was decided of it and stands.
+    /// Every existing Service of the book, with its decision if that still holds.
     fn listed(
         &self,
         looks: &Looks,
@@ -212,14 +212,14 @@ impl Pass<'_> {
             let is_late = !is_held_back && is_late(entry, known);
             let left = addresses.of(goal.other());
             let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
-            // One that is wanted back has been at the other address, and may go there again. Nobody uses an address that it never had.
+            // A Service that is rolled back has had the other address, and may get it again. No client uses an address that it never had.
             let is_known = goal == Side::New || !self.untouched.contains(key);
             let left_is_used = (left_is_used || is_held_back) && is_known;
             let mut versions = DefaultHasher::new();
             (surroundings, left_is_used, left_is_given, goal).hash(&mut versions);
             (&addresses.old, &addresses.new).hash(&mut versions);
-            // Pods that start again change endpoints all the time. Once it has its address, those that kube-controller-manager keeps
-            // decide nothing more.
+            // Restarting pods change endpoints all the time. Once the Service has its address, the endpoints of kube-controller-manager
+            // do not matter for the decision.
             let is_there = !is_held_back && entry.is_at(addresses.of(goal));
             let depends_on_endpoints = !(is_there && entry.is_selected);
             let mut of = |entry: &Entry| {
@@ -240,7 +240,7 @@ impl Pass<'_> {
             let refused = self.context.obstacles.holds(&format!("Service {key}"), self.now);
             let is_elsewhere = is_elsewhere(entry, addresses.of(goal), changed.of(goal.other()));
             let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
-            // Nothing of ours is left of it, and nothing is missed.
+            // No helper or mark remains, and nothing is missing.
             let is_done = is_arrived && !is_begun;
             let too_large = || self.too_large(entry, &name).filter(|_| !is_done);
             let (decision, stands) = if let Some(wait) = refused.map(refusal).or_else(too_large) {
@@ -279,7 +279,7 @@ impl Pass<'_> {
         .collect()
     }
 
-    /// Why the endpoints of this Service cannot be copied for helpers, if they cannot: its owner writes them, as many as the owner likes.
+    /// The wait for a Service whose endpoints cannot be copied for helpers: its owner writes them, in any number.
     fn too_large(&self, entry: &Entry, name: &Name) -> Option<Wait> {
         if entry.is_selected {
             return None;
@@ -292,8 +292,8 @@ impl Pass<'_> {
         (size > MOST_COPIED).then(|| Wait {
             reason: WaitReason::ConfigurationFollowUp,
             message: format!(
-                "Service {}: found {} KiB of EndpointSlices and no selector, needed at most {} KiB, since they are copied for the helpers of an \
-                 exchange. Fix: give the Service a selector, or delete EndpointSlices of it",
+                "Service {}: found {} KiB of EndpointSlices and no selector, needed at most {} KiB, because they are copied for \
+                 the helpers. Fix: add a selector to the Service, or delete some of its EndpointSlices",
                 entry.key(),
                 size / 1024,
                 MOST_COPIED / 1024
@@ -302,7 +302,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Namespaces with a Service that came when the exchange had begun, and has not the address yet that it is to have.
+    /// Namespaces with a late Service that does not have its target address yet.
     pub(super) fn namespaces_of_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let changed = known.settings.changed();
         let leaves = changed.of(self.goal.other());
@@ -313,13 +313,13 @@ impl Pass<'_> {
         late.map(|(entry, _)| entry.namespace.as_str()).collect()
     }
 
-    /// Namespaces that have, or had, Services which were created after the exchange had begun.
+    /// Namespaces with Services that were created after the exchange had started.
     pub(super) fn namespaces_with_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let late = self.latecomers(known);
         late.map(|(entry, _)| entry.namespace.as_str()).collect()
     }
 
-    /// Services that were created after the exchange had begun, each with the addresses that it is to have.
+    /// Services that were created after the exchange had started, each with its target addresses.
     fn latecomers(&self, known: &ServiceCidrStatus) -> impl Iterator<Item = (&Entry, &[IpAddr])> {
         let book = self.booked.book.iter();
         let there = book.filter_map(|(key, addresses)| {
@@ -329,7 +329,7 @@ impl Pass<'_> {
         there.filter(|(entry, _)| is_late(entry, known))
     }
 
-    /// What a person is told of Services that cost the migration time, or that their owners have changed: what it is about, and a line.
+    /// Warnings about Services that take long, or that their owners have changed: the object, and the text.
     fn told(&self, known: &ServiceCidrStatus, views: &[ServiceView], waits: &Waits) -> Vec<(String, String)> {
         let started = self
             .migration
@@ -357,20 +357,21 @@ impl Pass<'_> {
                 told.push((
                     about(),
                     format!(
-                        "Service {}: its owner changed it after the migration had begun, and it has no address to exchange; it is left as it is",
+                        "Service {}: its owner changed it after the start, and it has no address to exchange: replumb does not \
+                         touch it",
                         view.name
                     ),
                 ));
             } else if view.is_slow {
                 let why = match &view.decision {
-                    _ if waits.is_restless(&view.name, self.now) => "its owner edits it again and again",
+                    _ if waits.is_restless(&view.name, self.now) => "its owner edits it all the time",
                     Some(Decision::Wait(wait)) => wait.message.as_str(),
                     Some(Decision::Run(_) | Decision::Settled | Decision::Halt(_)) | None => continue,
                 };
                 told.push((
                     about(),
                     format!(
-                        "Service {}: its exchange takes long, and keeps no other waiting: {why}",
+                        "Service {}: its exchange takes long, and other Services continue: {why}",
                         view.name
                     ),
                 ));
@@ -381,8 +382,8 @@ impl Pass<'_> {
             (
                 format!("namespace {namespace}"),
                 format!(
-                    "namespace {namespace}: {count} Services that came after the migration had begun have an address to exchange; the Services \
-                     of other namespaces do not wait for them"
+                    "namespace {namespace}: {count} Services created after the start have an address to exchange; Services of \
+                     other namespaces do not wait for them"
                 ),
             )
         }));
@@ -390,7 +391,7 @@ impl Pass<'_> {
     }
 }
 
-/// The Services that are there, as they are decided about together.
+/// The existing Services, for their common decision.
 fn views(line: Vec<Place>, listed: Vec<Listed<'_>>, waits: &mut Waits, now: Timestamp) -> Vec<ServiceView> {
     let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
     there
@@ -409,8 +410,8 @@ fn views(line: Vec<Place>, listed: Vec<Listed<'_>>, waits: &mut Waits, now: Time
         .collect()
 }
 
-/// Indexes of the large Services that are not read in this pass; `sizes` are names and bytes. Large ones take turns, in another order at each
-/// `moment`: tenants decide how large Services are, and how many.
+/// Indexes of the large Services that are not read in this pass; `sizes`: names and bytes. Large ones take turns, in another order at each
+/// `moment`: tenants decide the size and the number of their Services.
 fn out_of_turn<'name>(sizes: impl Iterator<Item = (&'name str, usize)>, moment: i64) -> BTreeSet<usize> {
     let mut large: Vec<(u64, usize, usize)> = sizes
         .enumerate()
@@ -436,11 +437,11 @@ fn hash(what: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Addresses for helpers that are to have any: no two get the same in one pass.
+/// Addresses for helpers that need one: each is used once in a pass.
 #[derive(Default)]
 struct Spares(Option<std::vec::IntoIter<Vec<IpAddr>>>);
 
-/// As many as a pass may need.
+/// Number of addresses that a pass may need.
 const MOST_SPARES: usize = MOST_LOOKS * (1 + Part::ALL.len());
 
 impl Spares {
@@ -464,13 +465,13 @@ impl Spares {
     }
 }
 
-/// Whether the owner of a Service has made something else of it: it has nothing to exchange then. `goal` has the addresses that it is to
-/// have, and `leaves` the ranges that Services leave.
+/// Whether the owner of a Service has changed it so that it has nothing to exchange. `goal`: its target addresses, `leaves`: the source
+/// ranges.
 fn is_elsewhere(entry: &Entry, goal: &[IpAddr], leaves: &[IpNet]) -> bool {
     !entry.is_away() && !entry.is_at(goal) && !matches!(entry.class(leaves), Class::Moves(_))
 }
 
-/// Whether a Service came when the exchange had begun.
+/// Whether a Service was created after the exchange had started.
 pub(super) fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
     let began = known.exchange_began;
     entry
@@ -483,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_services_take_turns_and_small_ones_always_go() {
+    fn large_services_take_turns_and_small_ones_are_always_read() {
         let names: Vec<String> = (0..1000).map(|number| format!("tenant/large-{number}")).collect();
         let sizes = || {
             let large = names.iter().map(|name| (name.as_str(), 200 << 10));
@@ -499,7 +500,7 @@ mod tests {
             media_read += usize::from(now.contains(&media));
             read.extend(now);
         }
-        assert_eq!(read.len(), 1002, "each had its turn");
+        assert_eq!(read.len(), 1002, "every Service is read in its turn");
         assert!(media_read > 10, "{media_read}");
         assert!(out_of_turn([("one", MOST_READ)].into_iter(), 0).is_empty());
     }

@@ -1,5 +1,5 @@
-//! Pods that were told an address that is left start again on the nodes that have answered, whatever another node's agent does: whole passes on
-//! an API server in memory.
+//! Pods that were given a source address restart on the nodes that have answered, whatever another node's agent does: whole passes on an
+//! API server in memory.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn pod(namespace: &str, name: &str, node: &str, kind: &str, owner: &s
     })
 }
 
-/// Every Service has its new address, the old range is closed, and a pod on each node was told an address that is left.
+/// Every Service has its new address, the old range is closed, and a pod on each node was given a source address.
 pub(super) fn world() -> World {
     let mut world = World::new();
     world.api_server_serves("172.16.0.0/12");
@@ -58,7 +58,7 @@ pub(super) fn world() -> World {
     world
 }
 
-/// A pod beside a Service that came late.
+/// A pod in the namespace of a late Service.
 pub(super) const MANY: &str = "/api/v1/namespaces/crowd/pods/many-1";
 
 pub(super) fn web(node: &str) -> String {
@@ -69,7 +69,7 @@ fn is_back(world: &World) -> bool {
     world.api.get(MIGRATION).unwrap()["spec"]["desired"] == "Rollback"
 }
 
-/// The agent of a node answers what it is asked.
+/// Lets the agent of a node answer its question.
 pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
     let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
     let object = world.api.get(&path).unwrap();
@@ -90,7 +90,7 @@ pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
         connections: Found::Present(Listed::default()),
         ..HostFacts::default()
     };
-    // An edit merges, and an answer takes the place of the last one.
+    // An edit merges, and an answer replaces the last one.
     let nothing = json!({ "status": { "serviceCidr": null } });
     world.api.edit(&path, &nothing);
     let status =
@@ -98,7 +98,7 @@ pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
     world.api.edit(&path, &status);
 }
 
-/// The word of an agent that looks into its pods: those of this node that are there were told an address that is left.
+/// The report of an agent that reads its pods: the existing pods of this node were given a source address.
 pub(super) fn told(world: &World, node: &str) -> Found<Carriers> {
     let pods = [web(node), MANY.to_owned()].into_iter();
     let pods = pods.filter_map(|path| world.api.get(&path));
@@ -118,7 +118,7 @@ pub(super) fn told(world: &World, node: &str) -> Found<Carriers> {
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
+async fn pods_of_other_nodes_restart_without_a_silent_node() {
     let malformed = Found::Malformed("list /proc: Permission denied".to_owned());
     for of_b in [None, Some(malformed)] {
         let mut world = world();
@@ -131,9 +131,9 @@ async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
         }
         let message = world.status().message;
         assert_eq!(world.api.get(&web("a")), None, "{message}");
-        assert!(world.api.get(&web("b")).is_some(), "no word of it: {message}");
+        assert!(world.api.get(&web("b")).is_some(), "its agent has not reported: {message}");
         assert!(message.contains("node b"), "{message}");
-        // The addresses stay for as long as it is not known.
+        // The addresses stay while this is unknown.
         assert_eq!(
             world.status().service_cidr.unwrap().stage.unwrap().name,
             Stage::Restart
@@ -155,9 +155,9 @@ async fn a_node_that_does_not_answer_keeps_the_pods_of_no_other_node() {
     }
 }
 
-/// Pods start again on all nodes, and their end waits for the agent that cannot tell what its kubelet tells pods.
+/// Pods restart on all nodes, and the end waits for the agent that cannot report its kubelet's name servers.
 #[tokio::test]
-async fn a_kubelet_that_is_not_understood_keeps_no_pod_from_starting_again() {
+async fn pods_restart_with_an_unknown_kubelet_configuration() {
     let mut world = world();
     for _ in 0..8 {
         world.pass().await;
@@ -176,7 +176,7 @@ async fn a_kubelet_that_is_not_understood_keeps_no_pod_from_starting_again() {
         assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
     }
     assert_eq!(status.blocked, "AgentSilent", "{}", status.message);
-    let words = "node b: clusterDNS of its kubelet is not known: configz: forbidden";
+    let words = "node b: clusterDNS of its kubelet is unknown: configz: forbidden";
     assert!(status.message.contains(words), "{}", status.message);
     for _ in 0..3 {
         answered_passes(&mut world).await;
@@ -189,18 +189,18 @@ async fn a_kubelet_that_is_not_understood_keeps_no_pod_from_starting_again() {
     );
 }
 
-/// A pod is told every Service of its namespace. The latecomer's helper gets its old address of a range for it alone, or has not asked for it
-/// yet.
+/// A pod gets the addresses of all Services in its namespace. The helper of the late Service gets its old address from a range for it
+/// alone, or has not requested it yet.
 #[rstest]
 #[case::without_a_cover(false)]
 #[case::with_a_cover(true)]
 #[tokio::test]
-async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_others_before(
+async fn pods_in_the_namespace_of_a_late_service_restart_after_its_exchange(
     #[case] has_cover: bool,
     #[values("2026-01-01T00:00:00Z", "2026-03-01T13:00:00Z")] made_at: &str,
 ) {
     let mut world = world();
-    has_begun(&world);
+    has_started(&world);
     for (name, range, is_ready) in [
         ("kubernetes", "10.96.0.0/12", false),
         ("replumb-new", "172.16.0.0/12", true),
@@ -234,7 +234,7 @@ async fn pods_beside_a_latecomer_start_again_once_it_has_its_address_and_all_oth
     );
     assert_eq!(status.service_cidr.unwrap().stage.unwrap().name, Stage::Restart);
     world.api.refuse(None);
-    // The API servers make the default range again, of their flag.
+    // The API servers create the default range again, from their flag.
     world.range("kubernetes", "172.16.0.0/12", true);
     for _ in 0..8 {
         world.context.obstacles.forget();
@@ -255,8 +255,8 @@ pub(super) fn balancer(world: &mut World, name: &str, address: &str) {
         .edit(&path, &json!({ "spec": { "type": "LoadBalancer" } }));
 }
 
-/// The exchange began before every Service that a scenario makes.
-fn has_begun(world: &World) {
+/// Sets the start of the exchange before the creation of all Services of a scenario.
+fn has_started(world: &World) {
     let mut status = world.status();
     let known = status.service_cidr.as_mut().unwrap();
     known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
@@ -264,8 +264,8 @@ fn has_begun(world: &World) {
     world.api.edit(MIGRATION, &status);
 }
 
-/// The exchange began after every Service that a scenario makes.
-fn begins_after_all(world: &World) {
+/// Sets the start of the exchange after the creation of all Services of a scenario.
+fn starts_after_all(world: &World) {
     let mut known = world.status().service_cidr.unwrap();
     known.exchange_began = Some("2027-03-01T10:30:00Z".parse().unwrap());
     let status = json!({ "status": { "serviceCidr": serde_json::to_value(&known).unwrap() } });
@@ -285,11 +285,11 @@ pub(super) fn all_answer(world: &World) {
     }
 }
 
-/// The user wants no load balancer to keep its address, and a tenant makes one: that holds up no pod of others, and is named at the end.
+/// With keepLoadBalancers off, a tenant creates a load balancer: no pod of other users waits for it, and it is named at the end.
 #[tokio::test]
-async fn a_load_balancer_that_came_late_holds_up_no_pod_of_others() {
+async fn a_late_load_balancer_delays_no_pod_of_other_users() {
     let mut world = world();
-    has_begun(&world);
+    has_started(&world);
     let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
     world.api.edit(MIGRATION, &nothing_is_kept);
     world
@@ -305,16 +305,16 @@ async fn a_load_balancer_that_came_late_holds_up_no_pod_of_others() {
     assert!(status.message.contains("crowd/many-1"), "{}", status.message);
 }
 
-/// A tenant makes a load balancer of a Service that was there before the exchange: at any time, and back again.
+/// A tenant makes a Service from before the exchange a load balancer, at any time.
 #[tokio::test]
-async fn a_load_balancer_that_a_tenant_makes_of_its_service_holds_up_no_pod_of_others() {
+async fn a_service_made_a_load_balancer_delays_no_pod_of_other_users() {
     let mut world = world();
-    has_begun(&world);
+    has_started(&world);
     let nothing_is_kept =
         json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false, "soakSeconds": 0 } } });
     world.api.edit(MIGRATION, &nothing_is_kept);
     balancer(&mut world, "crowd/many", "10.97.0.1");
-    begins_after_all(&world);
+    starts_after_all(&world);
     answered_passes(&mut world).await;
     let status = world.status();
     for node in NODES {
@@ -325,19 +325,19 @@ async fn a_load_balancer_that_a_tenant_makes_of_its_service_holds_up_no_pod_of_o
     assert!(warnings.iter().any(|line| line.contains(words)), "{warnings:?}");
     assert!(
         status.message.contains(words),
-        "it ends the soak: {}",
+        "the end of stage Soak waits for it: {}",
         status.message
     );
 }
 
-/// One of kube-system is the user's to change before a pod starts again.
+/// The user changes a load balancer of kube-system before any pod restarts.
 #[tokio::test]
-async fn a_load_balancer_of_the_cluster_is_changed_first() {
+async fn a_load_balancer_of_the_cluster_is_changed_before_pods_restart() {
     let mut world = world();
     let nothing_is_kept = json!({ "spec": { "serviceCidr": { "keepLoadBalancers": false } } });
     world.api.edit(MIGRATION, &nothing_is_kept);
     balancer(&mut world, "kube-system/edge", "10.97.0.1");
-    begins_after_all(&world);
+    starts_after_all(&world);
     answered_passes(&mut world).await;
     let status = world.status();
     assert!(
@@ -351,11 +351,11 @@ async fn a_load_balancer_of_the_cluster_is_changed_first() {
     assert!(world.api.get(&web("a")).is_some());
 }
 
-/// A tenant makes more of them than agents can be told of: pods of others start again.
+/// A tenant has more load balancers than agents can be told: pods of other users restart.
 #[tokio::test]
-async fn agents_are_told_of_so_many_load_balancers_and_of_the_oldest() {
+async fn agents_are_told_the_oldest_load_balancers_up_to_a_limit() {
     let mut world = world();
-    has_begun(&world);
+    has_started(&world);
     world
         .api
         .put(MANY, pod("crowd", "many-1", "a", "ReplicaSet", "many"));
@@ -381,15 +381,15 @@ async fn agents_are_told_of_so_many_load_balancers_and_of_the_oldest() {
     }
     assert!(
         world.api.get(MANY).is_some(),
-        "it would be told them again: {}",
+        "the pod would get the addresses again: {}",
         status.message
     );
     assert!(status.message.contains("crowd/many-1"), "{}", status.message);
 }
 
-/// A client that never ends its connection holds stage Soak until the operator says that the time alone ends it.
+/// A client that never ends its connection delays the end of stage Soak, until the operator sets that the time alone ends it.
 #[tokio::test]
-async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_otherwise() {
+async fn an_endless_connection_delays_the_soak_until_the_gate_is_elapsed() {
     const NODE_B: &str = "/apis/replumb.dev/v1alpha1/nodemigrations/b";
     let mut world = world();
     let soak = |seconds: u32| json!({ "spec": { "serviceCidr": { "soakSeconds": seconds } } });
@@ -397,7 +397,7 @@ async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_oth
     let connected = async |world: &mut World| {
         for _ in 0..8 {
             world.pass().await;
-            // They are gone once it is completed.
+            // The NodeMigrations are deleted at completion.
             if world.api.get(NODE_B).is_none() {
                 break;
             }
@@ -430,11 +430,11 @@ async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_oth
     let status = connected(&mut world).await;
     assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
     assert!(
-        status.message.contains("as spec.gates.soak says"),
+        status.message.contains("(spec.gates.soak: Elapsed)"),
         "{}",
         status.message
     );
-    // An agent that starts again says nothing for a moment: the time goes on.
+    // A restarted agent reports nothing for a moment: the time continues.
     let began = status.service_cidr.unwrap().soak_began;
     let silent = json!({ "status": { "serviceCidr": null } });
     world.api.edit(NODE_B, &silent);
@@ -453,14 +453,14 @@ async fn a_connection_that_never_ends_holds_the_soak_until_the_operator_says_oth
     );
 }
 
-/// A Service with endpoints is not exchanged before every node's kube-proxy knows it. On the way back a node that has not told for two minutes, or
-/// has lacked a rule for so long, is named, and not waited for any more.
+/// A Service with endpoints is exchanged after every node's kube-proxy knows it. During a rollback a node that has not reported for two
+/// minutes, or has lacked a rule for that time, is named, and not waited for any more.
 #[rstest]
 #[case::silent(OfB::IsSilent)]
-#[case::malformed(OfB::CannotTell)]
+#[case::malformed(OfB::IsMalformed)]
 #[case::lacks_every_rule(OfB::LacksAll)]
 #[tokio::test]
-async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(#[case] of_b: OfB) {
+async fn services_roll_back_without_a_silent_or_lagging_node(#[case] of_b: OfB) {
     const WEB: &str = "/api/v1/namespaces/shop/services/web";
     let mut world = World::new();
     for node in NODES {
@@ -477,10 +477,10 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(#[case] of_b
         .api
         .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     knowing_passes(&mut world, of_b).await;
-    assert!(address(&world).starts_with("172."), "a moment is waited for it");
+    assert!(address(&world).starts_with("172."), "the rollback waits for node b at first");
     for _ in 0..3 {
         match of_b {
-            OfB::IsSilent | OfB::CannotTell => world.silent_for("b", Duration::from_mins(3)),
+            OfB::IsSilent | OfB::IsMalformed => world.silent_for("b", Duration::from_mins(3)),
             OfB::LacksAll => world.lagging_for(Duration::from_mins(3)),
             OfB::KnowsAll => {}
         }
@@ -489,7 +489,7 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(#[case] of_b
     let status = world.status();
     assert_eq!(address(&world), "10.96.0.7", "{}", status.message);
     let warnings = status.warnings.unwrap().first;
-    let words = "Services go back without that";
+    let words = "Services roll back without the rules of its kube-proxy";
     assert!(
         warnings
             .iter()
@@ -498,12 +498,12 @@ async fn a_node_that_does_not_tell_keeps_no_service_from_going_back(#[case] of_b
     );
 }
 
-/// What the agent of node b says of the rules of its kube-proxy.
+/// The report of node b's agent on the rules of its kube-proxy.
 #[derive(Clone, Copy, Debug)]
 enum OfB {
     KnowsAll,
     IsSilent,
-    CannotTell,
+    IsMalformed,
     LacksAll,
 }
 
@@ -512,13 +512,13 @@ impl OfB {
         match self {
             Self::KnowsAll => Some(Found::Present(Vec::new())),
             Self::IsSilent => None,
-            Self::CannotTell => Some(Found::Malformed("list the rules: Permission denied".to_owned())),
+            Self::IsMalformed => Some(Found::Malformed("list the rules: Permission denied".to_owned())),
             Self::LacksAll => Some(Found::Present(world.asked_about())),
         }
     }
 }
 
-/// Agents say which ports their kube-proxies do not know: none on node a, and this on node b.
+/// The agents report the ports that their kube-proxies do not know: none on node a, and those of `of_b` on node b.
 async fn knowing_passes(world: &mut World, of_b: OfB) {
     for _ in 0..16 {
         world.pass().await;

@@ -1,5 +1,5 @@
-//! Objects of a tenant, of every kind that the coordinator reads for a change of the Services' range: not readable, absurdly large, absurdly many,
-//! changing all the time, or with labels of ours. The Services of others exchange their addresses there and back, and pods of others start again.
+//! Objects of a tenant, of every kind that the coordinator reads for a change of the Services' range: unreadable, too large, too many,
+//! changing all the time, or with labels of replumb. Other Services exchange their addresses forward and back, and other pods restart.
 
 use api::names;
 use rstest::rstest;
@@ -10,12 +10,12 @@ use super::crowd_scenarios::World;
 use super::silent_scenarios::{NODES, answers, told, web, world};
 use crate::fake_api::{FakeApi, MIGRATION};
 
-/// More than a person would ever make of them.
+/// More objects than a user would create by hand.
 const MANY: usize = 300;
-/// The API server stores it, and prints a year of five digits.
+/// The API server stores this time, and prints a year of five digits.
 const LATE: &str = "10000-01-01T00:59:59Z";
 
-/// A kind in the tenant's namespace: where its objects are, and one as its owner means it.
+/// A kind in the tenant's namespace: the path of its objects, and a valid object.
 fn of_kind(kind: &str) -> (&'static str, Value) {
     let template = json!({
         "metadata": { "labels": { "app": "odd" } },
@@ -73,7 +73,7 @@ fn of_kind(kind: &str) -> (&'static str, Value) {
     }
 }
 
-/// The objects of a kind by what is strange about them; those that change say `round`.
+/// The objects of a kind with a defect; changing objects depend on `round`.
 fn strange(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
     let (place, object) = of_kind(kind);
     let named = |name: &str| {
@@ -88,7 +88,7 @@ fn strange(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
         vec![(format!("{place}/odd"), object)]
     };
     match what {
-        "not readable" => one(
+        "unreadable" => one(
             json!({ "metadata": { "managedFields": [{ "manager": "tenant", "operation": "Update", "time": LATE }] } }),
         ),
         "large" => {
@@ -108,7 +108,7 @@ fn strange(kind: &str, what: &str, round: usize) -> Vec<(String, Value)> {
             "replumb.dev/service": "web",
             "replumb.dev/address": "new",
         } } })),
-        other => unreachable!("nothing so strange: {other}"),
+        other => unreachable!("unknown defect: {other}"),
     }
 }
 
@@ -145,13 +145,13 @@ const KINDS: [&str; 10] = [
 ];
 
 #[rstest]
-#[case::not_readable("not readable")]
+#[case::unreadable("unreadable")]
 #[case::large("large")]
 #[case::many("many")]
 #[case::changing("changing")]
 #[case::with_labels_of_ours("with labels of ours")]
 #[tokio::test]
-async fn services_of_others_exchange_their_addresses_there_and_back(#[case] what: &str) {
+async fn other_services_move_forward_and_back(#[case] what: &str) {
     for kind in KINDS {
         let mut world = World::new();
         world.by_hand("shop/web", "10.96.0.5");
@@ -175,13 +175,13 @@ async fn services_of_others_exchange_their_addresses_there_and_back(#[case] what
 }
 
 #[rstest]
-#[case::not_readable("not readable")]
+#[case::unreadable("unreadable")]
 #[case::large("large")]
 #[case::many("many")]
 #[case::changing("changing")]
 #[case::with_labels_of_ours("with labels of ours")]
 #[tokio::test]
-async fn pods_of_others_start_again(#[case] what: &str) {
+async fn other_pods_restart(#[case] what: &str) {
     for kind in KINDS {
         let mut world = world();
         for round in 0..10 {

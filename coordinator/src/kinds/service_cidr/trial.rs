@@ -1,5 +1,4 @@
-//! Whether the API server would take the writes of an exchange: each is asked without effect (`dryRun`), so that an admission policy
-//! that forbids one is known before anything has changed.
+//! Dry runs of the writes of an exchange, so that an admission policy that forbids one is known before the first change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -20,56 +19,56 @@ use super::objects::{get_service, try_create_service, try_patch_service};
 use crate::context::Context;
 use crate::write::WriteError;
 
-/// So many Services are asked about at the same time.
+/// Number of concurrent dry runs.
 const AT_ONCE: usize = 8;
 
-/// What was refused, and a Service that has changed, is asked about again after this time: the person who corrects it watches.
+/// Time after which a refused or changed Service is tried again: the user who corrects it waits for the result.
 const REFUSED: Duration = Duration::from_secs(10);
-/// What was not refused is asked about again after this time: a policy that is made meanwhile may forbid it.
+/// Time after which an accepted Service is tried again: a policy that is created meanwhile may forbid it.
 const TAKEN: Duration = Duration::from_mins(5);
 
-/// What was answered for one Migration, by the UID of the Service.
+/// The results for one Migration, by the UID of the Service.
 #[derive(Debug, Default)]
 pub struct Trials {
     migration: String,
     answers: BTreeMap<String, Answer>,
 }
 
-/// What was answered of a Service.
+/// The result for a Service.
 #[derive(Debug)]
 struct Answer {
-    /// The version that was asked about.
+    /// The version that was tried.
     version: String,
     at: Instant,
-    /// Why it would not be taken.
+    /// Why a write would be refused.
     refusal: Option<String>,
 }
 
 impl Answer {
     fn holds(&self, version: &str) -> bool {
-        // An owner who edits a Service all the time costs no more requests than that.
+        // A Service that its owner edits all the time costs no more requests than that.
         let is_new = self.at.elapsed() < REFUSED;
         is_new || (self.refusal.is_none() && self.version == version && self.at.elapsed() < TAKEN)
     }
 }
 
-/// What the API server has answered so far.
+/// The results so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tried {
-    /// The Services whose writes it would refuse, and why.
+    /// Services whose writes would be refused, and why.
     pub refused: Vec<(String, String)>,
-    /// How many Services it was not asked about yet.
+    /// Number of Services that were not tried yet.
     pub untried: usize,
-    /// How many of those are older than the Migration: a tenant who makes Services all the time adds none to them.
+    /// Number of those that are older than the Migration: a tenant who creates Services all the time adds none to them.
     pub untried_before: usize,
 }
 
 impl Trials {
-    /// Asks for each of these Services, known by their outlines, that has changed since, or was asked about too long ago, and begins no more of them after `limit`;
-    /// returns what is known then. The first look of another Migration asks for all of them.
+    /// Tries each of these Services (given as outlines) that has changed since its last try, or was tried too long ago. Starts no try after
+    /// `limit`; returns the results so far. For another Migration all of them are tried.
     ///
     /// # Errors
-    /// When the API server is out of reach. What it answered before is kept.
+    /// When the API server is unreachable. Earlier results are kept.
     pub async fn ask(
         &mut self,
         context: &Context,
@@ -91,7 +90,7 @@ impl Trials {
             .copied()
             .filter(|service| self.is_due(service))
             .collect();
-        // Those that are waited for first, then those that nothing is known of.
+        // First those that the plan waits for, then those without a result.
         due.sort_by_cached_key(|service| {
             (
                 self.is_tried(service),
@@ -154,7 +153,7 @@ fn text<'service>(service: &'service Value, field: &str) -> &'service str {
     service["metadata"][field].as_str().unwrap_or_default()
 }
 
-/// Why the API server would not take what is written of the Service with this outline; `None` when it would, or the Service is gone.
+/// Why the API server would refuse the writes for the Service with this outline; `None` when it would not, or the Service is deleted.
 async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Option<String>, WriteError> {
     let (namespace, name) = (text(outline, "namespace"), text(outline, "name"));
     let Some(service) = get_service(&context.client, namespace, name).await? else {
@@ -167,12 +166,12 @@ async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Opt
         domain,
         service,
         addresses: &addresses,
-        // Of which address is no question here: any of those that the cluster has.
+        // The address does not matter here: any of the cluster's will do.
         spare: &Spare::default(),
         ground: &Ground::default(),
     };
-    // A helper of each kind is made, and the Service becomes a name. What gives it back an address is the same write as the owner's, of
-    // a type that it has now.
+    // A helper of each kind is created, and the Service becomes an ExternalName. The write that restores an address is the same as the
+    // owner's, of a type that the Service has now.
     let bridges = Part::ALL.into_iter().filter(|part| objects.needs(*part));
     let helpers = bridges
         .map(Write::CreateBridge)
@@ -184,7 +183,7 @@ async fn refusal(context: &Context, domain: &str, outline: &Value) -> Result<Opt
             Some(_) | None => continue,
         };
         match answer {
-            // One that changed meanwhile is asked about again.
+            // A Service that changed meanwhile is tried again.
             Ok(()) | Err(WriteError::Conflict { .. }) => {}
             Err(error) if error.is_there_already() => {}
             Err(error) => match error.refusal() {
@@ -264,7 +263,7 @@ mod tests {
                 .await
         }
 
-        /// Namespaces of the Services that were asked about since the last call, in order.
+        /// Namespaces of the Services that were tried since the last call, in order.
         fn asked(&self) -> Vec<&'static str> {
             let reads = self.api.take_reads();
             let patches = reads.iter().filter(|read| read.starts_with("TRY PATCH"));
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn services_that_are_older_than_the_migration_are_asked_about_first_and_waited_for() {
+    async fn services_older_than_the_migration_are_tried_first() {
         let mut world = World::new();
         let tried = world.ask(Duration::ZERO).await.unwrap();
         assert_eq!((tried.untried, tried.untried_before), (40, 20));
@@ -286,7 +285,7 @@ mod tests {
         let tried = world.ask(LONG).await.unwrap();
         let asked = world.asked();
         assert_eq!((tried.untried, asked.len()), (0, 40));
-        // Some are under way at a time.
+        // Some dry runs are concurrent.
         assert!(
             asked[..20 - AT_ONCE].iter().all(|namespace| *namespace == "shop"),
             "{asked:?}"
@@ -299,14 +298,14 @@ mod tests {
         assert!(world.api.take_changes().is_empty());
         assert_eq!(world.ask(LONG).await.unwrap(), tried);
         assert!(world.asked().is_empty());
-        // A tenant who makes them all the time keeps none waiting.
+        // A tenant who creates Services all the time delays none.
         world.services.push(service("crowd", "one-more", 2027));
         let tried = world.ask(Duration::ZERO).await.unwrap();
         assert_eq!((tried.untried, tried.untried_before), (1, 0));
     }
 
     #[tokio::test]
-    async fn what_was_answered_is_kept_when_the_look_is_given_up() {
+    async fn results_are_kept_when_a_pass_is_cancelled() {
         let mut world = World::new();
         world.api.hang("/api/v1/namespaces/shop/services/web-12");
         let given_up = tokio::time::timeout(Duration::from_millis(200), world.ask(LONG)).await;

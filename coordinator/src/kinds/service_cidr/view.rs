@@ -1,4 +1,4 @@
-//! Everything that a decision depends on, of one pass; and the decision.
+//! The inputs of one pass's decision, and the decision.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -47,23 +47,23 @@ use crate::stop::Stop;
 use crate::write::WriteError;
 use crate::{facts, limits, stalls};
 
-/// Pods that may start again at the same time, when nobody says.
+/// Default number of pods that restart at the same time.
 const PODS_AT_ONCE: u32 = 5;
 
-/// What comes next, what a person has to look at first, and the Services that change.
+/// The next step, the halt that needs a user, and the Services that change.
 pub(super) type Looked = (Next, Option<Stop>, Services);
 
-/// Who uses addresses that are left, as a view has it; nothing holds where they are given up.
+/// The uses of source addresses, for a view. Empty once source addresses are released.
 #[derive(Default)]
 struct LeftBehind {
     follow_up: Option<Wait>,
     carriers: Option<Missing>,
     soak: Option<Wait>,
-    /// What tenants have to change: the namespace, and the words.
+    /// Changes that tenants have to make: the namespace, and the text.
     of_tenants: Vec<(String, String)>,
 }
 
-/// A load balancer, and its addresses that are left.
+/// A load balancer, and its source addresses.
 struct LoadBalancer<'index> {
     service: &'index Entry,
     addresses: Vec<IpAddr>,
@@ -73,14 +73,15 @@ impl LoadBalancer<'_> {
     fn line(&self) -> String {
         let texts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         format!(
-            "Service {} of type LoadBalancer has {}. Fix: lead its clients to another Service and delete it, or set keepLoadBalancers",
+            "Service {} of type LoadBalancer has {}. Fix: move its clients to another Service and delete it, or set \
+             keepLoadBalancers",
             self.service.key(),
             texts.join(",")
         )
     }
 }
 
-/// The addresses that agents are told of, and the load balancers of all others.
+/// The kept addresses that agents are told, and the load balancers whose addresses exceed their number.
 fn told_of<'keepers, 'index>(
     keepers: &'keepers [LoadBalancer<'index>],
 ) -> (Vec<IpAddr>, &'keepers [LoadBalancer<'index>]) {
@@ -94,24 +95,24 @@ fn told_of<'keepers, 'index>(
     (told, &[])
 }
 
-/// What only people may change; `None` when there is nothing.
+/// The wait for changes that only the user can make; `None` without any.
 fn follow_ups(lines: impl IntoIterator<Item = String>) -> Option<Wait> {
     let lines: Vec<String> = lines.into_iter().collect();
     (!lines.is_empty()).then(|| Wait {
         reason: WaitReason::ConfigurationFollowUp,
-        message: format!("people change what only they may: {}", words::lines(&lines)),
+        message: format!("waiting for changes by the user: {}", words::lines(&lines)),
         until: None,
     })
 }
 
-/// What is waited for while these pods would be told an address that is left whenever they start; `None` without them.
+/// The wait for pods that would get a source address again at each start; `None` without any.
 fn start_again_later(residents: &[&Resident<'_>]) -> Option<Wait> {
     let pods: Vec<String> = residents.iter().map(|resident| resident.pod.key()).collect();
     (!pods.is_empty()).then(|| Wait {
         reason: WaitReason::ServiceRanges,
         message: format!(
-            "Services that came late have addresses that are left. A pod is told every Service of its namespace, so these pods start \
-             again later: {}",
+            "late Services still have source addresses. A pod gets the addresses of all Services in its namespace, so these pods \
+             restart later: {}",
             names(&pods)
         ),
         until: None,
@@ -119,7 +120,7 @@ fn start_again_later(residents: &[&Resident<'_>]) -> Option<Wait> {
 }
 
 impl Pass<'_> {
-    /// What comes next.
+    /// The next step.
     pub(super) async fn look(
         &self,
         memory: &mut Memory,
@@ -167,7 +168,7 @@ impl Pass<'_> {
         memory.warnings.also(of_tenants.chain(of_nodes));
         let mut wanted = adopt::look(&known.settings, self.goal);
         wanted.report_users = is_closed;
-        // Before that nobody is asked who uses these addresses: a tenant that makes load balancers costs no write to each node.
+        // Before that, uses of these addresses are not read: a tenant that creates load balancers costs no write for each node.
         if is_closed {
             wanted.left.kept = told_of(&self.keepers(known)).0;
         }
@@ -194,7 +195,7 @@ impl Pass<'_> {
         Ok((decide(&view, &policy), stop, services))
     }
 
-    /// Writes down what agents have to look for now.
+    /// Records the ports that agents have to check now.
     async fn expect(
         &self,
         memory: &mut Memory,
@@ -207,10 +208,10 @@ impl Pass<'_> {
         if is_at_the_end {
             expected.only(needed, now);
         } else if expected.need(needed, is_answered, nodes, now) {
-            // The record may be gone, or say something else: it is read again.
+            // The record may be deleted, or differ: it is read again.
             memory.records.forget();
         }
-        // It stays when nothing is asked any more: each agent would have to be told where the next question is.
+        // The record stays when nothing is asked any more: otherwise each agent would have to be told of the next one.
         let question = expected.question().cloned().map(Content::ExpectedPorts);
         let parts: Vec<Content> = question.into_iter().collect();
         memory
@@ -219,7 +220,7 @@ impl Pass<'_> {
             .await
     }
 
-    /// Who uses addresses that are left.
+    /// Finds the uses of source addresses.
     async fn left_behind(
         &self,
         memory: &mut Memory,
@@ -233,7 +234,7 @@ impl Pass<'_> {
         let mentions = memory.service_cidr.mentions(self.context, pace, &ranges).await?;
         let mut said = Said::of(&mentions, &changed, self.goal);
         if self.gives_nothing(known) && self.is_released(known) {
-            // No range gives these addresses again: nothing leads back, whatever an agent or a person says now.
+            // No range allocates these addresses again: a use that is reported now changes nothing.
             return Ok(LeftBehind {
                 of_tenants: match self.goal {
                     Side::Old => said.warnings,
@@ -253,7 +254,7 @@ impl Pass<'_> {
         };
         let carriers = self.carriers(memory, answers, known, status, &mut said).await?;
         let may_be_in_use = match &carriers {
-            // One that is silent says nothing of use: what was seen before holds, and nothing ends before it is heard.
+            // A silent agent reports no use: earlier reports hold, and nothing ends before its report.
             Some(Missing::Answer(wait)) => wait.reason != WaitReason::AgentSilent,
             Some(Missing::Evict(_)) => true,
             None => false,
@@ -265,9 +266,9 @@ impl Pass<'_> {
         } else {
             None
         };
-        let nobody_was_told = is_closed && follow_up.is_none() && !may_be_in_use;
-        let soak = self.soak(answers, known, nobody_was_told);
-        // What tenants have is waited for at the end alone.
+        let is_unused = is_closed && follow_up.is_none() && !may_be_in_use;
+        let soak = self.soak(answers, known, is_unused);
+        // Changes by tenants are waited for only at the end.
         let awaited = self.awaited_load_balancers(known);
         for balancer in &awaited {
             said.warn(&balancer.service.namespace, &balancer.line(), self.goal);
@@ -285,17 +286,17 @@ impl Pass<'_> {
         })
     }
 
-    /// Whether the addresses that are left are being given up, or have been.
+    /// Whether the source addresses are being released, or have been.
     fn is_released(&self, known: &ServiceCidrStatus) -> bool {
         let stage = known.stage.as_ref();
         stage.is_some_and(|stage| stage.name >= Stage::Release && stage.direction == direction(self.goal))
     }
 
-    /// What every node says to what it is asked now.
+    /// The answer of every node to its present question.
     fn answers(&self, expected: &Expected) -> Answers<'_> {
         let mut answers = Answers::new();
         for (name, node) in &self.snapshot.nodes {
-            // One that is away learns of everything when it comes back: kube-proxy begins with all that there is.
+            // A node that is not Ready learns everything when it is Ready again: kube-proxy starts with a full list.
             let is_away = !facts::nodes::is_ready(node) || node.metadata.deletion_timestamp.is_some();
             if facts::nodes::is_linux(node) && !is_away {
                 answers.insert(name.as_str(), self.answer(name, expected));
@@ -304,7 +305,7 @@ impl Pass<'_> {
         answers
     }
 
-    /// What this node says to what it was asked last.
+    /// The answer of this node to its last question.
     fn answer(&self, node: &str, expected: &Expected) -> Option<Answer<'_>> {
         let object = self.snapshot.node_migrations.get(node)?;
         let status = object.status.as_ref()?;
@@ -318,8 +319,9 @@ impl Pass<'_> {
         })
     }
 
-    /// Nodes that Services do not wait for, each with the words for its warning: on the way back those whose agents have been silent, or not
-    /// understood, for long, or whose kube-proxies have not learned of an address. Their kube-proxies learn of Services as all others do, and no node keeps those of others from going back.
+    /// Nodes that Services do not wait for, each with the text of its warning. During a rollback: nodes whose agent has been silent, or
+    /// has sent malformed reports, for long, and nodes whose kube-proxy has lacked a rule for long. No node keeps the Services of other
+    /// nodes from rolling back.
     fn unheard<'pass>(&self, memory: &mut Memory, answers: &Answers<'pass>) -> BTreeMap<&'pass str, String> {
         let Looks {
             expected,
@@ -333,7 +335,8 @@ impl Pass<'_> {
         }
         let words = |why: String| {
             format!(
-                "{why} which Services its kube-proxy knows: Services go back without that. Fix: see the logs of its agent and of kube-proxy"
+                "{why}: Services roll back without the rules of its kube-proxy. Fix: check the logs of its agent and of \
+                 kube-proxy"
             )
         };
         unheard
@@ -342,7 +345,7 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// Services that somebody wants back while the others go on: as long as the range that they leave gives addresses.
+    /// Services that the user has rolled back while the others continue: possible as long as the old range allocates addresses.
     pub(super) fn held_back(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
         if self.goal == Side::Old || self.is_closed(known) {
             return BTreeSet::new();
@@ -350,7 +353,7 @@ impl Pass<'_> {
         self.migration.spec.rollback_services.iter().cloned().collect()
     }
 
-    /// Whom somebody wants back too late for that, or whom nobody leads anywhere.
+    /// The wait for Services that cannot be rolled back alone: too late, or not part of the migration.
     fn not_held_back(&self, known: &ServiceCidrStatus) -> Option<Wait> {
         let (held, book) = (self.held_back(known), &self.booked.book);
         let asked = self.migration.spec.rollback_services.iter();
@@ -361,21 +364,22 @@ impl Pass<'_> {
         (self.goal == Side::New && !missed.is_empty()).then(|| Wait {
             reason: WaitReason::Paused,
             message: format!(
-                "spec.rollbackServices names what cannot go back by itself: {}. Either no such Service changes its address, or the old range \
-                 gives out no address any more. `kubectl replumb resume` goes on with all of them, `kubectl replumb rollback --all` leads all back",
+                "spec.rollbackServices has Services that cannot roll back alone: {}. Either no such Service changes its address, \
+                 or the old range allocates no address any more. Run `kubectl replumb resume` to continue with all Services, or \
+                 `kubectl replumb rollback --all` to roll all back",
                 names(&missed)
             ),
             until: None,
         })
     }
 
-    /// Whether the range that is left gives out nothing more, but to Services that came late: these come and go, and change nothing of what
-    /// holds for the others.
+    /// Whether the source range allocates no address, except to late Services: these come and go, and change nothing for the other
+    /// Services.
     fn is_closed(&self, known: &ServiceCidrStatus) -> bool {
         !self.any_range(known, Range::is_open_to_all)
     }
 
-    /// Whether no range gives out an address that is left, to whomever.
+    /// Whether no range allocates a source address to any Service.
     fn gives_nothing(&self, known: &ServiceCidrStatus) -> bool {
         !self.any_range(known, Range::is_open)
     }
@@ -387,7 +391,7 @@ impl Pass<'_> {
         self.ranges.iter().any(|range| is_open(range, left, &kept))
     }
 
-    /// Addresses that Services have, those of helpers among them.
+    /// Addresses of all Services, those of helpers included.
     fn addresses(&self) -> Vec<IpAddr> {
         let services = self.index.services();
         services
@@ -401,7 +405,7 @@ impl Pass<'_> {
         Kept::of(keepers.flat_map(|keeper| keeper.addresses).collect())
     }
 
-    /// Whether a load balancer keeps an address that is left. On the way back the user asks no tenant to lead clients elsewhere first.
+    /// Whether load balancers keep their source addresses. A rollback asks no tenant to move clients to another Service.
     fn keeps_load_balancers(&self) -> bool {
         self.kind.keep_load_balancers || self.goal == Side::Old
     }
@@ -415,7 +419,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Load balancers with an address that is left, the oldest first.
+    /// Load balancers with a source address, the oldest first.
     fn load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
         let changed = known.settings.changed();
         let services = entry::of_migration(self.index.services());
@@ -428,7 +432,7 @@ impl Pass<'_> {
         found
     }
 
-    /// Those that the user does not want to keep their addresses, and that no pod of others waits for.
+    /// Load balancers that may not keep their addresses, and for which the pods of other users do not wait.
     fn awaited_load_balancers(&self, known: &ServiceCidrStatus) -> Vec<LoadBalancer<'_>> {
         if self.keeps_load_balancers() {
             return Vec::new();
@@ -438,14 +442,14 @@ impl Pass<'_> {
         found
     }
 
-    /// Whether a load balancer is waited for at the end alone: it came when the exchange had begun, or a tenant has it. A tenant may make a
-    /// load balancer of any Service at any time.
+    /// Whether a load balancer is waited for only at the end: it is late, or it is a tenant's. A tenant may create a load balancer at any
+    /// time.
     fn ends_the_soak(&self, balancer: &Entry, known: &ServiceCidrStatus) -> bool {
         let owner = Owner::of(Some(&balancer.namespace), &[&self.context.namespace]);
         is_late(balancer, known) || owner.tenant().is_some()
     }
 
-    /// Namespaces whose pods are told an address that is left whenever they start, for now.
+    /// Namespaces whose pods would get a source address at each start, for now.
     fn not_yet(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let mut namespaces = self.namespaces_of_latecomers(known);
         let (keepers, late) = (self.keepers(known), self.awaited_load_balancers(known));
@@ -459,7 +463,7 @@ impl Pass<'_> {
         namespaces
     }
 
-    /// Which API server does not have what it has to.
+    /// The wait for API servers without the needed flag or certificate.
     fn api_servers(&self, servers: &BTreeMap<IpAddr, ApiServer>, known: &ServiceCidrStatus) -> Option<Wait> {
         let defaults = known.settings.defaults();
         let wanted = defaults.of(self.goal);
@@ -470,17 +474,17 @@ impl Pass<'_> {
             .collect();
         let mut missing = Vec::new();
         if servers.is_empty() {
-            missing.push("no API server is behind Service default/kubernetes".to_owned());
+            missing.push("Service default/kubernetes has no API server".to_owned());
         }
         for (address, server) in servers {
             match &server.ranges {
                 Ok(ranges) if ranges == wanted => {}
                 Ok(ranges) => missing.push(format!(
-                    "API server {address} has --service-cluster-ip-range={}, needed {}",
+                    "API server {address}: found --service-cluster-ip-range={}, needed {}",
                     listed(ranges),
                     listed(wanted)
                 )),
-                Err(why) => missing.push(format!("nobody knows the flag of API server {address}: {why}")),
+                Err(why) => missing.push(format!("API server {address}: --service-cluster-ip-range is unknown: {why}")),
             }
             match &server.addresses {
                 Ok(names) => {
@@ -491,24 +495,24 @@ impl Pass<'_> {
                         .collect();
                     if !lacks.is_empty() {
                         missing.push(format!(
-                            "the certificate of API server {address} is not for {}",
+                            "API server {address}: its certificate is not for {}",
                             words::names(&lacks)
                         ));
                     }
                 }
                 Err(why) => missing.push(format!(
-                    "nobody knows the certificate of API server {address}: {why}"
+                    "API server {address}: its certificate is unknown: {why}"
                 )),
             }
         }
         (!missing.is_empty()).then(|| Wait {
             reason: WaitReason::ApiServers,
-            message: format!("people change what only they may: {}", lines(&missing)),
+            message: format!("waiting for changes by the user: {}", lines(&missing)),
             until: None,
         })
     }
 
-    /// Kubelets that say an address that is left, and load balancers that were to be changed before.
+    /// Kubelets that have a source address, and load balancers that had to be changed before.
     fn of_kubelets(&self, answers: &Answers<'_>, known: &ServiceCidrStatus) -> Vec<String> {
         let changed = known.settings.changed();
         let (left, target) = (changed.of(self.goal.other()), changed.of(self.goal));
@@ -518,13 +522,14 @@ impl Pass<'_> {
             match answer.as_ref().map(|answer| &answer.said.cluster_dns) {
                 Some(Found::Present(said)) => lines.extend(said.iter().filter(|said| is_left(said)).map(|said| {
                     format!(
-                        "kubelet of Node {node}: clusterDNS: found {said}, needed an address of {}. Fix: in the kubelet's configuration \
-                         (/var/lib/kubelet/config.yaml, or --cluster-dns), then `systemctl restart kubelet`",
+                        "kubelet of Node {node}: clusterDNS: found {said}, needed an address of {}. Fix: change it in the \
+                         kubelet's configuration (/var/lib/kubelet/config.yaml, or --cluster-dns), then `systemctl restart \
+                         kubelet`",
                         listed(target)
                     )
                 })),
-                // One that has not said it, or cannot, is waited for once the pods of the others have started again. What it said before
-                // holds as long.
+                // A node without a report is waited for once the pods of the other nodes have restarted. Its former report holds for that
+                // time.
                 Some(Found::Absent | Found::Malformed(_)) | None => {}
             }
         }
@@ -536,14 +541,14 @@ impl Pass<'_> {
         lines
     }
 
-    /// UIDs of pods that were told an address that is left, and why that is not known on some nodes.
+    /// UIDs of pods that were given a source address, and the nodes where that is unknown, each with the reason.
     fn pods_told(&self, answers: &Answers<'_>, since: Timestamp) -> (HashSet<&str>, Vec<String>) {
         let mut told: HashSet<&str> = HashSet::new();
         let mut silent = Vec::new();
         for (node, answer) in answers {
             if let Some(what) = answer.as_ref().and_then(Answer::unknown_cluster_dns) {
                 silent.push(format!(
-                    "node {node}: clusterDNS of its kubelet is not known: {what}"
+                    "node {node}: clusterDNS of its kubelet is unknown: {what}"
                 ));
             }
             match answer.as_ref().and_then(Answer::carriers) {
@@ -553,31 +558,31 @@ impl Pass<'_> {
                 }
                 Some(Found::Absent) => {}
                 Some(Found::Malformed(what)) => silent.push(format!("node {node}: {what}")),
-                None => silent.push(format!("node {node}: its agent has not said")),
+                None => silent.push(format!("node {node}: its agent has not reported")),
             }
         }
         (told, silent)
     }
 
-    /// Whether this pod of a tenant is told an address that is left whenever it starts: its own manifest says it.
+    /// Whether this pod of a tenant gets a source address at each start: its own manifest contains the address.
     fn is_told_again(&self, resident: &Resident<'_>) -> bool {
         let owner = Owner::of(Some(&resident.pod.namespace), &[&self.context.namespace]);
         resident.made_since && owner.tenant().is_some()
     }
 
-    /// What such a pod's owner changes.
+    /// The change that such a pod's owner has to make.
     fn told_again(&self, pod: &Pod, known: &ServiceCidrStatus) -> String {
         let changed = known.settings.changed();
         format!(
-            "Pod {}: made after every Service had its new address, and told one of {} all the same: its own manifest says it, in its \
-             environment or its dnsConfig. Fix: write the name of the Service in its place, or the address of {}",
+            "Pod {}: created after every Service had its new address, and still given one of {}: its own manifest contains it, \
+             in a variable or in dnsConfig. Fix: replace it by the name of the Service, or by the address of {}",
             pod.key(),
             listed(changed.of(self.goal.other())),
             listed(changed.of(self.goal))
         )
     }
 
-    /// Pods that were told an address that is left, and what is done about them.
+    /// Pods that were given a source address, and the next step for them.
     async fn carriers(
         &self,
         memory: &mut Memory,
@@ -590,7 +595,7 @@ impl Pass<'_> {
             known.pods_told_left = None;
             return Ok(Some(Missing::Answer(Wait {
                 reason: WaitReason::ServiceRanges,
-                message: "pods are asked about once no range gives out an address that is left".to_owned(),
+                message: "pods with source addresses are read once no range allocates a source address".to_owned(),
                 until: None,
             })));
         }
@@ -605,7 +610,7 @@ impl Pass<'_> {
             .service_cidr
             .arrived(self.namespaces_with_latecomers(known), &late, self.now);
         for resident in &mut residents {
-            // A pod is told the Services of its namespace, those that came late among them.
+            // A pod gets the addresses of all Services in its namespace, late ones included.
             if let Some(arrived) = arrived.get(&resident.pod.namespace) {
                 let made_at = resident.pod.made_at;
                 resident.made_since &= made_at.is_some_and(|made| made > *arrived + ON_ITS_WAY);
@@ -619,11 +624,11 @@ impl Pass<'_> {
         if silent.is_empty() {
             known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
-        // A pod is told every Service of its namespace: one that starts now would start once more.
+        // A pod gets the addresses of all Services in its namespace: one that restarts now would have to restart again.
         let (later, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
             .into_iter()
             .partition(|resident| late.contains(resident.pod.namespace.as_str()));
-        // Evicted, it would be told the same again; and it keeps no pod of others from starting again.
+        // An eviction would give such a pod the same address again. The pod keeps no other pod from restarting.
         let (again, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
             .into_iter()
             .partition(|resident| self.is_told_again(resident));
@@ -669,16 +674,16 @@ impl Pass<'_> {
         if let Some(found) = start_again_later(&later) {
             return Ok(Some(Missing::Answer(found)));
         }
-        // The operator has said that the time alone counts.
+        // With soak gate Elapsed the time alone counts.
         if self.goal == Side::New && self.migration.spec.gates.soak == SoakGate::Elapsed {
             return Ok(None);
         }
-        // A node that has not answered keeps the pods of no other node.
+        // A node without an answer keeps no pod of another node from restarting.
         Ok((!silent.is_empty()).then(|| {
             Missing::Answer(Wait {
                 reason: WaitReason::AgentSilent,
                 message: format!(
-                    "the pods that were told addresses that are left are not known on {}",
+                    "pods that were given source addresses are unknown: {}",
                     words::lines(&silent)
                 ),
                 until: None,
@@ -686,7 +691,7 @@ impl Pass<'_> {
         }))
     }
 
-    /// When the time began that the addresses that are left still answer; `None` while something else has to end first.
+    /// Start of the time for which source addresses still answer; `None` while something else has to end first.
     fn soak_since(&self, known: &ServiceCidrStatus) -> Option<Timestamp> {
         match self.migration.spec.gates.soak {
             SoakGate::Unused => known.unused_since,
@@ -694,12 +699,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Why the addresses that are left stay for now, though nobody is known to have been told one.
+    /// The wait for source addresses to answer for some time, when no pod is known to have been given one.
     fn soak(
         &self,
         answers: &Answers<'_>,
         known: &mut ServiceCidrStatus,
-        nobody_was_told: bool,
+        is_unused: bool,
     ) -> Option<Wait> {
         let mut count = 0;
         let mut first: Vec<String> = Vec::new();
@@ -717,7 +722,7 @@ impl Pass<'_> {
                 }
                 Some(Found::Absent) => {}
                 Some(Found::Malformed(what)) => unknown.push(format!("node {node}: {what}")),
-                None => unknown.push(format!("node {node}: its agent has not said")),
+                None => unknown.push(format!("node {node}: its agent has not reported")),
             }
         }
         if !self.is_closed(known) {
@@ -725,7 +730,7 @@ impl Pass<'_> {
         } else if unknown.is_empty() {
             known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
         }
-        known.unused_since = if !nobody_was_told || count > 0 {
+        known.unused_since = if !is_unused || count > 0 {
             None
         } else if unknown.is_empty() {
             known.unused_since.or(Some(self.now))
@@ -733,16 +738,16 @@ impl Pass<'_> {
             known.unused_since
         };
         let is_elapsed = self.migration.spec.gates.soak == SoakGate::Elapsed;
-        // Back is wanted at once; and what was decided by the time alone stays decided.
+        // A rollback is wanted at once; and a release that the time alone has decided stays decided.
         if self.goal == Side::Old || (is_elapsed && self.is_released(known)) {
             return None;
         }
-        let leads = format!(
-            "{}; the first: {}",
+        let used_by = format!(
+            "{}, first: {}",
             words::number(
                 count,
-                "connection leads to an address that is left",
-                "connections lead to addresses that are left"
+                "connection uses a source address",
+                "connections use source addresses"
             ),
             lines(&first)
         );
@@ -751,25 +756,25 @@ impl Pass<'_> {
             Some(since) if self.now >= until(since) && (is_elapsed || unknown.is_empty()) => return None,
             Some(_) if !is_elapsed && !unknown.is_empty() => unknown.swap_remove(0),
             Some(since) if known.unused_since.is_some() => format!(
-                "no use of an address that is left is seen since {since:.0}; each of them answers until {:.0}",
+                "no use of a source address since {since:.0}; source addresses answer until {:.0}",
                 until(since)
             ),
             Some(since) => {
                 let seen = match unknown.first() {
-                    _ if count > 0 => leads,
+                    _ if count > 0 => used_by,
                     Some(unknown) => unknown.clone(),
-                    None => "pods may use addresses that are left".to_owned(),
+                    None => "pods may use source addresses".to_owned(),
                 };
                 format!(
-                    "{seen}. Each of them answers until {:.0}, as spec.gates.soak says",
+                    "{seen}. Source addresses answer until {:.0} (spec.gates.soak: Elapsed)",
                     until(since)
                 )
             }
-            None if count > 0 => format!("{leads}. Each of them answers still"),
+            None if count > 0 => format!("{used_by}. Source addresses still answer"),
             None => unknown
                 .first()
                 .cloned()
-                .unwrap_or_else(|| "pods were told addresses that are left".to_owned()),
+                .unwrap_or_else(|| "pods were given source addresses".to_owned()),
         };
         Some(Wait {
             reason: WaitReason::ServiceSoak,

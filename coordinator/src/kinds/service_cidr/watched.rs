@@ -1,4 +1,4 @@
-//! What traffic says, and whoever stopped the migration: why nothing may be done now.
+//! Reasons not to continue now: lost probes, and a stop or a pause by the user.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ use crate::stop::{self, Stop};
 use crate::traffic::{self, Fates, Network, Networks};
 use crate::write::WriteError;
 
-/// Why nothing may be done now.
+/// Why no step may run now.
 pub(super) struct Held {
-    /// In the decision's words.
+    /// The wait that the decision reports.
     pub(super) hold: Option<Wait>,
-    /// What a person has to look at first.
+    /// The halt that needs a user.
     pub(super) stop: Option<Stop>,
 }
 
 impl Pass<'_> {
-    /// Keeps the traffic pods, and says why nothing may be done now: somebody said so, or traffic is lost.
+    /// Keeps the traffic pods, and returns why no step may run now: a stop, a pause, or lost probes.
     pub(super) async fn traffic(
         &self,
         memory: &mut Memory,
@@ -47,13 +47,14 @@ impl Pass<'_> {
         } else if status.paused {
             Some(Wait {
                 reason: WaitReason::Paused,
-                message: "paused: no Service begins to exchange its address, no pod is started again, and no range is made or deleted; every \
-                          address answers. Go on with `kubectl replumb resume`, or lead the Services back with `kubectl replumb rollback --all`"
+                message: "paused: no Service starts to exchange its address, no pod restarts, and no range is created or \
+                          deleted; every address answers. Continue with `kubectl replumb resume`, or roll back with `kubectl \
+                          replumb rollback --all`"
                     .to_owned(),
                 until: None,
             })
         } else {
-            // Before the first change, too: what was lost before is nobody's doing here.
+            // Before the first change, too: otherwise earlier losses would count as the migration's.
             watched.hold(self.migration)
         };
         Ok(Held { hold, stop })

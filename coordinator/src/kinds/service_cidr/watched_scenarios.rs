@@ -1,4 +1,4 @@
-//! Services exchange their addresses while traffic is watched: whole passes on an API server in memory, with traffic pods that run and agents
+//! Services exchange their addresses with traffic probes: whole passes on an API server in memory, with running traffic pods and agents
 //! that report, or do not.
 
 use api::names;
@@ -15,7 +15,7 @@ fn node_migration(node: &str) -> String {
     format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}")
 }
 
-/// Three nodes with their agents, and Services that nothing answers for: no exchange of theirs asks a node.
+/// Three nodes with their agents, and Services without endpoints: their exchange asks no node.
 fn world() -> World {
     let world = World::new();
     world
@@ -30,9 +30,9 @@ fn world() -> World {
     world
 }
 
-/// Kubelets start the traffic pods, and the agents report; those of `odd` say nonsense instead.
+/// Kubelets start the traffic pods, and the agents report; those of `odd` report nonsense instead.
 async fn turn(world: &mut World, odd: &[&str]) {
-    // What was refused, or is being looked at, is due again.
+    // A refused write is due again.
     world.context.obstacles.forget();
     world.pass().await;
     for pod in world.api.below(PODS) {
@@ -73,12 +73,12 @@ async fn turn(world: &mut World, odd: &[&str]) {
     }
 }
 
-/// How many Services of namespace shop have this beginning of an address.
-fn count(world: &World, beginning: &str) -> usize {
+/// Number of Services of namespace shop whose address starts with this prefix.
+fn count(world: &World, with: &str) -> usize {
     let names = (0..5).map(|number| format!("/api/v1/namespaces/shop/services/web-{number}"));
     let addresses =
         names.filter_map(|path| Some(world.api.get(&path)?["spec"]["clusterIP"].as_str()?.to_owned()));
-    addresses.filter(|address| address.starts_with(beginning)).count()
+    addresses.filter(|address| address.starts_with(with)).count()
 }
 
 async fn turns(world: &mut World, odd: &[&str], until: impl Fn(&World) -> bool) {
@@ -88,15 +88,15 @@ async fn turns(world: &mut World, odd: &[&str], until: impl Fn(&World) -> bool) 
         }
         turn(world, odd).await;
     }
-    panic!("not so after 60 passes: {:?}", world.status());
+    panic!("not reached after 60 passes: {:?}", world.status());
 }
 
-/// One agent that is Ready and says nonsense costs nothing but its own word: every Service goes, there and back.
+/// One agent with a malformed report delays nothing: every Service moves, forward and back.
 #[rstest]
-#[case::nobody(&[])]
-#[case::one(&["b"])]
+#[case::no_node(&[])]
+#[case::one_node(&["b"])]
 #[tokio::test]
-async fn a_report_that_is_not_understood_holds_no_service(#[case] odd: &[&str]) {
+async fn one_malformed_report_delays_no_service(#[case] odd: &[&str]) {
     let mut world = world();
     turns(&mut world, odd, |world| count(world, "172.") == 5).await;
     world
@@ -105,15 +105,15 @@ async fn a_report_that_is_not_understood_holds_no_service(#[case] odd: &[&str]) 
     turns(&mut world, odd, |world| count(world, "10.97.") == 5).await;
 }
 
-/// Where most say nonsense nothing is begun on the way there, and everything goes back.
+/// With malformed reports of most agents nothing starts on the way forward, and everything rolls back.
 #[tokio::test]
-async fn where_most_reports_are_not_understood_it_holds_on_the_way_there_alone() {
+async fn most_reports_malformed_delay_forward_steps_and_no_rollback() {
     let mut world = world();
     turns(&mut world, &[], |world| count(world, "172.") > 0).await;
     for _ in 0..20 {
         turn(&mut world, &["b", "c"]).await;
     }
-    // Whatever was under way has come to its end.
+    // Exchanges that had started have ended.
     let there = count(&world, "172.");
     world.service("shop/late", "10.97.0.9");
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! The whole objects of the Services that a pass works on: read by name, and again where they have changed.
+//! The whole objects of the Services in a pass: read by name, and read again after a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::index::{Index, Name, ServiceStore};
 use super::objects::{get_service, get_slice};
 use crate::write::WriteError;
 
-/// So many reads are under way at the same time.
+/// Number of concurrent reads.
 const AT_ONCE: usize = 16;
 
 /// Whole objects, by namespace and name.
@@ -36,7 +36,7 @@ fn version(object: &Value) -> &str {
 }
 
 impl Whole {
-    /// Reads these Services and their helpers, and the slices of those without a selector, but for what is known as the index has it.
+    /// Reads these Services and their helpers, and the slices of those without a selector, unless they are as new as the index.
     pub async fn read(
         &mut self,
         client: &Client,
@@ -60,7 +60,7 @@ impl Whole {
                     self.services.remove(name);
                 }
             }
-            // Of all others the index knows what decides.
+            // For Services with a selector the index has all that is needed.
             let copied = entry.filter(|entry| !entry.is_selected);
             for (name, slice) in copied.into_iter().flat_map(|_| index.slices(name)) {
                 if is_new(self.slices.get(&name), &slice.version) {
@@ -99,20 +99,20 @@ impl Whole {
         names.filter_map(|name| self.slices.get(&name).cloned()).collect()
     }
 
-    /// Takes in a Service that was written, as it is stored then.
+    /// Stores a written Service.
     pub fn wrote(&mut self, service: Value) {
         let text = |field: &str| service["metadata"][field].as_str().unwrap_or_default().to_owned();
         self.services.insert((text("namespace"), text("name")), service);
     }
 
-    /// Reads this Service and its helpers anew at the next look: they are not as they were thought to be.
+    /// Drops this Service and its helpers, so that the next pass reads them again: they differ from what was expected.
     pub fn forget(&mut self, namespace: &str, name: &str) {
         for name in names(namespace, name) {
             self.services.remove(&name);
         }
     }
 
-    /// Lets go all but these Services, their helpers and the slices of both.
+    /// Drops all but these Services, their helpers and the slices of both.
     pub fn keep_only(&mut self, index: &Index, services: &BTreeSet<Name>) {
         let kept: BTreeSet<Name> = services
             .iter()
