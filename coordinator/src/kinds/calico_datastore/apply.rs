@@ -115,7 +115,7 @@ impl Pass<'_> {
                 ))
             }
             Step::WriteDaemonSet(calico) => {
-                let change = held(self.saved, &observed.daemon_set, *calico);
+                let change = held_patch(self.saved, &observed.daemon_set, *calico);
                 self.write(Some(&observed.daemon_set), change).await?;
                 Made::Done(format!(
                     "the DaemonSet of calico-node has the template of Calico {}: pods restart node by node",
@@ -265,7 +265,7 @@ fn describe(work: StoreWork) -> &'static str {
 }
 
 /// The patch of the `DaemonSet` that sets the template of this Calico and restarts no pod.
-fn held(saved: &Saved, there: &Value, calico: Calico) -> Value {
+fn held_patch(saved: &Saved, there: &Value, calico: Calico) -> Value {
     let mut change = spec_change(there, &[("template", &saved.daemon_set.of(calico).template)]);
     change["spec"]["updateStrategy"] = json!({ "type": on_delete()["type"], "rollingUpdate": null });
     change

@@ -106,7 +106,7 @@ pub async fn go_on(
                 let made = pass.make_on_stores(&step, &mut known, memory).await;
                 done(Ok(made), status)?;
             }
-            other => tell(other, status),
+            other => report(other, status),
         }
         status.calico_datastore = Some(Box::new(known));
         return Ok(());
@@ -148,7 +148,7 @@ pub async fn go_on(
             let made = Box::pin(pass.make(&step, &mut known, memory, &observed)).await;
             done(made, status)?;
         }
-        other => tell(other, status),
+        other => report(other, status),
     }
     // On the way back lost probes stop nothing.
     if let Some(stop) = held.stop
@@ -188,7 +188,7 @@ fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<
 }
 
 /// Writes a wait or a halt to the status.
-fn tell(decision: Decision<Step>, status: &mut MigrationStatus) {
+fn report(decision: Decision<Step>, status: &mut MigrationStatus) {
     match decision {
         Decision::Wait(found) => wait(status, found.reason, found.message),
         Decision::Halt(halt) => {

@@ -19,7 +19,8 @@ pub fn of(error: &RunError) -> Option<String> {
 pub fn of_store(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Unreachable { .. } => Some(
-            "Check that etcd answers on the coordinator's node, with the certificates of calico-node".to_owned(),
+            "Check that etcd answers on the coordinator's node, with the certificates of calico-node"
+                .to_owned(),
         ),
         StoreError::Locked { .. } => Some("replumb retries automatically".to_owned()),
         StoreError::Changed { .. } | StoreError::LockLost { .. } => {
@@ -35,9 +36,7 @@ pub fn of_store(error: &StoreError) -> Option<String> {
 
 fn of_refusal(refusal: &Refusal) -> &'static str {
     match refusal {
-        Refusal::NoFlag => {
-            "Check that Calico v2 uses this etcd. If the key was deleted, set it to true"
-        }
+        Refusal::NoFlag => "Check that Calico v2 uses this etcd. If the key was deleted, set it to true",
         Refusal::PausedBySomebody { .. } => {
             "If no other upgrade runs, `kubectl replumb datastore abort` sets it to true, and the migration continues"
         }

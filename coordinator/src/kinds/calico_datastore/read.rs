@@ -128,7 +128,7 @@ async fn read_manifest_objects(
     let Some(there) = get(context, &name).await? else {
         return Ok(());
     };
-    match found_daemon_set(&there) {
+    match parse_daemon_set(&there) {
         Ok(found) => cluster.daemon_set = Some(found),
         Err(malformed) => cluster.malformed.push(malformed),
     }
@@ -153,7 +153,8 @@ async fn read_manifest_objects(
     let made = try_patch(context, &there, change.clone(), cluster).await?;
     let again = try_patch(context, &there, change, cluster).await?;
     if made.map(|made| made["spec"].clone()) != again.map(|made| made["spec"].clone()) {
-        let why = "an admission webhook changes it in another way each time, so that its state cannot be verified";
+        let why =
+            "an admission webhook changes it in another way each time, so that its state cannot be verified";
         cluster.refused.push((name.words(), why.to_owned()));
     }
     let controllers = Name {
@@ -162,7 +163,7 @@ async fn read_manifest_objects(
         ..name.clone()
     };
     if let Some(there) = get(context, &controllers).await? {
-        match found_deployment(&there) {
+        match parse_deployment(&there) {
             Ok(found) => cluster.controllers = Some(found),
             Err(malformed) => cluster.malformed.push(malformed),
         }
@@ -234,7 +235,7 @@ fn without_object(why: &str) -> String {
     }
 }
 
-fn found_daemon_set(there: &Value) -> Result<Found, Malformed> {
+fn parse_daemon_set(there: &Value) -> Result<Found, Malformed> {
     let object: DaemonSet = parse(there)?;
     Ok(Found {
         object: facts::daemon_sets::daemon_set(&object),
@@ -250,7 +251,7 @@ fn parse<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malformed> 
     })
 }
 
-fn found_deployment(there: &Value) -> Result<Found, Malformed> {
+fn parse_deployment(there: &Value) -> Result<Found, Malformed> {
     let object: Deployment = parse(there)?;
     let status = object.status.unwrap_or_default();
     Ok(Found {

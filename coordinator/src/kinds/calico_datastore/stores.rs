@@ -75,9 +75,7 @@ pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
     Ok(StoreFacts {
         etcd_v2,
         etcd_v3,
-        calico_version: glance
-            .version_v2
-            .unwrap_or_else(|| "unknown version".to_owned()),
+        calico_version: glance.version_v2.unwrap_or_else(|| "unknown version".to_owned()),
         ready_v2,
         ready_v3: if glance.keys_v3 == 0 {
             ReadyV3::Missing

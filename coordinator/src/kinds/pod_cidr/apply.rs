@@ -121,7 +121,9 @@ impl Hands<'_> {
 
     async fn open(&self, name: &str, openness: Openness) -> Result<String, WriteError> {
         let Some(object) = self.store.pool(name).await? else {
-            return Ok(format!("IPPool {name} was deleted a moment ago; replumb reads again"));
+            return Ok(format!(
+                "IPPool {name} was deleted a moment ago; replumb reads again"
+            ));
         };
         if let Some(change) = pools::opening(&object.data["spec"], openness, &self.saved.old_pool) {
             self.store.patch_spec(IP_POOL, &object, &change).await?;
@@ -138,7 +140,9 @@ impl Hands<'_> {
 
     async fn narrow(&self, name: &str, which: Which, round: u32) -> Result<String, WriteError> {
         let Some(object) = self.store.pool(name).await? else {
-            return Ok(format!("IPPool {name} was deleted a moment ago; replumb reads again"));
+            return Ok(format!(
+                "IPPool {name} was deleted a moment ago; replumb reads again"
+            ));
         };
         let selector = pools::selector_of(&self.saved.old_pool);
         if let Some(change) = pools::narrowing(&object.data["spec"], &selector, which.mark(), round) {
@@ -169,10 +173,7 @@ impl Hands<'_> {
             } else {
                 let ends = ends.values();
                 let addresses: Vec<String> = ends.map(|end| end.allocation.address.to_string()).collect();
-                format!(
-                    "node {node} gets the tunnel address {}",
-                    words::names(&addresses)
-                )
+                format!("node {node} gets the tunnel address {}", words::names(&addresses))
             }
         });
         Ok(Made::Done(words::lines(&said.collect::<Vec<_>>())))
@@ -380,9 +381,7 @@ impl Hands<'_> {
         };
         let left = self.store.each(IPAM_BLOCK, of_range).await?.len();
         if left > 0 {
-            return Ok(format!(
-                "new blocks of {range}: {left}; replumb reads them again"
-            ));
+            return Ok(format!("new blocks of {range}: {left}; replumb reads them again"));
         }
         self.store.delete_pool(name).await?;
         Ok(format!("IPPool {name} deleted"))

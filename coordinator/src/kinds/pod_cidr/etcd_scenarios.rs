@@ -4,7 +4,8 @@
 use serde_json::json;
 
 use super::scenarios::{
-    assert_gone, assert_in_order, desire, restores_tunnel_addresses, restores_released_tunnel_addresses, story,
+    assert_gone, assert_in_order, desire, restores_released_tunnel_addresses, restores_tunnel_addresses,
+    story,
 };
 use super::world::{CALICO, CALICO_NODES, MIGRATION, POOLS, RANGES, cluster, run_until, turn, world_moves};
 use crate::fake_api::FakeApi;
@@ -177,7 +178,10 @@ async fn an_unreachable_etcd_is_named_and_waited_for() {
     turn(&api).await;
     let status = api.get(MIGRATION).unwrap()["status"].clone();
     assert_eq!(status["blocked"], "Datastore", "{status:#}");
-    assert!(status["message"].as_str().unwrap().contains(unreachable), "{status:#}");
+    assert!(
+        status["message"].as_str().unwrap().contains(unreachable),
+        "{status:#}"
+    );
     assert_eq!(status["phase"], before["status"]["phase"]);
     set["spec"]["template"]["spec"]["containers"][0]["env"][1]["value"] = url.clone();
     api.put(CALICO, set);

@@ -25,7 +25,7 @@ use crate::looks::Pace;
 use crate::memory::Memory;
 use crate::write::WriteError;
 
-/// What remains in the source range.
+/// Remains of the source range.
 pub(super) struct Left {
     /// Ranges of blocks and of claimed blocks.
     pub(super) blocks: Vec<IpNet>,
@@ -44,7 +44,7 @@ impl Pass<'_> {
         known: &mut PodCidrStatus,
     ) -> Result<Left, WriteError> {
         let ipam = memory.pod_cidr.ipam(self.store, pace).await?;
-        self.tell(memory, &ipam);
+        self.add_warnings(memory, &ipam);
         let in_range: Vec<_> = ipam
             .blocks()
             .iter()
@@ -179,7 +179,7 @@ impl Pass<'_> {
     }
 
     /// Adds Calico's malformed objects to the warnings.
-    fn tell(&self, memory: &mut Memory, ipam: &Ipam) {
+    fn add_warnings(&self, memory: &mut Memory, ipam: &Ipam) {
         let ranges = [Which::Old, Which::New].map(|which| self.range(which));
         let told = unclear::told(&self.pools.unclear, Some(&ipam.unclear), ranges);
         memory.warnings.of_kind(&self.migration.name_any(), told);
@@ -298,9 +298,7 @@ impl Pass<'_> {
                 "DaemonSet {namespace}/{name}: {} of {} pods are Ready{}",
                 set.ready,
                 set.desired,
-                first.map_or_else(String::new, |(node, _)| format!(
-                    "; node {node} has no Ready pod"
-                ))
+                first.map_or_else(String::new, |(node, _)| format!("; node {node} has no Ready pod"))
             ),
             until: None,
         })
@@ -323,7 +321,11 @@ impl Pass<'_> {
                 status.pod_cidr.as_ref().filter(|_| is_seen)
             };
             match self.facts_of(node).or_else(seen_before) {
-                Some(facts) => routes.extend(host::left(facts).into_iter().map(|words| format!("node {node}: {words}"))),
+                Some(facts) => routes.extend(
+                    host::left(facts)
+                        .into_iter()
+                        .map(|words| format!("node {node}: {words}")),
+                ),
                 None if facts::nodes::is_ready(found) => {
                     routes.push(format!("node {node}: its agent has not reported"));
                 }

@@ -111,7 +111,8 @@ fn policy_of(
         ranges,
         more,
         needs: Needs::Both,
-        fix: "add the missing range (needed: {ranges}); remove the source range after the migration".to_owned(),
+        fix: "add the missing range (needed: {ranges}); remove the source range after the migration"
+            .to_owned(),
     })
 }
 

@@ -16,7 +16,7 @@ use crate::facts;
 pub(super) const RAISED_TO: u32 = 2;
 
 impl Pass<'_> {
-    /// What is missing until every Deployment of name servers and admission webhooks has more than one Ready pod.
+    /// The step or wait until every Deployment of name servers and admission webhooks has more than one Ready pod.
     pub(super) fn redundancy(
         &self,
         residents: &[Resident<'_>],

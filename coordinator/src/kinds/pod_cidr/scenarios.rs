@@ -96,7 +96,11 @@ pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
         let end = end_of(&node).unwrap();
         assert!(end.starts_with(RANGES[1 - gone].1), "{end}");
         let of_tunnel = addresses_of_tunnel(api, name, RANGES[1 - gone].1, number);
-        assert_eq!(of_tunnel, [end], "allocations of the tunnel of {name} in Calico's IPAM");
+        assert_eq!(
+            of_tunnel,
+            [end],
+            "allocations of the tunnel of {name} in Calico's IPAM"
+        );
     }
     for object in api.below("/apis/replumb.dev/v1alpha1/nodemigrations") {
         let kept = &object["spec"]["podCidr"]["tunnelEnds"];
@@ -308,9 +312,7 @@ async fn an_address_allocated_during_the_release_keeps_its_block() {
     for _ in 0..5 {
         turn_without_world(&api).await;
     }
-    let object = api
-        .get(&block)
-        .expect("the block with the allocated address");
+    let object = api.get(&block).expect("the block with the allocated address");
     assert_eq!(object["spec"]["allocations"][7], 0);
     assert!(object["spec"]["deleted"].is_null(), "{object:#}");
     assert!(api.get(&format!("{POOLS}/old")).is_some(), "its pool is deleted");

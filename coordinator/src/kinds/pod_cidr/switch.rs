@@ -31,9 +31,9 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Each agent is told and answers: that takes one or two writes.
 const PATIENCE_A_NODE: Duration = Duration::from_millis(50);
 
-/// What is missing in stage Switch.
+/// The missing parts of stage Switch.
 pub(super) struct Switch {
-    /// What is missing until no tunnel address is in the source range.
+    /// The step or wait until no tunnel address is in the source range.
     pub(super) ends: Option<Missing>,
     /// The agent that keeps an address of the target range.
     pub(super) kept_in_target: Option<Wait>,
@@ -93,8 +93,8 @@ pub(super) fn patience(nodes: usize) -> Duration {
 }
 
 impl Pass<'_> {
-    /// What is missing in stage Switch. A node that has lacked something for too long is named in the warnings. During a rollback it counts
-    /// as absent: no node keeps the pods of other nodes. Forward, the user decides.
+    /// Finds the missing parts of stage Switch. A node that has lacked something for too long is named in the warnings. During a rollback it
+    /// counts as absent: no node keeps the pods of other nodes. Forward, the user decides.
     pub(super) fn switch(
         &self,
         memory: &mut Memory,
@@ -127,7 +127,7 @@ impl Pass<'_> {
         }
         let at_once = limits::rules(self.migration).max_unavailable.resolve(nodes.len());
         let base = pools::selector_of(&self.saved.old_pool);
-        let gets = |node: &str| self.gets(node, left, target);
+        let gets = |node: &str| self.new_addresses(node, left, target);
         let pool = self.pool(which, known);
         Switch {
             ends: pool.and_then(|pool| ends::missing(&nodes, which, &pool.spec, &base, at_once, gets)),
@@ -161,7 +161,7 @@ impl Pass<'_> {
         ends.collect()
     }
 
-    /// What each node lacks at this moment. Before stage Switch agents do not know the tunnel addresses: then nodes lack nothing.
+    /// The lack of each node at this moment. Before stage Switch agents do not know the tunnel addresses: then nodes lack nothing.
     fn lacking<'nodes>(
         &self,
         nodes: &[NodeEnd<'nodes>],
@@ -224,7 +224,7 @@ impl Pass<'_> {
     }
 
     /// The addresses that the tunnels of this node get when it is taken off the pool.
-    fn gets(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
+    fn new_addresses(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
         let (Some(ipam), Some(now)) = (self.ipam, self.calico_nodes.get(node)) else {
             return BTreeMap::new();
         };

@@ -138,7 +138,10 @@ async fn a_rollback_continues_without_one_late_node(#[case] odd: Odd) {
     for _ in 0..12 {
         odd.turn(&api, &mut memory).await;
     }
-    assert!(!have_moved(&api, RANGES[0].1), "{odd:?}: pods move back before the patience ends");
+    assert!(
+        !have_moved(&api, RANGES[0].1),
+        "{odd:?}: pods move back before the patience ends"
+    );
     assert!(
         status(&api)["message"].to_string().contains(odd.words()),
         "{:#}",

@@ -50,11 +50,11 @@ impl Hands<'_> {
     /// Why the address cannot be held; `None` when it is held.
     pub(super) async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
         let Some(read) = self.store.block(end.block).await? else {
-            return Ok(Some(gone(end)));
+            return Ok(Some(block_deleted(end)));
         };
         let spec = &read.data["spec"];
         // The handle first: an address that no handle counts is never released.
-        if let Some(refused) = self.count(end, spec).await? {
+        if let Some(refused) = self.ensure_counted(end, spec).await? {
             return Ok(Some(refused));
         }
         crash_point::reach("EndCounted", Edge::Changed, None).await;
@@ -64,7 +64,7 @@ impl Hands<'_> {
 
     /// Makes the handle of an address count it: the handle of a former address may have been released. Returns the reason when that is
     /// impossible.
-    async fn count(&self, end: &Held, spec: &Value) -> Result<Option<String>, WriteError> {
+    async fn ensure_counted(&self, end: &Held, spec: &Value) -> Result<Option<String>, WriteError> {
         let Held {
             block, allocation, ..
         } = end;
@@ -87,12 +87,7 @@ impl Hands<'_> {
             refused = refused.or(self.attempt(end, self.release_end(end)).await?);
         }
         Ok(refused.map_or_else(
-            || {
-                Made::Done(format!(
-                    "temporary tunnel addresses released: {}",
-                    ends.len()
-                ))
-            },
+            || Made::Done(format!("temporary tunnel addresses released: {}", ends.len())),
             Made::Refused,
         ))
     }
@@ -136,8 +131,11 @@ impl Hands<'_> {
     }
 }
 
-fn gone(end: &Held) -> String {
-    format!("IPAMBlock {} of node {} was deleted a moment ago", end.block, end.node)
+fn block_deleted(end: &Held) -> String {
+    format!(
+        "IPAMBlock {} of node {} was deleted a moment ago",
+        end.block, end.node
+    )
 }
 
 /// Number of other addresses of the block that the handle has.

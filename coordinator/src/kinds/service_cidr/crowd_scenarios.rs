@@ -257,7 +257,11 @@ async fn a_crowd_without_endpoints_is_migrated_in_batches_without_lists() {
     }
     world.api.take_reads();
     world.pass().await;
-    assert_eq!(world.count("crowd", true), LIGHT_AT_ONCE, "the limit of concurrent Services without endpoints");
+    assert_eq!(
+        world.count("crowd", true),
+        LIGHT_AT_ONCE,
+        "the limit of concurrent Services without endpoints"
+    );
     let of_shop = world.api.below(&format!("{SERVICES}/shop/services"));
     let bridges = of_shop.iter().filter(|service| is_helper(service)).count();
     assert_eq!(bridges, 2, "both other Services start in the first pass");
@@ -572,7 +576,12 @@ async fn helpers_are_deleted_and_the_rollback_ends() {
         world.pass().await;
     }
     let all = world.api.below(&format!("{SERVICES}/crowd/services"));
-    assert_eq!(all.len(), 150, "all helpers are deleted: {}", world.status().message);
+    assert_eq!(
+        all.len(),
+        150,
+        "all helpers are deleted: {}",
+        world.status().message
+    );
     // The ServiceCIDR of the source range was deleted.
     let status = world.status();
     assert_eq!(status.phase, MigrationPhase::RolledBack, "{}", status.message);

@@ -13,10 +13,10 @@ const STUCK: Duration = Duration::from_secs(2);
 
 /// Decisions by `namespace/name`. Lost at a restart: then each Service is decided once.
 #[derive(Debug, Default)]
-pub struct Decided(BTreeMap<String, Stands>);
+pub struct Decided(BTreeMap<String, Kept>);
 
 #[derive(Debug)]
-struct Stands {
+struct Kept {
     /// A hash of what the decision depends on.
     fingerprint: u64,
     decision: Decision<swap::Step>,
@@ -30,7 +30,7 @@ impl Decided {
             self.0.remove(service);
             return;
         }
-        let stands = Stands {
+        let stands = Kept {
             fingerprint,
             decision: decision.clone(),
             at: Instant::now(),
@@ -76,7 +76,11 @@ mod tests {
         assert_eq!(decided.of("shop/web", 1), Some(halt.clone()));
         assert_eq!(Standing::of(&halt), Some(Standing::Stuck));
         decided.0.get_mut("shop/web").unwrap().at -= STUCK;
-        assert_eq!(decided.of("shop/web", 1), None, "a stuck Service is decided again");
+        assert_eq!(
+            decided.of("shop/web", 1),
+            None,
+            "a stuck Service is decided again"
+        );
         decided.keep("shop/web", 1, &Decision::Run(swap::Step::Swap));
         assert_eq!(decided.of("shop/web", 1), None, "steps are not kept");
     }

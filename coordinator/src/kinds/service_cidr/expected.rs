@@ -156,15 +156,24 @@ mod tests {
             "5 s and 5 s for the nodes"
         );
         assert_eq!(*expected.ports(), ports(&[81]));
-        assert!(!expected.need(ports(&[82]), false, 100, at(11)), "the wait starts again");
+        assert!(
+            !expected.need(ports(&[82]), false, 100, at(11)),
+            "the wait starts again"
+        );
         assert!(
             expected.need(ports(&[81]), false, 100, at(20)),
             "for the same ports"
         );
-        assert!(!expected.need(ports(&[81]), false, 100, at(21)), "and the wait starts again");
+        assert!(
+            !expected.need(ports(&[81]), false, 100, at(21)),
+            "and the wait starts again"
+        );
         assert!(!expected.need(ports(&[82]), true, 100, at(22)));
         assert_eq!(*expected.ports(), ports(&[82]));
-        assert!(!expected.need(ports(&[82]), true, 100, at(100)), "the round is answered");
+        assert!(
+            !expected.need(ports(&[82]), true, 100, at(100)),
+            "the round is answered"
+        );
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl<'pass> Knowledge<'pass> {
         })
     }
 
-    /// What is missing until all nodes are known to know this port.
+    /// Describes what is missing until all nodes are known to know this port.
     fn missing(&self, by: By, port: &ServicePort) -> Option<String> {
         if !self.has_nodes {
             return None;
@@ -228,7 +228,9 @@ impl<'pass> Knowledge<'pass> {
             ));
         }
         if let Some((node, why)) = &self.cannot_tell {
-            return Some(format!("node {node} {why} whether kube-proxy has rules for {port}"));
+            return Some(format!(
+                "node {node} {why} whether kube-proxy has rules for {port}"
+            ));
         }
         let node = self.lacking.get(port)?;
         Some(format!("node {node}: kube-proxy has no rule yet for {port}"))
@@ -389,7 +391,7 @@ mod tests {
         });
         let all = ports(&service);
         assert_eq!(all.len(), 2);
-        let nobody = Confirmed::new();
+        let no_results = Confirmed::new();
         let expected = asked_for(all.clone());
         let ask = |answers: &Answers<'_>, before: &Confirmed, expected: &ExpectedPorts| {
             ask(&service, By::Address, answers, before, expected)
@@ -406,7 +408,7 @@ mod tests {
             })
         };
 
-        let (wait, known) = ask(&Answers::from([("a", None)]), &nobody, &expected);
+        let (wait, known) = ask(&Answers::from([("a", None)]), &no_results, &expected);
         assert!(wait.unwrap().starts_with("node a has not reported whether"));
         assert_eq!(
             (known.asking.needed.known.len(), known.asking.is_answered),
@@ -420,16 +422,16 @@ mod tests {
             said: &knows,
         };
         let all_know = Answers::from([("a", answer(&knows))]);
-        let (wait, known) = ask(&all_know, &nobody, &asked_for(vec![all[0].clone()]));
+        let (wait, known) = ask(&all_know, &no_results, &asked_for(vec![all[0].clone()]));
         assert!(wait.unwrap().starts_with("every node will be asked whether"));
         assert!(known.asking.is_answered && !is_whole(&known));
-        let (wait, known) = ask(&Answers::from([("a", Some(older))]), &nobody, &expected);
+        let (wait, known) = ask(&Answers::from([("a", Some(older))]), &no_results, &expected);
         assert!(wait.unwrap().starts_with("node a is being asked whether"));
         assert!(!known.asking.is_answered);
 
         let (wait, known) = ask(
             &Answers::from([("a", answer(&knows)), ("b", answer(&lacks))]),
-            &nobody,
+            &no_results,
             &expected,
         );
         assert_eq!(
@@ -438,13 +440,13 @@ mod tests {
         );
         assert!(known.asking.is_answered && !is_whole(&known));
 
-        let (wait, known) = ask(&all_know, &nobody, &expected);
+        let (wait, known) = ask(&all_know, &no_results, &expected);
         assert_eq!((wait, is_whole(&known)), (None, true));
         let (wait, known) = ask(&Answers::from([("a", None)]), &known.confirmed, &expected);
         assert_eq!((wait, known.asking.needed), (None, ExpectedPorts::default()));
 
         let blind = facts(Found::Malformed("iptables-save: no such program".to_owned()));
-        let (wait, known) = ask(&Answers::from([("a", answer(&blind))]), &nobody, &expected);
+        let (wait, known) = ask(&Answers::from([("a", answer(&blind))]), &no_results, &expected);
         assert!(wait.unwrap().contains("cannot report (iptables-save"));
         assert!(!known.asking.is_answered);
     }

@@ -59,7 +59,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
         ground: around.ground,
     };
     // For a bridge without endpoints no node has rules: neither the bridge nor its Service answers.
-    let is_answered = serve(&wanted);
+    let is_answered = any_serves(&wanted);
     // A helper that follows every edit of a restless owner would never be ready, and the other helpers would stay. The last helper is
     // updated once it is the only one.
     let is_last = own == Own::At(subject.goal) && helpers.len() <= 1;
@@ -67,7 +67,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
     let endpoints = |role: Role, helper: &Value| {
         let families = objects.families(role);
         let families: Vec<&str> = families.iter().map(String::as_str).collect();
-        if !is_followed && (serve(&of_helper(role)) || !is_answered) {
+        if !is_followed && (any_serves(&of_helper(role)) || !is_answered) {
             // The helper answers with the Service's former content.
             Endpoints::Same
         } else if is_followed && objects.refresh(role, helper).is_some() {
@@ -80,7 +80,7 @@ pub fn look(observed: &Observed<'_>, subject: &Subject, around: &Around<'_>) -> 
                 &families,
             )
             .map_or(Endpoints::Same, |(missing, other)| {
-                Endpoints::Missing(not_yet(namespace, name, role, missing, other))
+                Endpoints::Missing(endpoints_differ(namespace, name, role, missing, other))
             })
         } else if endpoints::copies(&slices, helper, copies.get(&role).map_or(&[], Vec::as_slice)).is_empty()
         {
@@ -144,7 +144,7 @@ fn taken(observed: &Observed<'_>, subject: &Subject, service: &Value, own: &Own)
     let is_ours =
         |holder: &str| holder == format!("{namespace}/{name}") || helpers.iter().any(|one| one == holder);
     let before = objects::before(service).filter(|_| matches!(own, Own::Away(_)));
-    // It needs its addresses of the other family, too, which do not change.
+    // Its addresses of the other family are needed, too, and do not change.
     let all = before.as_ref().map(addresses).unwrap_or_default();
     let both = [&subject.addresses.old, &subject.addresses.new];
     let unchanged: Vec<IpAddr> = all
@@ -176,11 +176,11 @@ fn to_copy(observed: &Observed<'_>, namespace: &str, name: &str) -> (Vec<Value>,
     (observed.whole_slices(namespace, name), copies.collect())
 }
 
-fn serve(slices: &[&Slice]) -> bool {
+fn any_serves(slices: &[&Slice]) -> bool {
     slices.iter().any(|slice| slice.serves)
 }
 
-fn not_yet(namespace: &str, name: &str, role: Role, missing: usize, other: usize) -> Wait {
+fn endpoints_differ(namespace: &str, name: &str, role: Role, missing: usize, other: usize) -> Wait {
     Wait {
         reason: WaitReason::MovedPodsNotReady,
         message: format!(

@@ -149,7 +149,11 @@ async fn an_address_in_a_tenants_object_delays_no_other_pod_and_no_rollback(
     }
     world.pass().await;
     let named = format!("{kind} crowd/many");
-    assert!(warns_of(&world, &named), "not named at once: {:?}", world.status().warnings);
+    assert!(
+        warns_of(&world, &named),
+        "not named at once: {:?}",
+        world.status().warnings
+    );
     let (mut evictions, mut is_pod_named) = (0, false);
     for _ in 0..32 {
         all_answer(&world);

@@ -212,8 +212,13 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
     };
     let api = services(client, namespace);
     let patched = answers::patch(&api, name, &parameters, &Patch::Merge(change)).await;
-    patched
-        .map_err(|source| WriteError::of("patching (dry run)", format!("Service {namespace}/{name}"), source))?;
+    patched.map_err(|source| {
+        WriteError::of(
+            "patching (dry run)",
+            format!("Service {namespace}/{name}"),
+            source,
+        )
+    })?;
     Ok(())
 }
 

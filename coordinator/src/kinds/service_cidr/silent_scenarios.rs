@@ -131,7 +131,10 @@ async fn pods_of_other_nodes_restart_without_a_silent_node() {
         }
         let message = world.status().message;
         assert_eq!(world.api.get(&web("a")), None, "{message}");
-        assert!(world.api.get(&web("b")).is_some(), "its agent has not reported: {message}");
+        assert!(
+            world.api.get(&web("b")).is_some(),
+            "its agent has not reported: {message}"
+        );
         assert!(message.contains("node b"), "{message}");
         // The addresses stay while this is unknown.
         assert_eq!(
@@ -477,7 +480,10 @@ async fn services_roll_back_without_a_silent_or_lagging_node(#[case] of_b: OfB) 
         .api
         .edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     knowing_passes(&mut world, of_b).await;
-    assert!(address(&world).starts_with("172."), "the rollback waits for node b at first");
+    assert!(
+        address(&world).starts_with("172."),
+        "the rollback waits for node b at first"
+    );
     for _ in 0..3 {
         match of_b {
             OfB::IsSilent | OfB::IsMalformed => world.silent_for("b", Duration::from_mins(3)),

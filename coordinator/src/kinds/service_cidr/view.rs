@@ -55,7 +55,7 @@ pub(super) type Looked = (Next, Option<Stop>, Services);
 
 /// The uses of source addresses, for a view. Empty once source addresses are released.
 #[derive(Default)]
-struct LeftBehind {
+struct SourceUses {
     follow_up: Option<Wait>,
     carriers: Option<Missing>,
     soak: Option<Wait>,
@@ -82,7 +82,7 @@ impl LoadBalancer<'_> {
 }
 
 /// The kept addresses that agents are told, and the load balancers whose addresses exceed their number.
-fn told_of<'keepers, 'index>(
+fn split_at_limit<'keepers, 'index>(
     keepers: &'keepers [LoadBalancer<'index>],
 ) -> (Vec<IpAddr>, &'keepers [LoadBalancer<'index>]) {
     let mut told = Vec::new();
@@ -106,7 +106,7 @@ fn follow_ups(lines: impl IntoIterator<Item = String>) -> Option<Wait> {
 }
 
 /// The wait for pods that would get a source address again at each start; `None` without any.
-fn start_again_later(residents: &[&Resident<'_>]) -> Option<Wait> {
+fn restart_later(residents: &[&Resident<'_>]) -> Option<Wait> {
     let pods: Vec<String> = residents.iter().map(|resident| resident.pod.key()).collect();
     (!pods.is_empty()).then(|| Wait {
         reason: WaitReason::ServiceRanges,
@@ -146,13 +146,13 @@ impl Pass<'_> {
             .await?;
         let api_servers = self.api_servers(&servers, known);
         let is_closed = self.is_closed(known);
-        let LeftBehind {
+        let SourceUses {
             follow_up,
             carriers,
             soak,
             of_tenants,
         } = self
-            .left_behind(memory, &answers, known, status, end_pace)
+            .source_uses(memory, &answers, known, status, end_pace)
             .await?;
         let left_is_used = follow_up.is_some() || carriers.is_some() || soak.is_some();
         let unheard = self.unheard(memory, &answers);
@@ -170,7 +170,7 @@ impl Pass<'_> {
         wanted.report_users = is_closed;
         // Before that, uses of these addresses are not read: a tenant that creates load balancers costs no write for each node.
         if is_closed {
-            wanted.left.kept = told_of(&self.keepers(known)).0;
+            wanted.left.kept = split_at_limit(&self.keepers(known)).0;
         }
         self.expect(memory, &services, is_at_the_end).await?;
         wanted.expected_ports = memory.service_cidr.expected.place(self.migration);
@@ -190,7 +190,7 @@ impl Pass<'_> {
         };
         let policy = Policy {
             services_at_once: services_at_once(self.kind),
-            hold: self.not_held_back(known).or(hold),
+            hold: self.not_rolled_back_alone(known).or(hold),
         };
         Ok((decide(&view, &policy), stop, services))
     }
@@ -221,31 +221,31 @@ impl Pass<'_> {
     }
 
     /// Finds the uses of source addresses.
-    async fn left_behind(
+    async fn source_uses(
         &self,
         memory: &mut Memory,
         answers: &Answers<'_>,
         known: &mut ServiceCidrStatus,
         status: &MigrationStatus,
         pace: Pace,
-    ) -> Result<LeftBehind, WriteError> {
+    ) -> Result<SourceUses, WriteError> {
         let changed = known.settings.changed();
         let ranges = [changed.old.as_slice(), changed.new.as_slice()].concat();
         let mentions = memory.service_cidr.mentions(self.context, pace, &ranges).await?;
         let mut said = Said::of(&mentions, &changed, self.goal);
-        if self.gives_nothing(known) && self.is_released(known) {
+        if self.allocates_nothing(known) && self.is_released(known) {
             // No range allocates these addresses again: a use that is reported now changes nothing.
-            return Ok(LeftBehind {
+            return Ok(SourceUses {
                 of_tenants: match self.goal {
                     Side::Old => said.warnings,
                     // Each was changed before.
                     Side::New => Vec::new(),
                 },
-                ..LeftBehind::default()
+                ..SourceUses::default()
             });
         }
         let of_the_cluster = std::mem::take(&mut said.follow_up).into_iter();
-        let follow_up = follow_ups(of_the_cluster.chain(self.of_kubelets(answers, known)));
+        let follow_up = follow_ups(of_the_cluster.chain(self.changes_before_restart(answers, known)));
         let is_closed = self.is_closed(known);
         known.told_new_since = if is_closed && follow_up.is_none() {
             known.told_new_since.or(Some(self.now))
@@ -278,7 +278,7 @@ impl Pass<'_> {
             SoakGate::Elapsed => Vec::new(),
         };
         let of_tenants = awaited.iter().map(LoadBalancer::line).chain(release);
-        Ok(LeftBehind {
+        Ok(SourceUses {
             follow_up,
             carriers,
             soak: soak.or_else(|| follow_ups(of_tenants)),
@@ -354,7 +354,7 @@ impl Pass<'_> {
     }
 
     /// The wait for Services that cannot be rolled back alone: too late, or not part of the migration.
-    fn not_held_back(&self, known: &ServiceCidrStatus) -> Option<Wait> {
+    fn not_rolled_back_alone(&self, known: &ServiceCidrStatus) -> Option<Wait> {
         let (held, book) = (self.held_back(known), &self.booked.book);
         let asked = self.migration.spec.rollback_services.iter();
         let missed: Vec<&str> = asked
@@ -380,7 +380,7 @@ impl Pass<'_> {
     }
 
     /// Whether no range allocates a source address to any Service.
-    fn gives_nothing(&self, known: &ServiceCidrStatus) -> bool {
+    fn allocates_nothing(&self, known: &ServiceCidrStatus) -> bool {
         !self.any_range(known, Range::is_open)
     }
 
@@ -450,10 +450,10 @@ impl Pass<'_> {
     }
 
     /// Namespaces whose pods would get a source address at each start, for now.
-    fn not_yet(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+    fn namespaces_to_wait_for(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let mut namespaces = self.namespaces_of_latecomers(known);
         let (keepers, late) = (self.keepers(known), self.awaited_load_balancers(known));
-        let (_, untold) = told_of(&keepers);
+        let (_, untold) = split_at_limit(&keepers);
         namespaces.extend(
             untold
                 .iter()
@@ -484,7 +484,9 @@ impl Pass<'_> {
                     listed(ranges),
                     listed(wanted)
                 )),
-                Err(why) => missing.push(format!("API server {address}: --service-cluster-ip-range is unknown: {why}")),
+                Err(why) => missing.push(format!(
+                    "API server {address}: --service-cluster-ip-range is unknown: {why}"
+                )),
             }
             match &server.addresses {
                 Ok(names) => {
@@ -500,9 +502,7 @@ impl Pass<'_> {
                         ));
                     }
                 }
-                Err(why) => missing.push(format!(
-                    "API server {address}: its certificate is unknown: {why}"
-                )),
+                Err(why) => missing.push(format!("API server {address}: its certificate is unknown: {why}")),
             }
         }
         (!missing.is_empty()).then(|| Wait {
@@ -513,7 +513,7 @@ impl Pass<'_> {
     }
 
     /// Kubelets that have a source address, and load balancers that had to be changed before.
-    fn of_kubelets(&self, answers: &Answers<'_>, known: &ServiceCidrStatus) -> Vec<String> {
+    fn changes_before_restart(&self, answers: &Answers<'_>, known: &ServiceCidrStatus) -> Vec<String> {
         let changed = known.settings.changed();
         let (left, target) = (changed.of(self.goal.other()), changed.of(self.goal));
         let is_left = |address: &IpAddr| left.iter().any(|range| range.contains(address));
@@ -542,7 +542,11 @@ impl Pass<'_> {
     }
 
     /// UIDs of pods that were given a source address, and the nodes where that is unknown, each with the reason.
-    fn pods_told(&self, answers: &Answers<'_>, since: Timestamp) -> (HashSet<&str>, Vec<String>) {
+    fn pods_with_source_addresses(
+        &self,
+        answers: &Answers<'_>,
+        since: Timestamp,
+    ) -> (HashSet<&str>, Vec<String>) {
         let mut told: HashSet<&str> = HashSet::new();
         let mut silent = Vec::new();
         for (node, answer) in answers {
@@ -565,13 +569,13 @@ impl Pass<'_> {
     }
 
     /// Whether this pod of a tenant gets a source address at each start: its own manifest contains the address.
-    fn is_told_again(&self, resident: &Resident<'_>) -> bool {
+    fn has_address_in_manifest(&self, resident: &Resident<'_>) -> bool {
         let owner = Owner::of(Some(&resident.pod.namespace), &[&self.context.namespace]);
         resident.made_since && owner.tenant().is_some()
     }
 
     /// The change that such a pod's owner has to make.
-    fn told_again(&self, pod: &Pod, known: &ServiceCidrStatus) -> String {
+    fn manifest_fix(&self, pod: &Pod, known: &ServiceCidrStatus) -> String {
         let changed = known.settings.changed();
         format!(
             "Pod {}: created after every Service had its new address, and still given one of {}: its own manifest contains it, \
@@ -595,17 +599,19 @@ impl Pass<'_> {
             known.pods_told_left = None;
             return Ok(Some(Missing::Answer(Wait {
                 reason: WaitReason::ServiceRanges,
-                message: "pods with source addresses are read once no range allocates a source address".to_owned(),
+                message: "pods with source addresses are read once no range allocates a source address"
+                    .to_owned(),
                 until: None,
             })));
         }
-        let (told, silent) = self.pods_told(answers, known.told_new_since.unwrap_or(Timestamp::MAX));
+        let (told, silent) =
+            self.pods_with_source_addresses(answers, known.told_new_since.unwrap_or(Timestamp::MAX));
         let pods = self.snapshot.pods();
         crate::evict::look(self.context, memory, pods);
         let workloads = workloads_of(pods);
         let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
         let mut residents = residents(pods, &workloads, &needed, known.told_new_since);
-        let late = self.not_yet(known);
+        let late = self.namespaces_to_wait_for(known);
         let arrived = memory
             .service_cidr
             .arrived(self.namespaces_with_latecomers(known), &late, self.now);
@@ -631,9 +637,9 @@ impl Pass<'_> {
         // An eviction would give such a pod the same address again. The pod keeps no other pod from restarting.
         let (again, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
             .into_iter()
-            .partition(|resident| self.is_told_again(resident));
+            .partition(|resident| self.has_address_in_manifest(resident));
         for Resident { pod, .. } in again {
-            said.by_a_tenant(&pod.namespace, self.told_again(pod, known), self.goal);
+            said.by_a_tenant(&pod.namespace, self.manifest_fix(pod, known), self.goal);
         }
         let told: BTreeSet<String> = told.iter().map(|resident| resident.pod.uid.clone()).collect();
         let mut health = health(self.workloads, self.ill, status.started_at.unwrap_or(self.now));
@@ -671,7 +677,7 @@ impl Pass<'_> {
         if let Some(found) = moves::on_their_way(&view, self.now) {
             return Ok(Some(Missing::Answer(found.wait)));
         }
-        if let Some(found) = start_again_later(&later) {
+        if let Some(found) = restart_later(&later) {
             return Ok(Some(Missing::Answer(found)));
         }
         // With soak gate Elapsed the time alone counts.
@@ -700,12 +706,7 @@ impl Pass<'_> {
     }
 
     /// The wait for source addresses to answer for some time, when no pod is known to have been given one.
-    fn soak(
-        &self,
-        answers: &Answers<'_>,
-        known: &mut ServiceCidrStatus,
-        is_unused: bool,
-    ) -> Option<Wait> {
+    fn soak(&self, answers: &Answers<'_>, known: &mut ServiceCidrStatus, is_unused: bool) -> Option<Wait> {
         let mut count = 0;
         let mut first: Vec<String> = Vec::new();
         let mut unknown: Vec<String> = Vec::new();
