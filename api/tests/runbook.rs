@@ -19,9 +19,7 @@ use flannel_to_calico::host::HostStep;
 use flannel_to_calico::host_checks::HostCheck;
 use flannel_to_calico::node::Stage;
 use flannel_to_calico::phase::Phase;
-use pod_cidr;
 use schemars::JsonSchema;
-use service_cidr;
 
 /// `docs/runbook.md`: the front page.
 const FRONT: &str = include_str!("../../docs/runbook.md");

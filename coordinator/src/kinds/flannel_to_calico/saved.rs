@@ -295,8 +295,11 @@ pub fn annotations_change(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::scenarios;
     use super::*;
+    use crate::obstacles::Obstacles;
 
     fn text(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs
@@ -365,8 +368,10 @@ mod tests {
             &json!({ "spec": { "position": 1 } }),
         );
         let early = read(&context, &cache, &migration()).await;
-        assert!(matches!(early, Err(WriteError::Conflict { .. })), "{early:?}");
+        assert!(early.is_ok() && !context.obstacles.is_clear(), "{early:?}");
+        context.obstacles.begin_pass();
         let before = read(&context, &api.cache(), &migration()).await.unwrap();
+        assert!(context.obstacles.is_clear());
         assert_eq!(known_names(&before, IPAM_BLOCKS).unwrap().len(), 1);
         let object = |node: &str| -> NodeMigration {
             serde_json::from_value(api.get(&scenarios::node_migration(node)).unwrap()).unwrap()
@@ -375,6 +380,34 @@ mod tests {
         assert_eq!(saved.annotations, text(&[("projectcalico.org/x", "1")]));
         assert_eq!(saved.blocks, ["10-9-0-0-26"]);
         assert_eq!(object("b").spec.before, Some(NodeBefore::default()));
+    }
+
+    #[tokio::test]
+    async fn nodes_that_a_pass_has_no_time_for_are_saved_by_the_next_one() {
+        let api = scenarios::cluster();
+        let migration: Migration = serde_json::from_value(api.get(scenarios::MIGRATION).unwrap()).unwrap();
+        super::super::adopt::adopt_node_migrations(&api.context(), &api.cache(), &migration)
+            .await
+            .unwrap();
+        // So little time that a pass writes one object at most.
+        let context = Context {
+            obstacles: Obstacles::within(Duration::from_micros(1)),
+            ..api.context()
+        };
+        for passes in 1..500 {
+            context.obstacles.begin_pass();
+            read(&context, &api.cache(), &migration).await.unwrap();
+            let objects = api.below("/apis/replumb.dev/v1alpha1/nodemigrations");
+            let is_saved = |object: &&Value| object["spec"]["before"].is_object();
+            let saved = objects.iter().filter(is_saved).count();
+            if context.obstacles.is_clear() {
+                assert_eq!(saved, objects.len());
+                assert!(passes > 1, "one pass has saved all {saved} nodes");
+                return;
+            }
+            assert_eq!(context.obstacles.postponed(), objects.len() - saved);
+        }
+        panic!("500 passes have not saved all nodes");
     }
 
     #[test]
