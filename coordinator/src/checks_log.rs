@@ -88,7 +88,10 @@ mod tests {
 
     fn logged(log: &mut ChecksLog, checks: &[Check]) -> (Vec<String>, usize) {
         let (next_lines, waiting) = log.next_lines(checks);
-        (next_lines.iter().map(|check| check.found.clone()).collect(), waiting)
+        (
+            next_lines.iter().map(|check| check.found.clone()).collect(),
+            waiting,
+        )
     }
 
     #[test]

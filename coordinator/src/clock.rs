@@ -55,7 +55,8 @@ impl Clock {
     /// Start of deadlines: the user's "resume", or the last jump of the clock if that is later. A "resume" in the future was
     /// written before the clock was set back.
     pub fn deadlines_from(&self, resumed_at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-        let resumed = resumed_at.filter(|at| at.duration_since(now).unsigned_abs() <= TOLERANCE || *at <= now);
+        let resumed =
+            resumed_at.filter(|at| at.duration_since(now).unsigned_abs() <= TOLERANCE || *at <= now);
         resumed.max(self.set_at)
     }
 }

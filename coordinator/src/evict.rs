@@ -329,7 +329,11 @@ mod tests {
         assert_eq!(counted(&context, "evicted"), 1);
         assert_eq!(context.metrics.api_warnings(), 0);
         let at_once = body(&pod("first"), Some(0)).delete_options.unwrap();
-        assert_eq!(at_once.grace_period_seconds, Some(1), "no pod is deleted by force");
+        assert_eq!(
+            at_once.grace_period_seconds,
+            Some(1),
+            "no pod is deleted by force"
+        );
     }
 
     #[tokio::test]

@@ -125,11 +125,7 @@ fn deep_fields_do_not_stop_a_list_or_a_watch() {
     let names: Vec<String> = list.items.iter().map(ResourceExt::name_any).collect();
     assert_eq!(names, ["odd", "web"]);
     let managers = list.items[0].meta().managed_fields.as_ref().unwrap();
-    assert_eq!(
-        managers[0].manager.as_deref(),
-        Some("m"),
-        "the manager is known"
-    );
+    assert_eq!(managers[0].manager.as_deref(), Some("m"), "the manager is known");
     let event = format!(r#"{{"type":"DELETED","object":{odd}}}"#);
     let event: WatchEvent<Lenient<Deployment>> = serde_json::from_str(&event).unwrap();
     assert!(matches!(event, WatchEvent::Deleted(read) if read.name_any() == "odd"));

@@ -105,7 +105,11 @@ mod tests {
     #[tokio::test]
     async fn a_recent_result_is_not_read_again_and_a_failure_is_not_kept() {
         let mut last = None;
-        for (answer, found) in [(Err("unreachable"), Err("unreachable")), (Ok(1), Ok(1)), (Ok(2), Ok(1))] {
+        for (answer, found) in [
+            (Err("unreachable"), Err("unreachable")),
+            (Ok(1), Ok(1)),
+            (Ok(2), Ok(1)),
+        ] {
             let result = look(&mut last, Pace::Soon, async { answer }).await.copied();
             assert_eq!(result, found);
         }

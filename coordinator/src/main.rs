@@ -61,7 +61,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         host_address,
         log: _,
     } = args;
-    let mut config = Config::infer().await.context("loading the configuration of the API client")?;
+    let mut config = Config::infer()
+        .await
+        .context("loading the configuration of the API client")?;
     config.connect_timeout = Some(REQUEST_LIMIT);
     // A refused eviction is a 429 and must return at once: its reason is reported to the user.
     config.default_retry = false;

@@ -58,7 +58,10 @@ impl Metrics {
                 &["phase"],
             )?,
             nodes: IntGaugeVec::new(
-                Opts::new("replumb_nodes", "Nodes of the Migration, by phase of the rollout."),
+                Opts::new(
+                    "replumb_nodes",
+                    "Nodes of the Migration, by phase of the rollout.",
+                ),
                 &["phase"],
             )?,
             step_duration: step_duration()?,
@@ -70,10 +73,7 @@ impl Metrics {
                 &["reason"],
             )?,
             evictions: IntCounterVec::new(
-                Opts::new(
-                    "replumb_evictions_total",
-                    "Requested evictions, by result.",
-                ),
+                Opts::new("replumb_evictions_total", "Requested evictions, by result."),
                 &["result"],
             )?,
             check_failed: IntGaugeVec::new(

@@ -51,7 +51,8 @@ pub async fn adopt(
         if let Some(words) = unreadable.get(name.as_str()) {
             // The object exists but is unreadable. Its node waits as if the object could not be created.
             let object = format!("NodeMigration {name}");
-            let message = format!("{object}: {words}; correct the object, or delete it so that it is created again");
+            let message =
+                format!("{object}: {words}; correct the object, or delete it so that it is created again");
             context.obstacles.hold(&object, message);
             continue;
         }

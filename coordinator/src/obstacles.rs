@@ -387,7 +387,10 @@ mod tests {
         obstacles.rest("first step of Node a", &held, now);
         let reported = obstacles.wait().unwrap();
         assert_eq!(reported.reason, "AgentSilent");
-        assert_eq!(reported.message, "no agent is Ready on node a; the coordinator retries");
+        assert_eq!(
+            reported.message,
+            "no agent is Ready on node a; the coordinator retries"
+        );
         assert!(obstacles.holds("first step of Node a", at(7)).is_some());
         assert_eq!(obstacles.holds("first step of Node a", at(10)), None);
         obstacles.rest("first step of Node a", &held, at(10));

@@ -72,7 +72,9 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
             .inc();
         match error {
             // Another writer was faster: the watch delivers the new state.
-            WriteError::Conflict { .. } => info!(error = %runtime::error::chain(&error), "object changed; pass repeated"),
+            WriteError::Conflict { .. } => {
+                info!(error = %runtime::error::chain(&error), "object changed; pass repeated")
+            }
             WriteError::Api { .. } | WriteError::Etcd(_) => {
                 warn!(error = %runtime::error::chain(&error), "pass failed; will be repeated");
             }
@@ -241,7 +243,9 @@ async fn run_kind(
             lifecycle::reconcile(kind, context, cache, memory, migration).await
         }
         Ok(KindSpec::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
-        Ok(KindSpec::ServiceCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
+        Ok(KindSpec::ServiceCidr(kind)) => {
+            lifecycle::reconcile(kind, context, cache, memory, migration).await
+        }
         Ok(KindSpec::CalicoDatastore(kind)) => {
             lifecycle::reconcile(kind, context, cache, memory, migration).await
         }

@@ -633,10 +633,7 @@ mod tests {
         println!("after a repeated list: {} MiB", more >> 20);
         let started = std::time::Instant::now();
         let index = store.index();
-        println!(
-            "reading the index: {:?}; all pods as a list: ",
-            started.elapsed()
-        );
+        println!("reading the index: {:?}; all pods as a list: ", started.elapsed());
         let pods = index.pods();
         println!("{:?} for {}", started.elapsed(), pods.len());
         assert!(more < 200 << 20, "{} MiB", more >> 20);

@@ -63,11 +63,17 @@ mod tests {
         assert_eq!(message_after(&untold, "m", "in progress: a"), "in progress: a");
         untold.keep("m", "reading Node a: denied".to_owned());
         let words = "An earlier pass failed: reading Node a: denied";
-        assert_eq!(message_after(&untold, "m", "in progress: a"), format!("in progress: a. {words}"));
+        assert_eq!(
+            message_after(&untold, "m", "in progress: a"),
+            format!("in progress: a. {words}")
+        );
         assert_eq!(message_after(&untold, "m", ""), words);
         let again = "reading Node a: denied; the coordinator retries";
         assert_eq!(message_after(&untold, "m", again), again);
-        assert_eq!(message_after(&untold, "other", "in progress: a"), "in progress: a");
+        assert_eq!(
+            message_after(&untold, "other", "in progress: a"),
+            "in progress: a"
+        );
         untold.is_told("other");
         assert_eq!(message_after(&untold, "m", ""), words);
         untold.is_told("m");

@@ -461,10 +461,7 @@ mod tests {
         let (server, result) = patched_after(&beats).await;
         assert_eq!(result.unwrap().labels()["network"], "calico");
         let node = server.get(PATH).unwrap();
-        assert_eq!(
-            node["status"], beats[1]["status"],
-            "the kubelet's write is kept"
-        );
+        assert_eq!(node["status"], beats[1]["status"], "the kubelet's write is kept");
     }
 
     #[tokio::test]
@@ -629,10 +626,7 @@ mod tests {
         let written = patch(&api, &read, "cordoning", &change).await.unwrap();
         assert_eq!(written.spec.unwrap().unschedulable, Some(true));
         let written = patch_as_read(&api, &read, "cordoning", change).await;
-        assert!(
-            written.unwrap_err().is_conflict(),
-            "the version has changed"
-        );
+        assert!(written.unwrap_err().is_conflict(), "the version has changed");
         delete(&api, &read, None).await.unwrap();
         assert_eq!(server.get(path), None);
     }

@@ -39,7 +39,8 @@ pub async fn end(
 pub fn ending(known: &Known, snapshot: &Snapshot) -> Option<Wait> {
     let pods = snapshot.traffic_pods.iter().filter_map(|pod| {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
-        is_ready(snapshot, node).then(|| format!("traffic pod {} on node {node} is terminating", pod.name_any()))
+        is_ready(snapshot, node)
+            .then(|| format!("traffic pod {} on node {node} is terminating", pod.name_any()))
     });
     let agents = unreported(snapshot)
         .filter(|node| !known.unreported.is_as_long_as(&(*node).to_owned(), PATIENCE))

@@ -53,7 +53,8 @@ impl Reports<'_> {
                 .is_some_and(|flows| flows.iter().any(|flow| flow.source == uid));
             // A cluster without a second node and without Services has no targets.
             let has_no_target = !asked && pods::running(pod, self.networks).is_some_and(|pod| pod.ready);
-            has_no_target || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
+            has_no_target
+                || report.is_some_and(|report| report.reporting.iter().any(|reporting| reporting == uid))
         })
     }
 

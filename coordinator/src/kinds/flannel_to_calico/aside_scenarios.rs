@@ -72,7 +72,9 @@ impl Held {
             Self::AtTheCordon | Self::AfterTheCordon => {
                 status["blocked"] == "RequestRefused" && says(WORDS) && says(&format!("Node {node}"))
             }
-            Self::AtTheUncordon => says(WORDS) && says("keeps its place in the rollout, because its cordon cannot be removed"),
+            Self::AtTheUncordon => {
+                says(WORDS) && says("keeps its place in the rollout, because its cordon cannot be removed")
+            }
         }
     }
 }

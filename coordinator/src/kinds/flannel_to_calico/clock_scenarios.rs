@@ -52,7 +52,11 @@ async fn a_clock_set_forward_does_not_shorten_a_step() {
         ..now
     });
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(step(&api)["reason"], "AgentWorking", "the clock was set, no hour has passed");
+    assert_eq!(
+        step(&api)["reason"],
+        "AgentWorking",
+        "the clock was set, no hour has passed"
+    );
     // A restarted coordinator does not know of the jump.
     let mut memory = Memory::default();
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();

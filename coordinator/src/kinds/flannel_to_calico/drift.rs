@@ -128,7 +128,8 @@ fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
         if found_value.is_some_and(|found_value| found_value == network) {
             continue;
         }
-        let found_value = found_value.map_or_else(|| "missing".to_owned(), |found_value| format!("{found_value:?}"));
+        let found_value =
+            found_value.map_or_else(|| "missing".to_owned(), |found_value| format!("{found_value:?}"));
         found.push(Found {
             what: format!(
                 "DaemonSet {namespace}/{name}: node selector {label} is {found_value}, needed {network:?}"

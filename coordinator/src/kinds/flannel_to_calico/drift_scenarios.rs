@@ -252,7 +252,10 @@ async fn a_deleted_earlier_pool_is_not_created_again() {
     look(&api, &mut memory).await;
     assert_eq!(api.get(&path), None);
     let message = status(&api)["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("create it again with its previous spec"), "{message}");
+    assert!(
+        message.contains("create it again with its previous spec"),
+        "{message}"
+    );
 }
 
 /// A failed restore is reported, and does not prevent a rollback.

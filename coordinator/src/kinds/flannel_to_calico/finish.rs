@@ -67,10 +67,7 @@ pub async fn finish(
         wait(
             status,
             WaitReason::DaemonSetRollout,
-            format!(
-                "deleting DaemonSet {}/{} and its pods",
-                flannel.0, flannel.1
-            ),
+            format!("deleting DaemonSet {}/{} and its pods", flannel.0, flannel.1),
         );
         return Ok(());
     }

@@ -279,7 +279,10 @@ pub fn annotations_change(
             .any(|family| family.address_annotation == key);
         !is_address || found.get(key).is_some_and(|now| address(now) == address(value))
     };
-    let had: BTreeMap<&String, &String> = had.iter().filter(|(key, value)| is_restored(key, value)).collect();
+    let had: BTreeMap<&String, &String> = had
+        .iter()
+        .filter(|(key, value)| is_restored(key, value))
+        .collect();
     let new = found
         .keys()
         .filter(|key| key.starts_with(ANNOTATION_PREFIX) && !had.contains_key(key))

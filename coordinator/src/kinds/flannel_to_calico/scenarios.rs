@@ -542,7 +542,10 @@ async fn a_crash_after_any_write_leads_to_the_same_end() {
             }
             world_moves(&api);
         }
-        assert!(went_away, "the API server was not unreachable after {last} writes");
+        assert!(
+            went_away,
+            "the API server was not unreachable after {last} writes"
+        );
         api.allow(None);
         run_to_the_end(&api)
             .await

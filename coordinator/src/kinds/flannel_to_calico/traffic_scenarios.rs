@@ -420,7 +420,11 @@ async fn a_resumed_rollout_waits_for_new_reports_of_all_agents() {
 }
 
 /// Runs passes to the end. Once `has_come`, agents report their last counts late. Returns the reasons for waiting.
-async fn reasons_with_late_reports(api: &FakeApi, end: &str, has_come: impl Fn(&Value) -> bool) -> Vec<String> {
+async fn reasons_with_late_reports(
+    api: &FakeApi,
+    end: &str,
+    has_come: impl Fn(&Value) -> bool,
+) -> Vec<String> {
     let mut memory = Memory::default();
     let mut reasons = Vec::new();
     for _ in 0..200 {
@@ -442,7 +446,8 @@ async fn losses_just_before_the_end_are_in_the_sum_in_both_directions() {
     let lost = |api: &FakeApi| status(api)["traffic"][0]["lost"].as_u64();
     for make in [cluster as fn() -> FakeApi, drained] {
         let api = watched(make());
-        let reasons = reasons_with_late_reports(&api, "Completed", |status| status["phase"] == "Finishing").await;
+        let reasons =
+            reasons_with_late_reports(&api, "Completed", |status| status["phase"] == "Finishing").await;
         assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
         assert_eq!(lost(&api), Some(14));
     }
@@ -452,7 +457,8 @@ async fn losses_just_before_the_end_are_in_the_sum_in_both_directions() {
         passes(&api, &mut memory, 1).await;
     }
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
-    let reasons = reasons_with_late_reports(&api, "RolledBack", |status| status["undoneSince"].is_string()).await;
+    let reasons =
+        reasons_with_late_reports(&api, "RolledBack", |status| status["undoneSince"].is_string()).await;
     assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
     assert_eq!(lost(&api), Some(14));
 }

@@ -9,7 +9,6 @@ use serde_json::json;
 use super::{CheckName, CheckPolicy, PERMISSIONS, check};
 use crate::detect::detect;
 use crate::facts::{ClusterFacts, ControllerManager, Pool};
-use engine::kernel::Device;
 use crate::host::{Conflist, HostFacts, InNew, InOld};
 use crate::ipam::{Allocation, Block};
 use crate::mentions::{Mention, Needs};
@@ -18,6 +17,7 @@ use engine::check::{Check, Verdict};
 use engine::cluster::{Container, DaemonSet, Node, Webhook};
 use engine::drain::{Budget, Pod, Selector};
 use engine::found::Found;
+use engine::kernel::Device;
 use engine::moves::{Workload, WorkloadFacts};
 use engine::owner::Owner;
 

@@ -5,8 +5,8 @@ use super::super::fixture::{self, alone, judge, old_mut, only, pool};
 use super::*;
 use crate::checks::{CheckPolicy, check as every_check};
 use crate::ipam::Block;
-use engine::kernel::{Address, BIRD, Hop, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 use engine::check::Verdict::{self, Fail, Pass, Warn};
+use engine::kernel::{Address, BIRD, Hop, Listed, MAIN_TABLE, Route, RouteKind, Rule};
 
 const NEW: &str = "ipv4-10-200-0-0-16";
 

@@ -54,10 +54,7 @@ impl Round<'_> {
         }
         obstacles.rest(&key, &held, self.now);
         bring_to(self.context, object, &given_back(draft)).await?;
-        let note = format!(
-            "node {}: released, will be retried: {}",
-            view.name, held.message
-        );
+        let note = format!("node {}: released, will be retried: {}", view.name, held.message);
         self.context
             .teller
             .node(node, Tone::Warning, held.reason, &note)

@@ -180,12 +180,7 @@ impl Act<'_> {
                 spec.label.next = None;
                 context
                     .teller
-                    .node(
-                        node,
-                        Tone::Normal,
-                        "Migrated",
-                        &format!("node {name}: on Calico"),
-                    )
+                    .node(node, Tone::Normal, "Migrated", &format!("node {name}: on Calico"))
                     .await;
             }
         }

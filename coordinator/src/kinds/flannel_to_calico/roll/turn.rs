@@ -181,7 +181,7 @@ async fn turn(
     let mut spec = drafts.take(object).into_owned();
     let mut stage = step_now(Stage::StopCalico.as_str(), now);
     if let Some(step) = spec.step.take() {
-            // The agent uses the old limit until the next write: without it the host would wait without end.
+        // The agent uses the old limit until the next write: without it the host would wait without end.
         stage.patience.clone_from(&step.patience);
         finish_stage(context, &mut spec, step, now);
     }
