@@ -1,7 +1,7 @@
-//! Every prerequisite as a check on cluster facts and host facts.
+//! Checks of all prerequisites, on cluster facts and host facts.
 //!
-//! A check that finds nothing wrong is one line that says what it saw; one that does names each object, the value
-//! found, the value needed and what a person does about it. What could not be looked at is `Unknown`, and refuses.
+//! A passed check is one line with the value found. A failed check names each object, the value found, the value needed
+//! and the fix. A fact that could not be read gives `Unknown`, which refuses the migration.
 
 mod access;
 mod agents;
@@ -33,98 +33,98 @@ use engine::rollout::{MaxUnavailable, MaxUnavailableError};
 pub struct CheckPolicy {
     /// How a node changes its network.
     pub strategy: Strategy,
-    /// What happens to pods that were there before, in place.
+    /// What happens to legacy pods, in place.
     pub legacy_pods: LegacyPods,
-    /// One schedulable node is enough: its pods wait while it is in work.
+    /// Whether one schedulable node is enough: its pods are Pending while it is being migrated.
     pub allow_single_node: bool,
     /// What a drain may do.
     pub permissions: drain::Permissions,
-    /// What happens when pods do not go.
+    /// What happens when pods cannot be evicted.
     pub on_blocked: OnBlocked,
     /// How long the pods of one node may take to leave.
     pub time: Time,
-    /// How many nodes are in work at the same time, as the spec says.
+    /// How many nodes are migrated at the same time, by the spec.
     pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
-    /// The policies that bound coordinator and agents are installed and bound.
+    /// The admission policies that restrict the coordinator and the agents are installed and bound.
     AdmissionPolicies,
-    /// flannel's `DaemonSet` is not kept by the add-on manager.
+    /// flannel's `DaemonSet` is not managed by the add-on manager.
     AddonManager,
-    /// An agent reports from every node.
+    /// The agent of each node reports.
     AgentMissing,
-    /// Every pod that has to leave has a controller that creates it again.
+    /// Each pod to evict has a controller that creates it again.
     BarePods,
-    /// Bridged packets pass the firewall.
+    /// Bridged packets pass through iptables.
     BridgeNetfilter,
-    /// Calico is installed, and waits for its node label.
+    /// Calico is installed, and its node selector waits for the node label.
     CalicoManifests,
     /// flannel and Calico do not run in one pod.
     Canal,
-    /// The pods of the nodes in work fit on the others.
+    /// The pods of the nodes that are migrated at the same time fit on the other nodes.
     Capacity,
-    /// flannel's conflist is what the runtime uses.
+    /// The container runtime uses flannel's conflist.
     ConflistMalformed,
-    /// flannel routes to no node past the tunnel.
+    /// All routes of flannel to other nodes use the tunnel.
     DirectRouting,
-    /// Every `PodDisruptionBudget` yields.
+    /// Every `PodDisruptionBudget` allows a disruption.
     DisruptionBudgets,
-    /// No pod that has to leave has data in an emptyDir.
+    /// No pod to evict has data in an emptyDir.
     EmptyDir,
-    /// flannel carries packets by VXLAN.
+    /// flannel's backend is VXLAN.
     FlannelBackend,
-    /// flannel's `DaemonSet` is the one, and runs everywhere.
+    /// Exactly one `DaemonSet` runs flannel, and all its pods are Ready.
     FlannelDaemonSet,
     /// flannel keeps its subnets in the Kubernetes API.
     FlannelSubnetManager,
     /// flannel is v0.9.1 or later.
     FlannelVersion,
-    /// Every pod that has to leave ends before its node stops waiting for it.
+    /// The grace period of each pod to evict is not longer than the drain timeout.
     GracePeriods,
-    /// The agents find nothing on their hosts that would stop them, beyond what the other checks judge.
+    /// The agents find no other problem on their hosts that would halt them.
     HostChecks,
-    /// Existing address blocks belong to the nodes that need them.
+    /// Existing IPAM blocks belong to the nodes that need them.
     IpamBlocks,
-    /// An existing pool of flannel's network is as the migration needs it.
+    /// An existing pool of flannel's network has the needed values.
     IpPool,
-    /// Every pod on flannel's bridge is known by its sandbox.
+    /// The sandbox of each pod on flannel's bridge is known.
     LegacyPods,
-    /// Every object was understood.
+    /// Every object could be parsed.
     MalformedObjects,
-    /// `rollout.maxUnavailable` is understood.
+    /// `rollout.maxUnavailable` is valid.
     MaxUnavailable,
     /// Calico's own migration controller does not run.
     MigrationController,
-    /// `net-conf.json` is understood.
+    /// `net-conf.json` could be parsed.
     NetworkConfiguration,
-    /// The tunnel device is as the settings say.
+    /// The tunnel device agrees with the settings.
     NetworkConfigurationMatchesDevice,
-    /// flannel's annotations on every Node are understood.
+    /// flannel's annotations on every Node could be parsed.
     NodeAnnotations,
-    /// Node labels can be changed, and say what this tool understands.
+    /// Node labels can be changed, and have known values.
     NodeLabels,
-    /// Every node that flannel serves runs Linux.
+    /// Every node that runs flannel runs Linux.
     OperatingSystem,
-    /// The API server lets the coordinator do all that it has to.
+    /// The coordinator has all permissions that it needs.
     Permissions,
     /// Every Node has a podCIDR inside flannel's network.
     PodCidr,
-    /// The address of a tunnel's end is the one that Calico detects.
+    /// The tunnel address of each node is the address that Calico detects.
     PublicAddress,
-    /// Nobody writes back what the migration changes.
+    /// No other controller reverts the changes of the migration.
     Reconciler,
-    /// `rp_filter` is as this version of Calico needs it.
+    /// `rp_filter` has the value that this version of Calico needs.
     ReversePathFilter,
-    /// Pods that leave a node have another to go to.
+    /// Evicted pods have another schedulable node.
     SchedulableNodes,
     /// No static pod is on the pod network.
     StaticPods,
-    /// `subnet.env` of every host is as the settings say.
+    /// `subnet.env` of every host agrees with the settings.
     SubnetEnvironment,
-    /// Admission works while any node is in work.
+    /// Admission works while any node is being migrated.
     Webhooks,
 }
 
@@ -171,7 +171,7 @@ impl CheckName {
         Self::Webhooks,
     ];
 
-    /// The name as it stands in status, metrics and the runbook.
+    /// The name in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AdmissionPolicies => "AdmissionPolicies",
@@ -215,7 +215,7 @@ impl CheckName {
         }
     }
 
-    /// A check of this name that does not plainly hold.
+    /// A check of this name that did not pass.
     pub(super) fn not_pass(
         self,
         verdict: Verdict,
@@ -234,7 +234,7 @@ impl From<CheckName> for &'static str {
     }
 }
 
-/// Everything that the coordinator must be allowed to do.
+/// All permissions that the coordinator needs.
 pub const PERMISSIONS: [Permission; 16] = [
     Permission::new("patch", "", "nodes", ""),
     Permission::new("create", "", "pods", "eviction"),
@@ -246,7 +246,7 @@ pub const PERMISSIONS: [Permission; 16] = [
     Permission::new("create", "crd.projectcalico.org", "ipamblocks", ""),
     Permission::new("create", "crd.projectcalico.org", "blockaffinities", ""),
     Permission::new("create", "crd.projectcalico.org", "ipamhandles", ""),
-    // On the way back.
+    // For a rollback.
     Permission::new("delete", "crd.projectcalico.org", "ippools", ""),
     Permission::new("delete", "crd.projectcalico.org", "felixconfigurations", ""),
     Permission::new("delete", "crd.projectcalico.org", "ipamconfigs", ""),
@@ -255,7 +255,7 @@ pub const PERMISSIONS: [Permission; 16] = [
     Permission::new("delete", "crd.projectcalico.org", "ipamhandles", ""),
 ];
 
-/// Judges every prerequisite.
+/// Checks all prerequisites.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let key = (
         settings.flannel_daemon_set_namespace.value.clone(),
@@ -285,9 +285,9 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
             checks.extend(capacity::check(facts, policy));
             checks.extend(webhooks::check(facts));
         }
-        // They are evicted in the end; each may come back to its own node.
+        // Legacy pods are evicted in the end, and a new pod may start on the same node.
         (Strategy::InPlace, LegacyPods::Restart) => checks.extend(pods::check(facts, policy)),
-        // Nobody leaves a node, so nobody needs another place.
+        // No pod is evicted, so no other node needs room.
         (Strategy::InPlace, LegacyPods::Keep) => {}
     }
     checks

@@ -5,7 +5,7 @@ use super::*;
 use engine::check::worst;
 
 #[test]
-fn a_good_cluster_passes_every_check_once() {
+fn a_healthy_cluster_passes_every_check_once() {
     let checks = check(&fixture::settings(), &fixture::cluster(), &fixture::policy());
     assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
     let mut found: Vec<&str> = verdicts(&checks).iter().map(|(name, _)| *name).collect();
@@ -16,17 +16,17 @@ fn a_good_cluster_passes_every_check_once() {
 }
 
 #[test]
-fn names_are_told_apart() {
+fn names_are_unique() {
     let names: BTreeSet<&str> = CheckName::ALL.iter().map(|name| name.as_str()).collect();
     assert_eq!(names.len(), CheckName::ALL.len());
 }
 
 #[test]
-fn a_cluster_that_was_not_looked_at_is_refused() {
+fn a_cluster_without_facts_is_refused() {
     let checks = check(&fixture::settings(), &ClusterFacts::default(), &fixture::policy());
     assert_eq!(worst(&checks), Verdict::Fail);
-    let not_looked_at = ["AgentMissing", "NodeLabels", "Permissions"];
-    for name in not_looked_at {
+    let unknown = ["AgentMissing", "NodeLabels", "Permissions"];
+    for name in unknown {
         let of_name = checks.iter().filter(|check| check.name == name);
         assert_eq!(
             worst(&of_name.cloned().collect::<Vec<_>>()),
@@ -36,24 +36,24 @@ fn a_cluster_that_was_not_looked_at_is_refused() {
     }
 }
 
-/// Whatever does not pass says what was found, what is needed and what to do.
+/// Each check that does not pass says what was found, what is needed and how to fix it.
 #[test]
-fn whatever_does_not_pass_says_all_of_it() {
-    let mut spoilt = fixture::cluster();
-    for node in spoilt.nodes.values_mut() {
+fn a_check_that_does_not_pass_has_every_text() {
+    let mut broken = fixture::cluster();
+    for node in broken.nodes.values_mut() {
         node.annotations.clear();
         node.pod_cidrs.clear();
         node.operating_system.clear();
     }
-    for host in spoilt.hosts.values_mut() {
+    for host in broken.hosts.values_mut() {
         host.vxlan_devices.clear();
         host.cni.files.clear();
         host.bridge_nf_call_iptables = None;
     }
-    spoilt.daemon_sets.clear();
-    spoilt.permissions.clear();
-    spoilt.calico_resources.clear();
-    for facts in [ClusterFacts::default(), spoilt] {
+    broken.daemon_sets.clear();
+    broken.permissions.clear();
+    broken.calico_resources.clear();
+    for facts in [ClusterFacts::default(), broken] {
         for check in check(&fixture::settings(), &facts, &fixture::policy()) {
             assert!(
                 !check.object.trim().is_empty() && !check.found.is_empty(),
@@ -66,9 +66,9 @@ fn whatever_does_not_pass_says_all_of_it() {
     }
 }
 
-/// In place nobody leaves a node: what a drain needs is not asked for.
+/// In place, no pod is evicted, so the prerequisites of a drain do not apply.
 #[test]
-fn in_place_the_checks_of_a_drain_are_not_made() {
+fn in_place_skips_the_checks_of_a_drain() {
     let policy = CheckPolicy {
         strategy: Strategy::InPlace,
         ..fixture::policy()

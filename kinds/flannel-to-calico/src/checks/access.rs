@@ -1,10 +1,10 @@
-//! Was every object understood, and may everything be done?
+//! Checks of parsed objects, permissions and admission policies.
 
 use super::{CheckName, PERMISSIONS};
 use crate::cluster::ClusterFacts;
 use engine::check::{Check, access, policies};
 
-/// Labels of Nodes are a prerequisite of their own ([`super::nodes`]).
+/// Node labels have a check of their own ([`super::nodes`]).
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
     [
         access::malformed(
@@ -29,7 +29,7 @@ mod tests {
     use engine::cluster::{Malformed, Needed, NotUnderstood};
 
     #[test]
-    fn a_good_cluster() {
+    fn a_healthy_cluster_passes() {
         assert_eq!(
             verdicts(&check(&fixture::cluster())),
             [
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_understood_is_unknown() {
+    fn a_malformed_object_is_unknown() {
         let mut facts = fixture::cluster();
         facts.malformed.push(Malformed {
             object: "IPPool x".to_owned(),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_that_was_not_understood_warns_by_name() {
+    fn a_malformed_field_warns_with_its_object() {
         let mut facts = fixture::cluster();
         let field = |field: &str, needed| NotUnderstood {
             field: field.to_owned(),
@@ -99,8 +99,8 @@ mod tests {
 
     #[rstest]
     #[case::denied(Some(false), Fail)]
-    #[case::not_asked(None, Unknown)]
-    fn what_may_not_be_done(#[case] answer: Option<bool>, #[case] expected: engine::check::Verdict) {
+    #[case::not_known(None, Unknown)]
+    fn a_missing_permission_does_not_pass(#[case] answer: Option<bool>, #[case] expected: engine::check::Verdict) {
         let mut facts = fixture::cluster();
         facts.permissions.remove("delete daemonsets.apps");
         facts
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_have_the_keys_that_kubectl_speaks() {
+    fn permissions_have_the_keys_of_kubectl_auth_can_i() {
         let keys: Vec<String> = PERMISSIONS.iter().map(engine::check::Permission::key).collect();
         assert_eq!(
             keys[..4],

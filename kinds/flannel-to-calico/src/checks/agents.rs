@@ -1,4 +1,4 @@
-//! What the agents say: is there one on every node, and does one find something on its host that would stop it?
+//! Checks of the agents: each node has one that reports, and none has found a problem on its host that would halt it.
 
 use super::CheckName;
 use crate::cluster::ClusterFacts;
@@ -15,7 +15,7 @@ fn missing(facts: &ClusterFacts) -> Vec<Check> {
     agents::missing(CheckName::AgentMissing, linux_nodes(facts), reports)
 }
 
-/// The check that judges the same thing with what the whole cluster knows; `None` where only the agent can tell.
+/// The check of the coordinator for the same prerequisite; `None` if only the agent checks it.
 fn judged_as(check: HostCheck) -> Option<CheckName> {
     match check {
         HostCheck::CniConfiguration => Some(CheckName::ConflistMalformed),
@@ -25,7 +25,7 @@ fn judged_as(check: HostCheck) -> Option<CheckName> {
         HostCheck::ReversePathFilter => Some(CheckName::ReversePathFilter),
         HostCheck::BridgeNetfilter => Some(CheckName::BridgeNetfilter),
         HostCheck::HostAddress => Some(CheckName::PublicAddress),
-        // flannel's pod that is not Ready.
+        // Without flanneld, flannel's pod is not Ready.
         HostCheck::FlannelProcess => Some(CheckName::FlannelDaemonSet),
         HostCheck::HostReadable
         | HostCheck::FlannelBridge
@@ -35,13 +35,12 @@ fn judged_as(check: HostCheck) -> Option<CheckName> {
     }
 }
 
-/// An agent that would halt in the middle says so before: a journal that cannot be written, a `cni0` that is no
-/// bridge.
+/// Problems that would halt an agent later: a journal that cannot be written, a `cni0` that is no bridge.
 fn host_checks(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::HostChecks);
     for (node, checks) in &facts.host_checks {
         let start = format!("Node {node}: ");
-        // A name that this version does not know is of an agent of another version: what it refuses, is refused.
+        // An unknown name comes from an agent of another version: its refusal counts.
         let of_the_agent = checks.iter().filter(|check| {
             check.verdict != Verdict::Pass && HostCheck::read(&check.name).and_then(judged_as).is_none()
         });
@@ -56,15 +55,15 @@ fn host_checks(facts: &ClusterFacts) -> Vec<Check> {
     for node in silent {
         let finding = Finding::new(
             "host",
-            "no check of its agent",
-            "the agent's checks",
+            "no check result from the agent",
+            "the results of the agent's checks",
             "see check AgentMissing",
         );
         report.unknown("Node", &node.name, finding);
     }
     report.finish(
-        "what the agents check on their hosts",
-        format!("nothing that would stop {} agents", facts.host_checks.len()),
+        "checks of the agents on their hosts",
+        format!("no other problem; agents: {}", facts.host_checks.len()),
     )
 }
 
@@ -78,7 +77,7 @@ mod tests {
     use engine::check::Verdict::{Fail, Pass, Unknown};
 
     #[test]
-    fn silent_agents_are_named_by_their_nodes() {
+    fn each_node_without_a_report_fails() {
         let mut facts = fixture::cluster();
         facts.hosts.remove("b");
         facts.nodes.get_mut("c").unwrap().ready = false;
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn no_agent_is_needed_on_windows() {
+    fn a_windows_node_needs_no_agent() {
         let mut facts = fixture::cluster();
         facts.nodes.get_mut("c").unwrap().operating_system = "windows".to_owned();
         facts.hosts.remove("c");
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn no_node_at_all_is_not_a_good_cluster() {
+    fn a_cluster_without_nodes_is_unknown() {
         assert_eq!(
             verdicts(&missing(&ClusterFacts::default())),
             [("AgentMissing", Unknown)]
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_cannot_keep_its_journal_refuses() {
+    fn a_journal_that_cannot_be_written_fails() {
         let mut facts = fixture::cluster();
         let problem = Err("write probe: No space left on device (os error 28)".to_owned());
         let check = host_checks::journal("b", Path::new("/var/lib/replumb"), &problem);
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_coordinator_judges_itself_is_not_said_twice() {
+    fn a_check_of_the_coordinator_is_not_repeated() {
         let mut facts = fixture::cluster();
         let check = Check::not_pass(
             "CniConfiguration",
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_another_version_counts() {
+    fn a_failed_check_of_another_version_fails() {
         let mut facts = fixture::cluster();
         let check = Check::not_pass("KernelTooNew", Fail, "Node b: kernel", "9.0", "less", "see");
         facts.host_checks.insert("b".to_owned(), vec![check]);
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_nobody_checked_is_not_known_to_be_well() {
+    fn a_host_without_check_results_is_unknown() {
         let mut facts = fixture::cluster();
         facts.host_checks.remove("b");
         assert_eq!(verdicts(&super::host_checks(&facts)), [("HostChecks", Unknown)]);

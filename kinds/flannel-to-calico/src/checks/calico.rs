@@ -1,4 +1,4 @@
-//! Calico's side: is it installed as the migration needs it, and do its objects fit?
+//! Checks of Calico: installed as the migration needs it, with objects that fit.
 
 mod addresses;
 
@@ -13,7 +13,7 @@ use calico::{calico_node, looks_like_calico, variable};
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::DaemonSet;
 
-/// Custom resources without which Calico's data cannot be written.
+/// Custom resources that are needed to write Calico's data.
 const RESOURCES: [&str; 7] = [
     "blockaffinities",
     "clusterinformations",
@@ -23,9 +23,9 @@ const RESOURCES: [&str; 7] = [
     "ipamhandles",
     "ippools",
 ];
-/// What Felix takes for true in its environment; an empty variable is none.
+/// Values of environment variables that Felix reads as true; Felix ignores an empty variable.
 const IS_TRUE: [&str; 9] = ["true", "True", "TRUE", "1", "t", "T", "y", "Y", ""];
-/// The conflist that install-cni writes when it is told no other name.
+/// File name of the conflist that install-cni writes by default.
 const CONFLIST: &str = "10-calico.conflist";
 const MANIFEST: &str = "apply Calico's manifest for this migration (manifests/flannel-migration/calico.yaml of the \
                         Calico release that you want)";
@@ -52,7 +52,7 @@ fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSe
             Finding::new(
                 "",
                 format!("not served: {}", names(&missing)),
-                "every custom resource of Calico's",
+                "all custom resources of Calico",
                 MANIFEST,
             ),
         );
@@ -74,7 +74,7 @@ fn manifests(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSe
     }
     report.finish(
         format!("DaemonSet {key}"),
-        format!("waits for nodes with label {NETWORK_LABEL}=calico"),
+        format!("selects nodes with label {NETWORK_LABEL}=calico"),
     )
 }
 
@@ -86,10 +86,10 @@ fn absent(facts: &ClusterFacts, key: &str, report: &mut Report) {
         .map(DaemonSet::key)
         .collect();
     let (found, fix) = if others.is_empty() {
-        ("not there".to_owned(), MANIFEST.to_owned())
+        ("not found".to_owned(), MANIFEST.to_owned())
     } else {
         (
-            format!("not there; Calico is in {}", names(&others)),
+            format!("not found; Calico runs in {}", names(&others)),
             "set calicoDaemonSetName and calicoDaemonSetNamespace in spec.flannelToCalico.options".to_owned(),
         )
     };
@@ -113,8 +113,8 @@ fn selector(set: &DaemonSet, report: &mut Report) {
                     |value| format!("{NETWORK_LABEL}={value}"),
                 ),
                 format!("{NETWORK_LABEL}=calico"),
-                "without it calico-node starts on every node at once, beside flannel: use the manifest for this \
-                 migration, which has it",
+                "without this selector calico-node starts on all nodes at once, beside flannel: use Calico's manifest \
+                 for this migration, which has the selector",
             ),
         );
     }
@@ -126,13 +126,13 @@ fn selector(set: &DaemonSet, report: &mut Report) {
                 "spec.updateStrategy.type",
                 "OnDelete",
                 "RollingUpdate",
-                "the last step takes the node selector away and waits for the roll: set RollingUpdate",
+                "the last step removes the node selector and waits for the rollout: set RollingUpdate",
             ),
         );
     }
 }
 
-/// Felix takes its environment before its `FelixConfiguration`: what contradicts the settings there would win.
+/// In Felix, environment variables override `FelixConfiguration`, so they must agree with the settings.
 fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
     let Some(container) = calico_node(set) else {
         let images: Vec<&str> = set
@@ -155,7 +155,7 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
     let vni = settings.flannel_vni.value.to_string();
     let port = settings.flannel_port.value.to_string();
     let mtu = settings.flannel_mtu.value.to_string();
-    // Variable, accepted values; a variable that is not set is fine.
+    // Variable and accepted values. A variable that is not set passes.
     let mtu_of_ipv6 = settings.flannel_ipv6_mtu().to_string();
     let accepted: [(&str, &[&str]); 7] = [
         ("DATASTORE_TYPE", &["kubernetes"]),
@@ -163,7 +163,7 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
         ("FELIX_VXLANENABLED", &IS_TRUE),
         ("FELIX_VXLANVNI", &[&vni, ""]),
         ("FELIX_VXLANPORT", &[&port, ""]),
-        // 0 lets Felix compute it as flannel does: the uplink's MTU less 50.
+        // 0 makes Felix compute the MTU as flannel does: the MTU of the uplink minus 50.
         ("FELIX_VXLANMTU", &[&mtu, "0", ""]),
         ("FELIX_VXLANMTUV6", &[&mtu_of_ipv6, "0", ""]),
     ];
@@ -179,15 +179,15 @@ fn node_container(settings: &Settings, facts: &ClusterFacts, set: &DaemonSet, re
                     &format!("environment {name} of calico-node"),
                     format!("{found:?}"),
                     if name == "FELIX_VXLANENABLED" { "true" } else { values[0] },
-                    "calico-node would not understand flannel's packets: correct the variable, or the ConfigMap \
-                     that it comes from",
+                    "calico-node would not work with flannel's tunnel: correct the variable, or the ConfigMap that \
+                     sets it",
                 ),
             );
         }
     }
 }
 
-/// Where pods have IPv6 addresses, Calico has to be told to give them some.
+/// For pods with IPv6 addresses, Calico must be configured to assign IPv6 addresses.
 fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
     let node = calico_node(set);
     let mut refuse = |name: &str, found: &str, needed: &str, fix: &str| {
@@ -203,7 +203,7 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
             "environment FELIX_IPV6SUPPORT of calico-node",
             found,
             "true",
-            "pods on Calico would have no way to IPv6 addresses: set it to true, or take it away",
+            "pods on Calico could not reach IPv6 addresses: set the variable to true, or remove it",
         );
     }
     if let Some(found) = value("IP6").filter(|found| *found == "none") {
@@ -211,7 +211,7 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
             "environment IP6 of calico-node",
             found,
             "autodetect",
-            "the node would lose its end of the IPv6 tunnel: set it to autodetect",
+            "the node would lose its IPv6 tunnel address: set the variable to autodetect",
         );
     }
     let installer = set
@@ -229,7 +229,7 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
                 "CNI_NETWORK_CONFIG of install-cni",
                 "ipam.assign_ipv6 is not \"true\"",
                 "\"assign_ipv6\": \"true\"",
-                "new pods would have no IPv6 address: write it beside \"type\": \"calico-ipam\"",
+                "new pods would have no IPv6 address: add it beside \"type\": \"calico-ipam\"",
             ),
         ),
         Some(None) | None => report.unknown(
@@ -237,17 +237,17 @@ fn ipv6(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
             set.key(),
             Finding::new(
                 "CNI_NETWORK_CONFIG of install-cni",
-                "not there, or not understood",
+                "missing or invalid",
                 "a CNI configuration whose ipam has \"assign_ipv6\": \"true\"",
-                "give it by a ConfigMap's key, as Calico's manifest does",
+                "set the variable from a key of a ConfigMap, as Calico's manifest does",
             ),
         ),
     }
 }
 
-/// Whether Calico's plugin gives pods IPv6 addresses by this configuration; `None` if it is not understood.
+/// Whether Calico's plugin assigns IPv6 addresses with this configuration; `None` if it cannot be parsed.
 fn assigns_ipv6(configuration: &str) -> Option<bool> {
-    // The installer fills these in, one of them where a number stands.
+    // install-cni replaces the placeholders. One of them is in the place of a number, which JSON requires.
     let filled = configuration.replace("__CNI_MTU__", "0");
     let configuration: Value = serde_json::from_str(&filled).ok()?;
     let plugins = match configuration["plugins"].as_array() {
@@ -258,7 +258,7 @@ fn assigns_ipv6(configuration: &str) -> Option<bool> {
     Some(calico["ipam"]["assign_ipv6"] == "true")
 }
 
-/// Calico's conflist must win over flannel's the moment it is written.
+/// Calico's conflist must come before flannel's as soon as it is written.
 fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
     let installer = set
         .containers
@@ -276,7 +276,7 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
             Finding::new(
                 "containers",
                 "no container install-cni",
-                "Calico's installer of its conflist",
+                "the init container that writes Calico's conflist",
                 MANIFEST,
             ),
         );
@@ -293,10 +293,10 @@ fn conflist(facts: &ClusterFacts, set: &DaemonSet, report: &mut Report) {
                 &node.name,
                 Finding::new(
                     "CNI configuration",
-                    format!("{} sorts before Calico's {name}", file.name),
-                    format!("a name after {name}"),
-                    "the runtime would go on with flannel's: set CNI_CONF_NAME of install-cni to a name that sorts \
-                     first",
+                    format!("{} comes before Calico's {name}", file.name),
+                    format!("a file name after {name}"),
+                    "the runtime would continue to use flannel's conflist: set CNI_CONF_NAME of install-cni to a name \
+                     that comes before it",
                 ),
             );
         }

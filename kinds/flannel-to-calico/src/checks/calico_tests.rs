@@ -13,7 +13,7 @@ fn judge_manifests(change: impl FnOnce(&mut DaemonSet)) -> Vec<Check> {
 }
 
 #[test]
-fn calico_as_its_manifest_has_it() {
+fn calicos_manifest_passes() {
     let checks = check(
         &fixture::settings(),
         &fixture::cluster(),
@@ -28,7 +28,7 @@ fn calico_as_its_manifest_has_it() {
 }
 
 #[test]
-fn resources_that_are_missing_are_named() {
+fn missing_custom_resources_are_named() {
     let mut facts = fixture::cluster();
     facts.calico_resources.remove("ipamhandles");
     facts.calico_resources.remove("ippools");
@@ -38,15 +38,15 @@ fn resources_that_are_missing_are_named() {
 }
 
 #[test]
-fn without_a_daemon_set() {
+fn a_missing_daemon_set_is_refused_with_existing_ones() {
     let mut facts = fixture::cluster();
     let mut settings = fixture::settings();
     settings.calico_daemon_set_namespace.value = "calico-system".to_owned();
     let checks = manifests(&settings, &facts, None);
     assert_eq!(checks[0].object, "DaemonSet calico-system/calico-node");
-    assert_eq!(checks[0].found, "not there; Calico is in kube-system/calico-node");
+    assert_eq!(checks[0].found, "not found; Calico runs in kube-system/calico-node");
     facts.daemon_sets.clear();
-    assert_eq!(manifests(&settings, &facts, None)[0].found, "not there");
+    assert_eq!(manifests(&settings, &facts, None)[0].found, "not found");
 }
 
 #[rstest]
@@ -59,7 +59,7 @@ fn without_a_daemon_set() {
 #[case::on_delete(|set: &mut DaemonSet| set.on_delete = true, "spec.updateStrategy.type")]
 #[case::no_node(|set: &mut DaemonSet| set.containers.retain(|container| container.init), "containers")]
 #[case::no_installer(|set: &mut DaemonSet| set.containers.retain(|container| !container.init), "containers")]
-fn a_daemon_set_that_does_not_fit(#[case] change: fn(&mut DaemonSet), #[case] part: &str) {
+fn a_daemon_set_that_does_not_fit_fails(#[case] change: fn(&mut DaemonSet), #[case] part: &str) {
     let checks = judge_manifests(change);
     assert_eq!(verdicts(&checks), [("CalicoManifests", Fail)]);
     assert_eq!(
@@ -75,7 +75,7 @@ fn a_daemon_set_that_does_not_fit(#[case] change: fn(&mut DaemonSet), #[case] pa
 #[case("FELIX_VXLANVNI", "4096", "1")]
 #[case("FELIX_VXLANPORT", "4789", "8472")]
 #[case("FELIX_VXLANMTU", "1410", "1450")]
-fn environment_that_contradicts(#[case] name: &str, #[case] value: &str, #[case] needed: &str) {
+fn an_environment_variable_that_contradicts_the_settings_fails(#[case] name: &str, #[case] value: &str, #[case] needed: &str) {
     let checks = judge_manifests(|set| {
         set.containers[1]
             .environment
@@ -89,7 +89,7 @@ fn environment_that_contradicts(#[case] name: &str, #[case] value: &str, #[case]
 }
 
 #[test]
-fn environment_of_a_config_map_counts() {
+fn an_environment_variable_from_a_config_map_is_checked() {
     let mut facts = fixture::cluster();
     let key = ("kube-system".to_owned(), "calico-config".to_owned());
     facts
@@ -109,7 +109,7 @@ fn environment_of_a_config_map_counts() {
 #[rstest]
 #[case("05-flannel.conflist", Fail)]
 #[case("10-flannel.conflist", Pass)]
-fn the_conflist_that_sorts_first_wins(#[case] name: &str, #[case] expected: engine::check::Verdict) {
+fn a_flannel_conflist_before_calicos_fails(#[case] name: &str, #[case] expected: engine::check::Verdict) {
     let mut facts = fixture::cluster();
     let conflist = br#"{"name":"cbr0","plugins":[{"type":"flannel"}]}"#;
     facts.hosts.get_mut("b").unwrap().cni =
@@ -141,14 +141,14 @@ fn judge_pool(found: IpPool) -> Vec<Check> {
 }
 
 #[test]
-fn a_pool_that_fits_is_used() {
+fn a_pool_that_fits_passes() {
     let checks = judge_pool(existing());
     assert_eq!(verdicts(&checks), [("IpPool", Pass)]);
     assert_eq!(checks[0].object, "IPPool mine");
 }
 
 #[test]
-fn every_field_of_a_pool_that_does_not_fit_is_named() {
+fn each_field_of_a_pool_that_does_not_fit_is_named() {
     let found = IpPool {
         vxlan_mode: "Never".to_owned(),
         ipip_mode: "Always".to_owned(),
@@ -158,13 +158,13 @@ fn every_field_of_a_pool_that_does_not_fit_is_named() {
     assert_eq!(verdicts(&checks), [("IpPool", Fail), ("IpPool", Fail)]);
     assert_eq!(
         checks[0].line(),
-        "IpPool: IPPool mine: vxlanMode: found Never, needed Always. Fix: no pod uses the \
-        pool yet: correct it, or delete it and let the migration create one"
+        "IpPool: IPPool mine: vxlanMode: found Never, needed Always. Fix: correct the pool, or delete it if no pod uses \
+        it: the migration creates one"
     );
 }
 
 #[test]
-fn a_pool_that_overlaps_is_named() {
+fn an_overlapping_pool_fails() {
     let checks = judge_pool(IpPool {
         cidr: "10.0.0.0/8".parse().unwrap(),
         ..existing()
@@ -178,14 +178,14 @@ fn a_pool_that_overlaps_is_named() {
 
 #[rstest]
 #[case::own("10.244.2.64/26", Some("host:b"), Pass)]
-#[case::nobodys("10.244.2.64/26", None, Pass)]
+#[case::no_affinity("10.244.2.64/26", None, Pass)]
 #[case::other_network("10.99.0.0/26", Some("host:x"), Pass)]
-#[case::six("fd00::/122", Some("host:x"), Pass)]
-#[case::another_nodes("10.244.2.64/26", Some("host:a"), Fail)]
+#[case::ipv6("fd00::/122", Some("host:x"), Pass)]
+#[case::another_node("10.244.2.64/26", Some("host:a"), Fail)]
 #[case::outside("10.244.9.0/26", Some("host:a"), Fail)]
 #[case::other_size("10.244.2.0/27", Some("host:b"), Fail)]
 #[case::around("10.0.0.0/8", Some("host:b"), Fail)]
-fn blocks_that_are_there(
+fn an_existing_block_passes_only_inside_its_nodes_pod_cidr(
     #[case] block: &str,
     #[case] affinity: Option<&str>,
     #[case] expected: engine::check::Verdict,
@@ -201,7 +201,7 @@ fn blocks_that_are_there(
 }
 
 #[test]
-fn a_pod_cidr_smaller_than_a_block() {
+fn a_pod_cidr_smaller_than_a_block_fails() {
     let mut facts = fixture::cluster();
     facts.nodes.get_mut("b").unwrap().pod_cidrs = vec!["10.244.2.0/27".to_owned()];
     let checks = blocks(&fixture::settings(), &facts);
@@ -209,7 +209,7 @@ fn a_pod_cidr_smaller_than_a_block() {
     assert_eq!(checks[0].object, "Node b: spec.podCIDR");
 }
 
-/// Calico's installer with this configuration, and calico-node with these variables, where pods have both families.
+/// Checks a dual-stack cluster with this configuration of install-cni and these variables of calico-node.
 fn of_both_families(configuration: Option<&str>, environment: &[(&str, &str)]) -> Vec<Check> {
     let settings = Settings {
         ipv6: Some(fixture::ipv6_settings()),
@@ -234,14 +234,14 @@ const ASSIGNS_IPV6: &str = r#"{"plugins": [{"type": "calico", "mtu": __CNI_MTU__
     "ipam": {"type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true"}}, {"type": "portmap"}]}"#;
 
 #[rstest]
-#[case::told(Some(ASSIGNS_IPV6), &[("FELIX_IPV6SUPPORT", "true"), ("IP6", "autodetect")], Pass, "")]
+#[case::assigned(Some(ASSIGNS_IPV6), &[("FELIX_IPV6SUPPORT", "true"), ("IP6", "autodetect")], Pass, "")]
 #[case::one_plugin(Some(r#"{"type": "calico", "ipam": {"assign_ipv6": "true"}}"#), &[], Pass, "")]
 #[case::no_support(Some(ASSIGNS_IPV6), &[("FELIX_IPV6SUPPORT", "false")], Fail, "FELIX_IPV6SUPPORT")]
 #[case::no_address(Some(ASSIGNS_IPV6), &[("IP6", "none")], Fail, "IP6")]
-#[case::ipv4_alone(Some(r#"{"plugins": [{"type": "calico", "ipam": {"type": "calico-ipam"}}]}"#), &[], Fail, "CNI_NETWORK_CONFIG")]
-#[case::not_told(None, &[], Unknown, "CNI_NETWORK_CONFIG")]
-#[case::not_understood(Some("{"), &[], Unknown, "CNI_NETWORK_CONFIG")]
-fn calico_has_to_give_ipv6_addresses(
+#[case::ipv4_only(Some(r#"{"plugins": [{"type": "calico", "ipam": {"type": "calico-ipam"}}]}"#), &[], Fail, "CNI_NETWORK_CONFIG")]
+#[case::missing(None, &[], Unknown, "CNI_NETWORK_CONFIG")]
+#[case::malformed(Some("{"), &[], Unknown, "CNI_NETWORK_CONFIG")]
+fn calico_passes_only_if_it_assigns_ipv6_addresses(
     #[case] configuration: Option<&str>,
     #[case] environment: &[(&str, &str)],
     #[case] verdict: engine::check::Verdict,
@@ -253,7 +253,7 @@ fn calico_has_to_give_ipv6_addresses(
 }
 
 #[test]
-fn each_family_has_a_pool_and_blocks_of_its_own() {
+fn each_address_family_has_its_own_pool_and_blocks() {
     let settings = Settings {
         ipv6: Some(fixture::ipv6_settings()),
         ..fixture::settings()

@@ -1,7 +1,7 @@
-//! Do the pods of the nodes in work fit on the others?
+//! Check that the pods of the nodes being migrated fit on the other nodes.
 //!
-//! Requests against what is left, as the scheduler counts them; its other rules (affinity, spread, volumes) are not
-//! modelled, so a pass is necessary, not sufficient.
+//! Compares requests with free allocatable resources, as the scheduler does. The other rules of the scheduler (affinity,
+//! spread, volumes) are not modelled, so a pass is necessary but not sufficient.
 
 use std::collections::BTreeMap;
 
@@ -20,24 +20,25 @@ const KINDS: usize = 3;
 /// A node as a place for pods.
 struct Place<'facts> {
     name: &'facts str,
-    /// Whether the scheduler may use it when it is not in work.
+    /// Whether the scheduler may use the node while it is not being migrated.
     usable: bool,
-    /// Whether it will be in work.
-    to_do: bool,
+    /// Whether the node still has to be migrated.
+    pending: bool,
     free: Amounts,
     movable: Vec<&'facts Pod>,
-    /// Pods that ask for more than the node has.
+    /// Pods with larger requests than the node has allocatable.
     larger: Vec<&'facts Pod>,
 }
 
 impl Place<'_> {
-    fn leaves(&self) -> Amounts {
+    /// The requests of all pods to evict.
+    fn evicted(&self) -> Amounts {
         self.movable
             .iter()
             .fold([0; KINDS], |sum, pod| plus(sum, of_pod(pod)))
     }
 
-    /// The largest request of each kind.
+    /// The largest request of each resource.
     fn largest(&self) -> Amounts {
         self.movable.iter().fold([0; KINDS], |largest, pod| {
             let pod = of_pod(pod);
@@ -45,52 +46,53 @@ impl Place<'_> {
         })
     }
 
-    /// What the others are short of when this node is in work.
+    /// The resources that the other nodes have to provide while this node is being migrated.
     fn cost(&self, kind: usize) -> u64 {
-        self.leaves()[kind].saturating_add(if self.usable { self.free[kind] } else { 0 })
+        self.evicted()[kind].saturating_add(if self.usable { self.free[kind] } else { 0 })
     }
 }
 
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::Capacity);
     let places = places(facts, &mut report);
-    // What is not understood is refused by a check of its own.
+    // The check MaxUnavailable refuses an invalid value.
     let at_once = policy
         .max_unavailable
         .as_ref()
         .map_or(1, |limit| limit.resolve(facts.nodes.len()))
-        .min(places.iter().filter(|place| place.to_do).count());
+        .min(places.iter().filter(|place| place.pending).count());
     let single = policy.allow_single_node && places.iter().filter(|place| place.usable).count() < 2;
     let verdict = if single { Verdict::Warn } else { Verdict::Fail };
     let worst: Vec<Vec<usize>> = (0..KINDS)
         .map(|kind| first_by(&places, at_once, |place| place.cost(kind)))
         .collect();
-    for (kind, in_work) in worst.iter().enumerate() {
-        let needed = total(in_work.iter().map(|index| places[*index].leaves()[kind]));
+    for (kind, migrating) in worst.iter().enumerate() {
+        let needed = total(migrating.iter().map(|index| places[*index].evicted()[kind]));
         let others = places
             .iter()
             .enumerate()
-            .filter(|(index, place)| place.usable && !in_work.contains(index));
+            .filter(|(index, place)| place.usable && !migrating.contains(index));
         let free = total(others.map(|(_, place)| place.free[kind]));
         if needed > free {
             let finding = Finding::new(
                 "",
                 format!(
-                    "{} free on the others while {} are in work",
+                    "{} free on the other nodes during the migration of {}",
                     amount(kind, free),
-                    list(&places, in_work)
+                    list(&places, migrating)
                 ),
-                format!("{} for the pods that leave", amount(kind, needed)),
-                "add a node, lower rollout.maxUnavailable, or scale something down while the migration runs",
+                format!("{} for the pods to evict", amount(kind, needed)),
+                "add a node, lower rollout.maxUnavailable, or scale down workloads during the migration",
             );
             report.add(verdict, "", "schedulable Nodes", finding);
         }
     }
-    // A sum that fits may still be in pieces that are too small: for the nodes with the largest pods, and the most.
+    // The sum may fit although no single node has enough room for one pod. The candidates are the nodes with the largest
+    // pods, and those with the largest sums.
     let largest = (0..KINDS).flat_map(|kind| {
         [
             first_by(&places, at_once, |place| place.largest()[kind]),
-            first_by(&places, at_once, |place| place.leaves()[kind]),
+            first_by(&places, at_once, |place| place.evicted()[kind]),
         ]
     });
     let candidates: Vec<Vec<usize>> = if report.is_clean() {
@@ -98,10 +100,10 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     } else {
         Vec::new()
     };
-    let in_pieces = candidates
+    let fragmented = candidates
         .iter()
-        .find_map(|in_work| Some((in_work, first_without_place(&places, in_work)?)));
-    if let Some((in_work, pod)) = in_pieces {
+        .find_map(|migrating| Some((migrating, first_without_place(&places, migrating)?)));
+    if let Some((migrating, pod)) = fragmented {
         let needed = of_pod(pod);
         report.warn(
             "Pod",
@@ -109,15 +111,15 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
             Finding::new(
                 "",
                 format!(
-                    "no single node has room for it while {} are in work",
-                    list(&places, in_work)
+                    "no other node has room for the pod during the migration of {}",
+                    list(&places, migrating)
                 ),
                 format!(
                     "{} and {} on one node",
                     amount(0, needed[0]),
                     amount(1, needed[1])
                 ),
-                "it may have to wait until nodes come back",
+                "the pod may stay Pending until these nodes are schedulable again",
             ),
         );
     }
@@ -129,31 +131,31 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
             Finding::new(
                 "requests",
                 format!("{} and {}", amount(0, asked[0]), amount(1, asked[1])),
-                format!("no more than node {} has", pod.node),
-                "it is left out of the comparison: ask its owner what it needs",
+                format!("at most the allocatable resources of node {}", pod.node),
+                "the comparison ignores this pod: ask its owner for the correct requests",
             ),
         );
     }
     report.finish(
         "schedulable Nodes",
-        format!("the pods that leave fit on the others, {at_once} in work at a time"),
+        format!("the pods to evict fit on the other nodes; nodes migrated at the same time: {at_once}"),
     )
 }
 
 fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place<'facts>> {
     let mut pods: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
-    // What a finished pod asked for is free again.
+    // The resources of a finished pod are free again.
     for pod in facts.pods.iter().filter(|pod| !pod.finished) {
         pods.entry(&pod.node).or_default().push(pod);
     }
-    let to_do: std::collections::BTreeSet<&str> =
+    let pending: std::collections::BTreeSet<&str> =
         flannel_nodes(facts).map(|node| node.name.as_str()).collect();
     linux_nodes(facts)
         .map(|node| {
             let here = pods.remove(node.name.as_str()).unwrap_or_default();
-            // What is not understood is named by a check of its own.
+            // The check MalformedObjects names amounts that could not be parsed.
             if node.ready && amounts(node) == [0; KINDS] && node.not_understood.is_empty() {
-                let fix = "see why its kubelet reports nothing";
+                let fix = "check why the kubelet of the node reports no resources";
                 let finding = Finding::new("status.allocatable", "nothing", "CPU, memory and pods", fix);
                 report.unknown("Node", &node.name, finding);
             }
@@ -164,12 +166,12 @@ fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place
                 larger,
                 name: &node.name,
                 usable: node.schedulable(),
-                to_do: to_do.contains(node.name.as_str()),
+                pending: pending.contains(node.name.as_str()),
                 free: minus(amounts(node), used),
                 movable: here
                     .into_iter()
                     .filter(|pod| pod.uses_pod_network() && pod.deleted_at.is_none() && !pod.mirror)
-                    // DaemonSet pods come back on their own node; a bare pod does not come back.
+                    // The pods of DaemonSets start again on the same node; bare pods do not start again.
                     .filter(|pod| pod.controller.is_some() && !pod.of_daemon_set())
                     .collect(),
             }
@@ -177,35 +179,35 @@ fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place
         .collect()
 }
 
-/// Whether the node has ever had room for this pod. One that asks for more runs nowhere, or asked for less when it started: what it asks for
-/// tells nothing of the room that there is.
+/// Whether the requests of this pod are at most the allocatable resources of the node. A pod with larger requests does not
+/// run, or had smaller requests when it started, so its requests say nothing about the free room.
 fn may_run_on(pod: &Pod, node: &Node) -> bool {
-    let (asked, there) = (of_pod(pod), amounts(node));
-    (0..KINDS).all(|kind| asked[kind] <= there[kind] || there[kind] == 0)
+    let (asked, allocatable) = (of_pod(pod), amounts(node));
+    (0..KINDS).all(|kind| asked[kind] <= allocatable[kind] || allocatable[kind] == 0)
 }
 
-/// The nodes yet to do for which this is largest.
+/// The pending nodes with the largest sizes.
 fn first_by(places: &[Place<'_>], count: usize, size: impl Fn(&Place<'_>) -> u64) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..places.len()).filter(|index| places[*index].to_do).collect();
+    let mut order: Vec<usize> = (0..places.len()).filter(|index| places[*index].pending).collect();
     order.sort_by_cached_key(|index| std::cmp::Reverse(size(&places[*index])));
     order.truncate(count);
     order
 }
 
-/// Puts the largest pods first, each on the first node that has room; the first pod that has none.
-fn first_without_place<'facts>(places: &[Place<'facts>], in_work: &[usize]) -> Option<&'facts Pod> {
+/// Places the largest pods first, each on the first node with enough room. Returns the first pod without a place.
+fn first_without_place<'facts>(places: &[Place<'facts>], migrating: &[usize]) -> Option<&'facts Pod> {
     let mut free: Vec<Amounts> = places
         .iter()
         .enumerate()
-        .filter(|(index, place)| place.usable && !in_work.contains(index))
+        .filter(|(index, place)| place.usable && !migrating.contains(index))
         .map(|(_, place)| place.free)
         .collect();
-    let mut pods: Vec<&Pod> = in_work
+    let mut pods: Vec<&Pod> = migrating
         .iter()
         .flat_map(|index| places[*index].movable.iter().copied())
         .collect();
     pods.sort_by_key(|pod| std::cmp::Reverse((pod.cpu_millis, pod.memory_bytes)));
-    // Where one has no room none like it has any: pods that ask for the same are not put to the first nodes again.
+    // A pod with the same requests as the last one starts at the node of the last one: the nodes before it have no room.
     let mut last: Option<(Amounts, usize)> = None;
     pods.into_iter().find(|pod| {
         let needed = of_pod(pod);
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_fit() {
+    fn pods_smaller_than_the_free_room_pass() {
         let pods = [
             pods("a", 20, 100, 0),
             pods("b", 20, 100, 0),
@@ -307,18 +309,18 @@ mod tests {
     }
 
     #[rstest]
-    // 3 × 3000m in use of 4000m: a node's 3000m meet 2000m.
+    // Each node uses 3000m of 4000m: the 3000m of node a do not fit into 2 × 1000m.
     #[case::cpu(
         pods("a", 30, 100, 0),
         30,
         100,
         0,
-        "3000m CPU for the pods that leave",
+        "3000m CPU for the pods to evict",
         "2000m CPU"
     )]
-    #[case::memory(pods("a", 6, 0, 1 << 30), 6, 0, 1 << 30, "6144 MiB memory for the pods that leave", "4096 MiB memory")]
-    #[case::number(pods("a", 80, 0, 0), 80, 0, 0, "80 pods for the pods that leave", "60 pods")]
-    fn pods_that_do_not_fit(
+    #[case::memory(pods("a", 6, 0, 1 << 30), 6, 0, 1 << 30, "6144 MiB memory for the pods to evict", "4096 MiB memory")]
+    #[case::number(pods("a", 80, 0, 0), 80, 0, 0, "80 pods for the pods to evict", "60 pods")]
+    fn pods_larger_than_the_free_room_fail(
         #[case] of_a: Vec<Pod>,
         #[case] count: usize,
         #[case] cpu: u64,
@@ -332,12 +334,12 @@ mod tests {
         assert_eq!(checks[0].needed, needed);
         assert_eq!(
             checks[0].found,
-            format!("{free} free on the others while a are in work")
+            format!("{free} free on the other nodes during the migration of a")
         );
     }
 
     #[test]
-    fn more_nodes_at_once_need_more_room() {
+    fn two_nodes_at_the_same_time_need_more_room_than_one() {
         let all = [
             pods("a", 20, 100, 0),
             pods("b", 20, 100, 0),
@@ -349,8 +351,8 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_fit_in_sum_and_not_one_by_one() {
-        // 2 × 2000m free, a pod of 2500m; and no other node's pods need more.
+    fn a_pod_that_fits_in_sum_but_on_no_single_node_warns() {
+        // 2 × 2000m free, one pod of 2500m; the pods of the other nodes need less.
         let all = [
             pods("a", 20, 100, 0),
             pods("b", 1, 2500, 0),
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_moves_needs_room() {
+    fn pods_of_daemon_sets_need_no_room() {
         let mut all = [
             pods("a", 39, 100, 0),
             pods("b", 39, 100, 0),
@@ -396,9 +398,9 @@ mod tests {
         assert_eq!(verdicts(&judge(all, 1)), [("Capacity", Pass)]);
     }
 
-    /// It may have been made larger while it runs, or be a tenant's that no kubelet admits.
+    /// Such a pod was resized while it ran, or no kubelet admits it.
     #[test]
-    fn a_pod_that_asks_for_more_than_its_node_has_is_named_and_counts_for_nothing() {
+    fn a_pod_with_larger_requests_than_its_node_is_named_and_ignored() {
         let all = [
             pods("a", 1, 4_000_000_000_000_000, 0),
             pods("b", 1, 0, 1 << 60),
@@ -416,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn cordoned_nodes_take_nothing() {
+    fn a_cordoned_node_provides_no_room() {
         let mut facts = ClusterFacts {
             pods: [pods("a", 20, 100, 0), pods("b", 25, 100, 0)].concat().into(),
             ..fixture::cluster()
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_node_that_is_allowed_warns() {
+    fn an_allowed_single_node_warns() {
         let mut facts = ClusterFacts {
             pods: pods("a", 1, 100, 0).into(),
             ..fixture::cluster()
@@ -446,10 +448,10 @@ mod tests {
     }
 
     #[rstest]
-    // None of them can run: each is named, and none counts.
+    // None of these pods can run: each is named, and none counts.
     #[case::absurd(u64::MAX, Warn)]
-    #[case::not_understood(0, Pass)]
-    fn sums_of_absurd_requests(#[case] amount: u64, #[case] verdict: Verdict) {
+    #[case::malformed(0, Pass)]
+    fn absurd_requests_do_not_overflow_the_sums(#[case] amount: u64, #[case] verdict: Verdict) {
         let all = [
             pods("a", 2, amount, amount),
             pods("b", 2, amount, amount),
@@ -460,9 +462,9 @@ mod tests {
     }
 
     #[test]
-    fn absurd_requests_of_pods_that_take_no_room() {
+    fn absurd_requests_of_pending_and_finished_pods_are_ignored() {
         let mut all = pods("a", 20, 100, 0);
-        // One that no node takes, and one that its node refused.
+        // One pod is on no node, and one is finished because its node rejected it.
         all.extend(pods("", 1, u64::MAX, u64::MAX));
         all.extend(pods("b", 1, u64::MAX, u64::MAX).into_iter().map(|pod| Pod {
             finished: true,
@@ -472,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_room_is_room() {
+    fn absurd_allocatable_resources_pass() {
         let mut facts = fixture::cluster();
         for node in facts.nodes.values_mut() {
             node.allocatable_cpu_millis = u64::MAX;
@@ -484,12 +486,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_whose_amounts_are_not_understood_has_no_room() {
+    fn a_node_with_malformed_amounts_has_no_room() {
         let mut facts = ClusterFacts {
             pods: pods("a", 20, 100, 0).into(),
             ..fixture::cluster()
         };
-        let unclear = |facts: &mut ClusterFacts, name: &str| {
+        let make_malformed = |facts: &mut ClusterFacts, name: &str| {
             let node = facts.nodes.get_mut(name).unwrap();
             (
                 node.allocatable_cpu_millis,
@@ -502,9 +504,9 @@ mod tests {
                 needed: Needed::Quantity,
             }];
         };
-        unclear(&mut facts, "b");
+        make_malformed(&mut facts, "b");
         assert_eq!(verdicts(&check(&facts, &fixture::policy())), [("Capacity", Pass)]);
-        unclear(&mut facts, "c");
+        make_malformed(&mut facts, "c");
         assert_eq!(
             verdicts(&check(&facts, &fixture::policy())),
             [("Capacity", Fail); 2]
@@ -512,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_reports_nothing() {
+    fn a_node_without_allocatable_resources_is_unknown() {
         let mut facts = fixture::cluster();
         let node = facts.nodes.get_mut("b").unwrap();
         (

@@ -1,4 +1,4 @@
-//! A small good cluster for tests: three workers on flannel, Calico installed and waiting.
+//! A small healthy cluster for tests: three workers on flannel, Calico installed and without pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(crate) fn verdicts(checks: &[Check]) -> Vec<(&str, Verdict)> {
         .collect()
 }
 
-/// A policy that allows nothing special.
+/// A policy with default permissions.
 pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
         strategy: Strategy::Drain,
@@ -68,7 +68,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// Settings of IPv6 beside them.
+/// IPv6 settings for the same cluster.
 pub(crate) fn ipv6_settings() -> Ipv6Settings {
     Ipv6Settings {
         flannel_network: sourced("fd00:10:244::/56".parse().unwrap()),
@@ -226,7 +226,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
     }
 }
 
-/// The same cluster with pods of both families, and settings that fit it.
+/// The same cluster with pods of both address families, and settings that fit it.
 pub(crate) fn dual_stack() -> (Settings, ClusterFacts) {
     let settings = Settings {
         ipv6: Some(ipv6_settings()),

@@ -1,4 +1,4 @@
-//! flannel itself: the `DaemonSet`, its version, where it keeps its subnets, its backend.
+//! Checks of flannel: `DaemonSet`, version, subnet manager and backend.
 
 use super::CheckName;
 use super::version::Version;
@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::DaemonSet;
 
-/// The oldest flannel that Calico's own migration takes.
+/// The oldest version of flannel that Calico's own migration supports.
 const OLDEST: Version = Version::new(0, 9, 1);
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Check> {
@@ -34,7 +34,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, flannel: Option<&
     checks
 }
 
-/// It was there when settings were detected.
+/// The result for a `DaemonSet` that existed when the settings were detected and is missing now.
 fn missing(settings: &Settings) -> Check {
     CheckName::FlannelDaemonSet.not_pass(
         Verdict::Fail,
@@ -42,7 +42,7 @@ fn missing(settings: &Settings) -> Check {
             "DaemonSet {}/{}",
             settings.flannel_daemon_set_namespace.value, settings.flannel_daemon_set_name.value
         ),
-        "not there",
+        "not found",
         "flannel's DaemonSet",
         "apply flannel's manifest again, or correct flannelDaemonSetName and flannelDaemonSetNamespace",
     )
@@ -64,9 +64,9 @@ fn network_configuration_check(
         None => CheckName::NetworkConfiguration.not_pass(
             Verdict::Warn,
             format!("DaemonSet {}", flannel.key()),
-            "no ConfigMap with net-conf.json among those that it refers to",
+            "no referenced ConfigMap contains net-conf.json",
             "flannel's configuration",
-            "every value is compared with the devices of the hosts; correct the options if that fails",
+            "other checks compare each value with the devices of the hosts; correct the options if they fail",
         ),
     }
 }
@@ -105,9 +105,9 @@ fn daemon_set(facts: &ClusterFacts, flannel: &DaemonSet) -> Vec<Check> {
     }
     if flannel.desired == 0 {
         fail(
-            "no node wants its pods".to_owned(),
+            "0 desired pods".to_owned(),
             "flannel on every node",
-            "see its node selector and affinity; there is nothing to migrate where flannel does not run",
+            "correct the node selector and affinity of the DaemonSet: without flannel there is nothing to migrate",
         );
     } else if flannel.ready < flannel.desired {
         fail(
@@ -117,16 +117,16 @@ fn daemon_set(facts: &ClusterFacts, flannel: &DaemonSet) -> Vec<Check> {
         );
     } else if !flannel.rolled_out {
         fail(
-            "a roll of its pods is under way".to_owned(),
-            "every pod of the newest template",
-            "wait until `kubectl rollout status` says that it is over",
+            "rollout in progress".to_owned(),
+            "every pod updated to the newest template",
+            "wait until `kubectl rollout status` reports success",
         );
     }
     if flannel.on_delete {
         fail(
             "updateStrategy OnDelete".to_owned(),
             "updateStrategy RollingUpdate",
-            "the migration adds a node selector to the pod template and waits for the roll: set \
+            "the migration adds a node selector to the pod template and waits for the rollout: set \
              spec.updateStrategy.type to RollingUpdate",
         );
     }
@@ -138,9 +138,9 @@ fn daemon_set(facts: &ClusterFacts, flannel: &DaemonSet) -> Vec<Check> {
         .collect();
     if !others.is_empty() {
         fail(
-            format!("flannel runs in {} too", names(&others)),
+            format!("flannel also runs in {}", names(&others)),
             "one DaemonSet that runs flannel",
-            "the others would go on writing flannel's devices: move all nodes under one DaemonSet first",
+            "the other DaemonSets would continue to configure flannel's devices: use one DaemonSet for all nodes first",
         );
     }
     report.finish(
@@ -168,7 +168,7 @@ fn canal(facts: &ClusterFacts, flannel: &DaemonSet) -> Check {
         format!("DaemonSet {}", names(&canal)),
         "Canal: flannel and Calico in one pod",
         "flannel alone",
-        "this version migrates plain flannel only; Canal's pods are wired by Calico's plugin already",
+        "replumb does not migrate Canal: its pods already use Calico's plugin",
     )
 }
 
@@ -187,18 +187,18 @@ fn version(settings: &Settings, facts: &ClusterFacts, flannel: &DaemonSet) -> Ch
             format!("{OLDEST} or later"),
             "update flannel first",
         ),
-        // Only later versions write the VNI among a node's annotations.
+        // Only later versions write the VNI to the annotations of a node.
         None if every_node_has_vni(settings, facts) => Check::pass(
             name.as_str(),
             object,
-            format!("later than {OLDEST}: backend-data of every Node has a VNI"),
+            format!("later than {OLDEST}: backend-data of every Node contains a VNI"),
         ),
         None => name.not_pass(
             Verdict::Unknown,
             object,
             "no version in the image's tag",
             format!("{OLDEST} or later"),
-            "give the image a tag that starts with its version",
+            "use an image tag that starts with the version",
         ),
     }
 }
@@ -239,7 +239,7 @@ fn subnet_manager(flannel: &DaemonSet) -> Check {
             None => "no --kube-subnet-mgr: flannel keeps its subnets in etcd".to_owned(),
         },
         "--kube-subnet-mgr",
-        "move flannel to the Kubernetes API as its store first (flannel's --kube-subnet-mgr)",
+        "change flannel to the Kubernetes API as its store first (--kube-subnet-mgr)",
     )
 }
 
@@ -249,13 +249,13 @@ fn backend(
     configuration: Option<&(NetworkConfiguration, String)>,
 ) -> Vec<Check> {
     let mut report = Report::new(CheckName::FlannelBackend);
-    let fix = "this migration keeps flannel's VXLAN network alive while nodes change: set Backend.Type to vxlan and \
-               restart flannel's pods first";
+    let fix = "the migration needs flannel's VXLAN network while nodes change: set Backend.Type to vxlan and restart \
+               flannel's pods first";
     let Some((configuration, object)) = configuration else {
         let prefix = &settings.flannel_annotation_prefix.value;
         let mut seen = 0;
         for node in flannel_nodes(facts) {
-            // What is not understood is the check NodeAnnotations'.
+            // The check NodeAnnotations names malformed annotations.
             let Ok(Some(annotations)) = NodeAnnotations::read(&node.annotations, prefix) else {
                 continue;
             };
@@ -274,7 +274,7 @@ fn backend(
             );
             report.unknown("flannel's", "backend", finding);
         }
-        return report.finish(format!("annotations of {seen} Nodes"), "vxlan");
+        return report.finish("annotations of the Nodes", format!("vxlan on all Nodes ({seen})"));
     };
     if !configuration.is_vxlan() {
         report.fail(
@@ -291,7 +291,7 @@ fn backend(
                 "EnableIPv4",
                 "false",
                 "true",
-                "this version migrates clusters whose pods have IPv4 addresses",
+                "replumb migrates only clusters with pods that have IPv4 addresses",
             ),
         );
     }

@@ -33,7 +33,7 @@ fn verdict_of(checks: &[Check], name: &str) -> Vec<Verdict> {
 }
 
 #[test]
-fn a_good_flannel() {
+fn a_healthy_flannel_passes() {
     assert_eq!(
         verdicts(&judge(|_| {})),
         [
@@ -48,18 +48,18 @@ fn a_good_flannel() {
 }
 
 #[test]
-fn a_daemon_set_that_went_away() {
+fn a_deleted_daemon_set_fails() {
     let checks = check(&fixture::settings(), &fixture::cluster(), None);
     assert_eq!(verdicts(&checks), [("FlannelDaemonSet", Fail)]);
     assert_eq!(checks[0].object, "DaemonSet kube-flannel/kube-flannel-ds");
 }
 
 #[rstest]
-#[case::no_pods(|set: &mut DaemonSet| set.desired = 0, "no node wants its pods")]
+#[case::no_pods(|set: &mut DaemonSet| set.desired = 0, "0 desired pods")]
 #[case::not_ready(|set: &mut DaemonSet| set.ready = 2, "2 of 3 pods Ready")]
-#[case::rolling(|set: &mut DaemonSet| set.rolled_out = false, "a roll of its pods is under way")]
+#[case::rolling(|set: &mut DaemonSet| set.rolled_out = false, "rollout in progress")]
 #[case::on_delete(|set: &mut DaemonSet| set.on_delete = true, "updateStrategy OnDelete")]
-fn a_daemon_set_that_cannot_be_changed(#[case] change: fn(&mut DaemonSet), #[case] found: &str) {
+fn a_daemon_set_that_cannot_be_changed_fails(#[case] change: fn(&mut DaemonSet), #[case] found: &str) {
     let checks = judge(change);
     let [check] = of(&checks, "FlannelDaemonSet")[..] else {
         panic!("{checks:?}")
@@ -69,7 +69,7 @@ fn a_daemon_set_that_cannot_be_changed(#[case] change: fn(&mut DaemonSet), #[cas
 }
 
 #[test]
-fn a_daemon_set_that_is_not_flannels() {
+fn a_daemon_set_without_flanneld_fails() {
     let checks = judge(|set| {
         set.containers[0].name = "log".to_owned();
         set.containers[0].image = "log:1".to_owned();
@@ -86,7 +86,7 @@ fn a_daemon_set_that_is_not_flannels() {
 #[rstest]
 #[case::in_use(2, vec![Fail])]
 #[case::for_another_architecture(0, vec![Pass])]
-fn a_second_flannel(#[case] desired: i32, #[case] expected: Vec<Verdict>) {
+fn a_second_flannel_daemon_set_fails_only_in_use(#[case] desired: i32, #[case] expected: Vec<Verdict>) {
     let mut facts = fixture::cluster();
     let second = DaemonSet {
         host_network: true,
@@ -102,7 +102,7 @@ fn a_second_flannel(#[case] desired: i32, #[case] expected: Vec<Verdict>) {
 }
 
 #[test]
-fn canal_is_refused_by_name() {
+fn canal_fails_with_its_name() {
     let mut facts = fixture::cluster();
     let mut set = DaemonSet {
         host_network: true,
@@ -124,9 +124,9 @@ fn canal_is_refused_by_name() {
 #[case::by_annotations(
     "flannel:latest",
     Pass,
-    "later than v0.9.1: backend-data of every Node has a VNI"
+    "later than v0.9.1: backend-data of every Node contains a VNI"
 )]
-fn versions(#[case] image: &str, #[case] verdict: Verdict, #[case] found: &str) {
+fn a_version_is_read_from_the_tag_or_the_annotations(#[case] image: &str, #[case] verdict: Verdict, #[case] found: &str) {
     let checks = judge(|set| image.clone_into(&mut set.containers[0].image));
     let [check] = of(&checks, "FlannelVersion")[..] else {
         panic!("{checks:?}")
@@ -139,7 +139,7 @@ fn versions(#[case] image: &str, #[case] verdict: Verdict, #[case] found: &str) 
 }
 
 #[test]
-fn a_version_that_nothing_shows() {
+fn a_version_in_neither_tag_nor_annotations_is_unknown() {
     let mut facts = fixture::cluster();
     facts.nodes.get_mut("b").unwrap().annotations.insert(
         "flannel.alpha.coreos.com/backend-data".to_owned(),
@@ -152,7 +152,7 @@ fn a_version_that_nothing_shows() {
 }
 
 #[test]
-fn subnets_in_etcd() {
+fn subnets_in_etcd_fail() {
     let checks = judge(|set| {
         set.containers[0]
             .arguments
@@ -176,7 +176,7 @@ fn subnets_in_etcd() {
 #[case("udp")]
 #[case("wireguard")]
 #[case("ipip")]
-fn other_backends(#[case] backend: &str) {
+fn another_backend_than_vxlan_fails(#[case] backend: &str) {
     let checks = with_configuration(&format!(
         r#"{{"Network":"10.244.0.0/16","Backend":{{"Type":"{backend}"}}}}"#
     ));
@@ -194,25 +194,25 @@ fn other_backends(#[case] backend: &str) {
 }
 
 #[test]
-fn flannel_does_not_look_at_the_case() {
+fn keys_and_backend_in_another_case_pass() {
     let checks = with_configuration(r#"{"network":"10.244.0.0/16","backend":{"type":"VXLAN"}}"#);
     assert_eq!(verdict_of(&checks, "FlannelBackend"), [Pass]);
 }
 
 #[test]
-fn ipv6_alone_is_refused() {
+fn a_network_without_ipv4_fails() {
     let text = r#"{"Network":"10.244.0.0/16","EnableIPv4":false,"Backend":{"Type":"vxlan"}}"#;
     assert_eq!(verdict_of(&with_configuration(text), "FlannelBackend"), [Fail]);
 }
 
 #[test]
-fn a_configuration_that_is_not_understood() {
+fn a_malformed_configuration_fails() {
     let checks = with_configuration(r#"{"Network":"#);
     assert_eq!(verdict_of(&checks, "NetworkConfiguration"), [Fail]);
 }
 
 #[test]
-fn without_a_configuration_the_nodes_tell() {
+fn without_a_configuration_the_annotations_decide() {
     let mut facts = fixture::cluster();
     facts.config_maps.clear();
     let judge = |facts: &ClusterFacts| check(&fixture::settings(), facts, Some(&fixture::flannel()));

@@ -1,4 +1,4 @@
-//! Files and kernel parameters of the hosts: `subnet.env`, CNI configuration, `rp_filter`, bridged packets.
+//! Checks of files and kernel parameters of the hosts: `subnet.env`, CNI configuration, `rp_filter`, bridged packets.
 
 use ipnet::{IpNet, Ipv6Net};
 
@@ -12,7 +12,8 @@ use calico::calico_node;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::cluster::DaemonSet;
 
-/// From here on Felix checks the sources of packets itself; before, it refuses to start without strict `rp_filter`.
+/// From this version, Felix checks the source addresses of packets. Earlier versions do not start without strict
+/// `rp_filter`.
 const CHECKS_SOURCES_ITSELF: Version = Version::new(3, 12, 0);
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<Check> {
@@ -33,13 +34,13 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         let mut fail = |found: String, needed: String, fix: &str| {
             report.fail("Node", &node.name, Finding::new(part, found, needed, fix));
         };
-        let restart = "restart flannel's pod on the node: it writes the file again";
+        let restart = "restart flannel's pod on the node: flanneld writes the file again";
         let environment = match &host.subnet_environment {
             Found::Present(environment) => environment,
             Found::Absent => {
                 fail(
-                    "not there".to_owned(),
-                    "the file that flannel writes".to_owned(),
+                    "not found".to_owned(),
+                    "the file as flanneld writes it".to_owned(),
                     restart,
                 );
                 continue;
@@ -47,7 +48,7 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             Found::Malformed(problem) => {
                 fail(
                     problem.clone(),
-                    "the file as flannel writes it".to_owned(),
+                    "the file as flanneld writes it".to_owned(),
                     restart,
                 );
                 continue;
@@ -80,13 +81,14 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 restart,
             );
         }
-        // A Node without a podCIDR is the check PodCidr's.
+        // The check PodCidr names a Node without a podCIDR.
         let range = node.pod_cidr().map(|range| range.trunc());
         if let Some(range) = range.filter(|range| *range != environment.subnet.trunc()) {
             fail(
                 format!("FLANNEL_SUBNET {}", environment.subnet),
                 format!("an address of spec.podCIDR {range} with its length"),
-                "flannel leases another subnet than the Node's: restart flannel's pod on the node, then its pods",
+                "flannel uses another subnet than the podCIDR of the Node: restart flannel's pod on the node, then the \
+                 other pods on the node",
             );
         }
         if let Some(ipv6) = &settings.ipv6 {
@@ -107,7 +109,8 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 fail(
                     format!("FLANNEL_IPV6_SUBNET {}", text(found.map(|found| found.subnet))),
                     format!("an address of spec.podCIDRs {range} with its length"),
-                    "flannel leases another subnet than the Node's: restart flannel's pod on the node, then its pods",
+                    "flannel uses another subnet than the podCIDR of the Node: restart flannel's pod on the node, then the \
+                 other pods on the node",
                 );
             }
         }
@@ -115,15 +118,15 @@ fn subnet_environment(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     report.finish(
         format!("{part} of {} hosts", hosts.len()),
         format!(
-            "network {}, MTU {}, masquerade {}, the node's subnet",
+            "network {}, MTU {}, masquerade {}, the subnet of the node",
             settings.flannel_network.value, settings.flannel_mtu.value, settings.flannel_ip_masquerade.value
         ),
     )
 }
 
-/// A value of the file, or that it is not there.
+/// A value of the file, or that the value is missing.
 fn text(found: Option<Ipv6Net>) -> String {
-    found.map_or_else(|| "not there".to_owned(), |found| found.to_string())
+    found.map_or_else(|| "missing".to_owned(), |found| found.to_string())
 }
 
 fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -138,12 +141,12 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &node.name,
                 Finding::new(
                     "CNI configuration",
-                    format!("the agent looked at {}", cni.path),
+                    format!("the agent has read {}", cni.path),
                     format!(
-                        "the folder {directory}, {}",
+                        "the directory {directory}, {}",
                         settings.cni_configuration_directory.source
                     ),
-                    "the agent looks there next; if this stays, the folder is not mounted into its pod",
+                    "wait until the agent reads this directory; if that does not happen, mount it into the agent's pod",
                 ),
             );
             continue;
@@ -157,7 +160,7 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     &part,
                     format!("{}: {}", broken.name, broken.error.as_deref().unwrap_or_default()),
                     "a valid file that comes first by name",
-                    "correct the file or remove it: containerd stops at it, and the node has no pod network",
+                    "correct or remove the file: with it the container runtime has no pod network",
                 ),
             );
             continue;
@@ -170,7 +173,7 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     &part,
                     "no file",
                     "flannel's conflist",
-                    "restart flannel's pod on the node; if the runtime reads another folder, set \
+                    "restart flannel's pod on the node; if the container runtime reads another directory, set \
                      cniConfigurationDirectory",
                 ),
             );
@@ -182,9 +185,9 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &node.name,
                 Finding::new(
                     &part,
-                    format!("{} wins (plugins {})", winner.name, names(&winner.plugins)),
+                    format!("{} is in use (plugins {})", winner.name, names(&winner.plugins)),
                     "flannel's conflist, first by name",
-                    "new pods do not get flannel's network: remove the file that is in front, and see who wrote it",
+                    "new pods do not get flannel's network: find out which program wrote this file, and remove it",
                 ),
             );
         }
@@ -196,14 +199,14 @@ fn conflist(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     &part,
                     format!("{}: {}", file.name, file.error.as_deref().unwrap_or_default()),
                     "valid files only",
-                    "it does not win, so nothing reads it; remove it",
+                    "remove the file: another file comes before it, so it has no effect",
                 ),
             );
         }
     }
     report.finish(
         format!("CNI configuration of {} hosts", hosts.len()),
-        "flannel's conflist wins",
+        "flannel's conflist is in use",
     )
 }
 
@@ -222,8 +225,8 @@ fn reverse_path_filter(facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<
             strict += 1;
             continue;
         }
-        let set_it = "`sysctl -w net.ipv4.conf.all.rp_filter=1` on the node, and a file in /etc/sysctl.d so that it \
-                      stays";
+        let set_it = "run `sysctl -w net.ipv4.conf.all.rp_filter=1` on the node, and add a file in /etc/sysctl.d so \
+                      that the value persists";
         let (verdict, needed, fix) = match version {
             Some(version) if version >= CHECKS_SOURCES_ITSELF => continue,
             Some(version) => (
@@ -234,7 +237,7 @@ fn reverse_path_filter(facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<
             None => (
                 Verdict::Unknown,
                 format!("1 (strict), or Calico {CHECKS_SOURCES_ITSELF} or later"),
-                format!("the tag of calico-node's image {image:?} says no version: give it one, or {set_it}"),
+                format!("use an image tag with a version for calico-node (found image {image:?}), or {set_it}"),
             ),
         };
         let found = format!("{all} ({})", mode(all));
@@ -249,7 +252,7 @@ fn reverse_path_filter(facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<
     let found = match (others, version) {
         (0, _) => "1 (strict) everywhere".to_owned(),
         (others, Some(version)) => format!(
-            "strict on {strict}, not on {others}; Calico {version} checks the sources of pods' packets itself"
+            "strict on {strict}, not on {others}; Calico {version} checks the source addresses of pods itself"
         ),
         (others, None) => format!("strict on {strict}, not on {others}"),
     };
@@ -264,7 +267,7 @@ fn mode(value: u8) -> &'static str {
         0 => "off",
         1 => "strict",
         2 => "loose",
-        _ => "not a mode",
+        _ => "unknown mode",
     }
 }
 
@@ -275,7 +278,7 @@ fn bridge_netfilter(facts: &ClusterFacts) -> Vec<Check> {
         let found = match host.bridge_nf_call_iptables {
             Some(true) => continue,
             Some(false) => "0",
-            None => "not there: br_netfilter is not loaded",
+            None => "no such parameter: br_netfilter is not loaded",
         };
         report.warn(
             "Node",
@@ -284,8 +287,8 @@ fn bridge_netfilter(facts: &ClusterFacts) -> Vec<Check> {
                 "net.bridge.bridge-nf-call-iptables",
                 found,
                 "1",
-                "pods on the old network do not reach a Service whose pod is on the same bridge; Calico's pods have \
-                 no bridge",
+                "without 1, pods on flannel do not reach a Service whose pod is on the same bridge; pods on Calico \
+                 use no bridge",
             ),
         );
     }

@@ -14,7 +14,7 @@ fn with_host(change: impl FnOnce(&mut HostFacts)) -> ClusterFacts {
 }
 
 #[test]
-fn good_hosts() {
+fn healthy_hosts_pass() {
     assert_eq!(
         verdicts(&check(
             &fixture::settings(),
@@ -31,7 +31,7 @@ fn good_hosts() {
 }
 
 #[test]
-fn a_silent_host_is_unknown_in_each() {
+fn a_host_without_facts_is_unknown_in_each_check() {
     let mut facts = fixture::cluster();
     facts.hosts.remove("b");
     let checks = check(&fixture::settings(), &facts, Some(&fixture::calico()));
@@ -52,7 +52,7 @@ fn environment(change: impl FnOnce(&mut SubnetEnvironment)) -> Found<SubnetEnvir
 }
 
 #[rstest]
-#[case::absent(Found::Absent, "not there")]
+#[case::absent(Found::Absent, "not found")]
 #[case::malformed(Found::Malformed("subnet.env: line 1".to_owned()), "subnet.env: line 1")]
 #[case::network(
     environment(|found| found.network = "10.0.0.0/16".parse().unwrap()),
@@ -68,7 +68,7 @@ fn environment(change: impl FnOnce(&mut SubnetEnvironment)) -> Found<SubnetEnvir
     environment(|found| found.subnet = "10.244.2.1/25".parse().unwrap()),
     "FLANNEL_SUBNET 10.244.2.1/25"
 )]
-fn subnet_environments(#[case] file: Found<SubnetEnvironment>, #[case] found: &str) {
+fn a_subnet_environment_that_differs_fails(#[case] file: Found<SubnetEnvironment>, #[case] found: &str) {
     let checks = subnet_environment(
         &fixture::settings(),
         &with_host(|host| host.subnet_environment = file),
@@ -88,13 +88,13 @@ const CALICO: &str = r#"{"name":"k8s-pod-network","plugins":[{"type":"calico"}]}
 #[case::broken("/etc/cni/net.d", &[("10-flannel.conflist", "{")], Fail, "10-flannel.conflist: not JSON")]
 #[case::another_wins(
     "/etc/cni/net.d", &[("10-calico.conflist", CALICO), ("10-flannel.conflist", FLANNEL)],
-    Fail, "10-calico.conflist wins (plugins calico)")]
-#[case::broken_behind(
+    Fail, "10-calico.conflist is in use (plugins calico)")]
+#[case::broken_later(
     "/etc/cni/net.d", &[("10-flannel.conflist", FLANNEL), ("99-old.conf", "x")], Warn, "99-old.conf: not JSON")]
-#[case::same_folder("/etc/cni/net.d/", &[("10-flannel.conflist", FLANNEL)], Pass, "flannel's conflist wins")]
-#[case::other_folder(
-    "/opt/cni", &[("10-flannel.conflist", FLANNEL)], Unknown, "the agent looked at /opt/cni")]
-fn conflists(
+#[case::same_directory("/etc/cni/net.d/", &[("10-flannel.conflist", FLANNEL)], Pass, "flannel's conflist is in use")]
+#[case::other_directory(
+    "/opt/cni", &[("10-flannel.conflist", FLANNEL)], Unknown, "the agent has read /opt/cni")]
+fn the_first_cni_file_decides_the_verdict(
     #[case] path: &str,
     #[case] files: &[(&str, &str)],
     #[case] expected: Verdict,
@@ -118,7 +118,7 @@ fn conflists(
 #[case::new_off("calico/node:v3.31.7", 0, Pass)]
 #[case::unknown_strict("calico/node:latest", 1, Pass)]
 #[case::unknown_loose("calico/node:latest", 2, Unknown)]
-fn reverse_path_filters(#[case] image: &str, #[case] all: u8, #[case] expected: Verdict) {
+fn a_reverse_path_filter_is_judged_by_calicos_version(#[case] image: &str, #[case] all: u8, #[case] expected: Verdict) {
     let facts = with_host(|host| host.reverse_path_filter.all = all);
     let mut calico = fixture::calico();
     image.clone_into(&mut calico.containers[1].image);
@@ -133,21 +133,21 @@ fn reverse_path_filters(#[case] image: &str, #[case] all: u8, #[case] expected: 
 #[case::on(Some(true), Pass)]
 #[case::off(Some(false), Warn)]
 #[case::not_loaded(None, Warn)]
-fn bridged_packets(#[case] value: Option<bool>, #[case] expected: Verdict) {
+fn unfiltered_bridged_packets_warn(#[case] value: Option<bool>, #[case] expected: Verdict) {
     let checks = bridge_netfilter(&with_host(|host| host.bridge_nf_call_iptables = value));
     assert_eq!(verdicts(&checks), [("BridgeNetfilter", expected)]);
 }
 
 #[rstest]
 #[case::same(|_: &mut Option<Ipv6Subnet>| {}, "")]
-#[case::absent(|ipv6: &mut Option<Ipv6Subnet>| *ipv6 = None, "FLANNEL_IPV6_NETWORK not there")]
+#[case::absent(|ipv6: &mut Option<Ipv6Subnet>| *ipv6 = None, "FLANNEL_IPV6_NETWORK missing")]
 #[case::network(
     |ipv6: &mut Option<Ipv6Subnet>| ipv6.as_mut().unwrap().network = "fd00:99::/56".parse().unwrap(),
     "FLANNEL_IPV6_NETWORK fd00:99::/56")]
 #[case::subnet(
     |ipv6: &mut Option<Ipv6Subnet>| ipv6.as_mut().unwrap().subnet = "fd00:10:244:9::1/64".parse().unwrap(),
     "FLANNEL_IPV6_SUBNET fd00:10:244:9::1/64")]
-fn subnet_env_says_the_same_of_ipv6(#[case] change: fn(&mut Option<Ipv6Subnet>), #[case] found: &str) {
+fn an_ipv6_subnet_environment_that_differs_fails(#[case] change: fn(&mut Option<Ipv6Subnet>), #[case] found: &str) {
     let (settings, mut facts) = fixture::dual_stack();
     let Found::Present(environment) = &mut facts.hosts.get_mut("b").unwrap().subnet_environment else {
         panic!("the fixture has the file")

@@ -1,4 +1,4 @@
-//! Pods on flannel's bridge: is each of them known?
+//! Check that each pod on flannel's bridge is known.
 
 use super::network::hosts;
 use super::{CheckName, CheckPolicy};
@@ -9,7 +9,7 @@ use engine::check::{Check, Finding, Report, Verdict, names};
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::LegacyPods);
-    // In place an address that nobody knows would be given to another pod. A drain waits for the link to go.
+    // In place, Calico could assign an unknown address to another pod. A drain waits until the link is gone.
     let verdict = match policy.strategy {
         Strategy::InPlace => Verdict::Fail,
         Strategy::Drain => Verdict::Warn,
@@ -21,8 +21,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
             let finding = Finding::new(
                 "cni0",
                 problem,
-                "a record of libcni for each link on it",
-                "delete that pod; it gets a record when it is created again",
+                "a libcni record for each link on cni0",
+                "delete the pod of that link; the new pod has a record",
             );
             report.add(verdict, "Node", &node.name, finding);
         }
@@ -32,14 +32,14 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
             let listed: Vec<String> = answered.iter().map(ToString::to_string).collect();
             let finding = Finding::new(
                 "cni0",
-                format!("answers for {} already", names(&listed)),
-                "an answer for its own addresses only: the way back takes away all others",
-                "see who wrote them (`ip -6 neighbour show proxy dev cni0`) and delete them, or use strategy Drain",
+                format!("already answers for {}", names(&listed)),
+                "answers for its own addresses only: a rollback removes all others",
+                "delete these proxy entries (`ip -6 neighbour show proxy dev cni0`), or use strategy Drain",
             );
             report.add(Verdict::Fail, "Node", &node.name, finding);
         }
     }
-    report.finish("pods on cni0", format!("{known}, each known by its sandbox"))
+    report.finish("pods on cni0", format!("{known}, each with a known sandbox"))
 }
 
 #[cfg(test)]
@@ -50,7 +50,7 @@ mod tests {
     use engine::check::Verdict::{Fail, Pass, Warn};
 
     #[test]
-    fn a_link_without_a_record_is_named() {
+    fn a_link_without_a_record_is_named_and_fails_in_place() {
         let mut facts = fixture::cluster();
         let judge = |facts: &ClusterFacts, strategy| {
             let policy = CheckPolicy {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bridge_that_answers_for_somebody_elses_addresses_is_named() {
+    fn a_bridge_that_answers_for_other_addresses_fails_in_place() {
         let (settings, mut facts) = fixture::dual_stack();
         if let Found::Present(bridge) = &mut facts.hosts.get_mut("b").unwrap().bridge {
             bridge.answered.push("fd00:10:244:2::50/128".parse().unwrap());

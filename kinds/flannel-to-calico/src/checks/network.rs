@@ -1,4 +1,4 @@
-//! What the hosts' tunnels really are, compared with what flannel's configuration and the API say.
+//! Checks of the tunnels on the hosts, compared with flannel's configuration and the API.
 
 use std::net::IpAddr;
 
@@ -31,7 +31,7 @@ pub(super) fn check(
     .concat()
 }
 
-/// Hosts of nodes on flannel; a host that nobody has reported is a finding of the check.
+/// Hosts of nodes on flannel. A node without host facts is a finding of the check.
 pub(super) fn hosts<'facts>(
     facts: &'facts ClusterFacts,
     report: &mut Report,
@@ -45,7 +45,7 @@ pub(super) fn hosts<'facts>(
                 &node.name,
                 Finding::new(
                     "host",
-                    "no report of its agent",
+                    "no report from the agent",
                     "the facts of the host",
                     "see check AgentMissing",
                 ),
@@ -72,9 +72,9 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     &node.name,
                     Finding::new(
                         &format!("link {}", tunnel.calicos),
-                        "there beside flannel's",
+                        "exists beside flannel's link",
                         "no such link yet",
-                        "left by an earlier attempt; calico-node takes it over when it starts",
+                        "none: an earlier attempt left the link, and calico-node uses it when it starts",
                     ),
                 );
             }
@@ -91,7 +91,7 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     report.finish(
         format!("link {} of {} hosts", links.join(" and "), hosts.len()),
         format!(
-            "VNI {}, port {}, MTU {}, the node's subnet",
+            "VNI {}, port {}, MTU {}, the subnet of the node",
             settings.flannel_vni.value,
             settings.flannel_port.value,
             sizes.join(" and ")
@@ -99,16 +99,16 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     )
 }
 
-/// What the tunnel device of one family should be like.
+/// The tunnel device of one address family as it should be.
 struct Expected {
     tunnel: Tunnel,
-    /// Why this MTU.
+    /// The source of the MTU.
     mtu_source: String,
-    /// The network whose packets it carries.
+    /// The network whose packets the tunnel carries.
     network: IpNet,
 }
 
-/// One for each family of addresses that pods have.
+/// One device for each address family of the pods.
 fn expected(settings: &Settings) -> Vec<Expected> {
     let mtu = &settings.flannel_mtu;
     let tunnels = HostSettings::of(settings).tunnels().into_iter();
@@ -134,13 +134,13 @@ fn no_device(settings: &Settings, node: &Node, host: &HostFacts, name: &str, rep
         .collect();
     let (found, fix) = if others.is_empty() {
         (
-            "not there".to_owned(),
-            "see why flannel's pod does not create it: the pod's log on the node",
+            "not found".to_owned(),
+            "check the log of flannel's pod on the node, which creates the link",
         )
     } else {
         (
-            format!("not there; instead {}", names(&others)),
-            "flannel runs with another VNI than its configuration says: restart flannel's pods, or set flannelVni in \
+            format!("not found; existing links: {}", names(&others)),
+            "flannel uses another VNI than its configuration: restart flannel's pods, or set flannelVni in \
              spec.flannelToCalico.options",
         )
     };
@@ -189,11 +189,11 @@ fn device_fits(
         fail(
             "down".to_owned(),
             "up".to_owned(),
-            "see the log of flannel's pod on the node",
+            "check the log of flannel's pod on the node",
         );
     }
     let Some(range) = node.range_of(&expected.network) else {
-        // The check PodCidr's.
+        // The check PodCidr names this Node.
         return;
     };
     let end = tunnel_address(range);
@@ -206,7 +206,7 @@ fn device_fits(
                 format!("address {}", names(&found))
             },
             format!("address {end}, the first of spec.podCIDR {range}"),
-            "flannel leases another subnet than the Node's: restart flannel's pod on the node",
+            "flannel uses another subnet than the podCIDR of the Node: restart flannel's pod on the node",
         );
     }
 }
@@ -214,8 +214,8 @@ fn device_fits(
 fn direct_routing(facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Check> {
     let mut report = Report::new(CheckName::DirectRouting);
     let configuration = flannel.and_then(|set| network_configuration(set, facts).ok().flatten());
-    let fix = "set Backend.DirectRouting to false in net-conf.json and restart flannel's pods: packets that go one \
-               way by the tunnel and back past it are dropped while nodes change";
+    let fix = "set Backend.DirectRouting to false in net-conf.json and restart flannel's pods: while nodes change, \
+               replies that bypass the tunnel are dropped";
     if let Some((configuration, object)) = &configuration
         && configuration.direct_routing
     {
@@ -238,23 +238,23 @@ fn direct_routing(facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Chec
         let finding = Finding::new(
             "routes",
             names(&routes),
-            "routes to other nodes' pods by the tunnel only",
+            "only routes through the tunnel to pods of other nodes",
             fix,
         );
         report.fail("Node", &node.name, finding);
     }
-    report.finish(format!("routes of {} hosts", hosts.len()), "all by the tunnel")
+    report.finish(format!("routes of {} hosts", hosts.len()), "all through the tunnel")
 }
 
-/// How calico-node will find the address of its node.
+/// How calico-node will detect the address of its node.
 enum Detection<'facts> {
-    /// As the agent predicts it.
+    /// By `first-found`: the agent predicts the result.
     FirstFound,
-    /// The Node's InternalIP.
+    /// By the `InternalIP` of the Node.
     InternalAddress,
-    /// The annotation that the migration writes stays.
+    /// Not at all: the annotation that the migration writes remains.
     Kept,
-    /// Another method.
+    /// By another method.
     Other(&'facts str),
 }
 
@@ -284,19 +284,20 @@ fn public_address(settings: &Settings, facts: &ClusterFacts, calico: Option<&Dae
     }
     report.finish(
         format!("public-ip of {} Nodes", hosts.len()),
-        "is the tunnel's local address, and the one that Calico announces",
+        "equal to the local address of the tunnel, and to the address that Calico announces",
     )
 }
 
-/// Warns of a method whose outcome nobody can tell beforehand.
+/// Warns of a detection method whose result cannot be predicted.
 fn warn_of_method(method: &str, family: &Family, calico: Option<&DaemonSet>, report: &mut Report) {
     let variable = format!("environment {} of calico-node", family.detection_variable);
     let finding = Finding::new(
         &variable,
         method,
-        "first-found or kubernetes-internal-ip, which can be compared beforehand",
+        "first-found or kubernetes-internal-ip, whose results can be compared in advance",
         format!(
-            "see that it chooses the address in flannel's {} on every node: packets from any other are dropped",
+            "make sure that the method chooses the address in flannel's {} on every node: packets from other addresses \
+             are dropped",
             family.public_address_annotation
         ),
     );
@@ -326,7 +327,7 @@ fn public_address_of(
         warn_of_method(method, family, calico, report);
     }
     for (node, host) in hosts {
-        // What is not understood is the check NodeAnnotations'.
+        // The check NodeAnnotations names malformed annotations.
         let Ok(Some(annotations)) = NodeAnnotations::read(&node.annotations, prefix) else {
             continue;
         };
@@ -340,9 +341,9 @@ fn public_address_of(
                 &node.name,
                 Finding::new(
                     &format!("annotation {prefix}/{}", family.public_address_annotation),
-                    "not there",
-                    "the end of flannel's tunnel",
-                    "restart flannel's pod on the node: it writes the annotation",
+                    "missing",
+                    "the node's address of flannel's tunnel",
+                    "restart flannel's pod on the node: flanneld writes the annotation",
                 ),
             );
             continue;
@@ -364,13 +365,13 @@ fn public_address_of(
                 Verdict::Fail,
                 &format!("local address of {device}"),
                 Some(local),
-                "Felix drops tunnel packets from any other address than the announced one: restart flannel's pod \
-                 with --iface of the right link",
+                "Felix drops tunnel packets from other addresses than the announced one: restart flannel's pod with the \
+                 right link in --iface",
             );
         }
         let detected = format!(
-            "Calico would announce this address, and drop packets from flannel's: set {} of calico-node so that it \
-             chooses flannel's",
+            "Calico would announce this address and drop packets from flannel's address: set {} of calico-node so that \
+             it chooses flannel's address",
             family.detection_variable
         );
         match method {
@@ -405,8 +406,8 @@ fn public_address_of(
                     &format!("annotation {overwrite}"),
                     value,
                     "no such annotation",
-                    "Calico knows no address translation between nodes: nodes must reach each other by their own \
-                     addresses",
+                    "Calico does not support address translation between nodes: make nodes reach each other by their \
+                     own addresses",
                 ),
             );
         }

@@ -23,7 +23,7 @@ fn judge(facts: &ClusterFacts) -> Vec<Check> {
 }
 
 #[test]
-fn good_hosts() {
+fn healthy_hosts_pass() {
     assert_eq!(
         verdicts(&judge(&fixture::cluster())),
         [
@@ -35,7 +35,7 @@ fn good_hosts() {
 }
 
 #[test]
-fn a_silent_host_is_unknown_in_each() {
+fn a_host_without_facts_is_unknown_in_each_check() {
     let mut facts = fixture::cluster();
     facts.hosts.remove("b");
     facts.hosts.remove("c");
@@ -52,7 +52,7 @@ fn a_silent_host_is_unknown_in_each() {
 }
 
 #[test]
-fn a_host_that_has_left_flannel_is_not_looked_at() {
+fn a_host_on_calico_is_not_checked() {
     let mut facts = with_host(|host| host.vxlan_devices.clear());
     let node = facts.nodes.get_mut("b").unwrap();
     node.labels.insert(NETWORK_LABEL.to_owned(), "calico".to_owned());
@@ -73,7 +73,7 @@ fn a_host_that_has_left_flannel_is_not_looked_at() {
 #[case::no_address(
     |device: &mut VxlanDevice| device.addresses.clear(),
     "no address", "address 10.244.2.0, the first of spec.podCIDR 10.244.2.0/24")]
-fn a_device_that_differs(#[case] change: fn(&mut VxlanDevice), #[case] found: &str, #[case] needed: &str) {
+fn a_device_that_differs_fails(#[case] change: fn(&mut VxlanDevice), #[case] found: &str, #[case] needed: &str) {
     let facts = with_host(|host| change(&mut host.vxlan_devices[0]));
     let checks = devices(&fixture::settings(), &facts);
     assert_eq!(verdicts(&checks), [("NetworkConfigurationMatchesDevice", Fail)]);
@@ -88,21 +88,21 @@ fn a_device_that_differs(#[case] change: fn(&mut VxlanDevice), #[case] found: &s
 }
 
 #[rstest]
-#[case::none(|host: &mut HostFacts| host.vxlan_devices.clear(), "not there")]
+#[case::none(|host: &mut HostFacts| host.vxlan_devices.clear(), "not found")]
 #[case::another(
     |host: &mut HostFacts| {
         host.vxlan_devices[0].name = "flannel.7".to_owned();
         host.vxlan_devices[0].vni = 7;
     },
-    "not there; instead flannel.7 (VNI 7, port 8472)")]
-fn a_device_that_is_missing(#[case] change: fn(&mut HostFacts), #[case] found: &str) {
+    "not found; existing links: flannel.7 (VNI 7, port 8472)")]
+fn a_missing_device_fails(#[case] change: fn(&mut HostFacts), #[case] found: &str) {
     let checks = devices(&fixture::settings(), &with_host(change));
     assert_eq!(verdicts(&checks), [("NetworkConfigurationMatchesDevice", Fail)]);
     assert_eq!(checks[0].found, found);
 }
 
 #[test]
-fn calicos_device_beside_flannels() {
+fn a_calico_device_beside_flannels_warns() {
     let facts = with_host(|host| {
         let calico = VxlanDevice {
             name: CALICO_DEVICE.to_owned(),
@@ -118,7 +118,7 @@ fn calicos_device_beside_flannels() {
 }
 
 #[test]
-fn direct_routing_in_the_configuration() {
+fn direct_routing_in_the_configuration_fails() {
     let mut facts = fixture::cluster();
     let text = r#"{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan","DirectRouting":true}}"#;
     let key = ("kube-flannel".to_owned(), "kube-flannel-cfg".to_owned());
@@ -136,7 +136,7 @@ fn direct_routing_in_the_configuration() {
 }
 
 #[test]
-fn direct_routes_in_the_kernel() {
+fn a_direct_route_on_a_host_fails() {
     let facts = with_host(|host| {
         host.direct_routes.push(DirectRoute {
             destination: "10.244.1.0/24".parse().unwrap(),
@@ -163,7 +163,7 @@ fn direct_routes_in_the_kernel() {
     let key = "flannel.alpha.coreos.com/public-ip-overwrite".to_owned();
     facts.nodes.get_mut("b").unwrap().annotations.insert(key, "203.0.113.2".to_owned());
 }, "Node b: annotation flannel.alpha.coreos.com/public-ip-overwrite", "203.0.113.2")]
-fn addresses_that_differ(#[case] change: fn(&mut ClusterFacts), #[case] object: &str, #[case] found: &str) {
+fn an_address_that_differs_fails(#[case] change: fn(&mut ClusterFacts), #[case] object: &str, #[case] found: &str) {
     let mut facts = fixture::cluster();
     change(&mut facts);
     let checks = public_address(&fixture::settings(), &facts, Some(&fixture::calico()));
@@ -179,8 +179,8 @@ fn addresses_that_differ(#[case] change: fn(&mut ClusterFacts), #[case] object: 
 #[case::kept(&[("IP", "")], Pass)]
 #[case::other(&[("IP", "autodetect"), ("IP_AUTODETECTION_METHOD", "can-reach=1.1.1.1")], Warn)]
 #[case::first_found(&[("IP", "autodetect"), ("IP_AUTODETECTION_METHOD", "first-found")], Fail)]
-fn methods_of_detection(#[case] environment: &[(&str, &str)], #[case] expected: Verdict) {
-    // first-found would choose another address than flannel's.
+fn the_detection_method_decides_the_verdict(#[case] environment: &[(&str, &str)], #[case] expected: Verdict) {
+    // The method first-found would choose another address than flannel.
     let facts = with_host(|host| host.detected_address = Some("10.0.0.9".parse().unwrap()));
     let mut calico = fixture::calico();
     for (key, value) in environment {
@@ -193,7 +193,7 @@ fn methods_of_detection(#[case] environment: &[(&str, &str)], #[case] expected: 
 }
 
 #[test]
-fn the_internal_address_is_compared_too() {
+fn a_different_internal_address_fails() {
     let mut facts = fixture::cluster();
     facts.nodes.get_mut("b").unwrap().internal_addresses = vec!["10.0.0.9".parse().unwrap()];
     let mut calico = fixture::calico();
@@ -219,13 +219,13 @@ fn judge_dual_stack(change: impl FnOnce(&mut Node, &mut HostFacts)) -> Vec<Check
 }
 
 #[test]
-fn good_hosts_of_both_families() {
+fn healthy_dual_stack_hosts_pass() {
     let checks = judge_dual_stack(|_, _| {});
     assert!(checks.iter().all(|check| check.verdict == Pass), "{checks:?}");
     assert_eq!(checks[0].object, "link flannel.1 and flannel-v6.1 of 3 hosts");
     assert_eq!(
         checks[0].found,
-        "VNI 1, port 8472, MTU 1450 and 1430, the node's subnet"
+        "VNI 1, port 8472, MTU 1450 and 1430, the subnet of the node"
     );
 }
 
@@ -239,7 +239,7 @@ fn good_hosts_of_both_families() {
     "address fd00:10:244:2::, the first of spec.podCIDR fd00:10:244:2::/64")]
 #[case::no_device(
     |_: &mut Node, host: &mut HostFacts| host.vxlan_devices.truncate(1),
-    "Node b: link flannel-v6.1", "not there; instead flannel.1 (VNI 1, port 8472)",
+    "Node b: link flannel-v6.1", "not found; existing links: flannel.1 (VNI 1, port 8472)",
     "flannel's device with VNI 1, default")]
 #[case::direct(
     |_: &mut Node, host: &mut HostFacts| host.direct_routes.push(DirectRoute {
@@ -248,7 +248,7 @@ fn good_hosts_of_both_families() {
         link: "eth0".to_owned(),
     }),
     "Node b: routes", "fd00:10:244:3::/64 via fd00:192::3 dev eth0",
-    "routes to other nodes' pods by the tunnel only")]
+    "only routes through the tunnel to pods of other nodes")]
 #[case::local(
     |_: &mut Node, host: &mut HostFacts| host.vxlan_devices[1].local = Some("fd00:192::99".parse().unwrap()),
     "Node b: local address of flannel-v6.1", "fd00:192::99", "fd00:192::2, flannel's public-ipv6")]
@@ -261,14 +261,14 @@ fn good_hosts_of_both_families() {
             node.annotations.remove(&format!("flannel.alpha.coreos.com/{key}"));
         }
     },
-    "Node b: annotation flannel.alpha.coreos.com/public-ipv6", "not there", "the end of flannel's tunnel")]
+    "Node b: annotation flannel.alpha.coreos.com/public-ipv6", "missing", "the node's address of flannel's tunnel")]
 #[case::translated(
     |node: &mut Node, _: &mut HostFacts| {
         let key = "flannel.alpha.coreos.com/public-ipv6-overwrite".to_owned();
         node.annotations.insert(key, "2001:db8::2".to_owned());
     },
     "Node b: annotation flannel.alpha.coreos.com/public-ipv6-overwrite", "2001:db8::2", "no such annotation")]
-fn what_differs_in_ipv6_alone(
+fn a_difference_in_ipv6_only_fails(
     #[case] change: fn(&mut Node, &mut HostFacts),
     #[case] object: &str,
     #[case] found: &str,

@@ -1,4 +1,4 @@
-//! Nodes as the API has them: labels, operating system, flannel's annotations, subnets, room for pods.
+//! Checks of Node objects: labels, operating system, flannel's annotations, subnets, schedulable nodes.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use crate::settings::{PodNetwork, Settings};
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::Node;
 
-/// Label by which Calico's own controller marks the node that it works on.
+/// Label with which Calico's own controller marks the node that it migrates.
 const IN_PROGRESS_LABEL: &str = "projectcalico.org/node-flannel-migration-in-progress";
 /// Label of the pods of Calico's own controller.
 const CONTROLLER: (&str, &str) = ("k8s-app", "flannel-migration-controller");
-/// What the coordinator must be allowed to do for the labels.
+/// The permission that the coordinator needs to write labels.
 const LABEL_PERMISSION: &str = "patch nodes";
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -40,7 +40,7 @@ fn labels(facts: &ClusterFacts) -> Vec<Check> {
         Some(true) => {}
         Some(false) => {
             let fix =
-                "apply the coordinator's ClusterRole again: node labels decide which network a node is on";
+                "apply the coordinator's ClusterRole again: node labels select the network of each node";
             report.fail(
                 "",
                 permission,
@@ -52,9 +52,9 @@ fn labels(facts: &ClusterFacts) -> Vec<Check> {
             permission,
             Finding::new(
                 "",
-                "not asked",
-                "an answer of the API server",
-                "see the coordinator's log",
+                "not known",
+                "an answer from the API server",
+                "check the log of the coordinator",
             ),
         ),
     }
@@ -63,8 +63,9 @@ fn labels(facts: &ClusterFacts) -> Vec<Check> {
         match network_label(node) {
             NetworkLabel::Missing | NetworkLabel::Flannel => {}
             NetworkLabel::Other(value) => {
-                let fix =
-                    format!("nobody of us writes this value: `kubectl label node <name> {NETWORK_LABEL}-`");
+                let fix = format!(
+                    "remove the label, which is not from this migration: `kubectl label node <name> {NETWORK_LABEL}-`"
+                );
                 report.fail(
                     "Node",
                     &node.name,
@@ -77,7 +78,7 @@ fn labels(facts: &ClusterFacts) -> Vec<Check> {
                 } else {
                     "none"
                 };
-                let fix = "a half-done run of Calico's own controller: it is taken over from here";
+                let fix = "none: an incomplete run of Calico's own controller, which this migration continues";
                 report.warn(
                     "Node",
                     &node.name,
@@ -93,14 +94,14 @@ fn labels(facts: &ClusterFacts) -> Vec<Check> {
                     &format!("label {IN_PROGRESS_LABEL}"),
                     value,
                     "no such label",
-                    "Calico's own controller was at work on it: see that it runs no more, then remove the label",
+                    "make sure that Calico's own controller, which sets this label, does not run, then remove the label",
                 ),
             );
         }
     }
     report.finish(
         format!("label {NETWORK_LABEL}"),
-        "may be written, and is free on every Node",
+        "can be written, and is not in use on any Node",
     )
 }
 
@@ -118,8 +119,8 @@ fn migration_controller(facts: &ClusterFacts) -> Vec<Check> {
             Finding::new(
                 "",
                 "Calico's own migration controller runs",
-                "one tool that migrates",
-                "delete its Job: `kubectl delete job -n kube-system flannel-migration`; what it has done is kept",
+                "only one tool that migrates",
+                "delete its Job: `kubectl delete job -n kube-system flannel-migration`; finished nodes stay on Calico",
             ),
         );
     }
@@ -136,22 +137,22 @@ fn operating_system(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         match node.operating_system.as_str() {
             "linux" => linux += 1,
             "" => {
-                let fix = "see why its kubelet reports none";
+                let fix = "check why the kubelet of the node reports no operating system";
                 report.unknown("Node", &node.name, Finding::new(part, "nothing", "linux", fix));
             }
-            // The end of the migration takes flannel away from it.
+            // The end of the migration deletes flannel from all nodes.
             other if node.annotations.contains_key(&backend) => {
-                let fix = "this version migrates Linux nodes only, and flannel serves this one: take it out of the \
-                           cluster or off flannel first";
+                let fix = "remove the node from the cluster or from flannel first: replumb migrates only Linux nodes, and \
+                           the migration deletes flannel";
                 report.fail("Node", &node.name, Finding::new(part, other, "linux", fix));
             }
             other => {
-                let fix = "flannel does not serve it; it is left alone";
+                let fix = "none: flannel does not run on the node, and the migration does not change it";
                 report.warn("Node", &node.name, Finding::new(part, other, "linux", fix));
             }
         }
     }
-    report.finish("every Node", format!("{linux} Nodes run linux"))
+    report.finish("every Node", format!("linux on all Nodes ({linux})"))
 }
 
 fn annotations(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -166,13 +167,13 @@ fn annotations(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         match NodeAnnotations::read(&node.annotations, prefix) {
             Err(error) => fail(
                 error.to_string(),
-                "annotations as flannel writes them".to_owned(),
-                "restart flannel's pod on the node: it writes them again",
+                "annotations as flanneld writes them".to_owned(),
+                "restart flannel's pod on the node: flanneld writes the annotations again",
             ),
             Ok(None) => fail(
                 "none".to_owned(),
                 "flannel's annotations".to_owned(),
-                "see that flannel's pod runs on the node, and that flannelAnnotationPrefix is its \
+                "make sure that flannel's pod runs on the node, and that flannelAnnotationPrefix equals its \
                  --kube-annotation-prefix",
             ),
             Ok(Some(found)) => {
@@ -181,15 +182,15 @@ fn annotations(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     fail(
                         format!("backend-type {}", found.backend),
                         "vxlan".to_owned(),
-                        "see check FlannelBackend; a node that has it from an earlier configuration needs a restart \
-                         of flannel's pod",
+                        "see check FlannelBackend; if the value is from an earlier configuration, restart flannel's pod \
+                         on the node",
                     );
                 }
                 if settings.ipv6.is_some() && found.ipv6.is_none() {
                     fail(
                         "public-ipv6 is missing".to_owned(),
                         "the node's IPv6 address".to_owned(),
-                        "give the interface of the node's default route an IPv6 address, and restart flannel's pod on the node",
+                        "give the interface of the default route an IPv6 address, and restart flannel's pod on the node",
                     );
                 }
                 if !found.kube_subnet_manager {
@@ -210,7 +211,7 @@ fn annotations(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             }
         }
     }
-    report.finish(part, format!("understood on {understood} Nodes"))
+    report.finish(part, format!("valid on all Nodes ({understood})"))
 }
 
 fn pod_cidr(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -218,12 +219,12 @@ fn pod_cidr(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut counted = Vec::new();
     for network in settings.pod_networks() {
         let subnets = subnets_of(settings, &network, facts, &mut report);
-        counted.push(format!("{subnets} subnets of {}", network.range));
+        counted.push(format!("subnets of {}: {subnets}", network.range));
     }
     report.finish("spec.podCIDR of every Node", counted.join(", "))
 }
 
-/// Looks at the Nodes' subnets of one network; returns how many there are.
+/// Checks the subnets of the Nodes in one network. Returns the number of subnets.
 fn subnets_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts, report: &mut Report) -> usize {
     let family = objects::family::of(&network.range).name;
     let (network_source, length_source) = match (&network.range, &settings.ipv6) {
@@ -251,7 +252,7 @@ fn subnets_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts, r
                     node.pod_cidrs.join(", ")
                 },
                 format!("an {family} subnet"),
-                "kube-controller-manager gives it out: see --allocate-node-cidrs and --cluster-cidr",
+                "check --allocate-node-cidrs and --cluster-cidr of kube-controller-manager, which assigns podCIDRs",
             );
             continue;
         };
@@ -259,14 +260,14 @@ fn subnets_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts, r
             fail(
                 range.to_string(),
                 format!("a subnet of {range_of_all}, flannel's network ({network_source})"),
-                "flannel's network and --cluster-cidr of kube-controller-manager must agree",
+                "make flannel's network and --cluster-cidr of kube-controller-manager agree",
             );
         }
         if range.prefix_len() != length {
             fail(
                 range.to_string(),
                 format!("/{length} ({length_source})"),
-                "the Nodes' podCIDRs must have one length, which is flannel's subnet length",
+                "use the same length for the podCIDRs of all Nodes and for flannel's subnets",
             );
         }
         let before = by_range.range(..=range.broadcast()).next_back();
@@ -276,8 +277,8 @@ fn subnets_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts, r
         {
             fail(
                 format!("{range} overlaps {other} of Node {name}"),
-                "a subnet of its own".to_owned(),
-                "two nodes that answer for the same addresses cannot be told apart: create one of the Nodes anew",
+                "a subnet that overlaps no other".to_owned(),
+                "delete one of the two Nodes and let it register again: both nodes answer for the same addresses",
             );
         }
         by_range.insert(range.network(), (range, &node.name));
@@ -318,8 +319,8 @@ pub(super) fn schedulable(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Che
             Finding::new(
                 "",
                 &found,
-                "at least 2, so that pods have another node to go to",
-                "allowed by spec.flannelToCalico.allowSingleNode: its pods wait while it is in work",
+                "at least 2, so that evicted pods have another node",
+                "allowed by spec.flannelToCalico.allowSingleNode: pods stay Pending while the node is being migrated",
             ),
         ),
         1 => report.fail(
@@ -328,8 +329,8 @@ pub(super) fn schedulable(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Che
             Finding::new(
                 "",
                 &found,
-                "at least 2, so that pods have another node to go to",
-                "uncordon or add a node, or accept that pods wait: spec.flannelToCalico.allowSingleNode, \
+                "at least 2, so that evicted pods have another node",
+                "uncordon or add a node, or accept Pending pods: spec.flannelToCalico.allowSingleNode, \
                  `--allow-single-node`",
             ),
         ),
@@ -343,7 +344,7 @@ pub(super) fn schedulable(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Che
                 "condition Ready",
                 "not True",
                 "True",
-                "it counts against maxUnavailable, and is taken up when it returns",
+                "repair the node: it counts as unavailable for maxUnavailable, and is migrated when it is Ready",
             ),
         );
     }

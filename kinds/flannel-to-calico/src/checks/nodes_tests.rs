@@ -16,7 +16,7 @@ fn annotate(node: &mut Node, key: &str, value: &str) {
 }
 
 #[test]
-fn good_nodes() {
+fn healthy_nodes_pass() {
     let checks = check(&fixture::settings(), &fixture::cluster());
     assert_eq!(
         verdicts(&checks),
@@ -31,11 +31,11 @@ fn good_nodes() {
 }
 
 #[rstest]
-#[case::free("flannel", Pass)]
-#[case::half_way("none", Warn)]
-#[case::done("calico", Warn)]
-#[case::not_ours("cilium", Fail)]
-fn label_values(#[case] value: &str, #[case] expected: Verdict) {
+#[case::flannel("flannel", Pass)]
+#[case::neither("none", Warn)]
+#[case::calico("calico", Warn)]
+#[case::foreign("cilium", Fail)]
+fn a_label_value_decides_the_verdict(#[case] value: &str, #[case] expected: Verdict) {
     let facts = with_node(|node| {
         node.labels.insert(NETWORK_LABEL.to_owned(), value.to_owned());
     });
@@ -44,8 +44,8 @@ fn label_values(#[case] value: &str, #[case] expected: Verdict) {
 
 #[rstest]
 #[case::denied(Some(false), Fail)]
-#[case::not_asked(None, Unknown)]
-fn labels_that_cannot_be_written(#[case] answer: Option<bool>, #[case] expected: Verdict) {
+#[case::not_known(None, Unknown)]
+fn a_missing_permission_for_labels_does_not_pass(#[case] answer: Option<bool>, #[case] expected: Verdict) {
     let mut facts = fixture::cluster();
     facts.permissions.remove("patch nodes");
     facts
@@ -55,7 +55,7 @@ fn labels_that_cannot_be_written(#[case] answer: Option<bool>, #[case] expected:
 }
 
 #[test]
-fn the_other_controllers_mark() {
+fn an_in_progress_label_of_calicos_controller_warns() {
     let facts = with_node(|node| {
         node.labels
             .insert(IN_PROGRESS_LABEL.to_owned(), "true".to_owned());
@@ -66,7 +66,7 @@ fn the_other_controllers_mark() {
 }
 
 #[test]
-fn the_other_controller_at_work() {
+fn a_pod_of_calicos_controller_fails() {
     let mut facts = fixture::cluster();
     let mut pod = fixture::pod("flannel-migration-x", "a");
     pod.labels = [("k8s-app".to_owned(), "flannel-migration-controller".to_owned())].into();
@@ -80,7 +80,7 @@ fn the_other_controller_at_work() {
 #[case::unknown("", true, Unknown)]
 #[case::on_flannel("windows", true, Fail)]
 #[case::not_on_flannel("windows", false, Warn)]
-fn operating_systems(#[case] system: &str, #[case] annotated: bool, #[case] expected: Verdict) {
+fn a_node_that_does_not_run_linux_does_not_pass(#[case] system: &str, #[case] annotated: bool, #[case] expected: Verdict) {
     let facts = with_node(|node| {
         system.clone_into(&mut node.operating_system);
         if !annotated {
@@ -101,7 +101,7 @@ fn operating_systems(#[case] system: &str, #[case] annotated: bool, #[case] expe
 #[case::vni(
     |node: &mut Node| annotate(node, "backend-data", r#"{"VNI":7,"VtepMAC":"aa:bb:cc:00:00:02"}"#),
     "backend-data with VNI 7")]
-fn annotations_that_do_not_fit(#[case] change: fn(&mut Node), #[case] found: &str) {
+fn an_annotation_that_does_not_fit_fails(#[case] change: fn(&mut Node), #[case] found: &str) {
     let checks = annotations(&fixture::settings(), &with_node(change));
     assert_eq!(verdicts(&checks), [("NodeAnnotations", Fail)]);
     assert_eq!(checks[0].object, "Node b: annotations flannel.alpha.coreos.com");
@@ -109,7 +109,7 @@ fn annotations_that_do_not_fit(#[case] change: fn(&mut Node), #[case] found: &st
 }
 
 #[test]
-fn a_node_that_has_left_flannel_needs_no_annotations() {
+fn a_node_on_calico_needs_no_flannel_annotations() {
     let facts = with_node(|node| {
         node.annotations.clear();
         node.labels.insert(NETWORK_LABEL.to_owned(), "calico".to_owned());
@@ -126,7 +126,7 @@ fn a_node_that_has_left_flannel_needs_no_annotations() {
 #[case::outside(&["10.99.2.0/24"], "10.99.2.0/24")]
 #[case::length(&["10.244.2.0/25"], "10.244.2.0/25")]
 #[case::twice(&["10.244.1.0/24"], "10.244.1.0/24 overlaps 10.244.1.0/24 of Node a")]
-fn subnets_that_do_not_fit(#[case] cidrs: &[&str], #[case] found: &str) {
+fn a_pod_cidr_that_does_not_fit_fails(#[case] cidrs: &[&str], #[case] found: &str) {
     let facts = with_node(|node| node.pod_cidrs = cidrs.iter().map(|cidr| (*cidr).to_owned()).collect());
     let checks = pod_cidr(&fixture::settings(), &facts);
     assert_eq!(verdicts(&checks), [("PodCidr", Fail)], "{checks:?}");
@@ -137,7 +137,7 @@ fn subnets_that_do_not_fit(#[case] cidrs: &[&str], #[case] found: &str) {
 }
 
 #[test]
-fn a_subnet_of_each_family_is_needed() {
+fn a_missing_ipv6_subnet_fails() {
     let mut settings = fixture::settings();
     settings.ipv6 = Some(fixture::ipv6_settings());
     let mut facts = fixture::cluster();
@@ -152,7 +152,7 @@ fn a_subnet_of_each_family_is_needed() {
 }
 
 #[test]
-fn a_subnet_around_another_is_seen_whichever_comes_first() {
+fn overlapping_subnets_fail_in_any_order() {
     for (first, second) in [
         ("10.244.4.0/23", "10.244.5.0/24"),
         ("10.244.5.0/24", "10.244.4.0/23"),
@@ -186,7 +186,7 @@ fn a_subnet_around_another_is_seen_whichever_comes_first() {
 #[case::not_ready(
     |facts: &mut ClusterFacts| facts.nodes.get_mut("c").unwrap().ready = false,
     false, vec![Warn], "not True")]
-fn room_for_pods(
+fn fewer_than_two_schedulable_nodes_do_not_pass(
     #[case] change: fn(&mut ClusterFacts),
     #[case] allow_single_node: bool,
     #[case] expected: Vec<Verdict>,

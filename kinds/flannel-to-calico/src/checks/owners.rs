@@ -1,13 +1,13 @@
-//! Who else would write back what the migration changes.
+//! Checks that no other controller reverts the changes of the migration.
 
 use super::CheckName;
 use engine::check::{Check, Finding, Report, Verdict, names, owner};
 use engine::cluster::DaemonSet;
 
-/// Label by which the Kubernetes add-on manager knows its objects, whatever the value.
+/// Label of the objects that the Kubernetes add-on manager manages, with any value.
 const ADDON_MANAGER_LABEL: &str = "addonmanager.kubernetes.io/mode";
 
-/// Looks at the `DaemonSet`s that the migration changes; one that is missing is another check's.
+/// Checks the `DaemonSet`s that the migration changes. Other checks name a missing `DaemonSet`.
 pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
     let sets: Vec<&DaemonSet> = sets.iter().copied().flatten().collect();
     let keys: Vec<String> = sets.iter().map(|set| set.key()).collect();
@@ -22,8 +22,8 @@ pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
                     "",
                     format!("label {ADDON_MANAGER_LABEL}={mode}"),
                     "no such label",
-                    "the add-on manager would write the DaemonSet back: move it out of the add-on manager's folder \
-                     on the control plane, then remove the label",
+                    "the add-on manager would revert changes to the DaemonSet: move its manifest out of the add-on \
+                     manager's directory on the control plane, then remove the label",
                 ),
             );
         }
@@ -33,8 +33,8 @@ pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
                 set.key(),
                 Finding::new(
                     "",
-                    format!("{mark}: kept by {controller}"),
-                    "nobody who writes the DaemonSet back",
+                    format!("{mark}: managed by {controller}"),
+                    "no controller that reverts changes to the DaemonSet",
                     format!("suspend {controller} for this DaemonSet until the migration is over"),
                 ),
             );
@@ -48,15 +48,15 @@ pub(super) fn check(sets: &[Option<&DaemonSet>]) -> Vec<Check> {
                     "",
                     format!("installed by Helm release {release}"),
                     "no `helm upgrade` or `helm rollback` of it while the migration runs",
-                    "freeze the release; flannel's can be uninstalled once the migration is over",
+                    "do not change the release during the migration; after it, flannel's release can be uninstalled",
                 ),
             );
         }
     }
     let object = format!("DaemonSets {}", names(&keys));
     [
-        addon.finish(&object, "no add-on manager's label"),
-        reconciler.finish(object, "no mark of a controller"),
+        addon.finish(&object, "no label of the add-on manager"),
+        reconciler.finish(object, "no label, annotation or field manager of a controller"),
     ]
     .concat()
 }
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else() {
+    fn a_daemon_set_of_kubectl_apply_passes() {
         let checks = judge(|set| set.managers = vec!["kubectl-client-side-apply (Update)".to_owned()]);
         assert_eq!(verdicts(&checks), [("AddonManager", Pass), ("Reconciler", Pass)]);
     }
@@ -98,7 +98,7 @@ mod tests {
     #[case("Reconcile")]
     #[case("EnsureExists")]
     #[case("")]
-    fn the_add_on_manager(#[case] mode: &str) {
+    fn any_label_value_of_the_add_on_manager_fails(#[case] mode: &str) {
         let checks = judge(|set| set.labels.extend([mark("addonmanager.kubernetes.io/mode", mode)]));
         assert_eq!(verdicts(&checks), [("AddonManager", Fail), ("Reconciler", Pass)]);
         assert_eq!(checks[0].object, "DaemonSet kube-flannel/kube-flannel-ds");
@@ -115,11 +115,11 @@ mod tests {
     #[case::flux_manager(|set: &mut DaemonSet| set.managers.push("kustomize-controller (Apply)".to_owned()), "Flux (Kustomization)")]
     #[case::rke2(|set: &mut DaemonSet| set.annotations.extend([mark("objectset.rio.cattle.io/id", "x")]), "the deploy controller of k3s, RKE2 or Fleet")]
     #[case::operator(|set: &mut DaemonSet| set.labels.extend([mark("app.kubernetes.io/managed-by", "tigera-operator")]), "the Tigera operator")]
-    fn controllers_that_write_back(#[case] change: fn(&mut DaemonSet), #[case] controller: &str) {
+    fn a_controller_that_reverts_changes_fails(#[case] change: fn(&mut DaemonSet), #[case] controller: &str) {
         let checks = judge(change);
         assert_eq!(verdicts(&checks), [("AddonManager", Pass), ("Reconciler", Fail)]);
         assert!(
-            checks[1].found.ends_with(&format!("kept by {controller}")),
+            checks[1].found.ends_with(&format!("managed by {controller}")),
             "{}",
             checks[1].found
         );
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn helm_writes_only_when_told() {
+    fn a_helm_release_only_warns() {
         let checks = judge(|set| set.annotations.extend([mark("meta.helm.sh/release-name", "net")]));
         assert_eq!(verdicts(&checks), [("AddonManager", Pass), ("Reconciler", Warn)]);
         assert!(checks[1].found.ends_with("kube-flannel/net"));

@@ -1,4 +1,4 @@
-//! Pods that have to leave their nodes, and what would keep them.
+//! Checks of pods to evict, and of what can block their eviction.
 
 use super::{CheckName, CheckPolicy};
 use crate::cluster::ClusterFacts;
@@ -29,23 +29,23 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     .concat()
 }
 
-/// What the user said of pods that do not go.
+/// The effect of `spec.drain.onBlocked` on a pod that cannot be evicted.
 fn meanwhile(policy: &CheckPolicy) -> Option<&'static str> {
     match (policy.on_blocked, policy.strategy) {
         (OnBlocked::Pause, _) => None,
         (OnBlocked::Wait, Strategy::Drain) => {
-            Some("its node waits for it, and holds a place of maxUnavailable")
+            Some("the node waits for the pod, and counts as unavailable for maxUnavailable")
         }
         (OnBlocked::Skip, Strategy::Drain) => {
-            Some("its node is passed over, and tried again after all others")
+            Some("the node is skipped, and tried again after all other nodes")
         }
         (OnBlocked::Wait | OnBlocked::Skip, Strategy::InPlace) => {
-            Some("all others start again, and its node stays in phase Mixed")
+            Some("all other pods restart, and the node stays in phase Mixed")
         }
     }
 }
 
-/// Pods on the pod network of nodes on flannel, that are not on their way out already.
+/// Pods on the pod network of nodes on flannel that are not terminating.
 pub(super) fn leaving(facts: &ClusterFacts) -> Vec<&Pod> {
     let nodes: std::collections::BTreeSet<&str> =
         flannel_nodes(facts).map(|node| node.name.as_str()).collect();
@@ -65,13 +65,14 @@ fn bare(leaving: &[&Pod], policy: &CheckPolicy) -> Vec<Check> {
         let (verdict, fix) = if policy.permissions.force {
             (
                 Verdict::Warn,
-                "allowed by spec.drain.force: it is evicted, and nobody creates it again".to_owned(),
+                "allowed by spec.drain.force: the pod is evicted, and not created again".to_owned(),
             )
         } else {
             pods::held(
                 meanwhile(policy),
                 Verdict::Fail,
-                "nobody would create it again: delete it, put it under a controller, or allow it by spec.drain.force",
+                "delete the pod, create it with a controller, or allow its eviction by spec.drain.force: no controller \
+                 would create it again",
             )
         };
         report.add(
@@ -81,10 +82,10 @@ fn bare(leaving: &[&Pod], policy: &CheckPolicy) -> Vec<Check> {
             Finding::new("", "no controller", "a controller", fix),
         );
     }
-    report.finish("every pod that has to leave", "has a controller")
+    report.finish("every pod to evict", "has a controller")
 }
 
-/// Pods that may take longer than their node waits for them: as long as they are there its network does not change.
+/// Pods whose grace period is longer than the drain timeout: the network of a node does not change before its pods are gone.
 pub(super) fn grace_periods(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::GracePeriods);
     let time = &policy.time;
@@ -96,15 +97,16 @@ pub(super) fn grace_periods(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<C
                 Finding::new(
                     "",
                     format!("a grace period of {seconds} s"),
-                    format!("{} s at most, which is spec.drain.timeoutSeconds", time.limit.as_secs()),
-                    "if its process takes that long, its node stays on flannel: ask its owner, or set spec.drain.gracePeriodSeconds",
+                    format!("at most {} s, which is spec.drain.timeoutSeconds", time.limit.as_secs()),
+                    "set spec.drain.gracePeriodSeconds, or ask the owner of the pod: if it needs that long to end, the node \
+                     stays on flannel",
                 ),
             );
         }
     }
     report.finish(
-        "every pod that has to leave",
-        "ends within spec.drain.timeoutSeconds",
+        "every pod to evict",
+        "has a grace period of at most spec.drain.timeoutSeconds",
     )
 }
 

@@ -50,7 +50,7 @@ fn budget(name: &str, allowed: i32, healthy: i32, desired: i32, expected: i32) -
 }
 
 #[test]
-fn pods_that_can_leave() {
+fn a_pod_with_a_controller_and_a_budget_passes() {
     let checks = judge(
         vec![fixture::pod("web-1", "a")],
         vec![budget("web", 1, 2, 1, 2)],
@@ -78,7 +78,7 @@ fn pods_that_can_leave() {
 #[case::yields(budget("web", 1, 2, 1, 2), Pass)]
 #[case::other_namespace(Budget { namespace: "bank".to_owned(), ..budget("web", 0, 2, 2, 2) }, Pass)]
 #[case::selects_nothing(Budget { selector: None, ..budget("web", 0, 2, 2, 2) }, Pass)]
-fn budgets_that_allow_nothing(#[case] budget: Budget, #[case] expected: Verdict) {
+fn a_budget_without_disruptions_is_refused(#[case] budget: Budget, #[case] expected: Verdict) {
     let checks = judge(
         vec![fixture::pod("web-1", "a")],
         vec![budget],
@@ -93,7 +93,7 @@ fn budgets_that_allow_nothing(#[case] budget: Budget, #[case] expected: Verdict)
 }
 
 #[test]
-fn a_pod_with_two_budgets_is_never_evicted() {
+fn a_pod_with_two_budgets_fails() {
     let budgets = vec![budget("web", 1, 2, 1, 2), budget("all", 1, 2, 1, 2)];
     let checks = judge(vec![fixture::pod("web-1", "a")], budgets, Permissions::default());
     let found = of(&checks, "DisruptionBudgets");
@@ -107,13 +107,13 @@ fn a_pod_with_two_budgets_is_never_evicted() {
     );
 }
 
-/// What the user lets wait, or be passed over, is no reason to refuse the whole migration.
+/// A pod for which the user has chosen to wait, or to skip its node, does not refuse the migration.
 #[rstest]
 #[case::pause(OnBlocked::Pause, Strategy::Drain, Fail, "")]
-#[case::wait(OnBlocked::Wait, Strategy::Drain, Warn, "holds a place of maxUnavailable")]
-#[case::skip(OnBlocked::Skip, Strategy::Drain, Warn, "its node is passed over")]
+#[case::wait(OnBlocked::Wait, Strategy::Drain, Warn, "counts as unavailable for maxUnavailable")]
+#[case::skip(OnBlocked::Skip, Strategy::Drain, Warn, "the node is skipped")]
 #[case::in_place(OnBlocked::Skip, Strategy::InPlace, Warn, "stays in phase Mixed")]
-fn pods_that_do_not_go_refuse_as_on_blocked_says(
+fn a_blocked_pod_fails_or_warns_by_on_blocked(
     #[case] on_blocked: OnBlocked,
     #[case] strategy: Strategy,
     #[case] expected: Verdict,
@@ -188,7 +188,7 @@ fn pods_that_do_not_go_refuse_as_on_blocked_says(
 #[case::endless(u32::MAX, None, Warn)]
 #[case::overridden(u32::MAX, Some(30), Pass)]
 #[case::made_longer(30, Some(901), Warn)]
-fn grace_periods_that_outlast_a_drain(
+fn a_grace_period_longer_than_the_drain_timeout_warns(
     #[case] grace_seconds: u32,
     #[case] overridden: Option<u32>,
     #[case] expected: Verdict,
@@ -217,7 +217,7 @@ fn grace_periods_that_outlast_a_drain(
 #[rstest]
 #[case::refused(false, Fail)]
 #[case::allowed(true, Warn)]
-fn bare_pods(#[case] force: bool, #[case] expected: Verdict) {
+fn a_bare_pod_warns_only_with_force(#[case] force: bool, #[case] expected: Verdict) {
     let pod = Pod {
         controller: None,
         ..fixture::pod("lonely", "a")
@@ -234,7 +234,7 @@ fn bare_pods(#[case] force: bool, #[case] expected: Verdict) {
 #[rstest]
 #[case::refused(false, Fail)]
 #[case::allowed(true, Warn)]
-fn data_in_empty_dirs(#[case] delete_empty_dir_data: bool, #[case] expected: Verdict) {
+fn data_in_an_empty_dir_warns_only_if_its_deletion_is_allowed(#[case] delete_empty_dir_data: bool, #[case] expected: Verdict) {
     let pod = Pod {
         empty_dirs: vec!["cache".to_owned()],
         ..fixture::pod("web-1", "a")
@@ -249,13 +249,13 @@ fn data_in_empty_dirs(#[case] delete_empty_dir_data: bool, #[case] expected: Ver
 }
 
 #[test]
-fn a_static_pod_on_the_pod_network() {
+fn a_static_pod_on_the_pod_network_fails() {
     let mut pod = Pod {
         mirror: true,
         controller: None,
         ..fixture::pod("static-a", "a")
     };
-    // A tenant may write the annotation; no kubelet runs such a pod.
+    // Any user can write the annotation, but no kubelet runs such a pod.
     let checks = judge(vec![pod.clone()], Vec::new(), Permissions::default());
     assert_eq!(verdict_of(&checks, "StaticPods"), [Pass]);
     pod.addresses = vec!["10.244.1.9".parse().unwrap()];
@@ -277,8 +277,8 @@ fn a_static_pod_on_the_pod_network() {
 #[case::finished(|pod: &mut Pod| pod.finished = true)]
 #[case::terminating(|pod: &mut Pod| pod.deleted_at = Some("2026-01-01T00:00:00Z".parse().unwrap()))]
 #[case::pending(|pod: &mut Pod| pod.node = String::new())]
-#[case::on_a_node_that_is_done(|pod: &mut Pod| pod.node = "b".to_owned())]
-fn pods_that_need_not_leave(#[case] change: fn(&mut Pod)) {
+#[case::on_a_migrated_node(|pod: &mut Pod| pod.node = "b".to_owned())]
+fn a_pod_that_is_not_evicted_needs_no_check(#[case] change: fn(&mut Pod)) {
     let mut pod = Pod {
         controller: None,
         empty_dirs: vec!["x".to_owned()],

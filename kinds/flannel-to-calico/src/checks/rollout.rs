@@ -1,4 +1,4 @@
-//! What the spec asks of the rollout.
+//! Checks of `spec.rollout`.
 
 use super::{CheckName, CheckPolicy};
 use crate::cluster::ClusterFacts;
@@ -9,7 +9,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::MaxUnavailable);
     let found = match &policy.max_unavailable {
         Ok(limit) => format!(
-            "{} of {} nodes in work at a time",
+            "at most {} of {} nodes at the same time",
             limit.resolve(facts.nodes.len()),
             facts.nodes.len()
         ),
@@ -18,7 +18,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
                 "",
                 &error.found,
                 "a number from 1 or a percentage from 1% to 100%",
-                "correct it and apply again",
+                "correct the value and apply again",
             );
             report.fail("", object, finding);
             error.found.clone()
@@ -35,7 +35,7 @@ mod tests {
     use engine::rollout::MaxUnavailable;
 
     #[test]
-    fn it_is_understood_or_refused() {
+    fn a_percentage_passes_and_zero_fails() {
         let judge = |text: &str| {
             let policy = CheckPolicy {
                 max_unavailable: MaxUnavailable::parse(text),
@@ -44,7 +44,7 @@ mod tests {
             check(&fixture::cluster(), &policy)
         };
         assert_eq!(verdicts(&judge("34%")), [("MaxUnavailable", Pass)]);
-        assert_eq!(judge("34%")[0].found, "2 of 3 nodes in work at a time");
+        assert_eq!(judge("34%")[0].found, "at most 2 of 3 nodes at the same time");
         let refused = judge("0");
         assert_eq!(verdicts(&refused), [("MaxUnavailable", Fail)]);
         assert_eq!(refused[0].object, "spec.rollout.maxUnavailable");

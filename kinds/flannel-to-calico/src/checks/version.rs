@@ -1,8 +1,8 @@
-//! Versions, as image tags say them.
+//! Versions in image tags.
 
 use std::fmt;
 
-/// A release: the first three numbers of a tag.
+/// The version of a release: the first three numbers of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version {
     major: u32,
@@ -15,7 +15,7 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// The version in an image's tag: `v0.28.4`, `0.11.0-amd64`, `v3.31`. `None` when the tag says none.
+    /// The version in the tag of an image: `v0.28.4`, `0.11.0-amd64`, `v3.31`. `None` if the tag contains no version.
     pub(super) fn of_image(image: &str) -> Option<Self> {
         let image = image.split('@').next()?;
         let (_, tag) = image.rsplit('/').next()?.split_once(':')?;
@@ -56,12 +56,12 @@ mod tests {
     #[case("calico/node:20261121", None)]
     #[case("calico/node:1.2.3.4", None)]
     #[case("", None)]
-    fn tags(#[case] image: &str, #[case] expected: Option<Version>) {
+    fn an_image_tag_gives_its_version(#[case] image: &str, #[case] expected: Option<Version>) {
         assert_eq!(Version::of_image(image), expected);
     }
 
     #[test]
-    fn order() {
+    fn versions_are_ordered_by_number() {
         assert!(Version::new(0, 9, 1) < Version::new(0, 10, 0));
         assert!(Version::new(3, 11, 9) < Version::new(3, 12, 0));
         assert_eq!(Version::new(3, 12, 0).to_string(), "v3.12.0");

@@ -1,4 +1,4 @@
-//! Fail-closed webhooks: no pod starts while nobody answers them.
+//! Checks of fail-closed webhooks: while such a webhook does not answer, no pod can start.
 
 use super::CheckName;
 use crate::cluster::ClusterFacts;
@@ -17,19 +17,19 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
     }
     report.finish(
         "every fail-closed webhook on pods, nodes or DaemonSets",
-        format!("{} of them, none served from the pod network", watched.len()),
+        format!("{}, none served only from the pod network", watched.len()),
     )
 }
 
 fn judge(webhook: &Webhook, report: &mut Report) {
     let (namespace, service) = &webhook.service;
-    let needed = "answers while any node is in work";
+    let needed = "a webhook that answers while any node is being migrated";
     if webhook.backends.is_empty() {
         let finding = Finding::new(
             "",
             format!("failurePolicy Fail, and no pod behind Service {namespace}/{service}"),
             needed,
-            "no pod can start already: repair it, or set its failurePolicy to Ignore",
+            "repair the Service, or set failurePolicy to Ignore: no pod can start now",
         );
         report.fail("", &webhook.object, finding);
         return;
@@ -56,8 +56,8 @@ fn judge(webhook: &Webhook, report: &mut Report) {
             "",
             format!("failurePolicy Fail, served from the pod network by {}", names(&pods)),
             needed,
-            "an API server on a node in work reaches no pod network, so calico-node could not start there: give the \
-             webhook's pods hostNetwork, or set failurePolicy Ignore while the migration runs",
+            "set hostNetwork for the pods of the webhook, or failurePolicy Ignore during the migration: an API server \
+             on a node being migrated does not reach the pod network, and calico-node could not start there",
         ),
     );
 }
@@ -101,7 +101,7 @@ mod tests {
     #[case::pending(&[("", true)], Fail, "policy/webhook-0, pending")]
     #[case::host_network(&[("a", false)], Pass, "")]
     #[case::both(&[("a", true), ("b", false)], Pass, "")]
-    fn webhooks(
+    fn a_webhook_without_a_pod_on_the_host_network_fails(
         #[case] backends: &[(&str, bool)],
         #[case] expected: engine::check::Verdict,
         #[case] found: &str,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_on_other_objects_do_not_matter() {
+    fn a_webhook_for_other_objects_passes() {
         assert_eq!(
             verdicts(&judge_backends(&[("a", true)], false)),
             [("Webhooks", Pass)]
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn no_webhook_at_all() {
+    fn a_cluster_without_webhooks_passes() {
         assert_eq!(verdicts(&check(&fixture::cluster())), [("Webhooks", Pass)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Pools and blocks of addresses that are there before the migration.
+//! Checks of IP pools and IPAM blocks that exist before the migration.
 
 use ipnet::IpNet;
 
@@ -10,7 +10,7 @@ use crate::settings::{PodNetwork, Settings};
 use engine::check::{Check, Finding, Report};
 use engine::cluster::Node;
 
-/// The pool of each of flannel's networks: is one there, and as it has to be?
+/// The pool of each network of flannel, if it exists, has the needed values.
 pub(super) fn pool(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     settings
         .pod_networks()
@@ -39,13 +39,13 @@ fn pool_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts) -> V
             conflict.field,
             conflict.found,
             conflict.needed,
-            "no pod uses the pool yet: correct it, or delete it and let the migration create one",
+            "correct the pool, or delete it if no pod uses it: the migration creates one",
         );
         report.fail("IPPool", conflict.name, finding);
     }
     let found = match chosen {
         Ok(pool) if pool.create.is_some() => format!("will be created for {range}"),
-        Ok(_) | Err(_) => format!("of {range}, VXLAN always: is used as it is"),
+        Ok(_) | Err(_) => format!("covers {range} with vxlanMode Always, and is used unchanged"),
     };
     let name = facts.ip_pools.values().find(|pool| pool.cidr.trunc() == range);
     report.finish(
@@ -57,7 +57,7 @@ fn pool_of(settings: &Settings, network: &PodNetwork, facts: &ClusterFacts) -> V
     )
 }
 
-/// The blocks that are there: does each belong to the node whose subnet it is in?
+/// Each existing block belongs to the node whose subnet contains it.
 pub(super) fn blocks(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::IpamBlocks);
     let mut sizes = Vec::new();
@@ -92,9 +92,10 @@ pub(super) fn blocks(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         }
     }
     report.finish(
-        format!("{} IPAMBlocks", facts.ipam_blocks.len()),
+        "IPAMBlocks",
         format!(
-            "each belongs to the node whose podCIDR it is in; blocks are {}",
+            "{}; each belongs to the node whose podCIDR contains it; block size {}",
+            facts.ipam_blocks.len(),
             sizes.join(" and ")
         ),
     )
@@ -107,7 +108,7 @@ fn block_of_a_node(
     size: u8,
     report: &mut Report,
 ) {
-    // The one whose range begins last at or before the block.
+    // The last range that begins at or before the block.
     let before = ranges.partition_point(|(range, _)| range.network() <= block.network());
     let owner = before
         .checked_sub(1)
@@ -120,9 +121,9 @@ fn block_of_a_node(
             block.to_string(),
             Finding::new(
                 "",
-                format!("affinity {affinity:?}, in no Node's podCIDR"),
-                "blocks inside podCIDRs only",
-                "nodes on flannel have no route to it: delete the block once no pod has an address of it",
+                format!("affinity {affinity:?}, outside the podCIDRs of all Nodes"),
+                "a block inside the podCIDR of a Node",
+                "nodes on flannel have no route to this block: delete it when no pod has an address in it",
             ),
         );
         return;
@@ -135,7 +136,7 @@ fn block_of_a_node(
                 "size",
                 format!("/{}", block.prefix_len()),
                 format!("/{size}, the pool's block size"),
-                "delete the block once no pod has an address of it",
+                "delete the block when no pod has an address in it",
             ),
         );
     }
@@ -146,9 +147,9 @@ fn block_of_a_node(
             Finding::new(
                 "affinity",
                 affinity,
-                format!("host:{}, whose podCIDR {range} it is in", node.name),
-                "packets would go to the wrong node: release the block there (`calicoctl ipam` or delete the block \
-                 and its BlockAffinity once no pod has an address of it)",
+                format!("host:{}, whose podCIDR {range} contains the block", node.name),
+                "packets would go to the wrong node: release the block with `calicoctl ipam`, or delete the block \
+                 and its BlockAffinity when no pod has an address in it",
             ),
         );
     }
