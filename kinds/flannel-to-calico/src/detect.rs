@@ -1,6 +1,6 @@
-//! Detection of settings: what the user wrote, what the cluster shows, the default.
+//! Detection of settings: from the spec, else from the cluster, else the default.
 //!
-//! Not finding what is to be migrated is a refusal that names what was found, never "nothing to do".
+//! If flannel is not found, the result is a refusal that names what was found, never "nothing to do".
 
 mod daemon_set;
 mod recognise;
@@ -23,13 +23,13 @@ use engine::words::{lines, names};
 
 pub use recognise::{argument, flanneld, has_switch, is_of_a_network, looks_like_canal, looks_like_flannel};
 
-/// The label that says which network a node is on.
+/// The label that names the network of a node.
 pub(super) const NETWORK_LABEL: &str = "projectcalico.org/node-network-during-migration";
 /// Key of flannel's configuration in its `ConfigMap`.
 const NETWORK_CONFIGURATION: &str = "net-conf.json";
 
-/// Merges what the spec says, what the cluster shows and the defaults. Checks that refuse come back when what is
-/// to be migrated was not found, or contradicts itself, or a value without a default is not known.
+/// Merges the spec, the facts about the cluster and the defaults. Returns failed checks if flannel was not found, if facts
+/// contradict each other, or if a value without a default is unknown.
 pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let (name, namespace) = daemon_set::choose(options, facts).map_err(|check| vec![*check])?;
     let flannel = facts
@@ -68,7 +68,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             }),
         }
     });
-    // Nodes may have subnets of IPv6 that flannel knows nothing of.
+    // Without an IPv6 network of flannel, IPv6 subnets of the Nodes are not flannel's.
     let ipv6 = ipv6_network.map(|network| Ipv6Settings {
         flannel_network: network,
         flannel_subnet_length: gathered
@@ -125,7 +125,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
     })
 }
 
-/// Nodes that this migration is about: all but those of Windows.
+/// The Nodes to migrate: all except Windows nodes.
 pub(super) fn linux_nodes(facts: &ClusterFacts) -> impl Iterator<Item = &Node> {
     facts
         .nodes
@@ -133,8 +133,7 @@ pub(super) fn linux_nodes(facts: &ClusterFacts) -> impl Iterator<Item = &Node> {
         .filter(|node| node.operating_system != "windows")
 }
 
-/// Nodes that are on flannel, by their label. A node that Calico's own controller has moved already is not asked
-/// for what it has lost.
+/// Nodes on flannel, by their label. Nodes that Calico's own controller has already migrated are not included.
 pub(super) fn flannel_nodes(facts: &ClusterFacts) -> impl Iterator<Item = &Node> {
     linux_nodes(facts).filter(|node| match network_label(node) {
         NetworkLabel::Missing | NetworkLabel::Flannel | NetworkLabel::Other(_) => true,
@@ -142,13 +141,13 @@ pub(super) fn flannel_nodes(facts: &ClusterFacts) -> impl Iterator<Item = &Node>
     })
 }
 
-/// Which network the node's label names.
+/// The network that the label of the node names.
 pub(super) fn network_label(node: &Node) -> NetworkLabel {
     NetworkLabel::read(node.labels.get(NETWORK_LABEL).map(String::as_str))
 }
 
-/// `net-conf.json` of the `ConfigMap` that the `DaemonSet` refers to, with the name of the object; an error when it
-/// is there and not understood.
+/// `net-conf.json` of the `ConfigMap` that the `DaemonSet` refers to, with the name of the object. An error if it exists
+/// and cannot be parsed.
 pub(super) fn network_configuration(
     flannel: &DaemonSet,
     facts: &ClusterFacts,
@@ -170,7 +169,7 @@ pub(super) fn network_configuration(
             object,
             error.to_string(),
             "flannel's configuration as a JSON object",
-            "correct the ConfigMap: flannel itself does not start with it",
+            "correct the ConfigMap: flannel does not start with this value",
         ))),
     }
 }
@@ -190,7 +189,7 @@ fn read<T>(
     Some((read(configuration)?, object.clone()))
 }
 
-/// A value that `subnet.env` of every host on flannel agrees on; `None` when none of them has it.
+/// The value in `subnet.env` of all hosts on flannel; `None` if no host has it.
 fn agreed_environment<T: Ord + Display>(
     facts: &ClusterFacts,
     key: &str,
@@ -221,15 +220,15 @@ fn agreed_environment<T: Ord + Display>(
     .map(|found| found.map(|(value, nodes)| (value, format!("subnet.env of {nodes} nodes"))))
 }
 
-/// How the lengths of the Nodes' subnets of one family are told of.
+/// Texts about the subnet lengths of the Nodes in one address family.
 struct Lengths {
-    /// Any network of the family.
+    /// A network that contains the whole address family.
     family: IpNet,
     /// The field of the Nodes.
     field: &'static str,
-    /// What stands behind the lengths that were found.
+    /// The suffix of the lengths that were found.
     of: &'static str,
-    /// What a person does about several.
+    /// The fix for several lengths.
     fix: &'static str,
 }
 
@@ -237,18 +236,19 @@ const LENGTHS: Lengths = Lengths {
     family: IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
     field: "spec.podCIDR",
     of: "",
-    fix: "set flannelSubnetLength in spec.flannelToCalico.options to the largest of them; every podCIDR of \
-          another length is then named",
+    fix: "set flannelSubnetLength in spec.flannelToCalico.options to the largest length; check PodCidr then names \
+          each podCIDR of another length",
 };
 
 const IPV6_LENGTHS: Lengths = Lengths {
     family: IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
     field: "spec.podCIDRs",
     of: " in IPv6",
-    fix: "kube-controller-manager gives them out (--node-cidr-mask-size-ipv6): create the Nodes that differ anew",
+    fix: "delete the Nodes that differ and let them register again: kube-controller-manager sets the length \
+          (--node-cidr-mask-size-ipv6)",
 };
 
-/// Subnet length of the Nodes' subnets of one family.
+/// The subnet length of all Nodes in one address family.
 fn agreed_subnet_length(facts: &ClusterFacts, lengths: &Lengths) -> Result<Option<(u8, String)>, Box<Check>> {
     let Lengths {
         family,
@@ -270,7 +270,7 @@ fn agreed_subnet_length(facts: &ClusterFacts, lengths: &Lengths) -> Result<Optio
     .map(|found| found.map(|(length, nodes)| (length, format!("{field} of {nodes} Nodes"))))
 }
 
-/// The one value that all nodes have, with their number; a refusal that names them when there are several.
+/// The value that all nodes have, with the number of nodes. An error that names the nodes if there are several values.
 fn agreed<'nodes, T: Ord + Display>(
     values: impl Iterator<Item = (&'nodes str, T)>,
     refuse: impl FnOnce(String) -> Check,
@@ -292,7 +292,7 @@ fn agreed<'nodes, T: Ord + Display>(
         .map(|(value, nodes)| (value, nodes.len())))
 }
 
-/// Collects what refuses, so that a person sees all of it at once.
+/// Collects all refusals, so that the user sees them at the same time.
 #[derive(Default)]
 struct Gathered {
     refusals: Vec<Check>,
@@ -326,7 +326,7 @@ impl Gathered {
         })
     }
 
-    /// The refusals; when there is none, the reason is that nobody could look.
+    /// The refusals. Without a refusal, the result says that no agent has reported the needed values.
     fn refusals_or(mut self, flannel: &str, facts: &ClusterFacts) -> Vec<Check> {
         let silent: Vec<&str> = linux_nodes(facts)
             .map(|node| node.name.as_str())
@@ -339,11 +339,11 @@ impl Gathered {
                 if silent.is_empty() {
                     "no node on flannel has the file".to_owned()
                 } else {
-                    format!("no agent has reported it; silent: {}", names(&silent))
+                    format!("no agent has reported the file; nodes without a report: {}", names(&silent))
                 },
                 "FLANNEL_NETWORK, FLANNEL_MTU and FLANNEL_IPMASQ of at least one node",
                 format!(
-                    "see that the agents and the pods of {flannel} run, or set flannelNetwork, flannelMtu and \
+                    "make sure that the agents and the pods of {flannel} run, or set flannelNetwork, flannelMtu and \
                      flannelIpMasquerade in spec.flannelToCalico.options"
                 ),
             ));

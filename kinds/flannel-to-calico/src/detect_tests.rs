@@ -47,7 +47,7 @@ fn named(name: Option<&str>, namespace: Option<&str>) -> Options {
 }
 
 #[test]
-fn everything_is_detected_with_its_source() {
+fn each_detected_setting_has_its_source() {
     let found = detect(&Options::default(), &fixture::cluster()).unwrap();
     let set = detected("DaemonSet kube-flannel/kube-flannel-ds");
     let configuration = detected("ConfigMap kube-flannel/kube-flannel-cfg: net-conf.json");
@@ -108,7 +108,7 @@ fn everything_is_detected_with_its_source() {
 }
 
 #[test]
-fn what_the_spec_says_wins() {
+fn the_spec_overrides_detected_values() {
     let options = Options {
         flannel_network: Some("10.245.3.0/16".parse().unwrap()),
         flannel_mtu: Some(1400),
@@ -133,7 +133,7 @@ fn what_the_spec_says_wins() {
 }
 
 #[test]
-fn a_network_of_ipv6_is_detected_with_its_source() {
+fn an_ipv6_network_is_detected_with_its_source() {
     let mut facts = fixture::cluster();
     assert_eq!(detect(&Options::default(), &facts).unwrap().ipv6, None);
     let key = ("kube-flannel".to_owned(), "kube-flannel-cfg".to_owned());
@@ -166,7 +166,7 @@ fn a_network_of_ipv6_is_detected_with_its_source() {
     facts.nodes.get_mut("b").unwrap().pod_cidrs[1] = "fd00:10:244:8::/72".to_owned();
     let check = refusal(&Options::default(), &facts);
     assert!(check.found.contains("72 on b"), "{check:?}");
-    // flannel knows nothing of IPv6: the Nodes' subnets of it are nobody's business.
+    // Without an IPv6 network of flannel, the IPv6 subnets of the Nodes are ignored.
     let key = ("kube-flannel".to_owned(), "kube-flannel-cfg".to_owned());
     facts.config_maps.get_mut(&key).unwrap().insert(
         "net-conf.json".to_owned(),
@@ -176,7 +176,7 @@ fn a_network_of_ipv6_is_detected_with_its_source() {
 }
 
 #[test]
-fn values_of_the_configuration_and_of_the_arguments() {
+fn values_come_from_net_conf_and_arguments() {
     let mut facts = fixture::cluster();
     let key = ("kube-flannel".to_owned(), "kube-flannel-ds".to_owned());
     facts.daemon_sets.get_mut(&key).unwrap().containers[0]
@@ -196,7 +196,7 @@ fn values_of_the_configuration_and_of_the_arguments() {
             source: detected("DaemonSet kube-flannel/kube-flannel-ds: --kube-annotation-prefix"),
         }
     );
-    // The hosts know better than the configuration.
+    // The value of the hosts overrides the configuration.
     assert_eq!(found.flannel_mtu.value, 1450);
 }
 
@@ -204,7 +204,7 @@ fn values_of_the_configuration_and_of_the_arguments() {
 #[case::both(Some("net"), Some("infra"), "infra/net", "spec", "spec")]
 #[case::name(Some("net"), None, "infra/net", "spec", "detected from DaemonSet infra/net")]
 #[case::namespace(None, Some("infra"), "infra/net", "detected from DaemonSet infra/net", "spec")]
-fn a_daemon_set_that_the_spec_names(
+fn a_daemon_set_in_the_spec_is_chosen(
     #[case] name: Option<&str>,
     #[case] namespace: Option<&str>,
     #[case] expected: &str,
@@ -220,7 +220,7 @@ fn a_daemon_set_that_the_spec_names(
 }
 
 #[test]
-fn the_documented_default_comes_before_detection() {
+fn the_documented_default_is_preferred_over_detection() {
     let mut facts = fixture::cluster();
     add(&mut facts, "kube-system", "kube-flannel-ds-amd64", 3);
     let (name, namespace) = daemon_set::choose(&Options::default(), &facts).unwrap();
@@ -232,7 +232,7 @@ fn the_documented_default_comes_before_detection() {
         (namespace.value.as_str(), &namespace.source),
         ("kube-system", &Source::Default)
     );
-    // A name without a namespace means the documented one where it is there.
+    // A name without a namespace selects the DaemonSet in the documented namespace, if it exists.
     let mut facts = fixture::cluster();
     add(&mut facts, "kube-system", "kube-flannel-ds", 3);
     let (_, namespace) = daemon_set::choose(&named(Some("kube-flannel-ds"), None), &facts).unwrap();
@@ -243,7 +243,7 @@ fn the_documented_default_comes_before_detection() {
 }
 
 #[test]
-fn of_several_the_one_in_use_is_meant() {
+fn the_only_daemon_set_in_use_is_chosen() {
     let mut facts = fixture::cluster();
     add(&mut facts, "kube-flannel", "kube-flannel-ds-arm64", 0);
     let (name, _) = daemon_set::choose(&Options::default(), &facts).unwrap();
@@ -266,7 +266,7 @@ fn of_several_the_one_in_use_is_meant() {
 )]
 #[case::name(Some("flannel"), None, "flannel")]
 #[case::namespace(None, Some("kube-system"), "kube-system/*")]
-fn a_wrong_name_is_a_refusal_with_the_names_that_are_there(
+fn a_wrong_name_is_refused_with_the_existing_names(
     #[case] name: Option<&str>,
     #[case] namespace: Option<&str>,
     #[case] wanted: &str,
@@ -276,12 +276,12 @@ fn a_wrong_name_is_a_refusal_with_the_names_that_are_there(
     assert_eq!(check.object, format!("DaemonSet {wanted}"));
     assert_eq!(
         check.found,
-        "none of that name; flannel runs in kube-flannel/kube-flannel-ds"
+        "no DaemonSet of that name; flannel runs in kube-flannel/kube-flannel-ds"
     );
 }
 
 #[test]
-fn a_cluster_without_flannel_is_a_refusal() {
+fn a_cluster_without_flannel_is_refused() {
     let mut facts = fixture::cluster();
     facts
         .daemon_sets
@@ -290,7 +290,7 @@ fn a_cluster_without_flannel_is_a_refusal() {
     assert_eq!((check.name.as_str(), check.verdict), ("FlannelDaemonSet", Fail));
     assert_eq!(
         check.found,
-        "none that runs flanneld; DaemonSets found: kube-system/calico-node"
+        "no DaemonSet runs flanneld; existing DaemonSets: kube-system/calico-node"
     );
     facts.daemon_sets.clear();
     assert_eq!(
@@ -300,7 +300,7 @@ fn a_cluster_without_flannel_is_a_refusal() {
 }
 
 #[test]
-fn canal_is_named() {
+fn canal_is_refused_with_its_name() {
     let mut facts = fixture::cluster();
     facts.daemon_sets.clear();
     let mut canal = DaemonSet {
@@ -321,7 +321,7 @@ fn canal_is_named() {
 }
 
 #[test]
-fn hosts_that_disagree_are_named() {
+fn hosts_with_different_values_are_named() {
     let mut facts = fixture::cluster();
     let Found::Present(environment) = &mut facts.hosts.get_mut("b").unwrap().subnet_environment else {
         panic!()
@@ -330,7 +330,7 @@ fn hosts_that_disagree_are_named() {
     let check = refusal(&Options::default(), &facts);
     assert_eq!((check.name.as_str(), check.verdict), ("SubnetEnvironment", Fail));
     assert_eq!(check.found, "FLANNEL_MTU 1400 on b; 1450 on a, c");
-    // The spec decides, and the check on the hosts names the one that differs.
+    // The spec decides, and the check on the hosts names the host that differs.
     let options = Options {
         flannel_mtu: Some(1450),
         ..Options::default()
@@ -339,7 +339,7 @@ fn hosts_that_disagree_are_named() {
 }
 
 #[test]
-fn subnets_of_several_lengths_are_named() {
+fn subnets_of_different_lengths_are_named() {
     let mut facts = fixture::cluster();
     facts.nodes.get_mut("c").unwrap().pod_cidrs = vec!["10.244.3.0/25".to_owned()];
     let check = refusal(&Options::default(), &facts);
@@ -348,7 +348,7 @@ fn subnets_of_several_lengths_are_named() {
 }
 
 #[test]
-fn a_configuration_that_is_not_understood() {
+fn a_malformed_configuration_is_refused() {
     let mut facts = fixture::cluster();
     let key = ("kube-flannel".to_owned(), "kube-flannel-cfg".to_owned());
     facts
@@ -368,7 +368,7 @@ fn a_configuration_that_is_not_understood() {
 }
 
 #[test]
-fn all_that_refuses_is_said_at_once() {
+fn all_refusals_are_returned_together() {
     let mut facts = fixture::cluster();
     facts.nodes.get_mut("c").unwrap().pod_cidrs = vec!["10.244.3.0/25".to_owned()];
     let Found::Present(environment) = &mut facts.hosts.get_mut("b").unwrap().subnet_environment else {
@@ -388,7 +388,7 @@ fn all_that_refuses_is_said_at_once() {
 }
 
 #[test]
-fn hosts_that_nobody_looked_at_are_unknown() {
+fn missing_host_facts_are_unknown() {
     let mut facts = fixture::cluster();
     facts.hosts.clear();
     let check = refusal(&Options::default(), &facts);
@@ -396,7 +396,10 @@ fn hosts_that_nobody_looked_at_are_unknown() {
         (check.name.as_str(), check.verdict),
         ("SubnetEnvironment", Unknown)
     );
-    assert_eq!(check.found, "no agent has reported it; silent: a, b, c");
+    assert_eq!(
+        check.found,
+        "no agent has reported the file; nodes without a report: a, b, c"
+    );
     let options = Options {
         flannel_mtu: Some(1450),
         flannel_ip_masquerade: Some(true),
@@ -406,7 +409,7 @@ fn hosts_that_nobody_looked_at_are_unknown() {
 }
 
 #[test]
-fn a_node_that_has_left_flannel_does_not_count() {
+fn a_node_on_calico_is_not_counted() {
     let mut facts = fixture::cluster();
     facts.hosts.get_mut("b").unwrap().subnet_environment = Found::Absent;
     facts
@@ -420,7 +423,7 @@ fn a_node_that_has_left_flannel_does_not_count() {
 }
 
 #[test]
-fn without_a_configuration_defaults_and_hosts_serve() {
+fn without_a_configuration_values_come_from_hosts_and_defaults() {
     let mut facts = fixture::cluster();
     facts.config_maps.clear();
     let found = detect(&Options::default(), &facts).unwrap();

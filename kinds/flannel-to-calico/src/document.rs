@@ -12,7 +12,7 @@ use engine::drain;
 use engine::order::{self, Place};
 use engine::words::names;
 
-/// Nodes in the order in which they are worked on.
+/// The nodes in the order of their migration.
 pub fn order<'facts>(facts: &'facts ClusterFacts, coordinator_node: &str) -> Vec<&'facts Node> {
     let mut places: Vec<Place<'_>> = facts
         .nodes
@@ -80,9 +80,9 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
             Ok(pool) => Action::new(
                 "use",
                 format!("IPPool {}", pool.name),
-                "it is there, and as it has to be",
+                "exists with the needed values",
             ),
-            // The check of the pool refuses in the same words.
+            // The check IpPool refuses with the same conflict.
             Err(conflict) => Action::new(
                 "refuse",
                 format!("IPPool {}", conflict.name),
@@ -94,17 +94,17 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
         Action::new(
             "label",
             format!("{} Nodes", nodes.len()),
-            format!("{LABEL}=flannel where it is missing"),
+            format!("{LABEL}=flannel where the label is missing"),
         ),
         Action::new(
             "patch",
             &flannel,
-            format!("add nodeSelector {LABEL}=flannel; its pods are rolled, and the roll is waited for"),
+            format!("add nodeSelector {LABEL}=flannel, then wait for the rollout"),
         ),
         Action::new(
             "patch",
             "IPAMConfig default",
-            "strictAffinity true, autoAllocateBlocks false, until the last node is done",
+            "strictAffinity true, autoAllocateBlocks false, until the last node is migrated",
         ),
     ];
     actions.extend(pools);
@@ -115,14 +115,14 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, nodes: &[&Node]) -> Vec<Ac
         "patch",
         "FelixConfiguration default",
         format!(
-            "vxlanVNI {}, vxlanPort {}, vxlanMTU {}{ipv6}; what calico-node fills in at its start, where it is missing",
+            "vxlanVNI {}, vxlanPort {}, vxlanMTU {}{ipv6}; missing fields that calico-node would set at its start",
             settings.flannel_vni.value, settings.flannel_port.value, settings.flannel_mtu.value
         ),
     ));
     actions
 }
 
-/// What Calico is told of a node before the first one changes.
+/// The objects that Calico needs for a node before the first node changes.
 fn blocks(settings: &Settings, node: &Node) -> Action {
     let ranges: Vec<String> = settings
         .pod_networks()
@@ -149,7 +149,7 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
     let named = |pods: &[&drain::Pod]| {
         let keys: Vec<String> = pods.iter().map(|pod| pod.key()).collect();
         if keys.is_empty() {
-            "none now".to_owned()
+            "none at present".to_owned()
         } else {
             names(&keys)
         }
@@ -157,9 +157,9 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
     let tunnels = HostSettings::of(settings).tunnels();
     let devices: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.flannels.as_str()).collect();
     let cordon = if node.unschedulable {
-        Action::new("cordon", &object, "is cordoned already, and stays so at the end")
+        Action::new("cordon", &object, "already cordoned, and stays cordoned")
     } else {
-        Action::new("cordon", &object, "unschedulable true, remembered as ours")
+        Action::new("cordon", &object, "uncordoned afterwards")
     };
     let mut actions = vec![
         cordon,
@@ -168,11 +168,11 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
             format!("pods of node {}", node.name),
             named(&residents.movable),
         ),
-        Action::new("label", &object, format!("{LABEL}=none; flannel's pod ends")),
+        Action::new("label", &object, format!("{LABEL}=none; flannel's pod terminates")),
         Action::new(
             "hold",
             format!("host {}", node.name),
-            "withdraw /run/flannel/subnet.env: new pods wait",
+            "move /run/flannel/subnet.env to the backup directory: new pods wait",
         ),
         Action::as_of_now(
             "evict",
@@ -195,23 +195,23 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
             "delete",
             format!("host {}", node.name),
             format!(
-                "flannel's conflist in {} (with a backup), once Calico's wins",
+                "flannel's conflist in {} (with a backup), when Calico's is in use",
                 settings.cni_configuration_directory.value
             ),
         ),
         Action::new(
             "probe",
             &object,
-            "calico-node Ready, agent's checks pass, a pod on it reached from an old and a new node",
+            "calico-node is Ready, the agent's checks pass, an old and a new node reach a pod on the node",
         ),
     ]);
     if !node.unschedulable {
-        actions.push(Action::new("uncordon", &object, "unschedulable removed"));
+        actions.push(Action::new("uncordon", &object, "spec.unschedulable removed"));
     }
     actions
 }
 
-/// In place nobody is moved: the tunnel changes its name, and pods keep their cables to `cni0`.
+/// In place, no pod is evicted: the tunnel is renamed, and the links of pods stay attached to `cni0`.
 fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
     let object = format!("Node {}", node.name);
     let host = format!("host {}", node.name);
@@ -220,30 +220,30 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
         .get(&node.name)
         .map_or(0, |host| host.legacy_pods.len());
     let answers = if settings.ipv6.is_some() {
-        "/32 and /128 to cni0 for each pod that lives there; cni0 answers ARP and neighbour solicitations for Calico's pods"
+        "/32 and /128 to cni0 for each pod that runs there; cni0 answers ARP and neighbour solicitations for Calico's pods"
     } else {
-        "/32 to cni0 for each pod that lives there; cni0 answers ARP for Calico's pods"
+        "/32 to cni0 for each pod that runs there; cni0 answers ARP for Calico's pods"
     };
     let mut actions = vec![
         Action::new(
             "label",
             &object,
-            format!("{LABEL}=none; flannel's pod ends, what it has set up carries on"),
+            format!("{LABEL}=none; flannel's pod terminates, and its network keeps working"),
         ),
         Action::new(
             "hold",
             &host,
-            "withdraw /run/flannel/subnet.env: new pods wait for some seconds",
+            "move /run/flannel/subnet.env to the backup directory: new pods wait for some seconds",
         ),
         Action::as_of_now(
             "import",
             format!("IPAM blocks of node {}", node.name),
-            format!("addresses of {living} pods that live on cni0"),
+            format!("addresses of the pods on cni0 ({living})"),
         ),
         Action::new(
             "import",
             format!("IPAM blocks of node {}", node.name),
-            "cni0's own address and the last of the podCIDR: nobody may have them",
+            "reserve the address of cni0 and the last address of the podCIDR",
         ),
         Action::new("route", &host, answers),
     ];
@@ -263,37 +263,37 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
         Action::new(
             "label",
             &object,
-            format!("{LABEL}=calico; calico-node starts and takes the link over"),
+            format!("{LABEL}=calico; calico-node starts and takes over the link"),
         ),
         Action::new(
             "delete",
             &host,
             format!(
-                "flannel's conflist in {} (with a backup), once Calico's wins; new pods are Calico's",
+                "flannel's conflist in {} (with a backup), when Calico's is in use; new pods use Calico",
                 settings.cni_configuration_directory.value
             ),
         ),
         Action::new(
             "probe",
             &object,
-            "calico-node Ready, agent's checks pass, a pod on it reached from an old and a new node",
+            "calico-node is Ready, the agent's checks pass, an old and a new node reach a pod on the node",
         ),
         Action::new(
             "delete",
             &host,
-            "cni0, FLANNEL-* chains and tables, host-local leases (with a backup), once the last pod from before has \
-             gone by itself; days later, perhaps",
+            "cni0, FLANNEL-* chains and tables, host-local leases (with a backup), when the last legacy pod has ended, \
+             possibly days later",
         ),
         Action::new(
             "release",
             format!("IPAM blocks of node {}", node.name),
-            "cni0's own address and the last of the podCIDR",
+            "the address of cni0 and the last address of the podCIDR",
         ),
     ]);
     actions
 }
 
-/// IPv6: pods of flannel's are reached wherever in their node's subnet they are.
+/// IPv6: flannel pods must be reachable with any address in the subnet of their node.
 fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
     settings.ipv6.as_ref().map(|ipv6| {
         Action::new(
@@ -308,14 +308,14 @@ fn route_subnets(settings: &Settings, node: &Node) -> Option<Action> {
     })
 }
 
-/// What happens to pods from before, once every node is on Calico.
+/// The action on legacy pods when all nodes are on Calico.
 fn restart(strategy: Strategy, legacy_pods: LegacyPods) -> Option<Action> {
     match (strategy, legacy_pods) {
         (Strategy::Drain, _) | (Strategy::InPlace, LegacyPods::Keep) => None,
         (Strategy::InPlace, LegacyPods::Restart) => Some(Action::new(
             "evict",
-            "pods from before on every node",
-            "under their budgets, maxUnavailable nodes at a time, until none is on cni0",
+            "legacy pods on every node",
+            "within their PodDisruptionBudgets, at most maxUnavailable nodes at the same time, until cni0 has no pods",
         )),
     }
 }
@@ -330,23 +330,23 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
         Action::new(
             "unroute",
             format!("{} hosts", nodes.len()),
-            format!("table {SUBNET_TABLE} and its rule: no pod of flannel's lives any more"),
+            format!("table {SUBNET_TABLE} and its rule: no pod uses flannel any more"),
         )
     });
     let rest = [
-        Action::new("wait", &all, "every agent proves that nothing of flannel is left"),
+        Action::new("wait", &all, "every agent confirms that nothing of flannel is left"),
         Action::new(
             "delete",
             flannel_daemon_set(settings),
-            "the point of no return: flannel is gone from the cluster",
+            "the point of no return: flannel is removed from the cluster",
         ),
         Action::new(
             "patch",
             calico,
-            format!("remove nodeSelector {LABEL}; its pods are rolled, and the roll is waited for"),
+            format!("remove nodeSelector {LABEL}, then wait for the rollout"),
         ),
         Action::new("label", &all, format!("remove {LABEL}")),
-        Action::new("patch", "IPAMConfig default", "as it was before the migration"),
+        Action::new("patch", "IPAMConfig default", "restore the values from before the migration"),
     ];
     unroute.into_iter().chain(rest).collect()
 }

@@ -15,7 +15,7 @@ fn find<'lines>(lines: &'lines [String], start: &str) -> Vec<&'lines str> {
 }
 
 #[test]
-fn with_ipv4_alone_nothing_is_said_of_ipv6() {
+fn a_plan_for_ipv4_only_does_not_mention_ipv6() {
     for strategy in [Strategy::Drain, Strategy::InPlace] {
         let facts = fixture::cluster();
         let plan = document(strategy, LegacyPods::Keep, &fixture::settings(), &facts, "");
@@ -34,7 +34,7 @@ fn with_ipv4_alone_nothing_is_said_of_ipv6() {
 }
 
 #[test]
-fn what_calico_is_told_of_a_node_stands_with_the_node() {
+fn ipam_blocks_are_created_in_the_plan_of_their_node() {
     let facts = fixture::cluster();
     let plan = document(
         Strategy::Drain,
@@ -55,7 +55,7 @@ fn what_calico_is_told_of_a_node_stands_with_the_node() {
 }
 
 #[test]
-fn in_place_both_tunnels_are_renamed_after_the_routes_to_whole_subnets() {
+fn in_place_renames_both_tunnels_after_the_routes_to_subnets() {
     let (settings, facts) = fixture::dual_stack();
     let plan = document(Strategy::InPlace, LegacyPods::Keep, &settings, &facts, "");
     let node = lines(&plan.nodes[0].actions);
@@ -80,7 +80,7 @@ fn in_place_both_tunnels_are_renamed_after_the_routes_to_whole_subnets() {
 }
 
 #[test]
-fn a_drained_node_reaches_the_pods_of_others_too() {
+fn a_drain_with_ipv6_adds_routes_to_subnets_before_the_probe() {
     let (settings, facts) = fixture::dual_stack();
     let plan = document(Strategy::Drain, LegacyPods::Keep, &settings, &facts, "");
     let node = lines(&plan.nodes[0].actions);

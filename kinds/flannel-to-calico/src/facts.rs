@@ -1,4 +1,4 @@
-//! What an agent reads off its host: kernel and files, parsed values only.
+//! Facts that an agent reads from its host: parsed values of the kernel and of files.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -99,8 +99,8 @@ pub struct LegacyPod {
 }
 
 impl LegacyPod {
-    /// Whether this is that pod. Its address alone does not say so: once its cable is gone Calico may give the address to another pod, and what
-    /// is left of this one may lie there for longer.
+    /// Whether this record belongs to that pod. The address is not enough: after the end of a legacy pod Calico may assign its
+    /// address to another pod while the record still exists.
     pub fn is(&self, pod: &Pod) -> bool {
         let is_named = (&self.namespace, &self.name) == (&pod.namespace, &pod.name);
         (is_named || self.name.is_empty())
@@ -136,8 +136,8 @@ pub struct ReversePathFilter {
 }
 
 impl ReversePathFilter {
-    /// The value that the kernel applies on an interface: the larger of `all` and its own.
-    /// `None` when the interface is not known.
+    /// The value that the kernel applies to an interface: the larger of `all` and the value of the interface. `None` for an
+    /// unknown interface.
     pub fn effective(&self, interface: &str) -> Option<u8> {
         self.interfaces.get(interface).map(|own| self.all.max(*own))
     }
@@ -187,12 +187,12 @@ pub struct SubnetRoutes {
 }
 
 impl SubnetRoutes {
-    /// Whether every node that the tunnel leads to is reached by them.
+    /// Whether every node that the tunnel leads to has a route, and the rule exists.
     pub fn is_complete(&self) -> bool {
         self.missing == 0 && (self.laid == 0 || self.looked_up)
     }
 
-    /// Whether nothing of them is there.
+    /// Whether neither a route nor the rule exists.
     pub fn is_gone(&self) -> bool {
         self.laid == 0 && !self.looked_up
     }

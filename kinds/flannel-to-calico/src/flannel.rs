@@ -1,4 +1,4 @@
-//! flannel's own texts: `subnet.env`, `net-conf.json`, node annotations.
+//! Parsers of flannel's texts: `subnet.env`, `net-conf.json`, node annotations.
 
 mod document;
 
@@ -13,71 +13,71 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// UDP port of VXLAN that the kernel takes when flannel names none.
+/// Default UDP port of VXLAN in the kernel.
 pub const DEFAULT_PORT: u16 = 8472;
-/// VXLAN network identifier when flannel's configuration names none.
+/// Default VXLAN network identifier of flannel.
 pub const DEFAULT_VNI: u32 = 1;
 /// The largest VXLAN network identifier: it has 24 bits.
 const LARGEST_VNI: u32 = 0x00ff_ffff;
 /// The smallest MTU that IPv4 allows.
 const SMALLEST_MTU: u32 = 68;
 
-/// Why one of flannel's texts was not understood: the text, the key, the value found and the value needed.
+/// Why a text of flannel could not be parsed: the text, the key, the value found and the value needed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ParseError {
     /// The text is not JSON, or not a JSON object.
     #[error("{text}: not a JSON object: {problem}")]
     NotJson {
-        /// Which text.
+        /// The name of the text.
         text: String,
-        /// What the JSON parser says.
+        /// The message of the JSON parser.
         problem: String,
     },
-    /// A line that is no assignment.
+    /// A line is not an assignment.
     #[error("{text}: line {line}: found {found:?}, needed KEY=VALUE")]
     NotAssignment {
-        /// Which text.
+        /// The name of the text.
         text: String,
         /// Number of the line, from 1.
         line: usize,
         /// The line.
         found: String,
     },
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("{text}: key {key} is missing, needed {needed}")]
     Missing {
-        /// Which text.
+        /// The name of the text.
         text: String,
         /// The key.
         key: String,
-        /// What is needed.
+        /// The value needed.
         needed: &'static str,
     },
-    /// A value that cannot be meant.
+    /// A value is not valid.
     #[error("{text}: key {key}: found {found}, needed {needed}")]
     Value {
-        /// Which text.
+        /// The name of the text.
         text: String,
         /// The key.
         key: String,
         /// The value that was found.
         found: String,
-        /// What is needed.
+        /// The value needed.
         needed: &'static str,
     },
-    /// One key in several spellings: flannel takes whichever comes last, a person means one of them.
+    /// A key occurs in several spellings: flannel uses the last one, and the user may mean another.
     #[error("{text}: key {key} is written {times} times: {spellings}; needed once")]
     Repeated {
-        /// Which text.
+        /// The name of the text.
         text: String,
         /// The key.
         key: String,
-        /// How often it was found.
+        /// The number of spellings found.
         times: usize,
         /// The spellings found.
         spellings: String,
     },
-    /// An annotation prefix that flannel refuses.
+    /// flannel refuses the annotation prefix.
     #[error(
         "annotation prefix: found {found:?}, needed a domain such as flannel.alpha.coreos.com, or domain/name"
     )]
@@ -184,7 +184,7 @@ pub struct Ipv6Annotations {
 }
 
 impl SubnetEnvironment {
-    /// Reads the file's text. Lines that flannel's CNI plugin does not use are passed over.
+    /// Parses the text of the file. Lines that flannel's CNI plugin does not use are ignored.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         const TEXT: &str = "subnet.env";
         let mut values: BTreeMap<&str, &str> = BTreeMap::new();
@@ -250,13 +250,13 @@ impl SubnetEnvironment {
 }
 
 impl NetworkConfiguration {
-    /// Reads the text as flannel does: keys in any case, missing keys by flannel's defaults.
+    /// Parses the text as flannel does: keys in any case, flannel's defaults for missing keys.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let document = Document::parse("net-conf.json", "", text)?;
         let backend = match document.one("Backend")? {
             Some(Value::Object(map)) => Document::of("net-conf.json", "Backend.", map.clone()),
             Some(other) => return Err(document.wrong("Backend", other, "an object with a Type")),
-            // Without a backend flannel takes its oldest one.
+            // Without a backend, flannel uses its oldest backend.
             None => Document::of(
                 "net-conf.json",
                 "Backend.",
@@ -299,14 +299,14 @@ impl NetworkConfiguration {
         })
     }
 
-    /// Whether the backend is VXLAN. flannel does not look at the case of the name.
+    /// Whether the backend is VXLAN. flannel ignores the case of the name.
     pub fn is_vxlan(&self) -> bool {
         self.backend.eq_ignore_ascii_case("vxlan")
     }
 }
 
-/// The full key of one of flannel's annotations, made from the prefix as flannel makes it: `a.b` gives `a.b/key`,
-/// `a.b/c` gives `a.b/c-key`.
+/// The full key of an annotation of flannel, composed from the prefix as in flannel: `a.b` gives `a.b/key`, `a.b/c` gives
+/// `a.b/c-key`.
 pub fn annotation_key(prefix: &str, key: &str) -> Result<String, ParseError> {
     let error = || ParseError::Prefix {
         found: prefix.to_owned(),
@@ -332,8 +332,8 @@ pub fn annotation_key(prefix: &str, key: &str) -> Result<String, ParseError> {
 }
 
 impl NodeAnnotations {
-    /// Reads flannel's annotations with this prefix. `None` when there is none of them: flannel has not run on
-    /// the node, or runs with another prefix.
+    /// Parses flannel's annotations with this prefix. `None` without such annotations: flannel has not run on the node, or
+    /// uses another prefix.
     pub fn read(annotations: &BTreeMap<String, String>, prefix: &str) -> Result<Option<Self>, ParseError> {
         const KEYS: [&str; 6] = [
             "backend-type",
@@ -412,7 +412,7 @@ fn backend_data(key: &str, text: &str) -> Result<(String, Option<u32>), ParseErr
     ))
 }
 
-/// A MAC address of six bytes in lower case with colons; Go writes and reads it with dashes as well.
+/// A MAC address of six bytes in lower case with colons. Go also accepts dashes.
 fn normal_mac(text: &str) -> Option<String> {
     let separator = if text.contains('-') { '-' } else { ':' };
     let parts: Vec<&str> = text.split(separator).collect();

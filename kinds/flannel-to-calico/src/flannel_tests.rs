@@ -7,7 +7,7 @@ const SUBNET: &str =
     "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n";
 
 #[test]
-fn subnet_environment_as_flannel_writes_it() {
+fn a_subnet_environment_of_flannel_is_parsed() {
     let found = SubnetEnvironment::parse(SUBNET).unwrap();
     assert_eq!(
         found,
@@ -22,7 +22,7 @@ fn subnet_environment_as_flannel_writes_it() {
 }
 
 #[test]
-fn subnet_environment_of_both_families() {
+fn a_dual_stack_subnet_environment_needs_both_ipv6_keys() {
     let text =
         format!("{SUBNET}FLANNEL_IPV6_NETWORK=fd00:10:244::/56\nFLANNEL_IPV6_SUBNET=fd00:10:244:1::1/64\n");
     assert_eq!(
@@ -43,13 +43,13 @@ fn subnet_environment_of_both_families() {
 #[case("# comment\n\nFLANNEL_SOMETHING=fd00::/48\n")]
 #[case("FLANNEL_MTU=9000\n")]
 #[case("   \t\n")]
-fn lines_before_do_no_harm(#[case] before: &str) {
+fn earlier_lines_do_not_change_the_result(#[case] before: &str) {
     let with = SubnetEnvironment::parse(&format!("{before}{SUBNET}")).unwrap();
     assert_eq!(with, SubnetEnvironment::parse(SUBNET).unwrap());
 }
 
 #[test]
-fn windows_line_ends_do_no_harm() {
+fn windows_line_ends_do_not_change_the_result() {
     assert_eq!(
         SubnetEnvironment::parse(&SUBNET.replace('\n', "\r\n")),
         SubnetEnvironment::parse(SUBNET)
@@ -117,14 +117,14 @@ fn windows_line_ends_do_no_harm() {
     "10.244.1.1/33",
     "subnet.env: key FLANNEL_SUBNET: found \"10.244.1.1/33\", needed one IPv4 network such as 10.244.0.0/16"
 )]
-fn malformed_subnet_environment(#[case] from: &str, #[case] to: &str, #[case] message: &str) {
+fn a_malformed_subnet_environment_is_an_error(#[case] from: &str, #[case] to: &str, #[case] message: &str) {
     let text = SUBNET.replacen(from, to, 1);
     assert_ne!(text, SUBNET);
     assert_eq!(SubnetEnvironment::parse(&text).unwrap_err().to_string(), message);
 }
 
 #[test]
-fn network_configuration_with_defaults() {
+fn missing_keys_of_the_network_configuration_have_defaults() {
     let found =
         NetworkConfiguration::parse(r#"{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}}"#).unwrap();
     assert_eq!(
@@ -146,7 +146,7 @@ fn network_configuration_with_defaults() {
 }
 
 #[test]
-fn network_configuration_with_every_key_in_another_case() {
+fn keys_of_the_network_configuration_match_in_any_case() {
     let found = NetworkConfiguration::parse(
         r#"{"NETWORK": "10.1.2.3/16", "subnetlen": 25, "enableipv6": true, "ipv6network": "fd00:10:244::1/56", "enableipv4": false, "ENABLENFTABLES": true, "SubnetMin": "x",
             "backend": {"type": "VXLAN", "vni": 4096, "PORT": 8473, "directrouting": true, "LEARNING": true,
@@ -176,14 +176,14 @@ fn network_configuration_with_every_key_in_another_case() {
 #[case::port_zero(r#""Port": 0"#)]
 #[case::port_null(r#""Port": null"#)]
 #[case::mtu_zero(r#""MTU": 0"#)]
-fn zero_and_null_are_not_set(#[case] pair: &str) {
+fn zero_and_null_give_the_default(#[case] pair: &str) {
     let text = format!(r#"{{"Network": "10.244.0.0/16", "Backend": {{"Type": "vxlan", {pair}}}}}"#);
     let found = NetworkConfiguration::parse(&text).unwrap();
     assert_eq!((found.port, found.mtu), (DEFAULT_PORT, None));
 }
 
 #[test]
-fn no_backend_is_flannels_oldest() {
+fn a_missing_backend_is_flannels_oldest() {
     let found = NetworkConfiguration::parse(r#"{"Network": "10.244.0.0/16"}"#).unwrap();
     assert_eq!(found.backend, "udp");
     assert!(!found.is_vxlan());
@@ -194,7 +194,7 @@ fn no_backend_is_flannels_oldest() {
     "",
     "net-conf.json: not a JSON object: EOF while parsing a value at line 1 column 0"
 )]
-#[case("[]", "net-conf.json: not a JSON object: it is a list")]
+#[case("[]", "net-conf.json: not a JSON object: found a list")]
 #[case(
     "{}",
     "net-conf.json: key Network is missing, needed one IPv4 network such as 10.244.0.0/16"
@@ -251,7 +251,7 @@ fn no_backend_is_flannels_oldest() {
     r#"{"Network": "10.244.0.0/16", "SubnetLen": 31}"#,
     "net-conf.json: key SubnetLen: found 31, needed a prefix length up to 30"
 )]
-fn malformed_network_configuration(#[case] text: &str, #[case] message: &str) {
+fn a_malformed_network_configuration_is_an_error(#[case] text: &str, #[case] message: &str) {
     assert_eq!(
         NetworkConfiguration::parse(text).unwrap_err().to_string(),
         message
@@ -268,7 +268,7 @@ fn malformed_network_configuration(#[case] text: &str, #[case] message: &str) {
 #[case("Example.com", None)]
 #[case("example..com", None)]
 #[case("", None)]
-fn prefix_as_flannel_makes_keys_of_it(#[case] prefix: &str, #[case] key: Option<&str>) {
+fn a_prefix_gives_the_key_that_flannel_uses(#[case] prefix: &str, #[case] key: Option<&str>) {
     assert_eq!(annotation_key(prefix, "public-ip").ok().as_deref(), key);
 }
 
@@ -289,7 +289,7 @@ const GOOD: [(&str, &str); 4] = [
 #[rstest]
 #[case("flannel.alpha.coreos.com/", "flannel.alpha.coreos.com")]
 #[case("example.com/blue-", "example.com/blue")]
-fn node_annotations(#[case] written: &str, #[case] prefix: &str) {
+fn node_annotations_are_parsed_with_their_prefix(#[case] written: &str, #[case] prefix: &str) {
     let found = NodeAnnotations::read(&annotations(written, &GOOD), prefix)
         .unwrap()
         .unwrap();
@@ -307,7 +307,7 @@ fn node_annotations(#[case] written: &str, #[case] prefix: &str) {
 }
 
 #[test]
-fn node_annotations_of_both_families() {
+fn dual_stack_annotations_need_both_ipv6_keys() {
     let mut pairs = GOOD.to_vec();
     pairs.push(("public-ipv6", "fd00:172:30::b"));
     let error = NodeAnnotations::read(&annotations("a.b/", &pairs), "a.b").unwrap_err();
@@ -327,13 +327,13 @@ fn node_annotations_of_both_families() {
 }
 
 #[test]
-fn another_prefix_is_no_annotation() {
+fn annotations_with_another_prefix_are_ignored() {
     let found = NodeAnnotations::read(&annotations("example.com/blue-", &GOOD), "example.com/green");
     assert_eq!(found, Ok(None));
 }
 
 #[test]
-fn backend_data_keys_in_any_case() {
+fn keys_of_backend_data_match_in_any_case() {
     let mut pairs = GOOD;
     pairs[1].1 = r#"{"vni": 7, "vtepmac": "8e-aa-bb-cc-dd-01"}"#;
     let found = NodeAnnotations::read(&annotations("a.b/", &pairs), "a.b")
@@ -346,7 +346,7 @@ fn backend_data_keys_in_any_case() {
 }
 
 #[test]
-fn another_backend_has_no_vtep() {
+fn another_backend_than_vxlan_has_no_vtep_mac() {
     let pairs = [
         ("backend-type", "host-gw"),
         ("backend-data", "null"),
@@ -385,7 +385,7 @@ fn another_backend_has_no_vtep() {
     "{",
     "annotation a.b/backend-data: not a JSON object: EOF while parsing an object at line 1 column 1"
 )]
-#[case(1, "null", "annotation a.b/backend-data: not a JSON object: it is null")]
+#[case(1, "null", "annotation a.b/backend-data: not a JSON object: found null")]
 #[case(
     1,
     "{}",
@@ -401,7 +401,7 @@ fn another_backend_has_no_vtep() {
     r#"{"VtepMAC":"8e:aa:bb:cc:dd:01","VNI":"1"}"#,
     "annotation a.b/backend-data: key VNI: found \"1\", needed a number from 0 to 16777215"
 )]
-fn malformed_node_annotations(#[case] index: usize, #[case] value: &str, #[case] message: &str) {
+fn a_malformed_node_annotation_is_an_error(#[case] index: usize, #[case] value: &str, #[case] message: &str) {
     let mut pairs = GOOD.to_vec();
     if value.is_empty() {
         pairs.remove(index);
@@ -424,12 +424,12 @@ proptest! {
     }
 
     #[test]
-    fn network_configuration_of_any_value(key in "(Network|SubnetLen|EnableIPv4|EnableIPv6|IPv6Network|Backend)", value in any_json()) {
+    fn network_configuration_with_any_value_never_panics(key in "(Network|SubnetLen|EnableIPv4|EnableIPv6|IPv6Network|Backend)", value in any_json()) {
         let _ = NetworkConfiguration::parse(&serde_json::json!({key: value}).to_string());
     }
 
     #[test]
-    fn backend_of_any_value(key in "(Type|VNI|Port|MTU|Learning)", value in any_json()) {
+    fn backend_with_any_value_stays_in_bounds(key in "(Type|VNI|Port|MTU|Learning)", value in any_json()) {
         let document = serde_json::json!({"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", key: value}});
         if let Ok(found) = NetworkConfiguration::parse(&document.to_string()) {
             prop_assert!(found.vni <= LARGEST_VNI);
@@ -445,7 +445,7 @@ proptest! {
     }
 
     #[test]
-    fn subnet_environment_reads_what_flannel_writes(
+    fn any_valid_subnet_environment_is_parsed(
         octet in any::<u8>(), length in 8u8..=30, mtu in 68u32..=65535, masquerade in any::<bool>(),
     ) {
         let text = format!(

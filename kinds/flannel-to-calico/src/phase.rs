@@ -1,6 +1,6 @@
-//! What is provably true of a node's host, and what may be asked of it.
+//! Phases of a host between flannel and Calico, and the goals of the agent.
 //!
-//! Two ways lead from flannel to Calico: by drain `Flannel → Held → Detached → Calico`, in place
+//! By drain, a host goes through `Flannel → Held → Detached → Calico`; in place, through
 //! `Flannel → Held → Swapped → Mixed → Calico`.
 
 use schemars::JsonSchema;
@@ -43,13 +43,13 @@ impl Phase {
         Self::Calico,
     ];
 
-    /// Whether a host in this phase is where `wanted` asks it to be. On a host without any pod of flannel's the swap
-    /// leaves nothing of flannel behind: it is detached, and Calico's conflist is not there yet.
+    /// Whether a host in this phase has reached `wanted`. On a host without flannel pods, the swap removes all of flannel: the
+    /// host is then in phase `Detached`, which does not reach `Mixed`, because Calico's conflist does not exist yet.
     pub fn reaches(self, wanted: Self) -> bool {
         self >= wanted && (self, wanted) != (Self::Detached, Self::Mixed)
     }
 
-    /// The phase as it stands in status and metrics.
+    /// The name of the phase in status and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Flannel => "Flannel",
@@ -85,7 +85,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Whether the host is brought towards Calico.
+    /// Whether the goal moves the host towards Calico.
     pub fn is_forward(self) -> bool {
         match self {
             Self::Hold | Self::Flannel => false,
@@ -93,7 +93,7 @@ impl Goal {
         }
     }
 
-    /// The phase that is asked for; `None` for [`Goal::Hold`].
+    /// The wanted phase; `None` for [`Goal::Hold`].
     pub fn phase(self) -> Option<Phase> {
         match self {
             Self::Hold => None,

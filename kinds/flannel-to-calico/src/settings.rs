@@ -1,4 +1,5 @@
-//! Every option of Calico's own migration controller, merged: what the user wrote, what was detected, the default.
+//! Settings of the migration: all options of Calico's own migration controller, merged from the spec, detected values and
+//! defaults.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use schemars::JsonSchema;
@@ -118,22 +119,22 @@ pub struct Ipv6Settings {
     pub ip_pool_block_size: Sourced<u8>,
 }
 
-/// flannel's network of one family, and how it is cut.
+/// The network of flannel in one address family, with the sizes of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodNetwork {
-    /// Its range.
+    /// The range of the network.
     pub range: IpNet,
-    /// Subnet length of a node.
+    /// The prefix length of the subnet of a node.
     pub subnet_length: u8,
-    /// Block size of a new pool.
+    /// The prefix length of the IPAM blocks of a new pool.
     pub block_size: u8,
 }
 
-/// flannel gives its tunnel of IPv6 so many bytes less than that of IPv4: the outer header is longer.
+/// Difference in bytes between the MTUs of flannel's IPv4 and IPv6 tunnels: the outer IPv6 header is longer.
 const IPV6_HEADER_IS_LONGER_BY: u32 = 20;
 
 impl Settings {
-    /// MTU of flannel's tunnel device of IPv6.
+    /// MTU of flannel's IPv6 tunnel device.
     pub fn flannel_ipv6_mtu(&self) -> u32 {
         self.flannel_mtu.value.saturating_sub(IPV6_HEADER_IS_LONGER_BY)
     }
@@ -154,11 +155,11 @@ impl Settings {
     }
 }
 
-/// Defaults of Calico's own controller, as its documentation lists them.
+/// Defaults in the documentation of Calico's own controller.
 pub mod defaults {
     /// `FLANNEL_DAEMONSET_NAME`.
     pub const FLANNEL_DAEMON_SET_NAME: &str = "kube-flannel-ds-amd64";
-    /// The namespace in which that documentation looks for it.
+    /// Namespace of flannel's `DaemonSet` in that documentation.
     pub const FLANNEL_DAEMON_SET_NAMESPACE: &str = "kube-system";
     /// `FLANNEL_SUBNET_LEN`.
     pub const FLANNEL_SUBNET_LENGTH: u8 = 24;
@@ -170,7 +171,7 @@ pub mod defaults {
     pub const FLANNEL_PORT: u16 = 8472;
     /// `CALICO_DAEMONSET_NAME`.
     pub const CALICO_DAEMON_SET_NAME: &str = "calico-node";
-    /// Its namespace in Calico's manifest.
+    /// Namespace of this `DaemonSet` in Calico's manifest.
     pub const CALICO_DAEMON_SET_NAMESPACE: &str = "kube-system";
     /// `DEFAULT_IPPOOL_SIZE`.
     pub const IP_POOL_BLOCK_SIZE: u8 = 26;

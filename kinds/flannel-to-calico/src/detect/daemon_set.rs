@@ -1,4 +1,4 @@
-//! Which `DaemonSet` is flannel's.
+//! Detection of flannel's `DaemonSet`.
 
 use super::super::checks::CheckName;
 use super::super::cluster::ClusterFacts;
@@ -11,7 +11,8 @@ use engine::sourced::{Source, Sourced};
 
 /// Name and namespace of flannel's `DaemonSet`.
 ///
-/// What the spec names must be there. Without it: the documented default, else the only one that runs flannel.
+/// A `DaemonSet` in the spec must exist. Without a name in the spec: the documented default, else the only `DaemonSet` that
+/// runs flannel.
 pub(super) fn choose(
     options: &Options,
     facts: &ClusterFacts,
@@ -74,8 +75,8 @@ fn detected(value: &str, found: &DaemonSet) -> Sourced<String> {
     }
 }
 
-/// The only `DaemonSet` that fits. Of several, those whose pods no node wants (one for each architecture, say) do
-/// not count.
+/// The only `DaemonSet` that fits. If several fit, those without desired pods (for example for other architectures) do not
+/// count.
 fn only<'facts>(
     facts: &'facts ClusterFacts,
     wanted: &str,
@@ -91,13 +92,13 @@ fn only<'facts>(
             format!("DaemonSet {wanted}"),
             format!("several: {}", keys(&fitting)),
             "one DaemonSet that runs flannel",
-            "name the one to migrate by flannelDaemonSetName and flannelDaemonSetNamespace in \
-             spec.flannelToCalico.options",
+            "set flannelDaemonSetName and flannelDaemonSetNamespace in spec.flannelToCalico.options to the DaemonSet \
+             to migrate",
         ))),
     }
 }
 
-/// The refusal that names what is there instead.
+/// The refusal that names the existing `DaemonSet`s.
 fn not_found(wanted: &str, facts: &ClusterFacts) -> Check {
     let all = || facts.daemon_sets.values();
     let flannel: Vec<&DaemonSet> = all().filter(|set| looks_like_flannel(set)).collect();
@@ -109,28 +110,29 @@ fn not_found(wanted: &str, facts: &ClusterFacts) -> Check {
             object,
             format!("Canal (flannel and Calico in one pod): {}", keys(&canal)),
             "flannel alone",
-            "this version migrates plain flannel only; Canal's pods are wired by Calico's plugin already",
+            "replumb does not migrate Canal: its pods already use Calico's plugin",
         );
     }
     let (found, fix) = if !flannel.is_empty() {
         (
-            format!("none of that name; flannel runs in {}", keys(&flannel)),
-            "set flannelDaemonSetName and flannelDaemonSetNamespace in spec.flannelToCalico.options to it",
+            format!("no DaemonSet of that name; flannel runs in {}", keys(&flannel)),
+            "set flannelDaemonSetName and flannelDaemonSetNamespace in spec.flannelToCalico.options to an existing \
+             DaemonSet",
         )
     } else if facts.daemon_sets.is_empty() {
         (
             "no DaemonSet in the whole cluster".to_owned(),
-            "flannel that is not installed as a DaemonSet (k3s has it built in) cannot be migrated",
+            "replumb cannot migrate flannel that is not installed as a DaemonSet, such as the flannel inside k3s",
         )
     } else {
         (
             format!(
-                "none that runs flanneld; DaemonSets found: {}",
+                "no DaemonSet runs flanneld; existing DaemonSets: {}",
                 keys(&all().collect::<Vec<_>>())
             ),
-            "name flannel's DaemonSet by flannelDaemonSetName and flannelDaemonSetNamespace in \
-             spec.flannelToCalico.options; flannel that is not installed as a DaemonSet (k3s has it built in) \
-             cannot be migrated",
+            "set flannelDaemonSetName and flannelDaemonSetNamespace in spec.flannelToCalico.options to flannel's \
+             DaemonSet; replumb cannot migrate flannel that is not installed as a DaemonSet, such as the flannel \
+             inside k3s",
         )
     };
     CheckName::FlannelDaemonSet.not_pass(Verdict::Fail, object, found, "flannel's DaemonSet", fix)

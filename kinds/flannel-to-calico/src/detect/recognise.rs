@@ -1,10 +1,11 @@
-//! Telling the `DaemonSet`s of networks apart by what they run, not by what they are called.
+//! Recognition of the `DaemonSet`s of networks by what they run, not by their names.
 
 use calico::looks_like_calico;
 use engine::cluster::{Container, DaemonSet};
 use engine::command_line::{self, is_true, runs};
 
-/// Whether the `DaemonSet` runs flannel, and flannel alone. Whatever else is called so and is not in its host's network is a tenant's.
+/// Whether the `DaemonSet` runs flannel without Calico. A `DaemonSet` with such a name and without `hostNetwork` is a
+/// workload of a user.
 pub fn looks_like_flannel(set: &DaemonSet) -> bool {
     set.host_network && flanneld(set).is_some() && !looks_like_calico(set)
 }
@@ -14,7 +15,7 @@ pub fn looks_like_canal(set: &DaemonSet) -> bool {
     flanneld(set).is_some() && looks_like_calico(set)
 }
 
-/// Whether the `DaemonSet`'s `ConfigMap`s say something about a network.
+/// Whether the `ConfigMap`s of the `DaemonSet` configure flannel or Calico.
 pub fn is_of_a_network(set: &DaemonSet) -> bool {
     looks_like_flannel(set) || looks_like_calico(set)
 }
@@ -28,14 +29,14 @@ pub fn flanneld(set: &DaemonSet) -> Option<&Container> {
         .or_else(|| main().find(|container| repository(&container.image).ends_with("flannel")))
 }
 
-/// Value of one of flanneld's options, or its environment variable for it. Arguments win over the environment.
+/// The value of an option of flanneld, from its arguments, else from its environment.
 pub fn argument(container: &Container, name: &str) -> Option<String> {
     command_line::argument(container, name)
         .or_else(|| environment(container, name))
         .filter(|value| !value.is_empty())
 }
 
-/// Whether one of flanneld's options without a value is switched on, by argument or environment.
+/// Whether a switch of flanneld is on, by its arguments, else by its environment.
 pub fn has_switch(container: &Container, name: &str) -> bool {
     command_line::switch(container, name)
         .or_else(|| environment(container, name).map(|value| is_true(&value)))
@@ -89,13 +90,13 @@ mod tests {
     #[case::mirrored(container("net", "rancher/mirrored-flannelcni-flannel:v0.15.1", &[]), true)]
     #[case::plugin_installer(container("net", "ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1", &["cp"]), false)]
     #[case::other(container("kube-proxy", "registry.k8s.io/kube-proxy:v1.36.3", &["kube-proxy"]), false)]
-    fn flannel_is_what_runs_flanneld(#[case] container: Container, #[case] expected: bool) {
+    fn flannel_is_recognized_by_its_container(#[case] container: Container, #[case] expected: bool) {
         assert_eq!(looks_like_flannel(&set(vec![container])), expected);
     }
 
-    /// Its owner may call a container whatever it wants.
+    /// A user can choose any name for a container.
     #[test]
-    fn a_tenants_daemon_set_is_no_network() {
+    fn a_daemon_set_without_host_network_is_no_network() {
         for name in ["kube-flannel", "calico-node"] {
             let set = DaemonSet {
                 host_network: false,
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_init_container_runs_no_network() {
+    fn an_init_container_with_flanneld_is_no_network() {
         let init = Container {
             init: true,
             ..container("kube-flannel", "flannel", &["flanneld"])
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn canal_is_both_and_neither_alone() {
+    fn flannel_and_calico_in_one_pod_are_canal() {
         let flannel = container("kube-flannel", "flannel:v0.28.4", &["/opt/bin/flanneld"]);
         let calico = container("calico-node", "calico/node:v3.31.7", &[]);
         let both = set(vec![calico.clone(), flannel.clone()]);
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_counts_where_no_argument_does() {
+    fn an_argument_overrides_the_environment() {
         let mut container = container("c", "i", &[]);
         container
             .environment

@@ -1,4 +1,4 @@
-//! JSON as Go reads it, with errors that name text, key and value.
+//! JSON as Go parses it, with errors that name the text, the key and the value.
 
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ impl Document {
                 path,
                 map,
             }),
-            Ok(other) => Err(error(format!("it is {}", go_json::kind(&other)))),
+            Ok(other) => Err(error(format!("found {}", go_json::kind(&other)))),
             Err(problem) => Err(error(problem.to_string())),
         }
     }
