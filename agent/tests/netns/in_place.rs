@@ -139,7 +139,7 @@ fn the_tunnel_is_the_same_under_its_new_name_and_living_pods_have_routes() {
         let waits = drive(&host, Goal::Mixed)
             .await
             .expect("Calico's conflist is not there");
-        assert!(waits.contains("10-flannel.conflist wins"), "{waits}");
+        assert!(waits.contains("10-flannel.conflist is in use"), "{waits}");
         fs::write(
             host.paths.cni_configuration.join("10-calico.conflist"),
             crate::host::CALICO_CONFLIST,

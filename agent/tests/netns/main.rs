@@ -326,7 +326,7 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
         );
 
         let waits = drive(&host, Goal::Calico).await.expect("Calico is not there");
-        assert!(waits.contains("10-flannel.conflist wins"), "{waits}");
+        assert!(waits.contains("10-flannel.conflist is in use"), "{waits}");
         host.calico_comes();
         assert_eq!(drive(&host, Goal::Calico).await, None);
         let end = host.look().await.facts;

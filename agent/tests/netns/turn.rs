@@ -305,7 +305,7 @@ fn goals_are_reached_and_reported_with_their_generation() {
                 said["message"]
                     .as_str()
                     .unwrap()
-                    .contains("10-flannel.conflist wins"),
+                    .contains("10-flannel.conflist is in use"),
                 "{said}"
             );
             host.calico_comes();

@@ -1,4 +1,4 @@
-//! The node agent's side: the phase that the host is in, and the next change to it.
+//! Decisions of the agent: the phase of the host, and the next change to the host.
 
 mod back;
 mod in_place;
@@ -59,22 +59,22 @@ pub struct Ipv6HostSettings {
     pub flannel_pods: bool,
 }
 
-/// A tunnel link by its two names, and how the networks behind it are cut.
+/// A tunnel link with its two names, and the sizes of the networks behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// flannel's name.
+    /// The name in flannel.
     pub flannels: String,
-    /// Calico's name.
+    /// The name in Calico.
     pub calicos: &'static str,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Length of the prefix of an address block in Calico's IPAM.
+    /// The prefix length of Calico's IPAM blocks.
     block_size: u8,
-    /// Length of the prefix of a node's own range.
+    /// The prefix length of the subnet of a node.
     node_range_length: u8,
 }
 
-/// What every path of IPv6 carries.
+/// The minimum MTU of IPv6.
 fn least_mtu() -> u32 {
     1280
 }
@@ -92,12 +92,12 @@ fn usual_node_range_length() -> u8 {
 }
 
 impl Tunnel {
-    /// Whether there are links of both names: nobody but a person can tell which is in use.
+    /// Whether links of both names exist: then the user has to find out which link is in use.
     fn is_twice(&self, facts: &HostFacts) -> bool {
         facts.vxlan(&self.flannels).is_some() && facts.vxlan(self.calicos).is_some()
     }
 
-    /// The name that the link has now; `None` when there is no link of either.
+    /// The current name of the link; `None` if neither link exists.
     fn name(&self, facts: &HostFacts) -> Option<&str> {
         let names = [self.calicos, self.flannels.as_str()];
         names.into_iter().find(|name| facts.vxlan(name).is_some())
@@ -105,7 +105,7 @@ impl Tunnel {
 }
 
 impl HostSettings {
-    /// What an agent needs to know of the settings, while pods of flannel's may live.
+    /// The settings for an agent, while flannel pods may run on any node.
     pub fn of(settings: &Settings) -> Self {
         Self {
             vni: settings.flannel_vni.value,
@@ -128,7 +128,7 @@ impl HostSettings {
         format!("{}{}", FLANNEL_DEVICES[0], self.vni)
     }
 
-    /// The tunnel links: one for each family of addresses that pods have.
+    /// The tunnel links: one for each address family of the pods.
     pub fn tunnels(&self) -> Vec<Tunnel> {
         let ipv4 = Tunnel {
             flannels: self.flannel_device(),
@@ -140,12 +140,12 @@ impl HostSettings {
         [ipv4].into_iter().chain(self.ipv6_tunnel()).collect()
     }
 
-    /// Bytes of the largest packet between any two pods: Calico gives a pod of both families the smaller of the tunnels' MTUs.
+    /// Size in bytes of the largest packet between any two pods: in Calico, a dual-stack pod has the smaller MTU of the tunnels.
     pub fn pod_mtu(&self) -> u32 {
         self.ipv6.as_ref().map_or(self.mtu, |ipv6| self.mtu.min(ipv6.mtu))
     }
 
-    /// The one of IPv6.
+    /// The IPv6 tunnel link.
     pub fn ipv6_tunnel(&self) -> Option<Tunnel> {
         self.ipv6.as_ref().map(|ipv6| Tunnel {
             flannels: format!("{}{}", FLANNEL_DEVICES[1], self.vni),
@@ -157,43 +157,43 @@ impl HostSettings {
     }
 }
 
-/// What the names of flannel's VXLAN links begin with, before the VNI.
+/// Prefixes of the names of flannel's VXLAN links, before the VNI.
 pub const FLANNEL_DEVICES: [&str; 2] = ["flannel.", "flannel-v6."];
 /// Name of Calico's VXLAN link.
 pub const CALICO_DEVICE: &str = "vxlan.calico";
 /// Name of Calico's VXLAN link for IPv6.
 pub const CALICO_DEVICE_V6: &str = "vxlan-v6.calico";
-/// Number of this tool's table of routes to whole IPv6 subnets of nodes. Felix takes its own from 1 to 250
+/// Number of the routing table of replumb with routes to whole IPv6 subnets of nodes. Felix uses tables from 1 to 250
 /// (`RouteTableRange`), and only for `WireGuard` and BPF.
 pub const SUBNET_TABLE: u32 = 8282;
 /// Name of the bridge of flannel's CNI plugin.
 pub const BRIDGE: &str = "cni0";
 
-/// What the agent's journal knows and the host does not show.
+/// State in the agent's journal that the host does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
-    /// The step that was begun and not finished.
+    /// The step that was started and not finished.
     pub interrupted: Option<HostStep>,
-    /// Changes that were made and have not been taken back, the newest last.
+    /// Changes that were made and not reverted, the newest last.
     pub standing: Vec<HostStep>,
-    /// Whether the host goes back by itself, and the coordinator does not know of it yet.
+    /// Whether the agent rolls the host back on its own, and the coordinator does not know it yet.
     pub alone: bool,
 }
 
-/// What the agent does next.
+/// The next action of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostDecision {
-    /// Perform this step, then look again.
+    /// Perform this step, then observe again.
     Run(HostStep),
-    /// The goal is not reached, and the next change is somebody else's: what is waited for.
+    /// The goal is not reached, and another program has to act next: the reason of the wait.
     Wait(String),
-    /// The host is where it should be.
+    /// The host has reached the goal.
     Settled,
-    /// The facts forbid the next step: what a person must know.
+    /// The facts forbid the next step: the message for the user.
     Halt(String),
 }
 
-/// What of flannel is still on the host, one line each; empty when the host is clean.
+/// Leftovers of flannel on the host, one line each; empty if the host is clean.
 pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     let mut found = Vec::new();
     if facts.flanneld_running {
@@ -216,7 +216,7 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     }
     if facts.leases > 0 {
         found.push(format!(
-            "{} files of host-local under /var/lib/cni/networks",
+            "{} files of host-local in /var/lib/cni/networks",
             facts.leases
         ));
     }
@@ -228,7 +228,7 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     }
     if !subnets::are_needed(settings) && !facts.calico.subnet_routes.is_gone() {
         found.push(format!(
-            "{} routes of this tool's to subnets of nodes, and the rule to look them up",
+            "{} routes of replumb to subnets of nodes, with their rule",
             facts.calico.subnet_routes.laid
         ));
     }
@@ -264,14 +264,14 @@ pub fn phase(facts: &HostFacts, settings: &HostSettings) -> Phase {
 
 /// The next change that brings the host towards the goal.
 ///
-/// A host that is further than its goal is left where it is: only [`Goal::Flannel`] leads back.
+/// A host that is past its goal is not changed: only [`Goal::Flannel`] reverts changes.
 pub fn decide(
     facts: &HostFacts,
     settings: &HostSettings,
     goal: Goal,
     remembered: &Remembered,
 ) -> HostDecision {
-    // Between the two names there may be no link at all, or one that is half made: only the journal knows what it was.
+    // After a crash during a rename, the link may be missing or incomplete: only the journal has its configuration.
     match &remembered.interrupted {
         Some(
             step @ (HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. }),
@@ -311,7 +311,7 @@ pub fn decide(
         && !facts.flanneld_running
         && let Some(first) = facts.unread_processes.first()
     {
-        return HostDecision::Wait(format!("{first}; whether it is flanneld is not known"));
+        return HostDecision::Wait(format!("{first}; the process may be flanneld"));
     }
     match at {
         Phase::Flannel => hold(facts),
@@ -326,7 +326,7 @@ pub fn decide(
 fn hold(facts: &HostFacts) -> HostDecision {
     if facts.flanneld_running {
         return HostDecision::Wait(
-            "flanneld still runs on this host; it would write /run/flannel/subnet.env again".to_owned(),
+            "flanneld still runs on this host, and would write /run/flannel/subnet.env again".to_owned(),
         );
     }
     HostDecision::Run(HostStep::WithdrawSubnetEnvironment)
@@ -335,10 +335,10 @@ fn hold(facts: &HostFacts) -> HostDecision {
 fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Found::Malformed(problem) = &facts.bridge {
         return HostDecision::Halt(format!(
-            "{problem}. It is not flannel's and is not deleted; rename or delete it"
+            "{problem}. The link is not flannel's, so replumb does not delete it: rename or delete the link"
         ));
     }
-    // A link on the bridge is a pod that lives: its network is not taken from it. It goes by eviction.
+    // A link on the bridge belongs to a running pod, which must be evicted before its network is removed.
     if let Found::Present(bridge) = &facts.bridge
         && !bridge.ports.is_empty()
     {
@@ -370,28 +370,28 @@ fn detach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     match steps.into_iter().find(|step| !step.is_done(facts)) {
         Some(step) => HostDecision::Run(step),
         None => HostDecision::Halt(format!(
-            "the host is not detached and no step is left; still there: {}",
+            "the host is not detached, but no step remains; leftovers: {}",
             names(&leftovers(facts, settings))
         )),
     }
 }
 
 fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
-    // flannel's conflist must not go before Calico's takes its place: an empty folder turns the node NotReady.
-    // Which of the two comes first by name does not matter; what wins once flannel's are gone does.
+    // flannel's conflist must not be removed before Calico's can replace it: with an empty directory the node becomes
+    // NotReady. The order of the two does not matter: the first file after the removal of flannel's files does.
     let folder = &facts.cni.path;
     match facts.cni.files.iter().find(|file| !file.is_flannel()) {
         Some(file) if file.error.is_none() && file.is_calico() => {}
         Some(file) => {
-            let problem = file.error.as_deref().unwrap_or("it is another network's");
+            let problem = file.error.as_deref().unwrap_or("the file belongs to another network");
             return HostDecision::Wait(format!(
                 "{folder}/{} comes before Calico's conflist: {problem}",
                 file.name
             ));
         }
         None => {
-            let winner = facts.cni.winner().map_or("nothing", |file| file.name.as_str());
-            return HostDecision::Wait(format!("Calico's conflist is not in {folder} yet; {winner} wins"));
+            let winner = facts.cni.winner().map_or("no file", |file| file.name.as_str());
+            return HostDecision::Wait(format!("Calico's conflist is not in {folder} yet; {winner} is in use"));
         }
     }
     if let Some(problem) = calico_device_problem(facts, settings) {
@@ -403,7 +403,7 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     }
 }
 
-/// What is missing or wrong about Calico's devices; `None` when they are as they should be.
+/// The first problem of Calico's devices; `None` if they are as configured.
 pub fn calico_device_problem(facts: &HostFacts, settings: &HostSettings) -> Option<String> {
     settings
         .tunnels()
@@ -413,7 +413,7 @@ pub fn calico_device_problem(facts: &HostFacts, settings: &HostSettings) -> Opti
 
 fn device_problem(facts: &HostFacts, settings: &HostSettings, name: &str) -> Option<String> {
     let Some(device) = facts.vxlan(name) else {
-        return Some(format!("link {name} is not there yet"));
+        return Some(format!("link {name} does not exist yet"));
     };
     if !device.up {
         return Some(format!("link {name} is down"));
@@ -430,7 +430,7 @@ fn device_problem(facts: &HostFacts, settings: &HostSettings, name: &str) -> Opt
     None
 }
 
-/// Names of flannel's VXLAN links: the configured VNI's, and any other named as flannel names them.
+/// Names of flannel's VXLAN links: the link of the configured VNI, and all others with a name of flannel.
 fn flannel_devices<'facts>(
     facts: &'facts HostFacts,
     settings: &'facts HostSettings,

@@ -1,8 +1,8 @@
-//! The way back, from every state of the way there.
+//! Rollback from every state of the migration.
 
 use super::*;
 
-/// A host with its journal, as both are after each step.
+/// A host and its journal.
 #[derive(Clone, Debug)]
 pub(super) struct Machine {
     settings: HostSettings,
@@ -19,7 +19,7 @@ impl Machine {
         }
     }
 
-    /// The same host with pods of both families.
+    /// The same host with dual-stack pods.
     pub(super) fn dual_stack() -> Self {
         Self {
             settings: ipv6::settings(),
@@ -28,7 +28,7 @@ impl Machine {
         }
     }
 
-    /// The journal, as the agent keeps it.
+    /// The host and its journal after a step. `cut` means a crash in the middle of the step.
     fn performed(&self, step: &HostStep, cut: bool) -> Self {
         let mut after = Self {
             settings: self.settings.clone(),
@@ -44,7 +44,7 @@ impl Machine {
         after
     }
 
-    /// flannel's pod ends, Calico's comes with everything that Felix makes, pods go.
+    /// The other programs act: flannel's pod ends, Calico's pod starts and Felix writes to the host, pods end.
     fn world(&self, goal: Goal) -> Self {
         let mut after = self.clone();
         if goal == Goal::Flannel {
@@ -81,7 +81,7 @@ impl Machine {
         after
     }
 
-    /// Every machine on the way to the goal, the last one last.
+    /// All states on the path to the goal, in order.
     pub(super) fn way(&self, goal: Goal) -> Vec<Self> {
         let mut all = vec![self.clone()];
         for _ in 0..60 {
@@ -99,45 +99,45 @@ impl Machine {
                 HostDecision::Halt(why) => panic!("{why}: {now:?}"),
             }
         }
-        panic!("no end in sight: {:?}", all.last());
+        panic!("too many steps: {:?}", all.last());
     }
 }
 
 fn assert_safe_back(step: &HostStep, facts: &HostFacts) {
-    assert!(!facts.calico.node_running, "Felix would make it again: {step:?}");
-    let folder_only = matches!(
+    assert!(!facts.calico.node_running, "Felix would revert the step: {step:?}");
+    let conflist_only = matches!(
         step,
         HostStep::RestoreConflist(_) | HostStep::RemoveCalicoConflist(_)
     );
     assert!(
-        folder_only || facts.calico.pods.is_empty(),
-        "a living pod: {step:?}"
+        conflist_only || facts.calico.pods.is_empty(),
+        "pods on Calico run: {step:?}"
     );
     match step {
         HostStep::RemoveCalicoConflist(_) => assert!(
             facts.cni.files.iter().any(CniFile::is_flannel),
-            "an empty folder turns the node NotReady"
+            "with an empty directory the node becomes NotReady"
         ),
         HostStep::UnrouteLegacyPods => {
-            assert_eq!(facts.calico.blackholes, 0, "living pods would be blackholed");
+            assert_eq!(facts.calico.blackholes, 0, "running pods would be blackholed");
         }
         HostStep::RestoreSubnetEnvironment => {
             assert_eq!(facts.calico.blackholes, 0, "new pods would be blackholed");
-            let mut left = facts.calico.clone();
-            // Of flannel's routes there are as many as of nodes.
-            left.subnet_routes.missing = 0;
-            assert_eq!(left, CalicoTraces::default(), "something of Calico's is left");
+            let mut remaining = facts.calico.clone();
+            // flannel has one route for each node.
+            remaining.subnet_routes.missing = 0;
+            assert_eq!(remaining, CalicoTraces::default(), "something of Calico is left");
         }
         HostStep::ReturnVxlanDevice { from, .. } => {
             let routes = facts.vxlan(from).map_or(0, |device| device.block_routes);
-            assert_eq!(routes, 0, "flannel's routes are laid first");
+            assert_eq!(routes, 0, "flannel's routes must be added first");
         }
         _ => {}
     }
 }
 
-/// What cannot come back with the pods that have gone.
-fn without_the_gone(facts: &HostFacts) -> HostFacts {
+/// The facts without those that a rollback cannot restore because their pods have ended.
+fn without_deleted_pods(facts: &HostFacts) -> HostFacts {
     let mut facts = facts.clone();
     facts.flanneld_running = false;
     facts.legacy_pods.retain(|pod| pod.attached);
@@ -151,7 +151,7 @@ fn without_the_gone(facts: &HostFacts) -> HostFacts {
 }
 
 #[test]
-fn from_every_step_of_every_way_the_host_is_as_it_was() {
+fn a_rollback_from_any_step_restores_the_host() {
     for start in [Machine::flannel(), Machine::dual_stack()] {
         walk_there_and_back(&start);
     }
@@ -169,8 +169,8 @@ fn walk_there_and_back(start: &Machine) {
                 there.any(|other| other.sandbox == pod.sandbox && other.attached)
             });
             assert_eq!(
-                without_the_gone(&end.facts),
-                without_the_gone(&expected),
+                without_deleted_pods(&end.facts),
+                without_deleted_pods(&expected),
                 "back from {:?} on the way to {goal:?}",
                 machine.facts
             );
@@ -179,7 +179,7 @@ fn walk_there_and_back(start: &Machine) {
                 Vec::<String>::new()
             );
             assert_eq!(phase(&end.facts, &start.settings), Phase::Flannel);
-            // Dying in the middle of any step of it changes nothing.
+            // A crash in the middle of any step of the rollback gives the same end state.
             for cut in back
                 .iter()
                 .filter(|machine| machine.remembered.interrupted.is_some())
@@ -187,19 +187,19 @@ fn walk_there_and_back(start: &Machine) {
                 let again = cut.way(Goal::Flannel);
                 let again = again.last().unwrap();
                 assert_eq!(
-                    without_the_gone(&again.facts),
-                    without_the_gone(&end.facts),
+                    without_deleted_pods(&again.facts),
+                    without_deleted_pods(&end.facts),
                     "{cut:?}"
                 );
             }
             walked += back.len();
         }
     }
-    assert!(walked > 500, "{walked} states say little");
+    assert!(walked > 500, "too few states: {walked}");
 }
 
 #[test]
-fn there_and_back_and_there_again() {
+fn a_migration_after_a_rollback_gives_the_same_devices() {
     let there = Machine::flannel().way(Goal::Mixed);
     let mixed = there.last().unwrap();
     let back = mixed.way(Goal::Flannel);
@@ -211,7 +211,7 @@ fn there_and_back_and_there_again() {
 }
 
 #[test]
-fn a_host_on_which_nothing_was_done_has_no_changes() {
+fn an_unchanged_host_has_no_changes() {
     assert_eq!(changes(&flannel_host(), &settings(), &[]), Vec::<String>::new());
     assert_eq!(
         decide(
@@ -225,7 +225,7 @@ fn a_host_on_which_nothing_was_done_has_no_changes() {
 }
 
 #[test]
-fn without_any_conflist_of_flannels_the_folder_is_not_emptied() {
+fn calicos_conflist_is_not_removed_without_flannels() {
     let mut host = flannel_host();
     host.flanneld_running = false;
     host.cni = folder(&[("10-calico.conflist", CALICO_CONFLIST)]);
@@ -236,11 +236,11 @@ fn without_any_conflist_of_flannels_the_folder_is_not_emptied() {
 }
 
 #[test]
-fn every_change_has_an_undo_that_takes_it_back_or_a_reason() {
+fn each_change_in_the_journal_has_an_undo_that_reverts_it() {
     for machine in Machine::dual_stack().way(Goal::Mixed) {
         for change in &machine.remembered.standing {
             let Undo::By(undo) = change.undo() else {
-                panic!("{change:?} stands and has no undo")
+                panic!("{change:?} is in the journal and has no undo")
             };
             assert!(undo.takes_back(change), "{undo:?} of {change:?}");
             assert!(!undo.takes_back(&undo), "{undo:?}");
@@ -248,7 +248,7 @@ fn every_change_has_an_undo_that_takes_it_back_or_a_reason() {
     }
 }
 
-/// A host that was led to this goal and goes back by itself: calico-node has not come.
+/// A host that has reached this goal, and that the agent rolls back without the coordinator: calico-node has not started.
 fn alone(goal: Goal) -> Machine {
     let mut machine = Machine::flannel().way(goal).last().unwrap().clone();
     machine.facts.calico = CalicoTraces::default();
@@ -256,9 +256,9 @@ fn alone(goal: Goal) -> Machine {
     machine
 }
 
-/// Each of these steps may be refused for ever: a set that a rule of another program uses, a plugin that hangs.
+/// Some steps may fail for ever: an IP set that a rule of another program uses, a plugin that hangs.
 #[test]
-fn alone_what_no_new_pod_needs_is_not_waited_for() {
+fn alone_steps_that_no_new_pod_needs_come_last() {
     let mut machine = alone(Goal::Swapped);
     (machine.facts.calico.sets, machine.facts.calico.records) = (3, 1);
     machine.facts.legacy_pods[0].attached = false;
@@ -278,15 +278,15 @@ fn alone_what_no_new_pod_needs_is_not_waited_for() {
         }
         assert!(
             !matches!(step, HostStep::DeleteCalicoSets | HostStep::RemoveCalicoRecords),
-            "the coordinator takes notice first"
+            "the coordinator must know of the rollback first"
         );
         machine = machine.performed(&step, false);
     }
-    panic!("no end in sight: {machine:?}");
+    panic!("too many steps: {machine:?}");
 }
 
 #[test]
-fn alone_it_waits_for_a_calico_node_that_has_begun_and_for_no_other() {
+fn alone_only_a_calico_node_that_has_written_to_the_host_is_waited_for() {
     let mut machine = alone(Goal::Swapped);
     machine.facts.calico.node_running = true;
     machine.facts.cni = folder(&[
@@ -308,15 +308,16 @@ fn alone_it_waits_for_a_calico_node_that_has_begun_and_for_no_other() {
         panic!("{:?}", next(&machine));
     };
     assert!(why.contains("calico-node still runs"), "{why}");
-    // With the coordinator's order nothing of it is hurried either.
+    // With the goal from the coordinator, any running calico-node is waited for.
     machine.facts.calico.blackholes = 0;
     machine.remembered.alone = false;
     assert!(matches!(next(&machine), HostDecision::Wait(_)));
 }
 
-/// Calico's installer has written its conflist, and calico-node runs, before the goal is there: a host that works is not put back.
+/// If install-cni has written Calico's conflist and calico-node runs before the goal allows it, the host works and is not
+/// rolled back.
 #[test]
-fn a_host_that_calico_serves_is_not_between_the_networks() {
+fn a_host_with_a_working_calico_is_not_between_the_networks() {
     for goal in [Goal::Swapped, Goal::Detached] {
         let mut machine = alone(goal);
         let is_between = |machine: &Machine| match service(&machine.facts, &machine.settings) {
@@ -332,10 +333,10 @@ fn a_host_that_calico_serves_is_not_between_the_networks() {
         machine.facts.vxlan_devices = vec![device(CALICO_DEVICE)];
         assert!(
             is_between(&machine),
-            "without calico-node its plugin does nothing"
+            "without calico-node, Calico's plugin does not work"
         );
         machine.facts.calico.node_running = true;
-        assert!(is_between(&machine), "it may never become Ready");
+        assert!(is_between(&machine), "calico-node may never become Ready");
         machine.facts.calico.blackholes = 1;
         assert!(!is_between(&machine), "{goal:?}: {:?}", machine.facts);
         let working = machine.clone();
@@ -343,6 +344,6 @@ fn a_host_that_calico_serves_is_not_between_the_networks() {
         assert!(is_between(&machine), "no tunnel");
         machine = working;
         machine.facts.cni = folder(&[("05-flannel.conflist", FLANNEL_CONFLIST)]);
-        assert!(is_between(&machine), "another conflist wins");
+        assert!(is_between(&machine), "another conflist is in use");
     }
 }

@@ -1,4 +1,4 @@
-//! The agent's checks of its own host: what the facts mean, with the value found, the value needed and the fix.
+//! Checks of the agent on its own host, with the value found, the value needed and the fix.
 
 use std::path::Path;
 
@@ -10,34 +10,34 @@ use engine::words::lines;
 
 mod flannel;
 
-/// Every check of an agent. A metric label and an anchor in the runbook.
+/// Name of a check of an agent: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostCheck {
-    /// The host could be read at all.
+    /// The host could be read completely.
     HostReadable,
-    /// Which CNI configuration the runtime uses.
+    /// The container runtime uses a valid CNI configuration of flannel or Calico.
     CniConfiguration,
-    /// `/run/flannel/subnet.env`.
+    /// `/run/flannel/subnet.env` exists and is valid.
     SubnetEnvironment,
     /// flanneld runs.
     FlannelProcess,
-    /// flannel's VXLAN link is as the settings say.
+    /// flannel's VXLAN link agrees with the settings.
     FlannelDevice,
     /// `cni0` is the bridge of flannel's CNI plugin.
     FlannelBridge,
-    /// No route to other nodes' pods past the tunnel.
+    /// All routes to pods of other nodes use the tunnel.
     DirectRouting,
-    /// Reverse path filter of the uplink.
+    /// The reverse path filter of the uplink is strict.
     ReversePathFilter,
-    /// `net.bridge.bridge-nf-call-iptables`.
+    /// `net.bridge.bridge-nf-call-iptables` is 1.
     BridgeNetfilter,
-    /// The address that Calico will detect.
+    /// Calico will detect an address.
     HostAddress,
-    /// Calico's VXLAN link is as the settings say.
+    /// Calico's VXLAN link agrees with the settings.
     CalicoDevice,
     /// Nothing of flannel is left.
     Leftovers,
-    /// The agent can write what was there before it changes it.
+    /// The agent can write its journal, which a change needs.
     Journal,
 }
 
@@ -59,7 +59,7 @@ impl HostCheck {
         Self::Journal,
     ];
 
-    /// The check as it stands in status and metrics.
+    /// The name of the check in status and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::HostReadable => "HostReadable",
@@ -84,24 +84,24 @@ impl HostCheck {
     }
 }
 
-/// What is judged: one host at one moment.
+/// The subject of the checks: one host at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'facts> {
     /// Name of the Node.
     pub node: &'facts str,
-    /// What was read off it.
+    /// The facts about the host.
     pub facts: &'facts HostFacts,
-    /// What it should be like.
+    /// The settings that the host should have.
     pub settings: &'facts HostSettings,
-    /// Whether those are the Migration's, and not the usual ones of a cluster that nobody has looked at yet.
+    /// Whether the settings are those of the Migration, and not the defaults before the detection.
     pub settings_are_known: bool,
     /// The phase that the facts prove.
     pub phase: Phase,
-    /// What the coordinator asks for.
+    /// The goal from the coordinator.
     pub goal: Goal,
 }
 
-/// The check of a host that could not be read: nobody knows.
+/// The check result for a host that could not be read: `Unknown`.
 pub fn unreadable(node: &str, problem: &str) -> Vec<Check> {
     vec![Check::not_pass(
         HostCheck::HostReadable.as_str(),
@@ -109,32 +109,32 @@ pub fn unreadable(node: &str, problem: &str) -> Vec<Check> {
         format!("Node {node}"),
         problem,
         "a host that the agent can read",
-        "see the agent's log on that node",
+        "check the log of the agent on this node",
     )]
 }
 
-/// Whether the agent can keep its journal in this folder: without it nothing is changed.
+/// Whether the agent can write its journal in this directory. Without a journal, the agent changes nothing.
 pub fn journal(node: &str, folder: &Path, outcome: &Result<(), String>) -> Check {
     let name = HostCheck::Journal.as_str();
     let object = format!("Node {node}: {}", folder.display());
     match outcome {
-        Ok(()) => Check::pass(name, object, "can be written"),
+        Ok(()) => Check::pass(name, object, "writable"),
         Err(problem) => Check::not_pass(
             name,
             Verdict::Fail,
             object,
             problem,
-            "a folder on a disk with room",
-            "make room on the disk, or mend what the message names",
+            "a writable directory with free space",
+            "free space on the disk, or fix the problem in the message",
         ),
     }
 }
 
-/// Every check that means something at this moment.
+/// All checks that apply at this moment.
 pub fn checks(subject: Subject<'_>) -> Vec<Check> {
     let Subject { phase, goal, .. } = subject;
     let mut checks = vec![readable(subject), cni_configuration(subject)];
-    // A host on which nobody asked for anything should be on flannel, however little of it is there.
+    // Without a goal from the coordinator, the host should be on flannel, even if flannel's state is incomplete.
     if phase == Phase::Flannel || (phase == Phase::Held && goal == Goal::Hold) {
         checks.extend([
             flannel::subnet_environment(subject),
@@ -156,16 +156,16 @@ pub fn checks(subject: Subject<'_>) -> Vec<Check> {
         checks.push(calico_device(subject));
     }
     if phase == Phase::Calico || goal == Goal::Calico {
-        checks.push(left(subject));
+        checks.push(remaining(subject));
     }
     checks
 }
 
-/// What was read of the host is all of it.
+/// The host was read completely.
 fn readable(subject: Subject<'_>) -> Check {
     let (name, object) = (HostCheck::HostReadable.as_str(), format!("Node {}", subject.node));
     let Some(first) = subject.facts.unread_tables.first() else {
-        return Check::pass(name, object, "links, files, firewall");
+        return Check::pass(name, object, "links, files and firewall read");
     };
     Check::not_pass(
         name,
@@ -173,7 +173,7 @@ fn readable(subject: Subject<'_>) -> Check {
         object,
         first,
         "a firewall that iptables can read",
-        "delete the rules that were added with nft, or write them into a table of their own",
+        "delete the rules that were added with nft, or add them to a separate table",
     )
 }
 
@@ -194,9 +194,9 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             name,
             Verdict::Fail,
             object,
-            format!("{} is read first and is not valid: {problem}", file.name),
-            "a valid file that is read first",
-            format!("mend or remove {folder}/{}", file.name),
+            format!("{} comes first and is not valid: {problem}", file.name),
+            "a valid file that comes first",
+            format!("correct or remove {folder}/{}", file.name),
         );
     }
     let Some(winner) = facts.cni.winner() else {
@@ -206,10 +206,10 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             object,
             "no CNI configuration",
             "flannel's or Calico's conflist",
-            "see why the network's DaemonSet has not written its conflist",
+            "check why the DaemonSet of the network has not written its conflist",
         );
     };
-    let found = format!("{} wins ({})", winner.name, winner.plugins.join(", "));
+    let found = format!("{} is in use ({})", winner.name, winner.plugins.join(", "));
     let others: Vec<String> = facts
         .cni
         .files
@@ -222,9 +222,9 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             Verdict::Fail,
             object,
             found,
-            "flannel's conflist, until it is this node's turn",
+            "flannel's conflist, until this node is migrated",
             format!(
-                "Calico was installed without its node selector; add it and remove {folder}/{}",
+                "add the missing node selector to Calico's DaemonSet, and remove {folder}/{}",
                 winner.name
             ),
         );
@@ -237,7 +237,7 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             found,
             "flannel's or Calico's conflist",
             format!(
-                "{} belongs to another network; it has to go, or come later by name",
+                "remove {}, which belongs to another network, or rename it so that it comes later",
                 winner.name
             ),
         );
@@ -249,13 +249,13 @@ fn cni_configuration(subject: Subject<'_>) -> Check {
             object,
             format!("{found}; not valid: {}", lines(&others)),
             "valid files only",
-            "mend or remove the files that are not valid",
+            "correct or remove the files that are not valid",
         );
     }
     Check::pass(name, object, found)
 }
 
-/// The version of Calico decides whether loose mode is refused; that is the coordinator's to say. Here it is told.
+/// Only warns: the coordinator refuses loose mode by the version of Calico.
 fn reverse_path_filter(subject: Subject<'_>) -> Check {
     let name = HostCheck::ReversePathFilter.as_str();
     let Subject { node, facts, .. } = subject;
@@ -278,9 +278,9 @@ fn reverse_path_filter(subject: Subject<'_>) -> Check {
             name,
             Verdict::Warn,
             object,
-            format!("{effective} (all {}, own {own}; the larger counts)", filter.all),
+            format!("{effective} (all {}, own {own}; the larger one applies)", filter.all),
             "1 (strict)",
-            "sysctl -w net.ipv4.conf.all.rp_filter=1, and the same in /etc/sysctl.d",
+            "run `sysctl -w net.ipv4.conf.all.rp_filter=1`, and set the same value in /etc/sysctl.d",
         ),
         _ => Check::not_pass(
             name,
@@ -288,7 +288,7 @@ fn reverse_path_filter(subject: Subject<'_>) -> Check {
             object,
             "not listed by the kernel",
             "1 (strict)",
-            "see whether the interface is there",
+            "check whether the interface exists",
         ),
     }
 }
@@ -298,15 +298,15 @@ fn bridge_netfilter(subject: Subject<'_>) -> Check {
     let object = format!("Node {}: net.bridge.bridge-nf-call-iptables", subject.node);
     let (found, fix) = match subject.facts.bridge_nf_call_iptables {
         Some(true) => return Check::pass(name, object, "1"),
-        Some(false) => ("0", "sysctl -w net.bridge.bridge-nf-call-iptables=1"),
-        None => ("br_netfilter is not loaded", "modprobe br_netfilter"),
+        Some(false) => ("0", "run `sysctl -w net.bridge.bridge-nf-call-iptables=1`"),
+        None => ("br_netfilter is not loaded", "run `modprobe br_netfilter`"),
     };
     Check::not_pass(
         name,
         Verdict::Warn,
         object,
         found,
-        "1: pods on flannel's bridge reach Services of their own node only with it",
+        "1, without which pods on flannel's bridge do not reach Services with pods on the same bridge",
         fix,
     )
 }
@@ -321,7 +321,7 @@ fn host_address(subject: Subject<'_>) -> Check {
             Verdict::Fail,
             object,
             "none",
-            "a global IPv4 address on an interface that Calico looks at",
+            "a global IPv4 address on an interface that Calico considers",
             "set IP_AUTODETECTION_METHOD of calico-node",
         ),
     }
@@ -352,7 +352,7 @@ fn calico_device(subject: Subject<'_>) -> Check {
             object,
             problem,
             needed,
-            "see the log of calico-node on this node, and FelixConfiguration default",
+            "check the log of calico-node on this node, and FelixConfiguration default",
         );
     }
     let differing = tunnels.iter().find_map(|tunnel| {
@@ -366,29 +366,29 @@ fn calico_device(subject: Subject<'_>) -> Check {
             object,
             found,
             needed,
-            "set vxlanMTU (of IPv6 vxlanMTUV6) of FelixConfiguration default",
+            "set vxlanMTU (for IPv6: vxlanMTUV6) in FelixConfiguration default",
         ),
         None => Check::pass(name, object, needed),
     }
 }
 
-fn left(subject: Subject<'_>) -> Check {
+fn remaining(subject: Subject<'_>) -> Check {
     let name = HostCheck::Leftovers.as_str();
-    let object = format!("Node {}: what is left of flannel", subject.node);
+    let object = format!("Node {}: leftovers of flannel", subject.node);
     let found = leftovers(subject.facts, subject.settings);
     if found.is_empty() {
-        return Check::pass(name, object, "nothing");
+        return Check::pass(name, object, "none");
     }
     Check::not_pass(
         name,
         Verdict::Fail,
         object,
         found.join(", "),
-        "nothing",
+        "none",
         if subject.phase == Phase::Calico {
-            "somebody made it again; stop flannel on this node"
+            "stop flannel on this node, which has created them again"
         } else {
-            "the agent removes it once Calico is there"
+            "wait: the agent removes them when Calico works"
         },
     )
 }

@@ -17,7 +17,7 @@ const CALICO: (&str, &str) = (
     r#"{"name":"k8s-pod-network","plugins":[{"type":"calico"}]}"#,
 );
 
-/// A host as flannel leaves it when all is well.
+/// A healthy host on flannel.
 fn healthy() -> HostFacts {
     HostFacts {
         cni: folder(&[FLANNEL]),
@@ -58,7 +58,7 @@ fn healthy() -> HostFacts {
     }
 }
 
-/// A host as Calico leaves it when all is well.
+/// A healthy host on Calico.
 fn migrated() -> HostFacts {
     HostFacts {
         cni: folder(&[CALICO]),
@@ -84,7 +84,7 @@ fn judge(facts: &HostFacts, goal: Goal) -> Vec<Check> {
     })
 }
 
-/// The one check with this name.
+/// The only result of the check with this name.
 fn verdict(facts: &HostFacts, goal: Goal, check: HostCheck) -> Check {
     let found: Vec<Check> = judge(facts, goal)
         .into_iter()
@@ -107,14 +107,14 @@ fn assert_refused(facts: &HostFacts, check: HostCheck, expected: Verdict, words:
     for word in words {
         assert!(
             found.line().contains(word),
-            "{word:?} is missing in {}",
+            "missing {word:?} in {}",
             found.line()
         );
     }
 }
 
 #[test]
-fn a_host_that_is_well_passes_before_and_after() {
+fn a_healthy_host_passes_before_and_after_the_migration() {
     assert_eq!(
         worst(&judge(&healthy(), Goal::Hold)),
         Verdict::Pass,
@@ -131,12 +131,12 @@ fn a_host_that_is_well_passes_before_and_after() {
 }
 
 #[test]
-fn a_host_that_cannot_be_read_is_unknown_and_not_well() {
+fn an_unreadable_host_is_unknown() {
     assert_eq!(worst(&unreadable("a", "no netlink socket")), Verdict::Unknown);
 }
 
 #[test]
-fn a_journal_that_cannot_be_kept_refuses_the_start() {
+fn a_journal_that_cannot_be_written_is_refused() {
     let folder = std::path::Path::new("/var/lib/replumb");
     assert_eq!(journal("a", folder, &Ok(())).verdict, Verdict::Pass);
     let check = journal(
@@ -152,13 +152,13 @@ fn a_journal_that_cannot_be_kept_refuses_the_start() {
 }
 
 #[test]
-fn every_check_has_a_name_of_its_own() {
+fn check_names_are_unique() {
     let names: std::collections::BTreeSet<&str> = HostCheck::ALL.iter().map(|check| check.as_str()).collect();
     assert_eq!(names.len(), HostCheck::ALL.len());
 }
 
 #[test]
-fn the_file_that_wins_decides() {
+fn the_first_cni_file_decides_the_verdict() {
     use HostCheck::CniConfiguration;
     let with = |files: &[(&str, &str)]| HostFacts {
         cni: folder(files),
@@ -195,12 +195,12 @@ fn the_file_that_wins_decides() {
         Verdict::Warn,
         &["99-half.conf"],
     );
-    let told = verdict(&with(&[CALICO, FLANNEL]), Goal::Calico, CniConfiguration);
-    assert_eq!(told.verdict, Verdict::Pass, "{}", told.line());
+    let migrating = verdict(&with(&[CALICO, FLANNEL]), Goal::Calico, CniConfiguration);
+    assert_eq!(migrating.verdict, Verdict::Pass, "{}", migrating.line());
 }
 
 #[test]
-fn subnet_environment_is_needed_and_understood() {
+fn missing_or_malformed_host_state_does_not_pass() {
     use HostCheck::SubnetEnvironment;
     let broken = HostFacts {
         subnet_environment: Found::Malformed("subnet.env: key FLANNEL_MTU is missing".to_owned()),
@@ -241,7 +241,7 @@ fn subnet_environment_is_needed_and_understood() {
         Verdict::Unknown,
         &["FLANNEL-POSTRTG", "table ip nat"],
     );
-    // Neither flanneld nor its file, and nobody asked for that.
+    // Neither flanneld nor its file, with goal Hold.
     let stopped = HostFacts {
         flanneld_running: false,
         ..absent
@@ -251,7 +251,7 @@ fn subnet_environment_is_needed_and_understood() {
 }
 
 #[test]
-fn the_live_device_is_compared_with_the_settings() {
+fn a_device_that_differs_from_the_settings_does_not_pass() {
     use HostCheck::FlannelDevice;
     let with = |change: fn(&mut VxlanDevice)| {
         let mut facts = healthy();
@@ -302,7 +302,7 @@ fn the_live_device_is_compared_with_the_settings() {
 }
 
 #[test]
-fn a_device_is_not_compared_with_settings_that_nobody_knows() {
+fn a_device_is_not_checked_before_the_settings_are_known() {
     let mut facts = healthy();
     facts.vxlan_devices[0].name = "flannel.4096".to_owned();
     let settings = settings();
@@ -318,7 +318,7 @@ fn a_device_is_not_compared_with_settings_that_nobody_knows() {
 }
 
 #[test]
-fn a_direct_route_is_refused_by_name() {
+fn a_direct_route_fails_with_its_destination() {
     let facts = HostFacts {
         direct_routes: vec![DirectRoute {
             destination: "10.244.2.0/24".parse().unwrap(),
@@ -336,7 +336,7 @@ fn a_direct_route_is_refused_by_name() {
 }
 
 #[test]
-fn the_larger_reverse_path_filter_counts() {
+fn the_larger_reverse_path_filter_value_applies() {
     use HostCheck::ReversePathFilter as Check;
     let with = |all: u8, own: u8| HostFacts {
         reverse_path_filter: ReversePathFilter {
@@ -377,7 +377,7 @@ fn the_larger_reverse_path_filter_counts() {
 }
 
 #[test]
-fn bridge_netfilter_and_address_are_told() {
+fn bridge_netfilter_and_missing_address_have_a_fix() {
     for (value, word) in [(Some(false), "sysctl"), (None, "modprobe")] {
         let facts = HostFacts {
             bridge_nf_call_iptables: value,
@@ -398,7 +398,7 @@ fn bridge_netfilter_and_address_are_told() {
 }
 
 #[test]
-fn calicos_device_and_leftovers_are_judged_once_calico_is_asked_for() {
+fn calicos_device_and_leftovers_are_checked_only_for_calico() {
     let names = |facts: &HostFacts, goal| -> Vec<String> {
         judge(facts, goal).into_iter().map(|check| check.name).collect()
     };
@@ -428,7 +428,7 @@ fn calicos_device_and_leftovers_are_judged_once_calico_is_asked_for() {
 }
 
 #[test]
-fn a_link_named_as_the_bridge_must_be_one() {
+fn a_link_named_cni0_that_is_no_bridge_fails() {
     let facts = HostFacts {
         bridge: Found::Malformed("link cni0 is of kind \"dummy\"".to_owned()),
         ..healthy()

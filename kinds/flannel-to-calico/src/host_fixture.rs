@@ -1,10 +1,10 @@
-//! A host's parts, as the tests of its decisions and of its checks begin with them.
+//! Parts of a host for the tests of its decisions and checks.
 
 use super::facts::VxlanDevice;
 use super::host::HostSettings;
 use engine::cni::CniDirectory;
 
-/// flannel's defaults.
+/// Settings with the defaults of flannel.
 pub(super) fn settings() -> HostSettings {
     HostSettings {
         vni: 1,
@@ -17,7 +17,7 @@ pub(super) fn settings() -> HostSettings {
     }
 }
 
-/// The CNI folder with these files.
+/// The CNI directory with these files.
 pub(super) fn folder(files: &[(&str, &str)]) -> CniDirectory {
     let files = files
         .iter()
@@ -26,7 +26,7 @@ pub(super) fn folder(files: &[(&str, &str)]) -> CniDirectory {
     CniDirectory::read("/etc/cni/net.d", files)
 }
 
-/// A VXLAN device as flannel makes it, under this name.
+/// A VXLAN device as flannel creates it, with this name.
 pub(super) fn device(name: &str) -> VxlanDevice {
     VxlanDevice {
         name: name.to_owned(),

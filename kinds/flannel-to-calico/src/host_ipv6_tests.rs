@@ -1,4 +1,4 @@
-//! The same host with pods of both families: what IPv6 asks for besides.
+//! The same host with dual-stack pods: the additional steps for IPv6.
 
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ pub(super) fn settings() -> HostSettings {
     }
 }
 
-/// A host in full work under flannel, with two other nodes.
+/// A host with a working flannel and two pods, in a cluster with two other nodes.
 pub(super) fn flannel_host() -> HostFacts {
     let mut host = super::flannel_host();
     host.vxlan_devices.push(device("flannel-v6.1"));
@@ -26,7 +26,7 @@ pub(super) fn flannel_host() -> HostFacts {
     if let Found::Present(bridge) = &mut host.bridge {
         bridge.addresses.push("fd00:10:244:1::1/64".parse().unwrap());
     }
-    // The second one came after many others: host-local counts upwards.
+    // The second pod started after many others: host-local assigns ascending addresses.
     for (pod, address) in host
         .legacy_pods
         .iter_mut()
@@ -37,7 +37,7 @@ pub(super) fn flannel_host() -> HostFacts {
     host
 }
 
-/// What one of these steps does to the host. `cut` is a crash in the middle of it.
+/// The facts after one of these steps. `cut` means a crash in the middle of the step.
 pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
     let routes = &mut facts.calico.subnet_routes;
     match (step, &mut facts.bridge) {
@@ -57,40 +57,40 @@ pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
                 looked_up: !cut,
             };
         }
-        // The rule goes first.
+        // The agent deletes the rule first.
         (HostStep::UnrouteSubnets, _) => {
             routes.looked_up = false;
             if !cut {
                 routes.missing += std::mem::take(&mut routes.laid);
             }
         }
-        (other, _) => panic!("{other:?} is not of IPv6, or has no bridge"),
+        (other, _) => panic!("{other:?} is no IPv6 step, or there is no bridge"),
     }
 }
 
-/// What must be true of these steps, wherever they are taken.
+/// Asserts that one of these steps is safe for these facts.
 pub(super) fn assert_allowed(step: &HostStep, facts: &HostFacts) {
     match step {
         HostStep::AnswerForAddresses(networks) => {
-            let living: Vec<&LegacyPod> = facts.legacy_pods.iter().filter(|pod| pod.attached).collect();
-            assert!(!living.is_empty(), "nobody to answer for");
+            let running: Vec<&LegacyPod> = facts.legacy_pods.iter().filter(|pod| pod.attached).collect();
+            assert!(!running.is_empty(), "no running pod");
             let is_answered = |address: &IpAddr| {
                 let mut all = networks.iter().copied().map(IpNet::V6);
                 all.any(|network| network.contains(address))
             };
-            let mut addresses = living.iter().flat_map(|pod| &pod.addresses);
+            let mut addresses = running.iter().flat_map(|pod| &pod.addresses);
             assert_eq!(
                 addresses.find(|address| is_answered(address)),
                 None,
-                "a living pod answers for itself"
+                "the bridge would answer for a running pod"
             );
         }
-        HostStep::RouteSubnets { link, .. } => assert!(facts.vxlan(link).is_some(), "no way there"),
+        HostStep::RouteSubnets { link, .. } => assert!(facts.vxlan(link).is_some(), "the link does not exist"),
         HostStep::RenameVxlanDevice { from, .. } => assert!(
             !from.starts_with("flannel-v6.") || facts.calico.subnet_routes.is_complete(),
             "Felix would delete flannel's routes to whole subnets"
         ),
-        other => panic!("{other:?} is not of IPv6"),
+        other => panic!("{other:?} is no IPv6 step"),
     }
 }
 
@@ -108,7 +108,7 @@ fn answers_for(facts: &HostFacts, address: &str) -> bool {
 }
 
 #[test]
-fn a_crash_in_any_step_leads_to_the_same_end() {
+fn a_crash_in_any_step_gives_the_same_end_state() {
     for goal in GOALS {
         let (end, steps) = drive_by(&settings(), flannel_host(), goal, None);
         for crash_at in 0..steps {
@@ -119,19 +119,19 @@ fn a_crash_in_any_step_leads_to_the_same_end() {
 }
 
 #[test]
-fn the_bridge_answers_for_what_calico_may_give_out_and_for_no_living_pod() {
+fn the_bridge_answers_for_addresses_of_calico_and_not_of_running_pods() {
     let host = swapped();
     for address in ["fd00:10:244:1::", "fd00:10:244:1::3", "fd00:10:244:1::ff"] {
         assert!(answers_for(&host, address), "{address}: {:?}", answered(&host));
     }
-    // The bridge's own, a living pod's, and one past the blocks that are claimed.
+    // The addresses of the bridge and of a running pod, and an address after the claimed blocks.
     for address in ["fd00:10:244:1::1", "fd00:10:244:1::2", "fd00:10:244:1::100"] {
         assert!(!answers_for(&host, address), "{address}: {:?}", answered(&host));
     }
 }
 
 #[test]
-fn the_address_of_a_pod_that_has_gone_is_answered_for() {
+fn the_bridge_answers_for_the_address_of_a_deleted_pod() {
     let mut host = swapped();
     host.legacy_pods[0].attached = false;
     if let Found::Present(bridge) = &mut host.bridge {
@@ -142,7 +142,7 @@ fn the_address_of_a_pod_that_has_gone_is_answered_for() {
 }
 
 #[test]
-fn a_pod_of_flannels_that_comes_late_answers_for_itself() {
+fn the_bridge_does_not_answer_for_a_late_flannel_pod() {
     let mut host = swapped();
     let late = LegacyPod {
         addresses: vec!["fd00:10:244:1::3".parse().unwrap()],
@@ -158,7 +158,7 @@ fn a_pod_of_flannels_that_comes_late_answers_for_itself() {
 }
 
 #[test]
-fn a_node_that_joins_gets_its_route() {
+fn a_node_that_joins_gets_a_route() {
     let mut host = swapped();
     assert!(host.calico.subnet_routes.is_complete());
     host.calico.subnet_routes.missing = 1;
@@ -173,17 +173,20 @@ fn a_node_that_joins_gets_its_route() {
 }
 
 #[test]
-fn the_routes_go_when_no_pod_of_flannels_lives_anywhere() {
+fn the_routes_are_deleted_when_no_flannel_pod_runs_anywhere() {
     let (calico, _) = drive_by(&settings(), flannel_host(), Goal::Calico, None);
     assert_eq!(phase(&calico, &settings()), Phase::Calico);
     assert!(
         calico.calico.subnet_routes.is_complete(),
-        "other nodes have pods of flannel's still"
+        "flannel pods may still run on other nodes"
     );
     let mut settings = settings();
     settings.ipv6.as_mut().unwrap().flannel_pods = false;
-    let left = leftovers(&calico, &settings);
-    assert!(left.len() == 1 && left[0].contains("2 routes"), "{left:?}");
+    let remaining = leftovers(&calico, &settings);
+    assert!(
+        remaining.len() == 1 && remaining[0].contains("2 routes"),
+        "{remaining:?}"
+    );
     assert_eq!(
         decide(&calico, &settings, Goal::Calico, &Remembered::default()),
         HostDecision::Run(HostStep::UnrouteSubnets)

@@ -1,4 +1,4 @@
-//! Walks a host from every combination of what can be on it, towards every goal, with a crash after each step.
+//! Drives a host from every combination of its facts to every goal, with a crash after each step.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn chain(backend: FirewallBackend, table: &str, chain: &str) -> FirewallObject {
     }
 }
 
-/// A host in full work under flannel.
+/// A host with a working flannel and two pods.
 fn flannel_host() -> HostFacts {
     HostFacts {
         cni: folder(&[("10-flannel.conflist", FLANNEL_CONFLIST)]),
@@ -95,9 +95,9 @@ fn legacy_pod(sandbox: &str, link: &str, address: &str) -> LegacyPod {
     }
 }
 
-/// Records of pods that may go with this bridge: none, of those that are on it, and of one that is gone.
+/// Possible records of pods for this bridge: none, those of attached pods, and also that of a deleted pod.
 fn legacy_pods(bridge: &Found<Bridge>) -> Vec<Vec<LegacyPod>> {
-    let gone = LegacyPod {
+    let deleted = LegacyPod {
         attached: false,
         ..legacy_pod("gone", "veth9", "10.244.1.9")
     };
@@ -105,19 +105,19 @@ fn legacy_pods(bridge: &Found<Bridge>) -> Vec<Vec<LegacyPod>> {
         .present()
         .map(|bridge| bridge.ports.clone())
         .unwrap_or_default();
-    let mut living: Vec<LegacyPod> = (2_u8..)
+    let mut all: Vec<LegacyPod> = (2_u8..)
         .zip(&ports)
         .map(|(last, port)| legacy_pod(&format!("of-{port}"), port, &format!("10.244.1.{last}")))
         .collect();
-    let on_it = living.clone();
-    living.push(gone);
-    vec![Vec::new(), on_it, living]
+    let attached = all.clone();
+    all.push(deleted);
+    vec![Vec::new(), attached, all]
 }
 
-/// Nodes that the tunnel of IPv6 leads to.
+/// Number of nodes that the IPv6 tunnel leads to.
 const OTHER_NODES: u32 = 2;
 
-/// Every combination of what can be on a host, the nonsensical ones too.
+/// Every combination of the facts about a host, including impossible ones.
 fn every_host() -> Vec<HostFacts> {
     let mut hosts = Vec::new();
     let environments = [
@@ -133,7 +133,7 @@ fn every_host() -> Vec<HostFacts> {
         vec![],
         vec![device("flannel.1")],
         vec![device("flannel-v6.1"), device("flannel.1"), device("flannel.7")],
-        vec![device("somebody-elses")],
+        vec![device("another-vxlan")],
         vec![device(CALICO_DEVICE)],
         vec![wrong],
         vec![bare],
@@ -186,7 +186,7 @@ fn every_host() -> Vec<HostFacts> {
     hosts
 }
 
-/// What a step does to the host. `cut` is a crash in the middle of it.
+/// The facts after a step. `cut` means a crash in the middle of the step.
 fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
     let mut facts = facts.clone();
     match step {
@@ -201,13 +201,13 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
             let routed = facts.legacy_pods.iter().filter(|pod| pod.routed).count();
             facts.calico.pod_routes = u32::try_from(routed).unwrap();
         }
-        // The old link is gone, and the new one not there yet.
+        // After a cut, the old link is gone and the new one does not exist yet.
         HostStep::RenameVxlanDevice { to, .. } | HostStep::ReturnVxlanDevice { to, .. }
             if facts.vxlan(to).is_some() => {}
         HostStep::RenameVxlanDevice { from, to, .. } | HostStep::ReturnVxlanDevice { from, to } => {
             let found = facts.vxlan_devices.iter().position(|device| &device.name == from);
             let mut renamed = found.map_or_else(|| device(to), |at| facts.vxlan_devices.remove(at));
-            // Felix' routes are laid beside flannel's on the way there; on the way back they are gone by now.
+            // Forward, the routes of Felix are added beside flannel's; in a rollback, they are already deleted.
             if matches!(step, HostStep::RenameVxlanDevice { .. }) {
                 renamed.block_routes = 8;
             }
@@ -220,7 +220,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         | HostStep::StopAnsweringForAddresses
         | HostStep::RouteSubnets { .. }
         | HostStep::UnrouteSubnets => ipv6::perform(step, &mut facts, cut),
-        // One system call each: a crash comes before or after.
+        // These steps are single system calls: a crash happens before or after them.
         _ if cut && !matches!(step, HostStep::RemoveLeases) => {}
         HostStep::AnswerForPods | HostStep::StopAnsweringForPods => {
             if let Found::Present(bridge) = &mut facts.bridge {
@@ -231,7 +231,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         HostStep::WithdrawSubnetEnvironment => facts.subnet_environment = Found::Absent,
         HostStep::DeleteVxlanDevice(name) => {
             facts.vxlan_devices.retain(|device| &device.name != name);
-            // Its routes go with it.
+            // The routes of the link are deleted with it.
             if name.starts_with("flannel-v6.") {
                 (
                     facts.calico.subnet_routes.laid,
@@ -242,7 +242,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
         HostStep::DeleteBridge => facts.bridge = Found::Absent,
         HostStep::DeleteFirewallObject(object) => facts.firewall.retain(|other| other != object),
         HostStep::RemoveLeases => {
-            // Leases first, then delegate files.
+            // The agent removes leases first, then delegate files.
             (facts.leases, facts.delegates) = if cut {
                 (facts.leases / 2, facts.delegates)
             } else {
@@ -294,12 +294,12 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
     facts
 }
 
-/// What must be true of every step, wherever it is taken.
+/// Asserts that a step is safe for these facts and requested by this goal.
 fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
     assert_ne!(
         goal,
         Goal::Hold,
-        "a host that is only looked at is not changed: {step:?}"
+        "a host with goal Hold is changed: {step:?}"
     );
     assert!(!step.is_done(facts), "{step:?} has nothing to do");
     let pods = facts
@@ -308,57 +308,57 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         .is_some_and(|bridge| !bridge.ports.is_empty());
     match step {
         HostStep::WithdrawSubnetEnvironment => {
-            assert!(!facts.flanneld_running, "flanneld would write it again");
-            assert!(facts.unread_processes.is_empty(), "one of them may be flanneld");
+            assert!(!facts.flanneld_running, "flanneld would write the file again");
+            assert!(facts.unread_processes.is_empty(), "an unread process may be flanneld");
         }
         HostStep::DeleteVxlanDevice(name) => {
-            assert!(name.starts_with("flannel"), "{name} is somebody else's");
+            assert!(name.starts_with("flannel"), "{name} is not flannel's");
             assert!(!pods, "a pod would lose its network");
-            assert!(facts.firewall.is_empty(), "the masquerade jump goes first");
+            assert!(facts.firewall.is_empty(), "the masquerade jump must be deleted first");
         }
         HostStep::DeleteBridge | HostStep::RemoveLeases => assert!(!pods, "a pod would lose its network"),
         HostStep::DeleteFirewallObject(_) => assert!(!pods, "a pod would lose its masquerade"),
         HostStep::RouteLegacyPods(addresses) => {
-            let lives = |address| {
+            let is_in_use = |address| {
                 let mut pods = facts.legacy_pods.iter();
                 pods.any(|pod| pod.attached && pod.addresses.contains(address))
             };
-            assert!(addresses.iter().all(lives), "a route to nobody: {addresses:?}");
+            assert!(addresses.iter().all(is_in_use), "a route to an unused address: {addresses:?}");
         }
-        HostStep::AnswerForPods => assert!(pods, "nobody to answer for"),
+        HostStep::AnswerForPods => assert!(pods, "no pod on the bridge"),
         HostStep::AnswerForAddresses(_) | HostStep::RouteSubnets { .. } => ipv6::assert_allowed(step, facts),
         HostStep::RenameVxlanDevice { from, .. } => {
-            assert!(from.starts_with("flannel"), "{from} is somebody else's");
-            assert!(!facts.flanneld_running, "flanneld would make it again");
-            assert!(facts.unread_processes.is_empty(), "one of them may be flanneld");
-            let served = |pod: &LegacyPod| pod.routed || !pod.attached;
+            assert!(from.starts_with("flannel"), "{from} is not flannel's");
+            assert!(!facts.flanneld_running, "flanneld would create the link again");
+            assert!(facts.unread_processes.is_empty(), "an unread process may be flanneld");
+            let is_routed = |pod: &LegacyPod| pod.routed || !pod.attached;
             assert!(
-                facts.legacy_pods.iter().all(served),
+                facts.legacy_pods.iter().all(is_routed),
                 "Felix would blackhole a pod"
             );
-            assert!(unknown_ports(facts).is_empty(), "a pod that nobody knows");
+            assert!(unknown_ports(facts).is_empty(), "a link without a known pod");
             ipv6::assert_allowed(step, facts);
         }
         HostStep::ForgetLegacyPod(sandbox) => {
-            let gone = |pod: &LegacyPod| &pod.sandbox != sandbox || !pod.attached;
-            assert!(facts.legacy_pods.iter().all(gone), "a living pod is forgotten");
+            let is_allowed = |pod: &LegacyPod| &pod.sandbox != sandbox || !pod.attached;
+            assert!(facts.legacy_pods.iter().all(is_allowed), "a running pod is forgotten");
         }
         HostStep::RemoveConflist(name) => {
             let after = perform(step, facts, false);
             let winner = after
                 .cni
                 .winner()
-                .expect("an empty folder turns the node NotReady");
+                .expect("with an empty directory the node becomes NotReady");
             assert!(winner.is_calico() || winner.is_flannel(), "{winner:?}");
             assert!(
                 after.cni.files.iter().any(CniFile::is_calico),
-                "Calico's conflist has to be there first"
+                "Calico's conflist must exist first"
             );
-            assert!(name.contains("flannel"), "{name} is somebody else's");
+            assert!(name.contains("flannel"), "{name} is not flannel's");
         }
-        other => panic!("{other:?} leads back, and nobody asked for it"),
+        other => panic!("{other:?} is a step of a rollback, which was not requested"),
     }
-    let asked_for: &[Goal] = match step {
+    let allowed_goals: &[Goal] = match step {
         HostStep::WithdrawSubnetEnvironment
         | HostStep::RouteLegacyPods(_)
         | HostStep::AnswerForPods
@@ -371,22 +371,22 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         | HostStep::DeleteBridge
         | HostStep::DeleteFirewallObject(_)
         | HostStep::RemoveLeases => {
-            let nobody = !facts.legacy_pods.iter().any(|pod| pod.attached);
-            if nobody && flannel_devices(facts, &settings()).next().is_none() {
+            let no_pods = !facts.legacy_pods.iter().any(|pod| pod.attached);
+            if no_pods && flannel_devices(facts, &settings()).next().is_none() {
                 &GOALS[2..]
             } else {
                 &[Goal::Detached, Goal::Calico]
             }
         }
-        other => panic!("{other:?} leads back, and nobody asked for it"),
+        other => panic!("{other:?} is a step of a rollback, which was not requested"),
     };
     assert!(
-        asked_for.contains(&goal),
-        "{step:?} was not asked for by {goal:?}"
+        allowed_goals.contains(&goal),
+        "{step:?} does not belong to goal {goal:?}"
     );
 }
 
-/// The rest of the world does what is waited for: flannel's pod goes, pods leave, Calico comes.
+/// The other programs do what the agent waits for: flannel's pod ends, pods are evicted, Calico starts.
 fn world_moves_on(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
     let mut facts = facts.clone();
     if facts.flanneld_running {
@@ -404,7 +404,7 @@ fn world_moves_on(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
         }
         return facts;
     }
-    // Calico's installer writes its own file, and a person mends or removes the broken one.
+    // install-cni writes Calico's conflist, and the user removes a broken file.
     let mut files = vec![("10-calico.conflist", CALICO_CONFLIST)];
     for name in ["05-flannel.conflist", "10-flannel.conflist"] {
         if facts.cni.files.iter().any(|file| file.name == name) {
@@ -426,7 +426,7 @@ fn world_moves_on(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
     facts
 }
 
-/// Drives one host to its goal. With `crash_at`, the process dies in the middle of that step, and starts again.
+/// Drives one host to its goal. With `crash_at`, the agent crashes in the middle of that step, and restarts.
 fn drive(facts: HostFacts, goal: Goal, crash_at: Option<usize>) -> (HostFacts, usize) {
     drive_by(&settings(), facts, goal, crash_at)
 }
@@ -452,21 +452,21 @@ fn drive_by(
                 remembered.interrupted = (crash_at == Some(steps)).then(|| step.clone());
                 if crash_at != Some(steps) {
                     assert!(step.is_done(&after), "{step:?}");
-                    assert_eq!(perform(&step, &after, false), after, "twice is once: {step:?}");
+                    assert_eq!(perform(&step, &after, false), after, "not idempotent: {step:?}");
                 }
                 facts = after;
                 steps += 1;
                 assert!(
                     phase(&facts, settings) >= before,
-                    "a step leads forward: {step:?}"
+                    "a step lowers the phase: {step:?}"
                 );
-                assert!(steps < 40, "no end in sight: {facts:?}");
+                assert!(steps < 40, "too many steps: {facts:?}");
             }
             HostDecision::Wait(what) => {
                 assert!(!what.is_empty());
                 facts = world_moves_on(&facts, settings);
                 waits += 1;
-                assert!(waits < 6, "{what}: waits for ever: {facts:?}");
+                assert!(waits < 6, "{what}: too many waits: {facts:?}");
             }
             HostDecision::Settled => return (facts, steps),
             HostDecision::Halt(why) => panic!("{why}: {facts:?}"),
@@ -474,21 +474,22 @@ fn drive_by(
     }
 }
 
-/// In place there has to be one link to rename, or one that has been, or nobody who needs one.
+/// In place, one link must exist to be renamed, or be renamed already, or no pod may need it.
 fn is_possible(host: &HostFacts, goal: Goal) -> bool {
     let in_place = matches!(goal, Goal::Swapped | Goal::Mixed);
     let flannels: Vec<String> = flannel_devices(host, &settings()).collect();
-    let nobody = !host.legacy_pods.iter().any(|pod| pod.attached);
+    let no_pods = !host.legacy_pods.iter().any(|pod| pod.attached);
     !in_place
         || flannels == ["flannel.1"]
-        || (flannels.is_empty() && (nobody || host.vxlan(CALICO_DEVICE).is_some()))
+        || (flannels.is_empty() && (no_pods || host.vxlan(CALICO_DEVICE).is_some()))
 }
 
-/// Its power was cut between the swap and Calico: links, routes and files under /run are gone, records on disk are not.
+/// After a power cut between the swap and the start of Calico, links, routes and files in /run are gone, but records on disk
+/// are not.
 #[test]
-fn in_place_a_host_that_was_started_anew_goes_on() {
-    let mut gone = flannel_host().legacy_pods;
-    for pod in &mut gone {
+fn in_place_a_host_that_has_restarted_continues() {
+    let mut deleted = flannel_host().legacy_pods;
+    for pod in &mut deleted {
         pod.attached = false;
     }
     let host = HostFacts {
@@ -497,16 +498,16 @@ fn in_place_a_host_that_was_started_anew_goes_on() {
         vxlan_devices: Vec::new(),
         bridge: Found::Absent,
         firewall: Vec::new(),
-        legacy_pods: gone,
+        legacy_pods: deleted,
         ..flannel_host()
     };
     let (end, steps) = drive(host, Goal::Mixed, None);
     assert_eq!(phase(&end, &settings()), Phase::Calico);
-    assert!(steps >= 3, "two pods to forget, and the conflist: {steps}");
+    assert!(steps >= 3, "two records of pods, and the conflist: {steps}");
 }
 
 #[test]
-fn in_place_a_host_without_the_link_or_with_two_stops_the_agent() {
+fn in_place_no_tunnel_link_or_two_halt_the_agent() {
     let with = |devices: &[&str]| HostFacts {
         subnet_environment: Found::Absent,
         flanneld_running: false,
@@ -515,7 +516,7 @@ fn in_place_a_host_without_the_link_or_with_two_stops_the_agent() {
     };
     for (devices, word) in [
         (vec![], "nothing to rename"),
-        (vec!["flannel.1", CALICO_DEVICE], "both there"),
+        (vec!["flannel.1", CALICO_DEVICE], "both exist"),
         (vec!["flannel.1", "flannel.7"], "flannel.7"),
     ] {
         match decide(
@@ -531,7 +532,7 @@ fn in_place_a_host_without_the_link_or_with_two_stops_the_agent() {
 }
 
 #[test]
-fn in_place_a_pod_that_nobody_knows_is_named_and_waited_for() {
+fn in_place_a_link_without_a_known_pod_waits() {
     let facts = HostFacts {
         subnet_environment: Found::Absent,
         flanneld_running: false,
@@ -545,7 +546,7 @@ fn in_place_a_pod_that_nobody_knows_is_named_and_waited_for() {
 }
 
 #[test]
-fn in_place_a_pod_that_comes_late_gets_its_route_and_one_that_goes_is_forgotten() {
+fn in_place_a_late_pod_gets_its_route_and_a_deleted_pod_is_forgotten() {
     let host = HostFacts {
         subnet_environment: Found::Absent,
         flanneld_running: false,
@@ -558,7 +559,7 @@ fn in_place_a_pod_that_comes_late_gets_its_route_and_one_that_goes_is_forgotten(
     let steps = ["RouteLegacyPods", "ForgetLegacyPod"].map(|name| {
         let HostDecision::Run(step) = decide(&swapped, &settings(), Goal::Swapped, &Remembered::default())
         else {
-            panic!("nothing is done about {swapped:?}");
+            panic!("no step for {swapped:?}");
         };
         swapped = perform(&step, &swapped, false);
         assert_eq!(step.name(), name);
@@ -580,7 +581,7 @@ fn every_host_reaches_every_goal() {
             if let Some(wanted) = goal.phase() {
                 assert!(phase(&end, &settings()).reaches(wanted));
             } else {
-                assert_eq!((&end, steps), (host, 0), "Hold changes nothing");
+                assert_eq!((&end, steps), (host, 0), "Hold has changed the host");
             }
             if goal == Goal::Calico {
                 assert_eq!(leftovers(&end, &settings()), Vec::<String>::new());
@@ -590,7 +591,7 @@ fn every_host_reaches_every_goal() {
 }
 
 #[test]
-fn a_crash_in_any_step_leads_to_the_same_end() {
+fn a_crash_in_any_step_gives_the_same_end_state() {
     for host in every_host().into_iter().step_by(7).chain([flannel_host()]) {
         for goal in GOALS.into_iter().filter(|goal| is_possible(&host, *goal)) {
             let (end, steps) = drive(host.clone(), goal, None);
@@ -603,7 +604,7 @@ fn a_crash_in_any_step_leads_to_the_same_end() {
 }
 
 #[test]
-fn a_host_that_is_further_than_its_goal_is_left_there() {
+fn a_host_past_its_goal_is_not_changed() {
     let (calico, _) = drive(flannel_host(), Goal::Calico, None);
     for goal in GOALS {
         assert_eq!(
@@ -615,7 +616,7 @@ fn a_host_that_is_further_than_its_goal_is_left_there() {
 }
 
 #[test]
-fn the_tunnel_of_each_family_is_renamed_and_needed() {
+fn the_tunnel_of_each_address_family_is_renamed_and_needed() {
     let settings = HostSettings {
         ipv6: Some(Ipv6HostSettings {
             mtu: 1430,
@@ -653,7 +654,7 @@ fn the_tunnel_of_each_family_is_renamed_and_needed() {
     );
     assert_eq!(next(&[CALICO_DEVICE, CALICO_DEVICE_V6]), HostDecision::Settled);
     let HostDecision::Halt(why) = next(&["flannel-v6.1", CALICO_DEVICE_V6, CALICO_DEVICE]) else {
-        panic!("nobody can tell which link carries the packets")
+        panic!("the link that carries packets is ambiguous")
     };
     assert!(why.contains("flannel-v6.1 and vxlan-v6.calico"), "{why}");
     let facts = HostFacts {
@@ -662,12 +663,12 @@ fn the_tunnel_of_each_family_is_renamed_and_needed() {
     };
     assert_eq!(
         calico_device_problem(&facts, &settings).as_deref(),
-        Some("link vxlan-v6.calico is not there yet")
+        Some("link vxlan-v6.calico does not exist yet")
     );
 }
 
 #[test]
-fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
+fn a_link_named_cni0_that_is_no_bridge_halts_the_agent() {
     let facts = HostFacts {
         subnet_environment: Found::Absent,
         flanneld_running: false,
@@ -675,13 +676,13 @@ fn a_link_of_the_bridges_name_that_is_not_flannels_stops_the_agent() {
         ..flannel_host()
     };
     let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached, &Remembered::default()) else {
-        panic!("somebody else's link must not be deleted");
+        panic!("a link that is not flannel's must not be deleted");
     };
     assert!(why.contains("dummy") && why.contains("rename"), "{why}");
 }
 
 #[test]
-fn what_would_win_without_flannel_decides_when_its_conflist_goes() {
+fn flannels_conflist_is_removed_only_if_calicos_is_next() {
     let mut host = flannel_host();
     (host, _) = drive(host, Goal::Detached, None);
     host.vxlan_devices = vec![device(CALICO_DEVICE)];
@@ -718,7 +719,7 @@ fn what_would_win_without_flannel_decides_when_its_conflist_goes() {
 }
 
 #[test]
-fn a_living_pod_keeps_its_network_and_is_named() {
+fn a_running_pod_keeps_its_network_and_is_named() {
     let facts = HostFacts {
         subnet_environment: Found::Absent,
         flanneld_running: false,
@@ -731,7 +732,7 @@ fn a_living_pod_keeps_its_network_and_is_named() {
 }
 
 #[test]
-fn what_comes_back_after_the_end_is_named() {
+fn leftovers_that_appear_again_are_named() {
     let (mut end, _) = drive(flannel_host(), Goal::Calico, None);
     end.vxlan_devices.push(device("flannel.1"));
     end.firewall = vec![chain(FirewallBackend::IptablesLegacy, "nat", "POSTROUTING")];
@@ -740,14 +741,14 @@ fn what_comes_back_after_the_end_is_named() {
         found,
         [
             "link flannel.1",
-            "iptables (legacy) rules of flannel's in chain POSTROUTING of table nat"
+            "iptables (legacy) rules of flannel in chain POSTROUTING of table nat"
         ]
     );
     assert_eq!(phase(&end, &settings()), Phase::Held);
 }
 
 #[test]
-fn every_step_names_itself_and_its_object() {
+fn each_step_has_its_own_name_and_an_object() {
     let steps = [
         HostStep::WithdrawSubnetEnvironment,
         HostStep::DeleteVxlanDevice("flannel.1".to_owned()),
@@ -775,10 +776,10 @@ mod back;
 #[path = "host_ipv6_tests.rs"]
 mod ipv6;
 
-/// A process that cannot be read may be flanneld: no step is taken that needs flanneld to be gone. One that is known to run is named
-/// itself, and a host that has left flannel behind goes on.
+/// An unread process may be flanneld, so the agent does not take a step that needs the end of flanneld. A running flanneld is
+/// named itself.
 #[test]
-fn a_process_that_cannot_be_read_is_not_taken_for_one_that_is_not_flanneld() {
+fn an_unread_process_blocks_steps_that_need_the_end_of_flanneld() {
     let unread = vec!["could not read process 7 (java) within 2 s".to_owned()];
     let with = |flanneld_running, host: HostFacts| HostFacts {
         flanneld_running,
@@ -800,7 +801,7 @@ fn a_process_that_cannot_be_read_is_not_taken_for_one_that_is_not_flanneld() {
     ] {
         let what = waits(&with(false, host), goal);
         assert!(
-            what.contains("process 7 (java)") && what.contains("flanneld is not known"),
+            what.contains("process 7 (java)") && what.contains("may be flanneld"),
             "{what}"
         );
     }

@@ -1,6 +1,6 @@
-//! The way back: everything of the new network goes, and what the journal has of the old one is put where it was.
+//! Rollback of a host: the new network is removed, and the old one is restored from the journal.
 //!
-//! No packet of a living pod is lost on it: what carries packets is there under one name or the other at every moment.
+//! No packet of a running pod is lost: at every moment the tunnel exists under one of its two names.
 
 use super::in_place::two_tunnels;
 use super::switch::calico_has_begun;
@@ -9,22 +9,25 @@ use crate::facts::HostFacts;
 use engine::cni::CniFile;
 use engine::words::names;
 
-/// The next change on the way back.
+/// The next change of the rollback.
 pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Remembered) -> HostDecision {
     let pending = pending(facts, settings, &remembered.standing);
-    // A host that goes back alone ends no process. One that runs and has done nothing on the host yet is as one that may start later.
+    // A rollback without the coordinator ends no process. A calico-node that has not written to the host yet is like one that
+    // may start later.
     if facts.calico.node_running && (!remembered.alone || calico_has_begun(facts)) {
         return HostDecision::Wait(
-            "calico-node still runs on this host; it would make its link and its routes again".to_owned(),
+            "calico-node still runs on this host, and would create its link and its routes again".to_owned(),
         );
     }
-    // While the Node's label may say Calico still, its installer may put its conflist back: new pods are not to take it.
+    // While the label of the Node may still be `calico`, install-cni may write Calico's conflist again: new pods must not use
+    // it.
     let late = facts.cni.files.iter().find(|file| CniFile::is_calico(file));
     if let Some(file) = late.filter(|_| remembered.alone && facts.cni.flannel_files().next().is_some()) {
         return HostDecision::Run(HostStep::RemoveCalicoConflist(file.name.clone()));
     }
-    // And calico-node may start, and blackhole the node's blocks: the pods' own routes and what serves them stay until the
-    // coordinator has taken notice. So does what no new pod of flannel's needs, since each of these steps may be refused for ever.
+    // And calico-node may start, and add blackhole routes for the blocks of the node: the routes of single pods, and what
+    // belongs to them, stay until the coordinator knows of the rollback. The same holds for steps that no new flannel pod
+    // needs, because each of these may fail for ever.
     let waits = |step: &&HostStep| {
         remembered.alone
             && matches!(
@@ -36,16 +39,16 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
                     | HostStep::RemoveCalicoRecords
             )
     };
-    // Their plugins' DEL did not come: the conflist of the moment was another network's.
+    // The runtime did not call DEL of their plugin, because another network's conflist was in use.
     let gone = facts.legacy_pods.iter().find(|pod| !pod.attached);
     let forget = gone.map(|pod| HostStep::ForgetLegacyPod(pod.sandbox.clone()));
     let Some(first) = pending.iter().find(|step| !waits(step)) else {
-        // A plugin that fails for ever does not hold up a host that goes back alone: it is asked last.
+        // Without the coordinator, DEL of the plugins comes last, because a plugin may fail for ever.
         return forget
             .filter(|_| remembered.alone)
             .map_or(HostDecision::Settled, HostDecision::Run);
     };
-    // The folder first. New pods wait from then on, and those of Calico's that live still leave.
+    // The CNI directory first: then new pods wait, and Calico's running pods can still be deleted.
     match first {
         HostStep::RestoreConflist(_) => return HostDecision::Run(first.clone()),
         HostStep::RemoveCalicoConflist(_) if facts.cni.flannel_files().next().is_some() => {
@@ -53,17 +56,18 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
         }
         HostStep::RemoveCalicoConflist(name) => {
             return HostDecision::Halt(format!(
-                "flannel's conflist is neither in {folder} nor in the journal, and without one the node would be \
-                 NotReady; write it to {folder} from key cni-conf.json of flannel's ConfigMap. {name} goes then",
+                "flannel's conflist is neither in {folder} nor in the journal, and without a conflist the node would be \
+                 NotReady: write key cni-conf.json of flannel's ConfigMap to a file in {folder}. The agent then removes \
+                 {name}",
                 folder = facts.cni.path
             ));
         }
         _ => {}
     }
-    // A cable of Calico's is a pod that lives: its network is not taken from it. It goes by eviction.
+    // A link of Calico belongs to a running pod, which must be evicted before its network is removed.
     if !facts.calico.pods.is_empty() {
         return HostDecision::Wait(format!(
-            "{} pods of Calico's are still attached: {}",
+            "pods on Calico are still attached ({}): {}",
             facts.calico.pods.len(),
             names(&facts.calico.pods)
         ));
@@ -79,13 +83,13 @@ pub(super) fn decide(facts: &HostFacts, settings: &HostSettings, remembered: &Re
     )
 }
 
-/// What is different from before, one line each: what the way back has to do still.
+/// Differences from the state before the migration, one line each: the remaining work of the rollback.
 pub fn changes(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> Vec<String> {
     let running = facts
         .calico
         .node_running
         .then(|| "process calico-node".to_owned());
-    let attached = (!facts.calico.pods.is_empty()).then(|| "pods of Calico's".to_owned());
+    let attached = (!facts.calico.pods.is_empty()).then(|| "pods on Calico".to_owned());
     let pending = pending(facts, settings, standing);
     running
         .into_iter()
@@ -98,7 +102,7 @@ pub fn changes(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]
         .collect()
 }
 
-/// Every step of the way back that has something to do, in order.
+/// All steps of the rollback that have something to do, in order.
 fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) -> Vec<HostStep> {
     let undo = |wanted: fn(&HostStep) -> Option<HostStep>| standing.iter().filter_map(wanted);
     let conflists = undo(|step| match step {
@@ -135,7 +139,7 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
             from: tunnel.calicos.to_owned(),
             to: tunnel.flannels.clone(),
         });
-    // One that was renamed and is gone by now (the host was started anew) is made by flanneld.
+    // flanneld creates a link that was renamed and is gone now (the host has restarted).
     let links = undo(|step| match step {
         HostStep::DeleteVxlanDevice(name) => Some(HostStep::RestoreVxlanDevice(name.clone())),
         _ => None,
@@ -166,9 +170,9 @@ fn pending(facts: &HostFacts, settings: &HostSettings, standing: &[HostStep]) ->
         .chain(addresses)
         .chain(answering)
         .chain([HostStep::RemoveCalicoRecords])
-        // Last: from here on new pods are flannel's, and none of Calico's routes may hide them.
+        // Last: from now on new pods use flannel, and no route of Calico may hide them.
         .chain(environment)
-        // What stands of parameters is taken back whatever they say now: a crash may have left one of two.
+        // Changed kernel parameters are reverted whatever their values are now: a crash may have changed only one of two.
         .filter(|step| {
             let of_bridge = *step == HostStep::StopAnsweringForPods && facts.bridge.present().is_some();
             of_bridge || !step.is_done(facts)

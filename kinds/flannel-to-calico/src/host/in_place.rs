@@ -1,4 +1,4 @@
-//! In place: the tunnel link changes its name, and pods of flannel's live on beside Calico's.
+//! In place: the tunnel link is renamed, and flannel pods keep running beside Calico's pods.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,13 +10,13 @@ use crate::facts::{Bridge, Found, HostFacts};
 use crate::objects;
 use engine::words::names;
 
-/// The next change that makes the tunnel Calico's while every pod keeps its packets.
+/// The next change that turns the tunnel into Calico's without loss of packets.
 ///
-/// Routes first: from its first moment Felix blackholes the node's own blocks, and flannel's pods live in them.
+/// Routes first: at its start, Felix adds blackhole routes for the blocks of the node, and these contain flannel's pods.
 pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     if let Found::Malformed(problem) = &facts.bridge {
         return HostDecision::Halt(format!(
-            "{problem}. It is not flannel's, and its pods cannot be told; rename or delete it"
+            "{problem}. The link is not flannel's, and its pods are unknown: rename or delete the link"
         ));
     }
     if let Some(first) = unknown_ports(facts).first() {
@@ -28,7 +28,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         .collect();
     if !foreign.is_empty() {
         return HostDecision::Halt(format!(
-            "VXLAN links {} are named as flannel names its own, and flannel's VNI is {}; delete those that nobody uses",
+            "unexpected VXLAN links with a name of flannel: {}; flannel's VNI is {}. Delete the unused links",
             names(&foreign),
             settings.vni
         ));
@@ -37,12 +37,12 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         return two_tunnels(&tunnel.flannels, tunnel.calicos);
     }
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.name(facts).is_none()) {
-        // The host was started anew in between: no pod lives on the bridge, and Felix makes the tunnel by itself.
+        // The host has restarted in between: no pod runs on the bridge, and Felix creates the tunnel.
         if !facts.legacy_pods.iter().any(|pod| pod.attached) {
             return detach(facts, settings);
         }
         return HostDecision::Halt(format!(
-            "link {} is not there, so there is nothing to rename; restart flannel's pod on this node, or use \
+            "link {} does not exist, so there is nothing to rename: restart flannel's pod on this node, or use \
              strategy Drain",
             tunnel.flannels
         ));
@@ -64,15 +64,15 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         .map_or(HostDecision::Settled, HostDecision::Run)
 }
 
-/// Both names are taken.
+/// The halt for links of both names.
 pub(super) fn two_tunnels(from: &str, to: &str) -> HostDecision {
     HostDecision::Halt(format!(
-        "links {from} and {to} are both there, and only one can carry the packets; see whether flanneld and calico-node \
-         both run on this node, and delete the one that carries no packets"
+        "links {from} and {to} both exist, but only one can carry packets: check whether flanneld and calico-node both run \
+         on this node, and delete the link that carries no packets"
     ))
 }
 
-/// What a host with pods of both networks needs: pods come late, pods go.
+/// The next change for a host with pods of both networks: pods may start late, and pods end.
 pub(super) fn upkeep(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     upkeep_step(facts, settings).or_else(|| {
         let gone = facts.legacy_pods.iter().find(|pod| !pod.attached)?;
@@ -98,9 +98,9 @@ fn upkeep_step(facts: &HostFacts, settings: &HostSettings) -> Option<HostStep> {
     (!wanted.is_empty() && wanted != bridge.answered).then_some(HostStep::AnswerForAddresses(wanted))
 }
 
-/// Addresses of IPv6 that Calico's pods on this node may have: `cni0` answers for them and for no others.
+/// IPv6 addresses that Calico's pods on this node may have: `cni0` answers for exactly these.
 ///
-/// flannel's living pods answer for themselves: a second answer would look like an address that is taken.
+/// Running flannel pods answer for their own addresses: a second answer would look like a duplicate address.
 fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) -> Vec<Ipv6Net> {
     let Some(ipv6) = &settings.ipv6 else {
         return Vec::new();
@@ -114,7 +114,7 @@ fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) ->
         .addresses
         .iter()
         .filter(|range| matches!(range, IpNet::V6(_)))
-        // A range that holds no block is the check IpamBlocks's.
+        // The check IpamBlocks names a range that contains no whole block.
         .flat_map(|range| objects::blocks(range.trunc(), ipv6.block_size).unwrap_or_default())
         .flat_map(|block| block.hosts())
         .filter_map(|address| match address {
@@ -125,7 +125,7 @@ fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) ->
     Ipv6Net::aggregate(&free.map(Ipv6Net::from).collect())
 }
 
-/// Pods on the bridge that nobody can name: their addresses would be given to others. One sentence each.
+/// Links on the bridge without a known pod, whose addresses Calico could assign to other pods. One sentence each.
 pub fn unknown_ports(facts: &HostFacts) -> Vec<String> {
     let mut found = facts.legacy_problems.clone();
     if let Found::Present(bridge) = &facts.bridge {
@@ -141,8 +141,8 @@ pub fn unknown_ports(facts: &HostFacts) -> Vec<String> {
                 })
                 .map(|port| {
                     format!(
-                        "link {port} is on {}, and no record under /var/lib/cni/results says whose it is: its address \
-                         cannot be kept from others. End that container, or use strategy Drain",
+                        "link {port} is attached to {}, but no record in /var/lib/cni/results names its pod, so Calico \
+                         could assign its address to another pod. Delete that pod, or use strategy Drain",
                         bridge.name
                     )
                 }),

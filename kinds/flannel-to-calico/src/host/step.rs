@@ -1,4 +1,4 @@
-//! One change to a host as data: what it changes, when it is done, and what takes it back.
+//! One change to a host as data: what it changes, when it is done, and how it is reverted.
 
 use std::net::IpAddr;
 
@@ -100,17 +100,17 @@ pub enum HostStep {
     RestoreSubnetEnvironment,
 }
 
-/// What takes a change back.
+/// How a change is reverted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
-    /// This step.
+    /// By this step.
     By(HostStep),
-    /// Nothing has to be taken back, for this reason.
+    /// Nothing has to be reverted, for this reason.
     Nothing(&'static str),
 }
 
 impl HostStep {
-    /// The step as it stands in status, metrics and the journal; bounded, without names of objects.
+    /// The name of the step in status, metrics and the journal. One of a fixed set, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
             Self::WithdrawSubnetEnvironment => "WithdrawSubnetEnvironment",
@@ -143,7 +143,7 @@ impl HostStep {
         }
     }
 
-    /// What takes the change back, so that the host is as it was.
+    /// How the change is reverted, so that the host is as before.
     pub fn undo(&self) -> Undo {
         match self {
             Self::WithdrawSubnetEnvironment => Undo::By(Self::RestoreSubnetEnvironment),
@@ -158,9 +158,9 @@ impl HostStep {
                 to: from.clone(),
             }),
             Self::RemoveConflist(name) => Undo::By(Self::RestoreConflist(name.clone())),
-            Self::DeleteBridge => Undo::Nothing("flannel's CNI plugin makes it with its next pod"),
+            Self::DeleteBridge => Undo::Nothing("flannel's CNI plugin creates the bridge with its next pod"),
             Self::ForgetLegacyPod(_) | Self::RemoveLeases => Undo::Nothing(
-                "the pods whose it was are gone; a lease of nobody's would never be given out again",
+                "the pods are gone, and the address of a restored lease would never be assigned again",
             ),
             Self::RestoreConflist(_)
             | Self::RemoveCalicoConflist(_)
@@ -177,20 +177,20 @@ impl HostStep {
             | Self::UnrouteSubnets
             | Self::RemoveCalicoRecords
             | Self::RestoreSubnetEnvironment => {
-                Undo::Nothing("it is the way back; Calico makes anew what it needs")
+                Undo::Nothing("the step belongs to a rollback, and Calico creates what it needs again")
             }
         }
     }
 
-    /// Whether this step, once it is done, leaves nothing of that change to be taken back.
+    /// Whether this step reverts that change completely.
     pub fn takes_back(&self, change: &Self) -> bool {
-        let returned = |from: &str, to: &str| match self {
+        let renamed_back = |from: &str, to: &str| match self {
             Self::ReturnVxlanDevice { from: back, to: end } => back == to && end == from,
             _ => false,
         };
         match change {
-            Self::RenameVxlanDevice { from, to, .. } => returned(from, to),
-            // The same link under its other name was given back, or the link was made again.
+            Self::RenameVxlanDevice { from, to, .. } => renamed_back(from, to),
+            // The link under its other name was renamed back, or the link was created again.
             Self::DeleteVxlanDevice(name) => match self {
                 Self::ReturnVxlanDevice { to, .. } | Self::RestoreVxlanDevice(to) => to == name,
                 _ => false,
@@ -199,7 +199,7 @@ impl HostStep {
         }
     }
 
-    /// The object that the step changes, as a person names it.
+    /// The object that the step changes, for messages.
     pub fn object(&self) -> String {
         match self {
             Self::WithdrawSubnetEnvironment | Self::RestoreSubnetEnvironment => {
@@ -210,7 +210,7 @@ impl HostStep {
             Self::DeleteFirewallObject(object) | Self::RestoreFirewallObject(object) => {
                 describe_firewall_object(object)
             }
-            Self::RouteLegacyPods(addresses) => format!("routes to {} pods on {BRIDGE}", addresses.len()),
+            Self::RouteLegacyPods(addresses) => format!("routes to addresses on {BRIDGE}: {}", addresses.len()),
             Self::AnswerForPods | Self::StopAnsweringForPods => {
                 format!("proxy_arp (and proxy_ndp) of link {BRIDGE}")
             }
@@ -227,9 +227,9 @@ impl HostStep {
             }
             Self::UnrouteSubnets => "routes to whole IPv6 subnets of nodes".to_owned(),
             Self::RenameVxlanDevice { from, to, .. } | Self::ReturnVxlanDevice { from, to } => {
-                format!("link {from}, from now on {to}")
+                format!("link {from}, new name {to}")
             }
-            Self::ForgetLegacyPod(sandbox) => format!("what sandbox {sandbox} has left"),
+            Self::ForgetLegacyPod(sandbox) => format!("leftovers of sandbox {sandbox}"),
             Self::RemoveLeases => {
                 "host-local leases and flannel's delegate files under /var/lib/cni".to_owned()
             }
@@ -241,12 +241,12 @@ impl HostStep {
             }
             Self::DeleteCalicoFirewall(object) => {
                 format!(
-                    "{} rules and chains of Calico's in table {}",
+                    "{} rules and chains of Calico in table {}",
                     backend(object),
                     object.table
                 )
             }
-            Self::DeleteCalicoSets => "Calico's sets of addresses (ipset cali…)".to_owned(),
+            Self::DeleteCalicoSets => "Calico's IP sets (ipset cali…)".to_owned(),
             Self::DeleteBlackholes => "Calico's blackhole routes".to_owned(),
             Self::RestoreNodeRoutes { link, .. } => format!("routes of link {link}"),
             Self::UnrouteLegacyPods => format!("routes to single pods on {BRIDGE}"),
@@ -254,11 +254,11 @@ impl HostStep {
         }
     }
 
-    /// Whether the facts alone tell of an interrupted step that it is complete. A link that was being made again may be
-    /// there under its new name without its routes.
+    /// Whether the facts alone show that an interrupted step is complete. They do not for a link that was being created again:
+    /// the link may exist under its new name without its routes.
     pub fn is_told_by_facts(&self) -> bool {
         match self {
-            // Of two parameters the facts show that both are as needed, and not what each was before.
+            // The facts show that both parameters have the needed values, but not which values they had before.
             Self::RenameVxlanDevice { .. }
             | Self::ReturnVxlanDevice { .. }
             | Self::RestoreVxlanDevice(_)
@@ -351,7 +351,7 @@ pub(super) fn describe_firewall_object(object: &FirewallObject) -> String {
         format!("{backend} chain {} in table {}", object.chain, object.table)
     } else {
         format!(
-            "{backend} rules of flannel's in chain {} of table {}",
+            "{backend} rules of flannel in chain {} of table {}",
             object.chain, object.table
         )
     }

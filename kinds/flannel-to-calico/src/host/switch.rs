@@ -1,5 +1,5 @@
-//! The dead man's switch: a host on which new pods get no network, and for which nobody does anything any more, goes back by
-//! itself.
+//! The dead man's switch: if new pods on a host get no network, and neither the agent nor the coordinator makes progress, the
+//! agent rolls the host back.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// How long the host may wait between the two networks.
+    /// The time that the host may stay between the two networks.
     pub fn patience(&self) -> Option<Duration> {
         self.patience
             .as_ref()
@@ -47,19 +47,19 @@ pub struct Patience {
     pub from: Timestamp,
 }
 
-/// Which network takes new pods. By what is there, and not by the phase alone: Calico's installer may have written its conflist while the goal is
-/// not there yet, and a host that Calico serves has its network.
+/// The network that accepts new pods. The phase alone does not decide: install-cni may write Calico's conflist before the goal
+/// allows it, and a host with a working Calico has a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// One of the two does, by the phase.
+    /// One of the two networks, by the phase.
     Steady,
-    /// Neither does.
+    /// Neither network.
     Neither,
-    /// The phase is between the two, and Calico does already.
+    /// Calico, although the phase is between the two networks.
     Calico,
 }
 
-/// Which network takes new pods of this host.
+/// The network that accepts new pods on this host.
 pub fn service(facts: &HostFacts, settings: &HostSettings) -> Service {
     match phase(facts, settings) {
         Phase::Held | Phase::Swapped | Phase::Detached if is_served_by_calico(facts, settings) => {
@@ -70,8 +70,8 @@ pub fn service(facts: &HostFacts, settings: &HostSettings) -> Service {
     }
 }
 
-/// Whether new pods are Calico's: its conflist wins, its links are as they have to be, and calico-node, without which its plugin does nothing,
-/// runs and has written to the host, which it does once it has read everything from its datastore.
+/// Whether new pods use Calico: its conflist is in use, its links are as configured, and calico-node (which the plugin needs)
+/// runs and has written to the host. calico-node writes to the host when it has read everything from its datastore.
 fn is_served_by_calico(facts: &HostFacts, settings: &HostSettings) -> bool {
     facts.cni.winner().is_some_and(CniFile::is_calico)
         && calico_device_problem(facts, settings).is_none()
@@ -79,16 +79,16 @@ fn is_served_by_calico(facts: &HostFacts, settings: &HostSettings) -> bool {
         && calico_has_begun(facts)
 }
 
-/// Whether calico-node has written anything on the host.
+/// Whether calico-node has written anything to the host.
 pub(super) fn calico_has_begun(facts: &HostFacts) -> bool {
     let calico = &facts.calico;
     !calico.firewall.is_empty() || calico.sets > 0 || calico.blackholes > 0
 }
 
-/// What is left of the time that a host may wait between the two networks; `None` where it may wait for ever, or does not
-/// wait. Zero means that it goes back now.
+/// The remaining time that a host may stay between the two networks; `None` without a time limit, or if the host is not
+/// between the networks. Zero means that the agent rolls the host back now.
 ///
-/// `quiet` is the time since the last step on the host or the last word of the coordinator's, whichever is later.
+/// `quiet` is the time since the last step on the host or the last contact with the coordinator, whichever is later.
 pub fn left_to_wait(
     service: Service,
     goal: Goal,
@@ -114,23 +114,23 @@ mod tests {
     #[case(Service::Neither, Goal::Mixed, MINUTE, 59, Some(1))]
     #[case(Service::Neither, Goal::Mixed, MINUTE, 60, Some(0))]
     #[case(Service::Neither, Goal::Calico, MINUTE, 3600, Some(0))]
-    // One of the two networks takes new pods.
+    // One of the two networks accepts new pods.
     #[case(Service::Steady, Goal::Held, MINUTE, 3600, None)]
     #[case(Service::Calico, Goal::Mixed, MINUTE, 3600, None)]
     #[case(Service::Steady, Goal::Calico, MINUTE, 3600, None)]
-    // It goes back already, or was told to hold still.
+    // The host is being rolled back, or has to hold.
     #[case(Service::Neither, Goal::Flannel, MINUTE, 3600, None)]
     #[case(Service::Neither, Goal::Hold, MINUTE, 3600, None)]
-    // `drain.onBlocked: Wait` has no end.
+    // `drain.onBlocked: Wait` has no time limit.
     #[case(Service::Neither, Goal::Held, None, 3600, None)]
-    fn time_that_is_left(
+    fn the_time_limit_applies_only_between_the_networks(
         #[case] service: Service,
         #[case] goal: Goal,
         #[case] patience: Option<Duration>,
         #[case] quiet: u64,
-        #[case] left: Option<u64>,
+        #[case] remaining: Option<u64>,
     ) {
         let found = left_to_wait(service, goal, patience, Duration::from_secs(quiet));
-        assert_eq!(found, left.map(Duration::from_secs));
+        assert_eq!(found, remaining.map(Duration::from_secs));
     }
 }

@@ -1,11 +1,11 @@
-//! Checks of a host that should be on flannel.
+//! Checks of a host that should use flannel.
 
 use super::{HostCheck, Subject};
 use crate::facts::Found;
 use crate::host::BRIDGE;
 use engine::check::{Check, Verdict, names};
 
-/// flanneld has written what its CNI plugin reads.
+/// flanneld has written the file that its CNI plugin reads.
 pub(super) fn subnet_environment(subject: Subject<'_>) -> Check {
     let name = HostCheck::SubnetEnvironment.as_str();
     let object = format!("Node {}: /run/flannel/subnet.env", subject.node);
@@ -24,7 +24,7 @@ pub(super) fn subnet_environment(subject: Subject<'_>) -> Check {
             object,
             problem,
             "the file as flanneld writes it",
-            "restart flannel's pod on this node, so that it writes the file again",
+            "restart flannel's pod on this node: flanneld writes the file again",
         ),
         Found::Absent => Check::not_pass(
             name,
@@ -32,7 +32,7 @@ pub(super) fn subnet_environment(subject: Subject<'_>) -> Check {
             object,
             "no such file",
             "the file as flanneld writes it",
-            "see the log of flannel's pod on this node",
+            "check the log of flannel's pod on this node",
         ),
     }
 }
@@ -49,8 +49,8 @@ pub(super) fn process(subject: Subject<'_>) -> Check {
             Verdict::Unknown,
             object,
             first,
-            "every process of the host read",
-            "see what that process waits for (`cat /proc/PID/stack` on the node), and end it",
+            "all processes of the host can be read",
+            "find out what that process waits for (`cat /proc/PID/stack` on the node), and end the process",
         )
     } else {
         Check::not_pass(
@@ -59,19 +59,19 @@ pub(super) fn process(subject: Subject<'_>) -> Check {
             object,
             "does not run",
             "a running flanneld before the migration",
-            "see why flannel's pod on this node does not run",
+            "check why flannel's pod on this node does not run",
         )
     }
 }
 
-/// The links, one for each family, are as the settings say.
+/// The links, one for each address family, agree with the settings.
 pub(super) fn device(subject: Subject<'_>) -> Check {
     let settings = subject.settings;
     let ipv4 = device_of(subject, &settings.flannel_device(), settings.mtu);
     let ipv6 = settings
         .ipv6_tunnel()
         .map(|tunnel| device_of(subject, &tunnel.flannels, tunnel.mtu));
-    // One check of one name: the worse of the two is told.
+    // A check name has one result: the worse of the two.
     ipv6.filter(|ipv6| ipv6.verdict > ipv4.verdict).unwrap_or(ipv4)
 }
 
@@ -92,9 +92,9 @@ fn device_of(subject: Subject<'_>, wanted: &str, mtu: u32) -> Check {
             .map(|device| device.name.as_str())
             .collect();
         let found = if others.is_empty() {
-            "no VXLAN link at all".to_owned()
+            "no VXLAN link".to_owned()
         } else {
-            format!("not there; VXLAN links: {}", names(&others))
+            format!("not found; existing VXLAN links: {}", names(&others))
         };
         return Check::not_pass(
             name,
@@ -102,7 +102,7 @@ fn device_of(subject: Subject<'_>, wanted: &str, mtu: u32) -> Check {
             object,
             found,
             needed,
-            "set flannelVNI to the VNI that flannel uses, or see why flannel made no link",
+            "set flannelVni to the VNI that flannel uses, or check why flannel has created no link",
         );
     };
     let found = format!(
@@ -120,7 +120,7 @@ fn device_of(subject: Subject<'_>, wanted: &str, mtu: u32) -> Check {
             object,
             found,
             needed,
-            "restart flannel's pod on this node, so that the link is what net-conf.json says; or mend the spec",
+            "restart flannel's pod on this node so that the link agrees with net-conf.json, or correct the spec",
         );
     }
     if !device.up {
@@ -146,14 +146,14 @@ fn device_of(subject: Subject<'_>, wanted: &str, mtu: u32) -> Check {
     Check::pass(name, object, found)
 }
 
-/// The link named as flannel's bridge is one: it is deleted later.
+/// The link with the name of flannel's bridge, which the agent deletes later, is a bridge.
 pub(super) fn bridge(subject: Subject<'_>) -> Check {
     let name = HostCheck::FlannelBridge.as_str();
     let object = format!("Node {}: link {BRIDGE}", subject.node);
     match &subject.facts.bridge {
-        Found::Absent => Check::pass(name, object, "not there: no pod has been on the pod network yet"),
+        Found::Absent => Check::pass(name, object, "does not exist: no pod has used the pod network yet"),
         Found::Present(bridge) => {
-            Check::pass(name, object, format!("a bridge with {} pods", bridge.ports.len()))
+            Check::pass(name, object, format!("a bridge, pods attached: {}", bridge.ports.len()))
         }
         Found::Malformed(problem) => Check::not_pass(
             name,
@@ -161,24 +161,24 @@ pub(super) fn bridge(subject: Subject<'_>) -> Check {
             object,
             problem,
             "a bridge, or no such link",
-            format!("rename or delete link {BRIDGE}; it is not flannel's"),
+            format!("rename or delete link {BRIDGE}, which is not flannel's"),
         ),
     }
 }
 
-/// No route to other nodes' pods goes past the tunnel.
+/// All routes to pods of other nodes use the tunnel.
 pub(super) fn direct_routing(subject: Subject<'_>) -> Check {
     let name = HostCheck::DirectRouting.as_str();
     let Subject { node, facts, .. } = subject;
-    let object = format!("Node {node}: routes to other nodes' pods");
+    let object = format!("Node {node}: routes to pods of other nodes");
     match facts.direct_routes.as_slice() {
         [] if facts.subnet_environment.present().is_none() => Check::not_pass(
             name,
             Verdict::Unknown,
             object,
-            "flannel's network is not known, so its routes cannot be told from others",
-            "a readable /run/flannel/subnet.env",
-            "mend SubnetEnvironment first",
+            "flannel's network is not known, so its routes cannot be recognized",
+            "a valid /run/flannel/subnet.env",
+            "see check SubnetEnvironment",
         ),
         [] => Check::pass(name, object, "all through the tunnel"),
         [first, rest @ ..] => Check::not_pass(
