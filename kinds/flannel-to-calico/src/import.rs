@@ -1,4 +1,4 @@
-//! In place: addresses that flannel's living pods have, and that Calico's IPAM must not give to anybody else.
+//! In place: addresses of running flannel pods, which Calico's IPAM must not assign to other pods.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,18 +25,18 @@ pub struct ImportedAddress {
     pub handle: String,
 }
 
-/// Handles of pods begin so.
+/// Prefix of the IPAM handles of pods.
 const POD_HANDLE: &str = "k8s-pod-network.";
 
-/// The handle under which Calico's CNI plugin keeps a pod's address.
+/// The IPAM handle that Calico's CNI plugin uses for the addresses of a pod.
 pub fn pod_handle(sandbox: &str) -> String {
     format!("{POD_HANDLE}{sandbox}")
 }
 
-/// Longest ID of a sandbox that is taken; runtimes write 64 hexadecimal digits.
+/// The longest accepted sandbox ID. Container runtimes use 64 hexadecimal digits.
 const LONGEST_SANDBOX: usize = 128;
 
-/// Whether this can be the ID of a sandbox: what follows from it is the name of an object.
+/// Whether this is a possible sandbox ID. The name of an IPAM handle is made from it.
 pub fn is_sandbox(id: &str) -> bool {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric();
     let bytes = id.as_bytes();
@@ -46,20 +46,21 @@ pub fn is_sandbox(id: &str) -> bool {
         && bytes.iter().all(|byte| is_plain(byte) || *byte == b'-')
 }
 
-/// The first handle that no runtime's sandbox gives: a sentence that names it. An agent's word becomes the name of an object.
+/// The first handle with an impossible sandbox ID, as a sentence. Without this check, a text from an agent would become the
+/// name of an object.
 pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
     let mut sandboxes = allocations
         .iter()
         .filter_map(|allocation| allocation.handle.strip_prefix(POD_HANDLE));
     sandboxes.find(|sandbox| !is_sandbox(sandbox)).map(|sandbox| {
         format!(
-            "the agent of node {node} reports a pod of sandbox {sandbox:?}, needed letters, digits and dashes: nothing is written of the \
-             node's pods"
+            "the agent of node {node} reports a pod with sandbox ID {sandbox:?}, needed letters, digits and dashes: no address \
+             of the node's pods is written"
         )
     })
 }
 
-/// The first address of a pod that is in none of the node's blocks: a sentence that names it. Calico would give it to another pod.
+/// The first pod address outside the blocks of the node, as a sentence. Calico would assign this address to another pod.
 pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option<String> {
     let stray = allocations.iter().find(|allocation| {
         allocation.handle.starts_with(POD_HANDLE)
@@ -68,8 +69,8 @@ pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option
     let of = |key: &str| stray.attributes.get(key).map_or("", String::as_str);
     let blocks: Vec<String> = blocks.iter().map(IpNet::to_string).collect();
     Some(format!(
-        "the agent of node {node} reports pod {}/{} with address {}, which is in none of the node's blocks ({}): nothing is written of the \
-         node's pods. Delete that pod, or see why the agent reports it",
+        "the agent of node {node} reports pod {}/{} with address {}, which is in none of the node's blocks ({}): no address of \
+         the node's pods is written. Delete that pod, or find out why the agent reports it",
         of("namespace"),
         of("pod"),
         stray.address,
@@ -77,13 +78,13 @@ pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option
     ))
 }
 
-/// The handle of addresses of a node that are no pod's: those of `cni0`, which is the gateway of every legacy pod, and
-/// the range's last one, which its pods take for broadcast.
+/// The handle for reserved addresses of a node: those of `cni0`, the gateway of all legacy pods, and the last address of the
+/// subnet, which is the broadcast address of the legacy pods.
 pub fn reserved_handle(node: &str) -> String {
     format!("replumb-reserved-{node}")
 }
 
-/// A node's subnet, and the blocks of it that are the node's in Calico's IPAM.
+/// A subnet of a node, with the IPAM blocks that belong to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// The subnet.
@@ -92,7 +93,7 @@ pub struct Claimed {
     pub blocks: Vec<IpNet>,
 }
 
-/// What of these networks is the node's.
+/// The subnets and blocks of a node in these networks.
 pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<Claimed> {
     networks
         .iter()
@@ -100,16 +101,16 @@ pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<Claimed> {
             let range = node.range_of(&network.range)?.trunc();
             Some(Claimed {
                 range,
-                // A subnet that holds no block is the check IpamBlocks's.
+                // The check IpamBlocks names a subnet that contains no whole block.
                 blocks: objects::blocks(range, objects::block_size(network)).unwrap_or_default(),
             })
         })
         .collect()
 }
 
-/// Everything on this host that Calico's IPAM has to know of, in the order of addresses.
+/// All addresses on this host that Calico's IPAM must contain, in order.
 ///
-/// In IPv6 that is what lies in blocks of the node: Calico gives out no other address of its subnet.
+/// For IPv6, these are the addresses in blocks of the node: Calico assigns no other addresses of the subnet.
 pub fn wanted(node: &str, claimed: &[Claimed], host: &HostFacts) -> Vec<Allocation> {
     let mut found: BTreeMap<IpAddr, Allocation> = BTreeMap::new();
     let is_known = |address: &IpAddr| match address {
@@ -126,7 +127,7 @@ pub fn wanted(node: &str, claimed: &[Claimed], host: &HostFacts) -> Vec<Allocati
     };
     if let Some(bridge) = host.bridge.present() {
         let own = bridge.addresses.iter().map(IpNet::addr);
-        // IPv6 has no broadcast.
+        // IPv6 has no broadcast address.
         let last = claimed.iter().filter_map(|claimed| match claimed.range {
             IpNet::V4(range) => Some(IpAddr::V4(range.broadcast())),
             IpNet::V6(_) => None,
@@ -150,7 +151,7 @@ pub fn wanted(node: &str, claimed: &[Claimed], host: &HostFacts) -> Vec<Allocati
     found.into_values().collect()
 }
 
-/// What has to be told to Calico's IPAM still.
+/// The wanted allocations that are not imported yet.
 pub fn missing(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<Allocation> {
     wanted
         .iter()
@@ -159,7 +160,7 @@ pub fn missing(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<Alloc
         .collect()
 }
 
-/// What was told, and is of something that is not there any more.
+/// The imported addresses that are no longer wanted.
 pub fn outdated(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<ImportedAddress> {
     imported
         .iter()
@@ -172,7 +173,7 @@ pub fn outdated(wanted: &[Allocation], imported: &[ImportedAddress]) -> Vec<Impo
         .collect()
 }
 
-/// An allocation as it is remembered.
+/// The record of an imported allocation.
 pub fn imported_as(allocation: &Allocation) -> ImportedAddress {
     ImportedAddress {
         address: allocation.address,
@@ -209,12 +210,12 @@ mod tests {
         }
     }
 
-    fn of_node_a() -> Vec<Claimed> {
+    fn claimed_by_node_a() -> Vec<Claimed> {
         claimed(&fixture::node("a", 1), &fixture::settings().pod_networks())
     }
 
     #[test]
-    fn an_address_in_none_of_the_nodes_blocks_is_named() {
+    fn a_pod_address_outside_the_nodes_blocks_is_named() {
         let blocks: Vec<IpNet> = ["10.244.1.0/26", "10.244.1.64/26"]
             .map(|block| block.parse().unwrap())
             .into();
@@ -239,21 +240,21 @@ mod tests {
             handle: reserved_handle("a"),
             ..allocation("192.0.2.1")
         };
-        assert_eq!(stray("a", &[of_bridge], &blocks), None, "no pod has it");
+        assert_eq!(stray("a", &[of_bridge], &blocks), None, "the address of no pod");
     }
 
     #[test]
-    fn a_sandbox_that_is_no_name_of_an_object_is_named() {
+    fn an_invalid_sandbox_id_is_named() {
         let of = |sandbox: &str| {
             let mut host = host();
             host.legacy_pods[0].sandbox = sandbox.to_owned();
-            impossible("a", &wanted("a", &of_node_a(), &host))
+            impossible("a", &wanted("a", &claimed_by_node_a(), &host))
         };
         for good in ["s1", "0a", &"f".repeat(64), "A-b"] {
             assert_eq!(of(good), None, "{good}");
         }
         for bad in ["", "-a", "a-", "a/b", "a b", "../x", "a.b", "ä", &"f".repeat(129)] {
-            let words = of(bad).unwrap_or_else(|| panic!("{bad:?} was taken"));
+            let words = of(bad).unwrap_or_else(|| panic!("{bad:?} was accepted"));
             assert!(
                 words.contains("the agent of node a") && words.contains(&format!("{bad:?}")),
                 "{words}"
@@ -262,8 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn living_pods_the_gateway_and_the_last_address_are_told() {
-        let wanted = wanted("a", &of_node_a(), &host());
+    fn running_pods_the_gateway_and_the_last_address_are_wanted() {
+        let wanted = wanted("a", &claimed_by_node_a(), &host());
         let found: Vec<(String, &str)> = wanted
             .iter()
             .map(|allocation| (allocation.address.to_string(), allocation.handle.as_str()))
@@ -280,13 +281,13 @@ mod tests {
         assert_eq!(
             wanted[0].attributes.get("pod"),
             None,
-            "Calico's garbage collection takes it for a pod"
+            "Calico's garbage collection would treat it as a pod"
         );
     }
 
     #[test]
-    fn what_is_told_is_not_missing_and_what_is_gone_is_outdated() {
-        let claimed = of_node_a();
+    fn imported_addresses_are_not_missing_and_those_of_deleted_pods_are_outdated() {
+        let claimed = claimed_by_node_a();
         let all = wanted("a", &claimed, &host());
         let imported: Vec<ImportedAddress> = all.iter().map(imported_as).collect();
         assert_eq!(missing(&all, &imported), []);
@@ -298,16 +299,16 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_the_bridge_wants_nothing() {
+    fn a_host_without_the_bridge_needs_no_addresses() {
         let host = HostFacts {
             bridge: Found::Absent,
             ..fixture::host(1)
         };
-        assert_eq!(wanted("a", &of_node_a(), &host), []);
+        assert_eq!(wanted("a", &claimed_by_node_a(), &host), []);
     }
 
     #[test]
-    fn of_ipv6_what_lies_in_the_nodes_blocks_is_told() {
+    fn only_ipv6_addresses_in_the_nodes_blocks_are_wanted() {
         let settings = Settings {
             ipv6: Some(fixture::ipv6_settings()),
             ..fixture::settings()
@@ -318,7 +319,7 @@ mod tests {
         host.legacy_pods[0]
             .addresses
             .push("fd00:10:244:1::7".parse().unwrap());
-        // Far beyond: host-local counts upwards, and starts again at the end of a /64 only.
+        // An address after the blocks: host-local assigns ascending addresses up to the end of a /64.
         host.legacy_pods[1].attached = true;
         host.legacy_pods[1]
             .addresses

@@ -1,7 +1,7 @@
 //! Calico's objects as the migration writes them: pool, Felix configuration, blocks, handles, annotations.
 //!
-//! Each kind has a builder for an object that is not there yet, and a `…_change` that says what to patch in one
-//! that is: only our own fields, compared as values, `None` when nothing has to be written.
+//! Each kind has a builder for a new object, and a `…_change` function with the patch for an existing one: only fields of
+//! replumb, compared as values; `None` if nothing has to be written.
 
 mod node;
 mod pool;
@@ -22,10 +22,10 @@ pub use calico::{
 pub use node::{NodeError, NodeObjects, NodeRange, RangeError, blocks, of_node, tunnel_address};
 pub use pool::{Pool, PoolConflict, block_size, pool, pool_conflicts, pools};
 
-/// Name of the one `FelixConfiguration` and of the one `IPAMConfig` that count for every node.
+/// Name of the `FelixConfiguration` and the `IPAMConfig` that apply to all nodes.
 pub const DEFAULT: &str = "default";
 
-/// Fields of `FelixConfiguration default` that this tool writes.
+/// Fields of `FelixConfiguration default` that replumb writes.
 pub const FELIX_CONFIGURATION_FIELDS: [&str; 11] = [
     "vxlanVNI",
     "vxlanPort",
@@ -39,15 +39,15 @@ pub const FELIX_CONFIGURATION_FIELDS: [&str; 11] = [
     "bpfConnectTimeLoadBalancing",
     "bpfHostNetworkedNATWithoutCTLB",
 ];
-/// Fields of `IPAMConfig default` that this tool writes.
+/// Fields of `IPAMConfig default` that replumb writes.
 pub const IPAM_CONFIG_FIELDS: [&str; 2] = ["strictAffinity", "autoAllocateBlocks"];
 
-/// What the definition of `FelixConfiguration` writes into every new object by itself, from Calico v3.32 on. deploy/base/coordinator-bounds lets
-/// these pass.
+/// Defaults in the custom resource definition of `FelixConfiguration`, from Calico v3.32. The admission policies in
+/// deploy/base/coordinator-bounds allow these.
 const FELIX_DEFAULTS: [(&str, &str); 2] =
     [("nftablesMode", "Auto"), ("nftablesFlowTableOffload", "Disabled")];
 
-/// Whether a field says what its definition has written: no person and no program has.
+/// Whether a field has the default of the custom resource definition, so no client has written it.
 pub fn is_default(field: &str, value: &Value) -> bool {
     FELIX_DEFAULTS
         .iter()
@@ -67,8 +67,8 @@ fn felix_spec(settings: &Settings) -> Map<String, Value> {
     spec
 }
 
-/// What calico-node writes when it starts and finds these fields empty: a change of the global configuration, on
-/// which every running Felix starts again. Written before the first one, none of them has a reason to.
+/// Values that calico-node writes at its start if these fields are empty. Such a change of the global configuration restarts
+/// every running Felix, so replumb writes the values before the first calico-node starts.
 fn felix_startup_values() -> [(&'static str, &'static str); 5] {
     [
         ("reportingInterval", "0s"),
@@ -79,7 +79,7 @@ fn felix_startup_values() -> [(&'static str, &'static str); 5] {
     ]
 }
 
-/// `FelixConfiguration default`: Calico's device is like flannel's, so that old and new nodes understand each other.
+/// `FelixConfiguration default`: Calico's device has the parameters of flannel's, so that old and new nodes reach each other.
 pub fn felix_configuration(settings: &Settings) -> Value {
     let mut spec = felix_spec(settings);
     spec.extend(felix_startup_values().map(|(key, value)| (key.to_owned(), value.into())));
@@ -91,10 +91,10 @@ pub fn felix_configuration(settings: &Settings) -> Value {
     })
 }
 
-/// What to patch in the spec of a `FelixConfiguration default` that is there.
+/// The patch for the spec of an existing `FelixConfiguration default`.
 ///
-/// `vxlanEnabled: false`, which Calico's own controller leaves behind when it dies, is cleared: Felix then derives
-/// it from the pool. It is never set to false: that cuts every node that is on Calico already.
+/// `vxlanEnabled: false`, which Calico's own controller leaves behind after a crash, is cleared: Felix then derives the value
+/// from the pool. replumb never sets the field to false, which would disconnect every node on Calico.
 pub fn felix_configuration_change(settings: &Settings, spec: &Value) -> Option<Value> {
     let mut change = differing(spec, felix_spec(settings));
     for (key, value) in felix_startup_values() {
@@ -115,8 +115,8 @@ fn ipam_spec() -> Map<String, Value> {
     ])
 }
 
-/// `IPAMConfig default`: new pods get addresses inside their node's podCIDR only, since flannel's nodes have no
-/// route to any other.
+/// `IPAMConfig default`: new pods get addresses only inside the podCIDR of their node, because nodes on flannel have no route
+/// to others.
 pub fn ipam_config() -> Value {
     json!({
         "apiVersion": API_VERSION,
@@ -126,13 +126,13 @@ pub fn ipam_config() -> Value {
     })
 }
 
-/// What to patch in the spec of an `IPAMConfig default` that is there.
+/// The patch for the spec of an existing `IPAMConfig default`.
 pub fn ipam_config_change(spec: &Value) -> Option<Value> {
     let change = differing(spec, ipam_spec());
     (!change.is_empty()).then_some(Value::Object(change))
 }
 
-/// The wanted fields that are not there with that value.
+/// The wanted fields that are missing or have another value.
 fn differing(spec: &Value, wanted: Map<String, Value>) -> Map<String, Value> {
     wanted
         .into_iter()
@@ -140,12 +140,12 @@ fn differing(spec: &Value, wanted: Map<String, Value>) -> Map<String, Value> {
         .collect()
 }
 
-/// Where a claim of a node on a block stands.
+/// State of the claim of a node on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimState {
-    /// Announced: the block is written next.
+    /// The claim is announced: the block is written next.
     Pending,
-    /// The block is there and has this owner.
+    /// The block exists and has this owner.
     Confirmed,
 }
 
@@ -158,7 +158,7 @@ impl ClaimState {
     }
 }
 
-/// The `BlockAffinity` of a node's claim on a block. Calico's order is: pending, then the block, then confirmed.
+/// The `BlockAffinity` for the claim of a node on a block. Calico's order is: pending, then the block, then confirmed.
 pub fn block_affinity(node: &str, block: IpNet, state: ClaimState) -> Value {
     json!({
         "apiVersion": API_VERSION,
@@ -172,13 +172,13 @@ pub fn block_affinity(node: &str, block: IpNet, state: ClaimState) -> Value {
             "node": node,
             "type": "host",
             "cidr": block.to_string(),
-            // A text in Calico's schema, not a truth value.
+            // In Calico's schema, a string and not a boolean.
             "deleted": "false",
         },
     })
 }
 
-/// Labels by which Calico's readers select a node's claims.
+/// Labels with which Calico selects the claims of a node.
 pub fn affinity_labels(node: &str, block: IpNet) -> BTreeMap<&'static str, String> {
     let version = family::of(&block).version;
     BTreeMap::from([
@@ -188,7 +188,7 @@ pub fn affinity_labels(node: &str, block: IpNet) -> BTreeMap<&'static str, Strin
     ])
 }
 
-/// What to patch in the spec of a `BlockAffinity` that is there. A confirmed claim is not made pending again.
+/// The patch for the spec of an existing `BlockAffinity`. A confirmed claim never becomes pending again.
 pub fn block_affinity_change(spec: &Value, state: ClaimState) -> Option<Value> {
     let found = spec.get("state").and_then(Value::as_str);
     let settled = found == Some(ClaimState::Confirmed.as_str()) || found == Some(state.as_str());

@@ -37,7 +37,7 @@ fn network() -> PodNetwork {
     settings().pod_networks()[0]
 }
 
-/// The pools that are created for these settings.
+/// The new pools for these settings.
 fn new_pools(settings: &Settings) -> Vec<Pool> {
     pools(settings, &BTreeMap::new()).unwrap()
 }
@@ -100,7 +100,7 @@ fn a_new_pool_covers_flannels_network() {
 }
 
 #[test]
-fn a_block_is_never_larger_than_a_nodes_subnet() {
+fn a_block_is_at_most_as_large_as_the_subnet_of_a_node() {
     let mut settings = settings();
     settings.flannel_subnet_length.value = 28;
     assert_eq!(
@@ -112,7 +112,7 @@ fn a_block_is_never_larger_than_a_nodes_subnet() {
 }
 
 #[test]
-fn a_pool_of_the_same_range_is_taken_over() {
+fn a_pool_with_the_same_range_is_used() {
     let apart = IpPool {
         name: "v6".to_owned(),
         cidr: "fd00::/48".parse().unwrap(),
@@ -133,14 +133,14 @@ fn a_pool_of_the_same_range_is_taken_over() {
 #[rstest]
 #[case::inside("mine", "10.244.128.0/17")]
 #[case::around("mine", "10.0.0.0/8")]
-#[case::our_name("default-ipv4-ippool", "192.168.0.0/16")]
-fn a_pool_in_the_way(#[case] name: &str, #[case] cidr: &str) {
-    let in_the_way = IpPool {
+#[case::same_name("default-ipv4-ippool", "192.168.0.0/16")]
+fn an_overlapping_pool_or_its_name_is_a_conflict(#[case] name: &str, #[case] cidr: &str) {
+    let conflicting = IpPool {
         name: name.to_owned(),
         cidr: cidr.parse().unwrap(),
         ..existing()
     };
-    let error = pool(&settings(), &network(), &by_name([in_the_way])).unwrap_err();
+    let error = pool(&settings(), &network(), &by_name([conflicting])).unwrap_err();
     assert_eq!(
         (error.name.as_str(), error.field, error.found.as_str()),
         (name, "cidr", cidr)
@@ -154,7 +154,7 @@ fn a_pool_in_the_way(#[case] name: &str, #[case] cidr: &str) {
 #[case::large_blocks("blockSize", IpPool { block_size: 23, ..existing() })]
 #[case::disabled("disabled", IpPool { disabled: true, ..existing() })]
 #[case::some_nodes("nodeSelector", IpPool { node_selector: "zone == 'a'".to_owned(), ..existing() })]
-fn a_pool_that_breaks_the_traffic(#[case] field: &str, #[case] found: IpPool) {
+fn a_pool_that_would_break_traffic_is_a_conflict(#[case] field: &str, #[case] found: IpPool) {
     assert_eq!(
         pool(&settings(), &network(), &by_name([found]))
             .unwrap_err()
@@ -164,7 +164,7 @@ fn a_pool_that_breaks_the_traffic(#[case] field: &str, #[case] found: IpPool) {
 }
 
 #[test]
-fn felix_gets_flannels_device() {
+fn felix_gets_the_parameters_of_flannels_device() {
     let object = felix_configuration(&settings());
     assert_eq!(object["spec"]["vxlanVNI"], 7);
     assert_eq!(object["spec"]["vxlanPort"], 8473);
@@ -181,7 +181,7 @@ fn felix_gets_flannels_device() {
     json!({"vxlanVNI": 7, "vxlanPort": 8473, "vxlanMTU": 1450, "vxlanEnabled": false}),
     json!({"vxlanEnabled": null})
 )]
-fn only_our_fields_of_felix_are_patched(#[case] spec: Value, #[case] expected: Value) {
+fn only_fields_of_replumb_are_patched(#[case] spec: Value, #[case] expected: Value) {
     let mut change = felix_configuration_change(&settings(), &spec).unwrap();
     for (key, value) in felix_startup_values() {
         assert_eq!(
@@ -194,10 +194,10 @@ fn only_our_fields_of_felix_are_patched(#[case] spec: Value, #[case] expected: V
 }
 
 #[test]
-fn the_fields_that_are_put_back_are_those_that_are_written() {
+fn the_listed_fields_are_exactly_the_written_fields() {
     let keys =
         |object: &Value| -> Vec<String> { object["spec"].as_object().unwrap().keys().cloned().collect() };
-    let mut felix = keys(&felix_configuration(&of_both_families().0));
+    let mut felix = keys(&felix_configuration(&dual_stack().0));
     felix.push("vxlanEnabled".to_owned());
     felix.sort();
     let mut listed = FELIX_CONFIGURATION_FIELDS.to_vec();
@@ -209,14 +209,14 @@ fn the_fields_that_are_put_back_are_those_that_are_written() {
 }
 
 #[test]
-fn what_calico_node_would_write_at_its_start_is_kept_where_somebody_chose_it() {
+fn a_startup_value_that_exists_is_not_changed() {
     let mut spec = felix_configuration(&settings())["spec"].clone();
     spec["logSeverityScreen"] = "Debug".into();
     assert_eq!(felix_configuration_change(&settings(), &spec), None);
 }
 
 #[test]
-fn allocation_stays_inside_the_nodes_blocks() {
+fn ipam_config_restricts_allocation_to_the_nodes_blocks() {
     let object = ipam_config();
     assert_eq!(
         object["spec"],
@@ -232,7 +232,7 @@ fn allocation_stays_inside_the_nodes_blocks() {
 }
 
 #[test]
-fn a_claim_is_found_by_its_labels() {
+fn a_claim_has_the_labels_of_calico() {
     let block = "10.244.1.64/26".parse().unwrap();
     let object = block_affinity("n1", block, ClaimState::Pending);
     assert_eq!(object["metadata"]["name"], "n1-10-244-1-64-26");
@@ -258,13 +258,13 @@ fn a_claim_is_found_by_its_labels() {
 #[case("pending", ClaimState::Pending, None)]
 #[case("confirmed", ClaimState::Pending, None)]
 #[case("confirmed", ClaimState::Confirmed, None)]
-fn claims_go_forward(#[case] found: &str, #[case] state: ClaimState, #[case] expected: Option<&str>) {
+fn a_claim_never_becomes_pending_again(#[case] found: &str, #[case] state: ClaimState, #[case] expected: Option<&str>) {
     let change = block_affinity_change(&json!({"state": found}), state);
     assert_eq!(change, expected.map(|state| json!({"state": state})));
 }
 
 #[test]
-fn handles_count_addresses_by_block() {
+fn a_handle_counts_addresses_by_block() {
     let block = "10.244.1.0/26".parse().unwrap();
     let object = handle("vxlan-tunnel-addr-N1", block, 1);
     assert_eq!(object["metadata"]["name"], "vxlan-tunnel-addr-n1");
@@ -283,7 +283,7 @@ fn handles_count_addresses_by_block() {
 #[rstest]
 #[case("10.244.1.0/24", 26, &["10.244.1.0/26", "10.244.1.64/26", "10.244.1.128/26", "10.244.1.192/26"])]
 #[case("10.244.1.0/26", 26, &["10.244.1.0/26"])]
-fn a_subnet_in_blocks(#[case] range: &str, #[case] size: u8, #[case] expected: &[&str]) {
+fn a_subnet_is_split_into_blocks(#[case] range: &str, #[case] size: u8, #[case] expected: &[&str]) {
     let found: Vec<String> = blocks(range.parse().unwrap(), size)
         .unwrap()
         .iter()
@@ -295,13 +295,13 @@ fn a_subnet_in_blocks(#[case] range: &str, #[case] size: u8, #[case] expected: &
 #[rstest]
 #[case("10.244.1.0/27", 26)]
 #[case("10.244.1.0/24", 33)]
-fn a_subnet_without_whole_blocks(#[case] range: &str, #[case] block_size: u8) {
+fn a_subnet_without_whole_blocks_is_an_error(#[case] range: &str, #[case] block_size: u8) {
     let range = range.parse().unwrap();
     assert_eq!(blocks(range, block_size), Err(RangeError { range, block_size }));
 }
 
 #[test]
-fn everything_of_a_node() {
+fn a_node_has_blocks_a_tunnel_address_and_annotations() {
     let found = of_node(&node(), &settings(), &new_pools(&settings())).unwrap();
     let [ipv4] = found.ranges.as_slice() else {
         panic!("{found:?}")
@@ -329,7 +329,7 @@ fn everything_of_a_node() {
     );
 }
 
-fn of_both_families() -> (Settings, Node) {
+fn dual_stack() -> (Settings, Node) {
     let settings = Settings {
         ipv6: Some(Ipv6Settings {
             flannel_network: sourced("fd00:1::/56".parse().unwrap()),
@@ -350,8 +350,8 @@ fn of_both_families() -> (Settings, Node) {
 }
 
 #[test]
-fn everything_of_a_node_with_both_families() {
-    let (settings, node) = of_both_families();
+fn a_dual_stack_node_has_objects_of_both_families() {
+    let (settings, node) = dual_stack();
     let pools = new_pools(&settings);
     let names: Vec<(&str, u8)> = pools
         .iter()
@@ -370,7 +370,7 @@ fn everything_of_a_node_with_both_families() {
             "fd00:1::80/122",
             "fd00:1::c0/122"
         ],
-        "nobody claims a whole /64"
+        "a whole /64 is never claimed"
     );
     assert_eq!(ipv6.tunnel.address.to_string(), "fd00:1::");
     assert_eq!(ipv6.tunnel.handle, "vxlan-v6-tunnel-addr-n1");
@@ -388,15 +388,15 @@ fn everything_of_a_node_with_both_families() {
 }
 
 #[test]
-fn a_node_that_lacks_a_family_has_no_objects() {
-    let (settings, node) = of_both_families();
+fn a_node_without_an_address_family_is_an_error() {
+    let (settings, node) = dual_stack();
     let pools = new_pools(&settings);
     let mut without = node.clone();
     without.annotations.remove("flannel.alpha.coreos.com/public-ipv6");
     assert_eq!(
         of_node(&without, &settings, &pools).unwrap_err().to_string(),
-        "Node n1: flannel's public-ipv6 is missing, needed the node's IPv6 address: flannel has it from the interface of the \
-         default route"
+        "Node n1: flannel's public-ipv6 is missing, needed the node's IPv6 address, which flannel takes from the interface of \
+         the default route"
     );
     let mut without = node;
     without.pod_cidrs.remove(0);
@@ -407,9 +407,9 @@ fn a_node_that_lacks_a_family_has_no_objects() {
 }
 
 #[test]
-fn annotations_that_say_the_same_are_left_alone() {
+fn equal_annotations_are_not_written() {
     let mut node = node();
-    // calico-node writes the length of the host's subnet.
+    // calico-node writes the prefix length of the host's subnet.
     for (key, value) in [
         (family::IPV4.address_annotation, "192.168.0.11/24"),
         (family::IPV4.tunnel_address_annotation, "10.244.1.0"),
@@ -442,7 +442,7 @@ fn annotations_that_say_the_same_are_left_alone() {
 #[case::small_range(|node: &mut Node| node.pod_cidrs = vec!["10.244.1.0/27".to_owned()],
     "Node n1: podCIDR 10.244.1.0/27 holds no block of size /26; needed a podCIDR of /26 or shorter")]
 #[case::not_yet(|node: &mut Node| node.annotations.clear(),
-    "Node n1: no annotations flannel.alpha.coreos.com/…; flannel has not run on it")]
+    "Node n1: no annotations flannel.alpha.coreos.com/…; flannel has not run on this node")]
 #[case::other_backend(
     |node: &mut Node| {
         node.annotations.insert("flannel.alpha.coreos.com/backend-type".to_owned(), "host-gw".to_owned());
@@ -453,7 +453,7 @@ fn annotations_that_say_the_same_are_left_alone() {
         node.annotations.insert("flannel.alpha.coreos.com/public-ip".to_owned(), "fd00::1".to_owned());
     },
     "Node n1: flannel's public-ip is fd00::1, needed an IPv4 address")]
-fn nodes_without_objects(#[case] change: fn(&mut Node), #[case] expected: &str) {
+fn a_node_that_does_not_fit_is_an_error(#[case] change: fn(&mut Node), #[case] expected: &str) {
     let mut node = node();
     change(&mut node);
     assert_eq!(
@@ -465,7 +465,7 @@ fn nodes_without_objects(#[case] change: fn(&mut Node), #[case] expected: &str) 
 }
 
 #[test]
-fn what_a_definition_writes_by_itself_is_nobodys_word() {
+fn only_defaults_of_the_definition_are_defaults() {
     assert!(is_default("nftablesMode", &json!("Auto")));
     assert!(!is_default("nftablesMode", &json!("Enabled")));
     assert!(!is_default("bpfEnabled", &json!("Auto")));

@@ -1,4 +1,4 @@
-//! What has to be there for one node.
+//! The objects that one node needs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::flannel::{NodeAnnotations, ParseError};
 use crate::settings::Settings;
 use engine::cluster::Node;
 
-/// A node's subnet that holds no whole number of blocks.
+/// The subnet of a node does not contain a whole number of blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("podCIDR {range} holds no block of size /{block_size}; needed a podCIDR of /{block_size} or shorter")]
 pub struct RangeError {
@@ -23,11 +23,11 @@ pub struct RangeError {
     pub block_size: u8,
 }
 
-/// So many blocks of an IPv6 subnet are a node's from the start: nobody can claim all of a /64, and 256 addresses are as many
-/// as a /24 has.
+/// Number of blocks of an IPv6 subnet that belong to its node from the start. A /64 has too many blocks to claim all, and 4
+/// blocks have 256 addresses, like an IPv4 /24.
 const IPV6_BLOCKS: usize = 4;
 
-/// The blocks of a node's subnet that are claimed for it, in order: in IPv4 all, in IPv6 the first ones.
+/// The blocks of the subnet of a node that are claimed for the node, in order: for IPv4 all, for IPv6 the first ones.
 pub fn blocks(range: IpNet, block_size: u8) -> Result<Vec<IpNet>, RangeError> {
     let error = |_| RangeError { range, block_size };
     Ok(match range {
@@ -41,7 +41,7 @@ pub fn blocks(range: IpNet, block_size: u8) -> Result<Vec<IpNet>, RangeError> {
     })
 }
 
-/// The address on a node's tunnel device: the first of its subnet, as flannel has it.
+/// The address of the tunnel device of a node: the first of the subnet, as in flannel.
 pub fn tunnel_address(range: IpNet) -> IpAddr {
     range.network()
 }
@@ -49,81 +49,81 @@ pub fn tunnel_address(range: IpNet) -> IpAddr {
 /// Why the objects of a node cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NodeError {
-    /// The node has no subnet of a family.
+    /// The node has no subnet of an address family.
     #[error("Node {node}: spec.podCIDRs is {found:?}, needed an {family} subnet")]
     NoRange {
         /// Name of the node.
         node: String,
-        /// What the field says.
+        /// The value of the field.
         found: Vec<String>,
-        /// The family that is missing.
+        /// The address family that is missing.
         family: &'static str,
     },
     /// flannel has not run on the node yet.
-    #[error("Node {node}: no annotations {prefix}/…; flannel has not run on it")]
+    #[error("Node {node}: no annotations {prefix}/…; flannel has not run on this node")]
     NoAnnotations {
         /// Name of the node.
         node: String,
-        /// Their prefix.
+        /// The prefix of the annotations.
         prefix: String,
     },
-    /// flannel's annotations are not understood.
+    /// flannel's annotations cannot be parsed.
     #[error("Node {node}: {source}")]
     Annotations {
         /// Name of the node.
         node: String,
-        /// What is wrong with them.
+        /// The error of the parser.
         source: ParseError,
     },
-    /// flannel's annotations are understood, and a tunnel cannot be built from them.
+    /// flannel's annotations are valid, but do not describe a tunnel that the migration supports.
     #[error("Node {node}: {what} is {found}, needed {needed}")]
     Value {
         /// Name of the node.
         node: String,
-        /// Which value.
+        /// The name of the value.
         what: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
-        /// What is needed.
+        /// The value needed.
         needed: &'static str,
     },
-    /// The subnet and the pool's blocks do not fit.
+    /// The subnet does not fit the block size of the pool.
     #[error("Node {node}: {source}")]
     Range {
         /// Name of the node.
         node: String,
-        /// What does not fit.
+        /// The subnet and the block size.
         source: RangeError,
     },
 }
 
-/// What has to be there for a node before Calico's side can send packets to it.
+/// The objects that a node needs before nodes on Calico can send packets to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeObjects {
-    /// Its subnets, one of each family.
+    /// The subnets of the node, one of each address family.
     pub ranges: Vec<NodeRange>,
-    /// Annotations to write on the Node; empty when they say the same already.
+    /// Annotations to write on the Node; empty if the Node has them already.
     pub annotations: BTreeMap<&'static str, String>,
 }
 
-/// A node's subnet of one family.
+/// The subnet of a node in one address family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRange {
     /// The subnet.
     pub range: IpNet,
-    /// Its blocks, in order; the first one holds the tunnel address.
+    /// The blocks, in order. The first block contains the tunnel address.
     pub blocks: Vec<IpNet>,
     /// The tunnel address.
     pub tunnel: Allocation,
 }
 
 impl NodeObjects {
-    /// Every block, in order.
+    /// All blocks, in order.
     pub fn blocks(&self) -> impl Iterator<Item = IpNet> {
         self.ranges.iter().flat_map(|range| range.blocks.iter().copied())
     }
 
-    /// Allocations that belong into this block.
+    /// The allocations in this block.
     pub fn allocations(&self, block: IpNet) -> Vec<Allocation> {
         self.ranges
             .iter()
@@ -134,7 +134,7 @@ impl NodeObjects {
     }
 }
 
-/// Everything that is built for one node, in the blocks of these pools.
+/// Builds the objects for one node, in these pools.
 pub fn of_node(node: &Node, settings: &Settings, pools: &[Pool]) -> Result<NodeObjects, NodeError> {
     let name = || node.name.clone();
     let prefix = &settings.flannel_annotation_prefix.value;
@@ -198,8 +198,8 @@ pub fn of_node(node: &Node, settings: &Settings, pools: &[Pool]) -> Result<NodeO
     Ok(objects)
 }
 
-/// A node's end of the tunnel by flannel's annotations: where packets are sent to, and the hardware address behind it. An error
-/// says what is wrong, what it is, and what is needed.
+/// The tunnel end of a node by flannel's annotations: its address and its MAC address. An error has the name of the value, the
+/// value found and the value needed.
 fn tunnel_end<'flannel>(
     flannel: &'flannel NodeAnnotations,
     network: &IpNet,
@@ -217,13 +217,13 @@ fn tunnel_end<'flannel>(
         (IpNet::V6(_), None) => Err((
             "flannel's public-ipv6",
             "missing".to_owned(),
-            "the node's IPv6 address: flannel has it from the interface of the default route",
+            "the node's IPv6 address, which flannel takes from the interface of the default route",
         )),
     }
 }
 
-/// The annotations that Felix reads off a Node, as far as they do not say the same already: calico-node writes the
-/// address with the length of its subnet, which is the same address.
+/// The annotations for Felix that are missing or different. calico-node writes the address with a prefix length, which counts as
+/// the same address.
 fn annotation_changes(
     family: &Family,
     found: &BTreeMap<String, String>,

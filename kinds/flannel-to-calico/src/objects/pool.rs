@@ -1,4 +1,4 @@
-//! The pool of addresses that the nodes' blocks are cut from.
+//! The IP pool that contains the blocks of the nodes.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::settings::{PodNetwork, Settings};
 use calico::API_VERSION;
 use engine::cluster::IpPool;
 
-/// The pool that the nodes' blocks are cut from.
+/// The IP pool that contains the blocks of the nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Name.
+    /// The name.
     pub name: String,
-    /// Its range, flannel's network.
+    /// The range, which is flannel's network.
     pub range: IpNet,
-    /// Block size.
+    /// The prefix length of the blocks.
     pub block_size: u8,
-    /// The object to create; `None` when the pool is there already.
+    /// The object to create; `None` if the pool exists.
     pub create: Option<Value>,
 }
 
-/// A pool that is in the way: what it says and what it has to say.
+/// A conflict with an existing pool: the value found and the value needed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("IPPool {name}: {field} is {found}, needed {needed}")]
 pub struct PoolConflict {
@@ -32,18 +32,18 @@ pub struct PoolConflict {
     pub name: String,
     /// The field.
     pub field: &'static str,
-    /// Its value.
+    /// The value of the field.
     pub found: String,
     /// The value that is needed.
     pub needed: String,
 }
 
-/// Block size of a new pool: a node's subnet must hold whole blocks.
+/// Block size of a new pool: the subnet of a node must contain whole blocks.
 pub fn block_size(network: &PodNetwork) -> u8 {
     network.block_size.max(network.subnet_length)
 }
 
-/// The pools of all of flannel's networks, in their order.
+/// The pools of all networks of flannel, in their order.
 pub fn pools(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result<Vec<Pool>, PoolConflict> {
     settings
         .pod_networks()
@@ -52,10 +52,10 @@ pub fn pools(settings: &Settings, existing: &BTreeMap<String, IpPool>) -> Result
         .collect()
 }
 
-/// The existing pool that covers this network of flannel's, or the one to create.
+/// The existing pool of this network of flannel, or the pool to create.
 ///
-/// A pool of the very same range is taken over whatever its name; any other that overlaps it, or has the name of
-/// the one to create, is a conflict.
+/// A pool with the same range is used whatever its name is. Any other pool that overlaps the range, or that has the name of the
+/// pool to create, is a conflict.
 pub fn pool(
     settings: &Settings,
     network: &PodNetwork,
@@ -63,20 +63,20 @@ pub fn pool(
 ) -> Result<Pool, PoolConflict> {
     let range = network.range;
     let new_name = family::of(&range).pool;
-    let ours = existing.values().find(|pool| pool.cidr.trunc() == range);
-    let in_the_way = existing.values().find(|pool| {
+    let same_range = existing.values().find(|pool| pool.cidr.trunc() == range);
+    let conflicting = existing.values().find(|pool| {
         let overlaps = pool.cidr.contains(&range) || range.contains(&pool.cidr);
-        pool.cidr.trunc() != range && (overlaps || (ours.is_none() && pool.name == new_name))
+        pool.cidr.trunc() != range && (overlaps || (same_range.is_none() && pool.name == new_name))
     });
-    if let Some(pool) = in_the_way {
+    if let Some(pool) = conflicting {
         return Err(PoolConflict {
             name: pool.name.clone(),
             field: "cidr",
             found: pool.cidr.to_string(),
-            needed: format!("{range}, which is flannel's network, or a range apart from it"),
+            needed: format!("{range}, which is flannel's network, or a range that does not overlap it"),
         });
     }
-    let Some(ours) = ours else {
+    let Some(same_range) = same_range else {
         let block_size = block_size(network);
         let create = json!({
             "apiVersion": API_VERSION,
@@ -99,22 +99,22 @@ pub fn pool(
             create: Some(create),
         });
     };
-    match pool_conflicts(settings, network, ours).into_iter().next() {
+    match pool_conflicts(settings, network, same_range).into_iter().next() {
         Some(conflict) => Err(conflict),
         None => Ok(Pool {
-            name: ours.name.clone(),
+            name: same_range.name.clone(),
             range,
-            block_size: ours.block_size,
+            block_size: same_range.block_size,
             create: None,
         }),
     }
 }
 
-/// Every field of a pool of flannel's network that would break the traffic between old and new nodes.
+/// All fields of a pool of flannel's network that would break the traffic between old and new nodes.
 pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) -> Vec<PoolConflict> {
     let (least, most) = match network.range {
         IpNet::V4(_) => (network.subnet_length, 32),
-        // Which blocks are a node's is known by their size: not all of its subnet are.
+        // Only the first blocks of the subnet belong to the node, and the block size determines them.
         IpNet::V6(_) => (block_size(network), block_size(network)),
     };
     let fields = [
@@ -134,7 +134,7 @@ pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) 
             "natOutgoing",
             pool.nat_outgoing == settings.flannel_ip_masquerade.value,
             pool.nat_outgoing.to_string(),
-            format!("{}, as flannel masquerades", settings.flannel_ip_masquerade.value),
+            format!("{}, equal to flannel's masquerade setting", settings.flannel_ip_masquerade.value),
         ),
         (
             "blockSize",
@@ -143,7 +143,7 @@ pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) 
             if least == most {
                 least.to_string()
             } else {
-                format!("from {least}, the length of a node's subnet, to {most}")
+                format!("from {least}, the length of the subnet of a node, to {most}")
             },
         ),
         (
