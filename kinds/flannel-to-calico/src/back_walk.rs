@@ -1,6 +1,6 @@
-//! Walks a node on its way back from every state that the way there can leave it in: each step of the decision, each move of
-//! the world in any order, a crash after each step. No living pod may lose its network, no host may get flannel before it
-//! is as it was, and every state leads to the end.
+//! Walk of a node through its rollback, from every state of the migration: each step of the decision, each event around it in
+//! any order, a crash after each step. No running pod may lose its network, flannel must not start on a host before the host is
+//! restored, and every state leads to the end state.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use engine::evict::{OnBlocked, Refusal};
 use engine::pods::Pods;
 use engine::probe::{ProbePod, Prober};
 
-/// A pod with an address of Calico's.
+/// A pod with an address of Calico.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
     Runs,
@@ -27,9 +27,9 @@ enum Life {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cordon {
-    Nobody,
-    Us,
-    Person,
+    None,
+    Replumb,
+    User,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,9 +37,9 @@ enum Cordon {
 struct World {
     label: &'static str,
     goal: u8,
-    /// What the host is.
+    /// The phase of the host.
     phase: Phase,
-    /// Whether anything on it is different from before.
+    /// Whether the host is different from before the migration.
     changed: bool,
     /// Whether the agent has reported that it acts on the goal.
     reported: bool,
@@ -98,7 +98,7 @@ fn pod(name: &str, owner: &str, life: Life, address: &str) -> Option<Pod> {
     })
 }
 
-/// What the agent says of a pod of flannel's.
+/// The agent's record of a flannel pod.
 fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod {
     LegacyPod {
         namespace: "shop".to_owned(),
@@ -112,8 +112,7 @@ fn legacy_pod(name: &str, address: &str, attached: bool) -> LegacyPod {
 }
 
 impl World {
-    /// What the way there may have left: label, goal and host as they go together, with pods of Calico's where there
-    /// can be some.
+    /// The possible states of the migration: label, goal and host that fit together, with pods on Calico if they can exist.
     fn starts() -> Vec<Self> {
         let base = Self {
             label: "flannel",
@@ -121,7 +120,7 @@ impl World {
             phase: Phase::Flannel,
             changed: false,
             reported: false,
-            cordon: Cordon::Nobody,
+            cordon: Cordon::None,
             workload: Life::Gone,
             daemon: Life::Gone,
             flannel: Some(true),
@@ -135,7 +134,7 @@ impl World {
             flip: Flip::Never,
         };
         let mut all = Vec::new();
-        for cordon in [Cordon::Nobody, Cordon::Us, Cordon::Person] {
+        for cordon in [Cordon::None, Cordon::Replumb, Cordon::User] {
             all.push(Self { cordon, ..base });
             let between = Self {
                 label: "none",
@@ -187,7 +186,7 @@ impl World {
                 }
             }
         }
-        // A crash may have come while the label was being written. What comes next is decided once it is known to be.
+        // A crash may have happened while the label was being written. The next step follows when the label is known.
         let half = all.iter().filter_map(|world| {
             let record = match (world.label, world.goal()) {
                 ("flannel" | "none", Goal::Hold) => LabelRecord::announced("flannel", "none"),
@@ -207,11 +206,11 @@ impl World {
         GOALS[usize::from(self.goal)]
     }
 
-    fn calicos_pods_are_gone(self) -> bool {
+    fn calico_pods_are_gone(self) -> bool {
         self.workload == Life::Gone && self.daemon == Life::Gone
     }
 
-    fn new_pods_are_calicos(self) -> bool {
+    fn new_pods_use_calico(self) -> bool {
         matches!(self.phase, Phase::Mixed | Phase::Calico)
     }
 
@@ -233,15 +232,15 @@ impl World {
             done_before: None,
             ready: self.node_ready,
             ready_changed: None,
-            unschedulable: self.cordon != Cordon::Nobody,
-            cordoned_by_us: self.cordon == Cordon::Us,
+            unschedulable: self.cordon != Cordon::None,
+            cordoned_by_us: self.cordon == Cordon::Replumb,
             network: NetworkLabel::read(Some(self.label)),
             goal: self.goal(),
             agent: AgentReport {
                 ready: self.agent_ready,
                 phase: Some(self.phase),
                 goal: self.reported.then(|| self.goal()),
-                sees_calicos_pods: !self.calicos_pods_are_gone(),
+                sees_calicos_pods: !self.calico_pods_are_gone(),
                 changes: self
                     .changed
                     .then(|| "link vxlan.calico".to_owned())
@@ -282,55 +281,55 @@ impl World {
 
     fn assert_safe(self, step: &NodeStep) {
         match step {
-            NodeStep::Cordon => assert_eq!(self.cordon, Cordon::Nobody, "{self:?}"),
+            NodeStep::Cordon => assert_eq!(self.cordon, Cordon::None, "{self:?}"),
             NodeStep::Evict(pods) => {
                 assert!(
                     pods.iter().all(|pod| pod.name != "legacy"),
-                    "flannel's pod is moved: {self:?}"
+                    "a legacy pod is evicted: {self:?}"
                 );
                 let daemon = pods.iter().any(|pod| pod.name == "daemon");
                 assert!(
-                    !daemon || !self.new_pods_are_calicos(),
-                    "it would come back: {self:?}"
+                    !daemon || !self.new_pods_use_calico(),
+                    "a new pod would use Calico: {self:?}"
                 );
                 let workload = pods.iter().any(|pod| pod.name == "workload");
                 assert!(
-                    !workload || self.cordon != Cordon::Nobody,
-                    "it would come back: {self:?}"
+                    !workload || self.cordon != Cordon::None,
+                    "a new pod would use Calico: {self:?}"
                 );
             }
             NodeStep::Label("none") => {
                 assert_eq!(self.label, "calico", "{self:?}");
-                assert_eq!(self.workload, Life::Gone, "it would outlive Felix: {self:?}");
+                assert_eq!(self.workload, Life::Gone, "Calico would end before its pod: {self:?}");
             }
             NodeStep::Label("flannel") => {
                 assert!(!self.calico, "both networks run: {self:?}");
-                assert!(!self.changed, "flanneld would meet Calico's link: {self:?}");
+                assert!(!self.changed, "flanneld would find Calico's link: {self:?}");
             }
-            NodeStep::Label(other) => panic!("{other} is no way back: {self:?}"),
+            NodeStep::Label(other) => panic!("{other} is no label of a rollback: {self:?}"),
             NodeStep::Goal(goal) => {
                 assert_eq!(*goal, Goal::Flannel, "{self:?}");
-                assert!(!self.calico, "Felix would make it again: {self:?}");
+                assert!(!self.calico, "Felix would revert the changes: {self:?}");
             }
             NodeStep::CreateProbePod | NodeStep::Uncordon => {
                 assert!(self.label == "flannel" && !self.changed, "{self:?}");
             }
             NodeStep::Return => {
                 assert!(
-                    self.calicos_pods_are_gone(),
-                    "a living pod's address is freed: {self:?}"
+                    self.calico_pods_are_gone(),
+                    "the address of a running pod is released: {self:?}"
                 );
                 assert!(
-                    self.label == "flannel" && !self.changed && self.cordon != Cordon::Us,
+                    self.label == "flannel" && !self.changed && self.cordon != Cordon::Replumb,
                     "{self:?}"
                 );
                 assert!(
                     self.proved || self.goal() == Goal::Hold,
-                    "back unproved: {self:?}"
+                    "rolled back without a probe: {self:?}"
                 );
             }
             NodeStep::Import(_) | NodeStep::Release(_) | NodeStep::Complete => {
-                panic!("{step:?} is no way back: {self:?}")
+                panic!("{step:?} is no step of a rollback: {self:?}")
             }
         }
     }
@@ -338,7 +337,7 @@ impl World {
     fn performed(mut self, step: &NodeStep) -> Self {
         self.assert_safe(step);
         match step {
-            NodeStep::Cordon => self.cordon = Cordon::Us,
+            NodeStep::Cordon => self.cordon = Cordon::Replumb,
             NodeStep::Evict(pods) => {
                 for pod in pods {
                     match pod.name.as_str() {
@@ -358,7 +357,7 @@ impl World {
                 self.reported = false;
             }
             NodeStep::CreateProbePod => self.probe = 1,
-            NodeStep::Uncordon => self.cordon = Cordon::Nobody,
+            NodeStep::Uncordon => self.cordon = Cordon::None,
             NodeStep::Return => {
                 self.returned = true;
                 self.record.end();
@@ -368,27 +367,27 @@ impl World {
         self
     }
 
-    /// What is done about the label before anything else.
-    fn label_kept(mut self) -> Option<Self> {
+    /// The state after the label was handled, which comes before anything else.
+    fn label_handled(mut self) -> Option<Self> {
         self.label = self.record.keep(Some(self.label), self.flip)?;
         Some(self)
     }
 
     fn coordinator(self) -> Option<Self> {
-        if let Some(mended) = self.label_kept() {
-            return Some(mended);
+        if let Some(handled) = self.label_handled() {
+            return Some(handled);
         }
         let (pods, refusals) = (self.pods(), BTreeMap::new());
         let view = self.view(&pods, &refusals);
         if self.returned {
             return None;
         }
-        assert_eq!(upkeep(&view), None, "nothing is imported on the way back");
+        assert_eq!(upkeep(&view), None, "an import during a rollback");
         let next = decide(&view, &POLICY, now());
         match next.decision {
             Decision::Run(step) => Some(self.performed(&step)),
             Decision::Wait(wait) => {
-                assert!(wait.until.is_some(), "a wait without an end: {wait:?}");
+                assert!(wait.until.is_some(), "a wait without a deadline: {wait:?}");
                 assert_eq!(
                     wait.reason == WaitReason::NodeNotReady,
                     !self.node_ready,
@@ -396,7 +395,7 @@ impl World {
                 );
                 None
             }
-            Decision::Settled => panic!("settled before it was back: {self:?}"),
+            Decision::Settled => panic!("settled before it was rolled back: {self:?}"),
             Decision::Halt(halt) => panic!("halted without a cause: {halt:?} in {self:?}"),
         }
     }
@@ -419,7 +418,7 @@ impl World {
             world.workload = Life::Gone;
         });
         add(self.daemon == Life::Terminates, &|world| {
-            world.daemon = if world.new_pods_are_calicos() {
+            world.daemon = if world.new_pods_use_calico() {
                 Life::Runs
             } else {
                 Life::Gone
@@ -437,15 +436,15 @@ impl World {
         add(self.flannel == Some(false), &|world| world.flannel = Some(true));
         let agent = self.agent_ready && self.goal() == Goal::Flannel;
         add(agent && !self.reported, &|world| world.reported = true);
-        // The folder first: Calico's conflist goes, and new pods wait.
-        add(agent && !self.calico && self.new_pods_are_calicos(), &|world| {
+        // The CNI directory first: Calico's conflist is removed, and new pods wait.
+        add(agent && !self.calico && self.new_pods_use_calico(), &|world| {
             world.phase = if world.phase == Phase::Mixed {
                 Phase::Swapped
             } else {
                 Phase::Detached
             };
         });
-        let free = !self.new_pods_are_calicos() && self.calicos_pods_are_gone();
+        let free = !self.new_pods_use_calico() && self.calico_pods_are_gone();
         add(
             agent && !self.calico && free && (self.changed || self.phase != Phase::Flannel),
             &|world| {
@@ -455,7 +454,7 @@ impl World {
         add(self.probe == 1 && self.flannel == Some(true), &|world| {
             (world.probe, world.proved) = (2, true);
         });
-        // A DaemonSet's pods follow the label, whoever wrote it.
+        // The pods of a DaemonSet follow the label, whichever client wrote it.
         add(self.label == "calico" && !self.calico, &|world| {
             world.calico = true;
         });
@@ -469,7 +468,7 @@ impl World {
 }
 
 #[test]
-fn every_state_of_the_way_there_leads_back_and_every_step_is_safe() {
+fn a_rollback_from_every_state_is_safe_and_leads_to_the_end_state() {
     let edges = walk::reachable(World::starts(), |world| {
         world.moves().into_iter().chain(world.coordinator()).collect()
     });
@@ -493,9 +492,9 @@ fn every_state_of_the_way_there_leads_back_and_every_step_is_safe() {
     }
 }
 
-/// Whatever somebody writes, and whenever: the label is written again, and the node comes back all the same.
+/// Any other label at any time: the label is written again, and the node is rolled back.
 #[test]
-fn a_label_that_somebody_else_writes_is_put_back() {
+fn a_label_of_another_client_is_replaced() {
     let starts = World::starts().into_iter().map(|world| World {
         flip: Flip::Possible,
         ..world
@@ -516,25 +515,25 @@ fn a_label_that_somebody_else_writes_is_put_back() {
 }
 
 #[test]
-fn a_persons_cordon_is_there_at_every_moment() {
+fn a_cordon_of_the_user_is_never_removed() {
     let starts = World::starts();
-    let persons = starts.into_iter().filter(|world| world.cordon == Cordon::Person);
-    let edges = walk::reachable(persons, |world| {
+    let cordoned = starts.into_iter().filter(|world| world.cordon == Cordon::User);
+    let edges = walk::reachable(cordoned, |world| {
         world.moves().into_iter().chain(world.coordinator()).collect()
     });
     for world in edges.keys() {
-        assert_eq!(world.cordon, Cordon::Person, "{world:?}");
+        assert_eq!(world.cordon, Cordon::User, "{world:?}");
     }
 }
 
 #[test]
-fn each_budget_that_holds_a_pod_is_named() {
+fn each_budget_that_blocks_a_pod_is_named() {
     let world = World::starts()
         .into_iter()
         .find(|world| world.workload == Life::Runs)
         .unwrap();
     let world = World {
-        cordon: Cordon::Us,
+        cordon: Cordon::Replumb,
         ..world
     };
     let refusal = |message: &str| Refusal {
@@ -565,15 +564,15 @@ fn each_budget_that_holds_a_pod_is_named() {
     }
 }
 
-/// What is left of a pod of flannel's names an address that Calico has given to another pod since: that one leaves.
+/// The leftovers of a legacy pod contain an address that Calico has assigned to another pod since: that pod is evicted.
 #[test]
-fn a_pod_with_the_address_of_one_that_is_gone_leaves() {
+fn a_pod_with_the_address_of_a_deleted_pod_is_evicted() {
     let world = World::starts()
         .into_iter()
         .find(|world| world.workload == Life::Runs && world.phase == Phase::Mixed)
         .unwrap();
     let world = World {
-        cordon: Cordon::Us,
+        cordon: Cordon::Replumb,
         ..world
     };
     let (pods, refusals) = (world.pods(), BTreeMap::new());
@@ -584,7 +583,7 @@ fn a_pod_with_the_address_of_one_that_is_gone_leaves() {
         other => panic!("{other:?}"),
     };
     assert_eq!(evicted(&view), ["workload"]);
-    // Later, once new pods wait, so does that of a DaemonSet.
+    // Later, when new pods wait, the pod of a DaemonSet is evicted, too.
     let world = World {
         label: "none",
         goal: 1,
@@ -600,12 +599,12 @@ fn a_pod_with_the_address_of_one_that_is_gone_leaves() {
     assert_eq!(evicted(&view), ["daemon"]);
 }
 
-/// A pod of flannel's that terminates is none of Calico's, though its cable is gone already: nothing waits for it.
+/// A terminating flannel pod is not on Calico, although its link may be gone already.
 #[test]
-fn a_pod_of_flannels_that_terminates_is_not_waited_for() {
+fn a_terminating_flannel_pod_is_not_waited_for() {
     let world = World::starts()
         .into_iter()
-        .find(|world| world.phase == Phase::Mixed && world.calicos_pods_are_gone())
+        .find(|world| world.phase == Phase::Mixed && world.calico_pods_are_gone())
         .unwrap();
     let (mut pods, refusals) = (world.pods(), BTreeMap::new());
     for pod in pods.iter_mut() {
@@ -624,12 +623,12 @@ fn a_pod_of_flannels_that_terminates_is_not_waited_for() {
 }
 
 #[test]
-fn a_budget_is_waited_for_by_name_and_calico_runs_on_meanwhile() {
+fn a_wait_for_a_budget_names_the_pod_and_keeps_calico() {
     let mut world = World::starts()
         .into_iter()
         .find(|world| world.workload == Life::Runs)
         .unwrap();
-    world.cordon = Cordon::Us;
+    world.cordon = Cordon::Replumb;
     let refusal = Refusal {
         since: now(),
         next_try: now() + SignedDuration::from_secs(5),

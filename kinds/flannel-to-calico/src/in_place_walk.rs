@@ -1,6 +1,5 @@
-//! Walks a node that changes its network in place through every state that it can reach: each step of the decision, each
-//! move of the world in any order, a crash after each step. No living pod may lose its network or its address, and every
-//! state leads to the end.
+//! Walk of a node with strategy `InPlace` through all reachable states: each step of the decision, each event around it in any
+//! order, a crash after each step. No running pod may lose its network or its address, and every state leads to the end state.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,12 +20,12 @@ use engine::drain::{Permissions, Residents};
 use engine::evict::OnBlocked;
 use engine::probe::{ProbePod, Prober};
 
-/// A pod of flannel's: the address 10.244.1.7.
+/// A flannel pod with address 10.244.1.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Pod {
-    /// Not born yet: its ADD may be on its way.
-    Coming,
-    Lives,
+    /// Not created yet: the runtime may have called ADD.
+    Starting,
+    Runs,
     Gone,
 }
 
@@ -76,7 +75,7 @@ fn allocation() -> Allocation {
     }
 }
 
-/// What the agent says of a pod of flannel's with that address.
+/// The agent's record of a flannel pod with that address.
 fn legacy_pod(name: &str, attached: bool) -> LegacyPod {
     LegacyPod {
         namespace: "shop".to_owned(),
@@ -94,7 +93,7 @@ impl World {
         label: "flannel",
         goal: 0,
         phase: Phase::Flannel,
-        pod: Pod::Lives,
+        pod: Pod::Runs,
         imported: false,
         flannel_pod: true,
         calico_ready: None,
@@ -111,8 +110,8 @@ impl World {
     }
 
     fn view(self, refusals: &BTreeMap<String, engine::evict::Refusal>) -> NodeView<'_> {
-        let lives = self.pod == Pod::Lives;
-        let told: Vec<ImportedAddress> = self
+        let runs = self.pod == Pod::Runs;
+        let imported: Vec<ImportedAddress> = self
             .imported
             .then(|| imported_as(&allocation()))
             .into_iter()
@@ -145,9 +144,9 @@ impl World {
                 .map(|ready| ("kube-system/calico-node-x".to_owned(), ready))
                 .into_iter()
                 .collect(),
-            to_import: (lives && !self.imported).then(allocation).into_iter().collect(),
-            to_release: if lives { Vec::new() } else { told },
-            legacy_pods: lives.then(|| legacy_pod("old", true)).into_iter().collect(),
+            to_import: (runs && !self.imported).then(allocation).into_iter().collect(),
+            to_release: if runs { Vec::new() } else { imported },
+            legacy_pods: runs.then(|| legacy_pod("old", true)).into_iter().collect(),
             probe_pod: (self.probe > 0).then(|| ProbePod {
                 uid: "p".to_owned(),
                 address: Some("10.244.1.9".parse().unwrap()),
@@ -166,7 +165,7 @@ impl World {
     fn assert_safe(self, step: &NodeStep) {
         match step {
             NodeStep::Cordon | NodeStep::Uncordon | NodeStep::Evict(_) | NodeStep::Return => {
-                panic!("in place nobody is moved: {step:?}")
+                panic!("not a step in place: {step:?}")
             }
             NodeStep::Label("none") => assert_eq!(self.label, "flannel", "{self:?}"),
             NodeStep::Label("calico") => {
@@ -176,41 +175,41 @@ impl World {
                 );
                 assert!(!self.flannel_pod, "both networks run: {self:?}");
                 assert!(
-                    self.pod != Pod::Lives || self.imported,
-                    "its address would be given away: {self:?}"
+                    self.pod != Pod::Runs || self.imported,
+                    "its address could be assigned to another pod: {self:?}"
                 );
             }
-            NodeStep::Label(other) => panic!("a label that nobody knows: {other}"),
+            NodeStep::Label(other) => panic!("unknown label: {other}"),
             NodeStep::Goal(goal) => {
                 assert_ne!(
                     *goal,
                     Goal::Detached,
-                    "a living pod would be waited for: {self:?}"
+                    "the agent would wait for a running pod: {self:?}"
                 );
                 assert!(goal.phase() > self.goal().phase(), "goal went back: {self:?}");
-                assert!(!self.flannel_pod, "flanneld would make its link again: {self:?}");
+                assert!(!self.flannel_pod, "flanneld would create its link again: {self:?}");
                 if *goal == Goal::Swapped {
                     assert!(
-                        self.pod != Pod::Lives || self.imported,
-                        "swapped unknown: {self:?}"
+                        self.pod != Pod::Runs || self.imported,
+                        "swapped before the import: {self:?}"
                     );
                 }
                 if *goal == Goal::Mixed {
                     assert_eq!(self.calico_ready, Some(true), "{self:?}");
                 }
                 if *goal == Goal::Calico {
-                    assert_ne!(self.pod, Pod::Lives, "a living pod's bridge is taken: {self:?}");
+                    assert_ne!(self.pod, Pod::Runs, "the bridge of a running pod is deleted: {self:?}");
                 }
             }
             NodeStep::Import(allocations) => {
                 assert_eq!(allocations.len(), 1);
-                assert!(self.phase >= Phase::Held, "more may come: {self:?}");
+                assert!(self.phase >= Phase::Held, "more pods may start: {self:?}");
             }
             NodeStep::Release(_) => {
-                assert_ne!(self.pod, Pod::Lives, "a living pod's address is freed: {self:?}");
+                assert_ne!(self.pod, Pod::Runs, "the address of a running pod is released: {self:?}");
             }
             NodeStep::CreateProbePod => assert!(self.phase >= Phase::Mixed, "probed too early: {self:?}"),
-            NodeStep::Complete => assert_eq!(self.probe, 2, "done unproved: {self:?}"),
+            NodeStep::Complete => assert_eq!(self.probe, 2, "done without a probe: {self:?}"),
         }
     }
 
@@ -237,15 +236,15 @@ impl World {
         self
     }
 
-    /// What is done about the label before anything else.
-    fn label_kept(mut self) -> Option<Self> {
+    /// The state after the label was handled, which comes before anything else.
+    fn label_handled(mut self) -> Option<Self> {
         self.label = self.record.keep(Some(self.label), self.flip)?;
         Some(self)
     }
 
     fn coordinator(self) -> Option<Self> {
-        if let Some(mended) = self.label_kept() {
-            return Some(mended);
+        if let Some(handled) = self.label_handled() {
+            return Some(handled);
         }
         if let Some(step) = upkeep(&self.view(&NONE)) {
             return Some(self.performed(&step));
@@ -260,7 +259,7 @@ impl World {
                 assert_ne!(wait.reason, WaitReason::NodeNotReady);
                 assert!(
                     wait.until.is_some(),
-                    "a wait without an end in {}: {wait:?}",
+                    "a wait without a deadline in {}: {wait:?}",
                     Stage::as_str(next.stage)
                 );
                 None
@@ -280,12 +279,12 @@ impl World {
             }
         };
         add(true, &|world| world.agent_ready = !world.agent_ready);
-        // An ADD that had read subnet.env before it was withdrawn ends late.
-        add(self.pod == Pod::Coming && self.phase <= Phase::Held, &|world| {
-            world.pod = Pod::Lives;
+        // An ADD that read subnet.env before the file was moved ends late.
+        add(self.pod == Pod::Starting && self.phase <= Phase::Held, &|world| {
+            world.pod = Pod::Runs;
         });
-        add(self.pod == Pod::Lives, &|world| world.pod = Pod::Gone);
-        add(self.pod == Pod::Coming, &|world| world.pod = Pod::Gone);
+        add(self.pod == Pod::Runs, &|world| world.pod = Pod::Gone);
+        add(self.pod == Pod::Starting, &|world| world.pod = Pod::Gone);
         add(self.label != "flannel" && self.flannel_pod, &|world| {
             world.flannel_pod = false;
         });
@@ -308,7 +307,7 @@ impl World {
             world.calico_ready = world.calico_ready.map(|ready| !ready);
         });
         add(self.probe == 1, &|world| world.probe = 2);
-        // A DaemonSet's pods follow the label, whoever wrote it.
+        // The pods of a DaemonSet follow the label, whichever client wrote it.
         add(self.label == "flannel" && !self.flannel_pod, &|world| {
             world.flannel_pod = true;
         });
@@ -325,9 +324,9 @@ impl World {
 }
 
 #[test]
-fn every_reachable_state_is_safe_and_leads_to_the_end() {
-    let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World { pod, ..World::START });
-    // A crash after a step is no move of its own: nothing but the world remembers the step.
+fn every_reachable_state_is_safe_and_leads_to_the_end_state() {
+    let starts = [Pod::Starting, Pod::Runs, Pod::Gone].map(|pod| World { pod, ..World::START });
+    // A crash after a step is no separate event: only the world contains the result of the step.
     let edges = walk::reachable(starts, |world| {
         world.moves().into_iter().chain(world.coordinator()).collect()
     });
@@ -347,10 +346,10 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
     );
 }
 
-/// Whatever somebody writes, and whenever: no step is unsafe, the label is written again, and the end is reached.
+/// Any other label at any time: no step is unsafe, the label is written again, and the end state is reached.
 #[test]
-fn a_label_that_somebody_else_writes_is_put_back() {
-    let starts = [Pod::Coming, Pod::Lives, Pod::Gone].map(|pod| World {
+fn a_label_of_another_client_is_replaced() {
+    let starts = [Pod::Starting, Pod::Runs, Pod::Gone].map(|pod| World {
         pod,
         flip: Flip::Possible,
         ..World::START
@@ -372,9 +371,9 @@ fn a_label_that_somebody_else_writes_is_put_back() {
     assert!(edges.keys().filter(odd).count() > 100, "{} states", edges.len());
 }
 
-/// Those of flannel's leave, those of Calico's stay; a budget is waited for by name.
+/// Legacy pods are evicted and pods on Calico stay. The wait for a budget names the pod.
 #[test]
-fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
+fn legacy_pods_are_restarted_within_their_budgets() {
     let pod = |name: &str, address: &str| engine::drain::Pod {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
@@ -391,7 +390,7 @@ fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
     let mut view = world.view(&none);
     view.residents = engine::drain::residents(&pods, "a");
     let Some(Decision::Run(NodeStep::Evict(due))) = restart(&view, &POLICY, now()) else {
-        panic!("nobody is evicted");
+        panic!("no pod is evicted");
     };
     assert_eq!(
         due.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
@@ -406,7 +405,7 @@ fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
     let refusals = BTreeMap::from([("old".to_owned(), refusal)]);
     view.refusals = &refusals;
     let Some(Decision::Wait(wait)) = restart(&view, &POLICY, now()) else {
-        panic!("the budget is passed over");
+        panic!("the budget is ignored");
     };
     assert_eq!(wait.reason, WaitReason::DisruptionBudget);
     assert!(wait.message.contains("shop/old"), "{}", wait.message);
@@ -414,9 +413,9 @@ fn pods_from_before_are_restarted_at_the_pace_of_their_budgets() {
     assert_eq!(restart(&view, &POLICY, now()), None);
 }
 
-/// What is left of a pod names an address that Calico has given to another pod since.
+/// The leftovers of a deleted pod contain an address that Calico has assigned to another pod since.
 #[test]
-fn a_pod_with_the_address_of_one_that_is_gone_is_not_from_before() {
+fn a_pod_with_the_address_of_a_deleted_pod_is_no_legacy_pod() {
     let pod = |name: &str| engine::drain::Pod {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
@@ -436,10 +435,10 @@ fn a_pod_with_the_address_of_one_that_is_gone_is_not_from_before() {
     for attached in [true, false] {
         view.legacy_pods = vec![legacy_pod("old", attached)];
         assert!(!is_evicted(&view), "{attached}");
-        assert_eq!(upkeep(&view), None, "something of it is left");
+        assert_eq!(upkeep(&view), None, "leftovers of the deleted pod exist");
         view.legacy_pods = vec![legacy_pod("new", attached)];
         assert!(is_evicted(&view), "{attached}");
-        // The runtime did not say whose it is.
+        // The runtime has not recorded the name of the pod.
         view.legacy_pods = vec![legacy_pod("", attached)];
         assert!(is_evicted(&view), "{attached}");
         view.legacy_pods = vec![LegacyPod {

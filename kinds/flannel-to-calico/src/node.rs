@@ -1,5 +1,5 @@
-//! The next step of one node, as the coordinator sees it. Level-triggered: the same facts give the same step,
-//! whatever was decided before, so that a restart or a crash changes nothing.
+//! Decisions of the coordinator: the next step of one node. Level-triggered: the same facts give the same step, whatever was
+//! decided before, so that a restart or a crash changes nothing.
 
 mod aside;
 mod back;
@@ -26,23 +26,23 @@ use engine::drain::{self, Budget, Pod, Residents};
 use engine::evict::{OnBlocked, PodName, Refusal};
 use engine::probe::{ProbePod, Prober};
 
-/// Which network a Node's label says that it is on.
+/// The network that the label of a Node names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkLabel {
-    /// No label yet.
+    /// No label.
     Missing,
-    /// flannel's pods run here.
+    /// flannel's pods run on the node.
     Flannel,
-    /// Neither runs here.
+    /// Neither flannel's nor Calico's pods run on the node.
     Neither,
-    /// Calico's pods run here.
+    /// Calico's pods run on the node.
     Calico,
-    /// A value that nobody of us writes.
+    /// A value that this migration never writes.
     Other(String),
 }
 
 impl NetworkLabel {
-    /// Reads the label's value.
+    /// Parses the value of the label.
     pub fn read(value: Option<&str>) -> Self {
         match value {
             None => Self::Missing,
@@ -53,7 +53,7 @@ impl NetworkLabel {
         }
     }
 
-    /// The label's value; `None` when there is none.
+    /// The value of the label; `None` without a label.
     pub fn value(&self) -> Option<&str> {
         match self {
             Self::Missing => None,
@@ -65,80 +65,80 @@ impl NetworkLabel {
     }
 }
 
-/// What the node's agent reported.
+/// The report of the agent of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentReport {
     /// Whether the agent's pod on the node is Ready.
     pub ready: bool,
-    /// The phase that it proved.
+    /// The phase that the agent has proved.
     pub phase: Option<Phase>,
-    /// What it does or waits for.
+    /// What the agent does or waits for.
     pub message: String,
-    /// A failure that it does not mend by itself.
+    /// A failure that needs the user.
     pub failure: Option<String>,
-    /// Lines of its checks that do not allow going on.
+    /// Lines of checks that do not allow the migration to continue.
     pub failing_checks: Vec<String>,
-    /// The goal that it has acted on.
+    /// The goal that the agent has acted on.
     pub goal: Option<Goal>,
-    /// What is different on the host from before the migration.
+    /// Differences of the host from its state before the migration.
     pub changes: Vec<String>,
-    /// Why it puts the old network back by itself.
+    /// Why the agent restores the old network on its own.
     pub fell_back: Option<String>,
-    /// Whether a pod of Calico's is attached to the host.
+    /// Whether a pod on Calico's network is attached to the host.
     pub sees_calicos_pods: bool,
 }
 
 impl AgentReport {
-    /// Whether the agent was told to take every change back, and has proved that it did.
+    /// Whether the agent has the goal to revert all changes, and has proved that it has done so.
     pub fn is_back(&self) -> bool {
         self.goal == Some(Goal::Flannel) && self.changes.is_empty() && self.phase.is_some()
     }
 }
 
-/// Where a node in work is led.
+/// The direction in which a node is migrated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To Calico.
     There,
-    /// To flannel, as it was before.
+    /// A rollback to flannel.
     Back,
 }
 
 impl Direction {
-    /// What a person types once what halted is mended.
+    /// The command for the user after the cause of a halt is fixed.
     fn again(self) -> &'static str {
         match self {
-            Self::There => "`kubectl replumb resume`",
+            Self::There => "run `kubectl replumb resume`",
             Self::Back => {
-                "once more what asked for the way back: `kubectl replumb abort`, `rollback NODE` or `rollback --all` \
-                 (`resume` turns it around)"
+                "repeat the command of the rollback: `kubectl replumb abort`, `rollback NODE` or `rollback --all` \
+                 (`resume` changes the direction)"
             }
         }
     }
 }
 
-/// Everything that the decision about one node depends on.
+/// All facts for the decision about one node.
 #[derive(Clone, Debug)]
 pub struct NodeView<'facts> {
     /// Name of the node.
     pub name: &'facts str,
-    /// Where it is led.
+    /// The direction of the node.
     pub direction: Direction,
-    /// When it was done before it turned around: it is that again if it is given back.
+    /// When the node was done before its rollback: it counts as done again if it is released unchanged.
     pub done_before: Option<Timestamp>,
-    /// Whether the Node reports Ready.
+    /// Whether the Node is Ready.
     pub ready: bool,
-    /// Since when it reports that; `None` when it has never reported.
+    /// Time of the last change of `ready`; `None` if the Node has never reported.
     pub ready_changed: Option<Timestamp>,
     /// `spec.unschedulable`.
     pub unschedulable: bool,
-    /// Whether the cordon is ours.
+    /// Whether replumb has cordoned the node.
     pub cordoned_by_us: bool,
-    /// The Node's label.
+    /// The label of the Node.
     pub network: NetworkLabel,
-    /// The goal that the agent was given.
+    /// The goal in the `NodeMigration`.
     pub goal: Goal,
-    /// What the agent reported.
+    /// The report of the agent.
     pub agent: AgentReport,
     /// Pods on the node.
     pub residents: Residents<'facts>,
@@ -146,26 +146,26 @@ pub struct NodeView<'facts> {
     pub budgets: &'facts [Budget],
     /// Refused evictions by pod UID.
     pub refusals: &'facts BTreeMap<String, Refusal>,
-    /// Names of flannel's pods on the node, terminating ones included, and whether each is Ready and not terminating.
+    /// Names of flannel's pods on the node, including terminating pods, and whether each is Ready and not terminating.
     pub flannel_pods: Vec<(String, bool)>,
     /// Names of Calico's pods on the node, and whether each is Ready and not terminating.
     pub calico_pods: Vec<(String, bool)>,
-    /// In place: addresses that Calico's IPAM does not know of yet.
+    /// In place: addresses that are not in Calico's IPAM yet.
     pub to_import: Vec<Allocation>,
-    /// In place: addresses that it was told of, and that nobody of flannel's has any more.
+    /// In place: addresses in Calico's IPAM that no flannel pod uses any more.
     pub to_release: Vec<ImportedAddress>,
-    /// In place: flannel's pods that live on the node, or have left something.
+    /// In place: legacy pods that run on the node, or have leftovers there.
     pub legacy_pods: Vec<LegacyPod>,
-    /// The probe pod, if there is one.
+    /// The probe pod, if it exists.
     pub probe_pod: Option<ProbePod>,
-    /// Who was asked to reach it.
+    /// The nodes that probe this pod.
     pub probers: Vec<Prober>,
-    /// The stage that was recorded last, and since when.
+    /// The last recorded stage, and its start.
     pub stage: Option<(Stage, Timestamp)>,
 }
 
 impl NodeView<'_> {
-    /// Whether this is a pod of flannel's.
+    /// Whether this pod is on the flannel network.
     fn is_legacy(&self, pod: &Pod) -> bool {
         self.legacy_pods.iter().any(|legacy| legacy.is(pod))
     }
@@ -176,54 +176,54 @@ impl NodeView<'_> {
 pub struct Policy {
     /// How the node changes its network.
     pub strategy: Strategy,
-    /// How long one stage may take.
+    /// The time limit of a stage.
     pub step_timeout: SignedDuration,
-    /// How long the pods of one node may take to leave.
+    /// The time limit of a drain.
     pub drain_timeout: SignedDuration,
-    /// What happens then.
+    /// What happens after the time limit of a drain.
     pub on_blocked: OnBlocked,
     /// What a drain may do.
     pub permissions: drain::Permissions,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,
-    /// Deadlines count from here when it is later than the stage's start: a person said "resume", or the clock was set.
+    /// Time limits start here if this is later than the start of the stage: after `resume`, or after a change of the clock.
     pub resumed_at: Option<Timestamp>,
 }
 
-/// Where a node in work is. Ordered; the name is a metric label, an Event reason and a line of the report.
+/// The stage of a node that is being migrated. Ordered. The name is a metric label, an Event reason and a line of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// New pods go elsewhere.
+    /// The node is cordoned.
     Cordon,
-    /// Pods leave by eviction.
+    /// The pods of the node are evicted.
     Drain,
-    /// The label moves away from flannel, and its pod ends.
+    /// The label is changed from flannel to none, and flannel's pod ends.
     StopFlannel,
-    /// flannel's CNI plugin refuses new pods.
+    /// The agent makes flannel's CNI plugin reject new pods.
     HoldNewPods,
-    /// `DaemonSet` pods leave by eviction; their successors wait for the new network.
+    /// The pods of `DaemonSet`s are evicted; their successors wait for the new network.
     DrainDaemonSets,
-    /// The old network is removed from the host.
+    /// The agent removes the old network from the host.
     Detach,
-    /// In place: Calico's IPAM is told of the addresses that living pods have.
+    /// In place: the addresses of running pods are written to Calico's IPAM.
     Import,
-    /// In place: the tunnel changes its name.
+    /// In place: the agent renames the tunnel.
     Swap,
-    /// The label moves to Calico, and calico-node becomes Ready.
+    /// The label is changed to calico, and calico-node becomes Ready.
     StartCalico,
-    /// The host is on Calico, and the agent's checks pass.
+    /// The host reaches Calico, and the agent's checks pass.
     Attach,
-    /// A pod on the node is reached from an old and a new node.
+    /// An old and a new node reach a pod on the node.
     Probe,
-    /// The cordon is lifted, if it was ours.
+    /// The node is uncordoned, if replumb has cordoned it.
     Uncordon,
-    /// Back: the label moves away from Calico, and its pod ends.
+    /// Rollback: the label is changed from calico to none, and Calico's pod ends.
     StopCalico,
-    /// Back: the agent takes every change to the host back.
+    /// Rollback: the agent reverts all changes to the host.
     PutBack,
-    /// Back: the label moves to flannel, and its pod becomes Ready.
+    /// Rollback: the label is changed to flannel, and flannel's pod becomes Ready.
     StartFlannel,
-    /// Back: Calico's IPAM forgets the node's addresses.
+    /// Rollback: the addresses of the node are removed from Calico's IPAM.
     Return,
 }
 
@@ -248,7 +248,7 @@ impl Stage {
         Self::Return,
     ];
 
-    /// The stage as it stands in status, metrics and reports.
+    /// The name of the stage in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cordon => "Cordon",
@@ -270,12 +270,12 @@ impl Stage {
         }
     }
 
-    /// Whether pods leave in this stage: it has their time, and no step's.
+    /// Whether pods are evicted in this stage: then the time limit of a drain applies.
     pub fn is_drain(self) -> bool {
         matches!(self, Self::Drain | Self::DrainDaemonSets)
     }
 
-    /// How long the stage may take, in seconds; `None` where the policy lets it take for ever.
+    /// The time limit of the stage in seconds; `None` if the policy sets no limit.
     pub fn patience(self, policy: &Policy) -> Option<u32> {
         let limit = match (self.is_drain(), policy.on_blocked) {
             (true, OnBlocked::Wait) => return None,
@@ -291,33 +291,33 @@ impl Stage {
     }
 }
 
-/// One change that the coordinator makes for a node: idempotent.
+/// One change by the coordinator for a node. Each step is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeStep {
-    /// Set `unschedulable`, with our annotation in the same write.
+    /// Set `unschedulable`, with replumb's annotation in the same write.
     Cordon,
     /// Evict these pods, by UID, namespace and name.
     Evict(Vec<PodName>),
-    /// Write the Node's network label.
+    /// Write the network label of the Node.
     Label(&'static str),
     /// Give the agent this goal.
     Goal(Goal),
-    /// Tell Calico's IPAM of these addresses.
+    /// Write these addresses to Calico's IPAM.
     Import(Vec<Allocation>),
-    /// Take these back from Calico's IPAM, where they are still under that handle.
+    /// Release these addresses in Calico's IPAM if they still have that handle.
     Release(Vec<ImportedAddress>),
     /// Create the probe pod.
     CreateProbePod,
-    /// Lift our cordon.
+    /// Uncordon the node.
     Uncordon,
     /// Record that the node is done.
     Complete,
-    /// Let Calico's IPAM forget every address of the node's but the tunnel's, and record that the node is back.
+    /// Release all addresses of the node in Calico's IPAM except those of the tunnel, and record that the node is rolled back.
     Return,
 }
 
 impl NodeStep {
-    /// The step by name; bounded, without names of objects.
+    /// The name of the step. One of a fixed set, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Cordon => "Cordon",
@@ -343,11 +343,11 @@ impl NodeStep {
     }
 }
 
-/// Where the node is, and what comes next.
+/// The stage of the node, and the next decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Where the node is.
+    /// The stage of the node.
     pub stage: Stage,
-    /// What comes next.
+    /// The next decision.
     pub decision: Decision<NodeStep>,
 }

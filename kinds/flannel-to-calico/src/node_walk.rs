@@ -1,7 +1,7 @@
-//! Walks a node through every state that it can reach: each step of the decision, each move of the world around it in
-//! any order, and a crash of the coordinator after each step (the step is done, the record of it is lost).
+//! Walk of a node with strategy `Drain` through all reachable states: each step of the decision, each event around it in any
+//! order, and a crash of the coordinator after each step (the step is done, its record is lost).
 //!
-//! At every state the step that is chosen must be safe, and from every state the node must come to its end.
+//! In every state the chosen step must be safe, and from every state the node must reach the end state.
 
 use std::collections::BTreeMap;
 
@@ -19,29 +19,29 @@ use engine::evict::{OnBlocked, Refusal};
 use engine::pods::Pods;
 use engine::probe::{ProbePod, Prober};
 
-/// A pod's life, as the API shows it.
+/// The state of a pod in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
     /// Runs with an address.
     Runs,
     /// Terminates, and still has its address.
     Terminates,
-    /// Has been created again and waits for a network (`DaemonSet`), or is gone to another node (others).
+    /// Is created again and waits for a network (`DaemonSet`), or runs on another node (others).
     Moved,
 }
 
-/// Who cordoned the node.
+/// The origin of the cordon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cordon {
-    Nobody,
-    Us,
-    /// Us, and a person lifted it meanwhile: our annotation is still there.
+    None,
+    Replumb,
+    /// Cordoned by replumb, and uncordoned by the user meanwhile: replumb's annotation still exists.
     Lifted,
-    /// A person, before the migration: must be there at the end.
-    Person,
+    /// Cordoned by the user before the migration: must stay.
+    User,
 }
 
-/// The node and what is around it. Small on purpose: every combination that can be reached is visited.
+/// The node and its environment. Small, because every reachable combination is visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct World {
@@ -86,7 +86,7 @@ impl Label {
             "flannel" => Self::Flannel,
             "none" => Self::Neither,
             "calico" => Self::Calico,
-            other => panic!("a label that nobody knows: {other}"),
+            other => panic!("unknown label: {other}"),
         }
     }
 }
@@ -104,7 +104,7 @@ impl Goal_ {
         [Goal::Hold, Goal::Held, Goal::Detached, Goal::Calico]
             .into_iter()
             .find(|goal| Self::of(*goal) == self)
-            .expect("every number was made from a goal")
+            .expect("each number is from a goal")
     }
 }
 
@@ -188,8 +188,8 @@ impl World {
             done_before: None,
             ready: self.node_ready,
             ready_changed: Some(at(0)),
-            unschedulable: !matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
-            cordoned_by_us: matches!(self.cordon, Cordon::Us | Cordon::Lifted),
+            unschedulable: !matches!(self.cordon, Cordon::None | Cordon::Lifted),
+            cordoned_by_us: matches!(self.cordon, Cordon::Replumb | Cordon::Lifted),
             network: match self.label {
                 Label::Missing => NetworkLabel::Missing,
                 Label::Flannel => NetworkLabel::Flannel,
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// What the decision says now, and the safety of it.
+    /// The decision in this state.
     fn decide(&self) -> (Stage, Decision<NodeStep>) {
         let pods = self.pods();
         let refusals: BTreeMap<String, Refusal> = if self.refused {
@@ -255,19 +255,19 @@ impl World {
         (next.stage, next.decision)
     }
 
-    /// Everything that must never happen, whatever came before.
+    /// Asserts that the step is safe in this state.
     fn assert_safe(&self, step: &NodeStep) {
-        let lives_on_old = |life: Life| life != Life::Moved && self.phase < Phase::Detached;
+        let is_on_flannel = |life: Life| life != Life::Moved && self.phase < Phase::Detached;
         match step {
             NodeStep::Cordon => {
                 assert!(
-                    matches!(self.cordon, Cordon::Nobody | Cordon::Lifted),
+                    matches!(self.cordon, Cordon::None | Cordon::Lifted),
                     "cordoned twice: {self:?}"
                 );
             }
             NodeStep::Evict(_) => {
                 assert!(
-                    matches!(self.cordon, Cordon::Us | Cordon::Person),
+                    matches!(self.cordon, Cordon::Replumb | Cordon::User),
                     "evicted uncordoned: {self:?}"
                 );
             }
@@ -276,31 +276,31 @@ impl World {
                 assert_eq!(
                     self.workload,
                     Life::Moved,
-                    "flannel ended under a living pod: {self:?}"
+                    "flannel ends before its pods: {self:?}"
                 );
             }
             NodeStep::Label("calico") => {
                 assert!(
                     self.phase >= Phase::Detached,
-                    "Calico started on flannel's devices: {self:?}"
+                    "Calico starts with flannel's devices: {self:?}"
                 );
                 assert!(!self.flannel_pod, "both networks run: {self:?}");
             }
-            NodeStep::Label(other) => panic!("a label that nobody knows: {other}"),
+            NodeStep::Label(other) => panic!("unknown label: {other}"),
             NodeStep::Goal(goal) => {
                 assert!(Goal_::of(*goal) > self.goal, "goal went back: {self:?}");
                 assert!(
                     self.label >= Label::Neither,
-                    "a change was asked of a node on flannel: {self:?}"
+                    "a goal for a node on flannel: {self:?}"
                 );
                 if goal.phase() >= Some(Phase::Detached) {
                     assert!(
-                        !lives_on_old(self.workload),
-                        "network taken from a living pod: {self:?}"
+                        !is_on_flannel(self.workload),
+                        "the network of a running pod is removed: {self:?}"
                     );
                     assert!(
-                        !lives_on_old(self.daemon),
-                        "network taken from a DaemonSet's pod: {self:?}"
+                        !is_on_flannel(self.daemon),
+                        "the network of a DaemonSet's pod is removed: {self:?}"
                     );
                 }
                 if goal.phase() == Some(Phase::Calico) {
@@ -314,26 +314,26 @@ impl World {
             NodeStep::CreateProbePod => assert_eq!(self.phase, Phase::Calico, "probed too early: {self:?}"),
             NodeStep::Uncordon => {
                 assert!(
-                    matches!(self.cordon, Cordon::Us | Cordon::Lifted),
-                    "a person's cordon went: {self:?}"
+                    matches!(self.cordon, Cordon::Replumb | Cordon::Lifted),
+                    "the cordon of the user is removed: {self:?}"
                 );
-                assert!(self.node_ready, "a node that is away was called done: {self:?}");
-                assert_eq!(self.probe, Probe::Reached, "uncordoned unproved: {self:?}");
-                assert_eq!(self.phase, Phase::Calico, "uncordoned unmigrated: {self:?}");
+                assert!(self.node_ready, "a NotReady node is done: {self:?}");
+                assert_eq!(self.probe, Probe::Reached, "uncordoned without a probe: {self:?}");
+                assert_eq!(self.phase, Phase::Calico, "uncordoned before Calico: {self:?}");
             }
             NodeStep::Complete => {
-                assert_ne!(self.cordon, Cordon::Us, "our cordon was left: {self:?}");
-                assert_eq!(self.probe, Probe::Reached, "done unproved: {self:?}");
+                assert_ne!(self.cordon, Cordon::Replumb, "the cordon of replumb stays: {self:?}");
+                assert_eq!(self.probe, Probe::Reached, "done without a probe: {self:?}");
             }
-            NodeStep::Import(_) | NodeStep::Release(_) => panic!("nothing lives on after a drain: {self:?}"),
-            NodeStep::Return => panic!("nobody asked for the way back: {self:?}"),
+            NodeStep::Import(_) | NodeStep::Release(_) => panic!("no pod keeps its address in a drain: {self:?}"),
+            NodeStep::Return => panic!("a rollback was not requested: {self:?}"),
         }
     }
 
     fn performed(mut self, stage: Stage, step: &NodeStep) -> Self {
         self.stage = Some(stage);
         match step {
-            NodeStep::Cordon => self.cordon = Cordon::Us,
+            NodeStep::Cordon => self.cordon = Cordon::Replumb,
             NodeStep::Evict(pods) => {
                 for pod in pods {
                     match pod.name.as_str() {
@@ -350,7 +350,7 @@ impl World {
             }
             NodeStep::Goal(goal) => self.goal = Goal_::of(*goal),
             NodeStep::CreateProbePod => self.probe = Probe::Starting,
-            NodeStep::Uncordon => self.cordon = Cordon::Nobody,
+            NodeStep::Uncordon => self.cordon = Cordon::None,
             NodeStep::Complete => {
                 self.done = true;
                 self.record.end();
@@ -360,7 +360,7 @@ impl World {
         self
     }
 
-    /// What may happen around the coordinator next, in any order.
+    /// The events that may happen next, in any order.
     fn moves(self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
@@ -370,7 +370,7 @@ impl World {
                 all.push(world);
             }
         };
-        // The node is away: nothing on it moves, but it may come back.
+        // On a NotReady node nothing changes, but the node may become Ready again.
         add(!self.node_ready, &|world| world.node_ready = true);
         if !self.node_ready {
             return all;
@@ -378,12 +378,12 @@ impl World {
         add(!self.done, &|world| world.node_ready = false);
         add(self.agent_ready, &|world| world.agent_ready = false);
         add(!self.agent_ready, &|world| world.agent_ready = true);
-        add(self.cordon == Cordon::Us, &|world| world.cordon = Cordon::Lifted);
+        add(self.cordon == Cordon::Replumb, &|world| world.cordon = Cordon::Lifted);
         add(self.workload == Life::Terminates, &|world| {
             world.workload = Life::Moved;
         });
         add(self.daemon == Life::Terminates, &|world| {
-            // The DaemonSet's controller tolerates the cordon. On a network that takes new pods the new one runs.
+            // Pods of a DaemonSet tolerate the cordon. If the network accepts new pods, the new pod runs.
             world.daemon = if world.phase == Phase::Flannel {
                 Life::Runs
             } else {
@@ -415,7 +415,7 @@ impl World {
         add(self.calico_ready == Some(false), &|world| {
             world.calico_ready = Some(true);
         });
-        // calico-node restarts; the coordinator has to wait again.
+        // calico-node restarts, and the coordinator has to wait again.
         add(self.calico_ready == Some(true) && !self.done, &|world| {
             world.calico_ready = Some(false);
         });
@@ -426,7 +426,7 @@ impl World {
         add(matches!(self.probe, Probe::Runs | Probe::Reached), &|world| {
             world.probe = Probe::Unreached;
         });
-        // A probe pod is deleted by somebody.
+        // Another client deletes the probe pod.
         add(matches!(self.probe, Probe::Starting | Probe::Runs), &|world| {
             world.probe = Probe::None;
         });
@@ -434,12 +434,12 @@ impl World {
             world.refused = true;
         });
         add(self.refused, &|world| world.refused = false);
-        // The coordinator is killed: what it had not written is gone.
+        // The coordinator is killed, and loses what it has not written.
         add(self.refused || self.stage.is_some(), &|world| {
             world.refused = false;
             world.stage = None;
         });
-        // A DaemonSet's pods follow the label, whoever wrote it.
+        // The pods of a DaemonSet follow the label, whichever client wrote it.
         add(self.label == Label::Flannel && !self.flannel_pod, &|world| {
             world.flannel_pod = true;
         });
@@ -475,7 +475,7 @@ impl World {
             (stage, Decision::Wait(wait)) => {
                 assert!(
                     !wait.message.is_empty() && wait.message.contains('a'),
-                    "a wait names the node: {wait:?}"
+                    "a wait does not name the node: {wait:?}"
                 );
                 if self.node_ready {
                     assert_ne!(
@@ -485,7 +485,7 @@ impl World {
                     );
                 } else {
                     assert_eq!(wait.reason, WaitReason::NodeNotReady, "{self:?}");
-                    assert!(wait.until.is_some(), "a wait without an end: {self:?}");
+                    assert!(wait.until.is_some(), "a wait without a deadline: {self:?}");
                 }
                 let mut world = self;
                 world.stage = Some(stage);
@@ -497,7 +497,7 @@ impl World {
     }
 }
 
-/// Every state that can be reached from these.
+/// All states that are reachable from these.
 fn reachable(starts: Vec<World>) -> BTreeMap<World, Vec<World>> {
     walk::reachable(starts, |world| {
         world.moves().into_iter().chain(world.coordinator()).collect()
@@ -505,8 +505,8 @@ fn reachable(starts: Vec<World>) -> BTreeMap<World, Vec<World>> {
 }
 
 #[test]
-fn every_reachable_state_is_safe_and_leads_to_the_end() {
-    let starts: Vec<World> = [Cordon::Nobody, Cordon::Person]
+fn every_reachable_state_is_safe_and_leads_to_the_end_state() {
+    let starts: Vec<World> = [Cordon::None, Cordon::User]
         .into_iter()
         .flat_map(|cordon| [Label::Missing, Label::Flannel].map(|label| World::start(cordon, label)))
         .collect();
@@ -526,7 +526,7 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
     );
 
     for world in edges.keys().filter(|world| world.done) {
-        assert_ne!(world.cordon, Cordon::Us, "{world:?}");
+        assert_ne!(world.cordon, Cordon::Replumb, "{world:?}");
         assert_eq!(
             (world.phase, world.label),
             (Phase::Calico, Label::Calico),
@@ -535,12 +535,12 @@ fn every_reachable_state_is_safe_and_leads_to_the_end() {
     }
 }
 
-/// Whatever somebody writes, and whenever: no step is unsafe, the label is written again, and the end is reached.
+/// Any other label at any time: no step is unsafe, the label is written again, and the end state is reached.
 #[test]
-fn a_label_that_somebody_else_writes_is_put_back() {
+fn a_label_of_another_client_is_replaced() {
     let start = World {
         flip: Flip::Possible,
-        ..World::start(Cordon::Nobody, Label::Flannel)
+        ..World::start(Cordon::None, Label::Flannel)
     };
     let edges = reachable(vec![start]);
     let is_end = |world: &World| world.done && (world.phase, world.label) == (Phase::Calico, Label::Calico);
@@ -554,15 +554,15 @@ fn a_label_that_somebody_else_writes_is_put_back() {
 }
 
 #[test]
-fn a_persons_cordon_is_there_at_every_moment() {
-    for world in reachable(vec![World::start(Cordon::Person, Label::Flannel)]).keys() {
-        assert_eq!(world.cordon, Cordon::Person, "{world:?}");
+fn a_cordon_of_the_user_is_never_removed() {
+    for world in reachable(vec![World::start(Cordon::User, Label::Flannel)]).keys() {
+        assert_eq!(world.cordon, Cordon::User, "{world:?}");
     }
 }
 
 #[test]
-fn past_the_deadline_each_policy_does_as_it_says() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn after_the_deadline_on_blocked_decides() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.refused = true;
     world.stage = Some(Stage::Drain);
     let pods = world.pods();
@@ -618,14 +618,14 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     };
     assert_eq!(wait_until(decision(OnBlocked::Pause, None, 899)), Some(at(900)));
     assert!(matches!(decision(OnBlocked::Pause, None, 900), Decision::Halt(_)));
-    let is_given_back = |on_blocked| {
+    let is_released = |on_blocked| {
         let policy = Policy { on_blocked, ..POLICY };
         given_back(&view, &policy, &decision(on_blocked, None, 900)).is_some()
     };
-    assert!(is_given_back(OnBlocked::Skip));
-    assert!(!is_given_back(OnBlocked::Pause) && !is_given_back(OnBlocked::Wait));
+    assert!(is_released(OnBlocked::Skip));
+    assert!(!is_released(OnBlocked::Pause) && !is_released(OnBlocked::Wait));
     assert_eq!(wait_until(decision(OnBlocked::Wait, None, 900)), None);
-    // A person said "resume" at 850: the time counts from there.
+    // The user resumes at 850: the time limit starts again.
     assert_eq!(
         wait_until(decision(OnBlocked::Pause, Some(at(850)), 1749)),
         Some(at(1750))
@@ -636,14 +636,14 @@ fn past_the_deadline_each_policy_does_as_it_says() {
     ));
 }
 
-/// Two nodes that took the disruptions of two budgets crosswise would wait for each other.
+/// Two nodes that use the disruptions of two budgets in different orders would wait for each other.
 #[test]
-fn disruptions_of_several_budgets_are_taken_in_one_order() {
+fn pods_of_several_budgets_are_evicted_in_one_order() {
     let world = World {
         phase: Phase::Held,
         goal: Goal_::of(Goal::Held),
         flannel_pod: false,
-        ..World::start(Cordon::Us, Label::Neither)
+        ..World::start(Cordon::Replumb, Label::Neither)
     };
     let refusals = BTreeMap::new();
     let pods = world.pods();
@@ -665,7 +665,7 @@ fn disruptions_of_several_budgets_are_taken_in_one_order() {
         ..Budget::default()
     };
     let budgets = [budget("second"), budget("first")];
-    let asked = |names: &[&str]| -> Vec<String> {
+    let evicted = |names: &[&str]| -> Vec<String> {
         let pods: Pods = names.iter().map(|name| named(name)).collect();
         let view = NodeView {
             budgets: &budgets,
@@ -676,14 +676,14 @@ fn disruptions_of_several_budgets_are_taken_in_one_order() {
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(asked(&["first", "free", "second"]), ["first", "free"]);
-    assert_eq!(asked(&["second"]), ["second"]);
+    assert_eq!(evicted(&["first", "free", "second"]), ["first", "free"]);
+    assert_eq!(evicted(&["second"]), ["second"]);
 }
 
-/// One that came to the cordoned node and terminates there leaves with the pods of `DaemonSet`s, as it would if it ran.
+/// A late pod that terminates on the cordoned node is handled with the pods of `DaemonSet`s, like a late pod that runs.
 #[test]
-fn a_pod_that_came_late_and_terminates_does_not_hold_the_drain() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn a_terminating_late_pod_does_not_block_the_drain() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.workload = Life::Terminates;
     world.stage = Some(Stage::Drain);
     let refusals = BTreeMap::new();
@@ -702,10 +702,10 @@ fn a_pod_that_came_late_and_terminates_does_not_hold_the_drain() {
     assert_eq!(step(40), Decision::Run(NodeStep::Label("none")));
 }
 
-/// One that terminates with a longer grace period than the user allows is told so, once.
+/// A pod that terminates with a longer grace period than the user allows is evicted once more.
 #[test]
-fn a_longer_grace_period_is_shortened() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn a_longer_grace_period_is_shortened_by_a_second_eviction() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.workload = Life::Terminates;
     world.stage = Some(Stage::Drain);
     let refusals = BTreeMap::new();
@@ -729,7 +729,7 @@ fn a_longer_grace_period_is_shortened() {
         (Some(86_400), None),
         (Some(30), Some(30)),
         (Some(0), Some(30)),
-        // None is shorter than a second: it would be asked for again and again.
+        // A grace period has at least 1 second: the eviction would be repeated for ever.
         (Some(1), Some(0)),
         (None, Some(30)),
     ] {
@@ -740,10 +740,10 @@ fn a_longer_grace_period_is_shortened() {
     }
 }
 
-/// A pod of a `DaemonSet` that could not go later keeps its node on its old network, where it can be given back.
+/// A pod of a `DaemonSet` that could not be evicted later keeps its node on the old network, where the node can be released.
 #[test]
-fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn a_pod_that_could_not_be_evicted_later_blocks_the_change_of_the_network() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.stage = Some(Stage::Drain);
     let refusals = BTreeMap::new();
     let mut pods = world.pods();
@@ -769,8 +769,8 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
         };
         decide(&view, &POLICY, at(10))
     };
-    let goes_on = Decision::Run(NodeStep::Label("none"));
-    assert_eq!(step(&pods, 1).decision, goes_on);
+    let continues = Decision::Run(NodeStep::Label("none"));
+    assert_eq!(step(&pods, 1).decision, continues);
     let held = step(&pods, 0);
     let Decision::Wait(wait) = held.decision else {
         panic!("{held:?}");
@@ -780,15 +780,15 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
         (Stage::Drain, WaitReason::DisruptionBudget)
     );
     assert!(wait.message.contains("/all"), "{}", wait.message);
-    // One that is not Ready may go by the rules of its budget, and one without an address has nothing to lose.
+    // The budget may allow the eviction of an unready pod, and a pod without an address has no network to lose.
     let with = |change: fn(&mut Pod)| {
         let mut pods = pods.clone();
         pods.iter_mut().for_each(change);
         pods
     };
-    assert_eq!(step(&with(|pod| pod.ready = false), 0).decision, goes_on);
-    assert_eq!(step(&with(|pod| pod.addresses.clear()), 0).decision, goes_on);
-    let ill = |allowed, healthy| {
+    assert_eq!(step(&with(|pod| pod.ready = false), 0).decision, continues);
+    assert_eq!(step(&with(|pod| pod.addresses.clear()), 0).decision, continues);
+    let decide_with_unready_pod = |allowed, healthy| {
         let budgets = [Budget {
             current_healthy: healthy,
             ..budget(allowed)
@@ -800,15 +800,18 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
         };
         decide(&view, &POLICY, at(10)).decision
     };
-    assert!(matches!(ill(0, 2), Decision::Wait(_)), "too few of it are Ready");
-    assert_eq!(ill(1, 2), goes_on);
-    // They leave beside each other, and none comes back before all have left.
+    assert!(
+        matches!(decide_with_unready_pod(0, 2), Decision::Wait(_)),
+        "too few pods are Ready"
+    );
+    assert_eq!(decide_with_unready_pod(1, 2), continues);
+    // The pods are evicted at the same time, and no new pod is Ready before all are evicted.
     let mut two = pods.clone();
     let mut other = pods.iter().next().unwrap().clone();
     (other.name, other.uid) = ("other".to_owned(), "other".to_owned());
     two.push(other);
     assert!(matches!(step(&two, 1).decision, Decision::Wait(_)));
-    assert_eq!(step(&two, 2).decision, goes_on);
+    assert_eq!(step(&two, 2).decision, continues);
     let budgets = [
         budget(1),
         Budget {
@@ -821,17 +824,17 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
         ..world.view(&pods, &refusals)
     };
     let Decision::Wait(wait) = decide(&view, &POLICY, at(10)).decision else {
-        panic!("the API server evicts no pod with two budgets");
+        panic!("the API server does not evict a pod with two budgets");
     };
     assert!(wait.message.contains("all, second"), "{}", wait.message);
-    // One that came although the node is cordoned leaves with them.
+    // A late pod is evicted together with these pods.
     let mut late = pods.clone();
     let mut bare = pods.iter().next().unwrap().clone();
     (bare.name, bare.uid, bare.controller) = ("bare".to_owned(), "bare".to_owned(), None);
     bare.made_at = Some(at(40));
     late.push(bare);
     let Decision::Wait(wait) = decide(&world.view(&late, &refusals), &POLICY, at(50)).decision else {
-        panic!("it could not go later");
+        panic!("the late pod could not be evicted later");
     };
     assert!(wait.message.contains("bare"), "{}", wait.message);
     let full = with(|pod| pod.empty_dirs = vec!["cache".to_owned()]);
@@ -841,10 +844,10 @@ fn a_pod_that_could_not_go_later_is_seen_before_the_network_changes() {
     assert_eq!(wait.reason, WaitReason::EvictionRefused);
 }
 
-/// A pod that leaves later, and may take longer than its node waits for it, keeps the node on its old network, too.
+/// A pod that is evicted later, with a grace period longer than the drain timeout, keeps its node on the old network, too.
 #[test]
-fn a_grace_period_without_an_end_is_seen_before_the_network_changes() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn a_grace_period_longer_than_the_timeout_blocks_the_change_of_the_network() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.stage = Some(Stage::Drain);
     let refusals = BTreeMap::new();
     let of_daemon_set = |grace_seconds| {
@@ -855,7 +858,7 @@ fn a_grace_period_without_an_end_is_seen_before_the_network_changes() {
         }
         pods
     };
-    // One that is bound to the node, came although it is cordoned, and was deleted with this grace period.
+    // A late pod that is bound to the node by name, and is deleted with this grace period.
     let late = |deletion_grace_seconds| {
         let mut pods = world.pods();
         pods.retain(|pod| !pod.of_daemon_set());
@@ -910,7 +913,7 @@ fn a_grace_period_without_an_end_is_seen_before_the_network_changes() {
             }
         }
     }
-    // Nothing is cordoned for nothing, and the node can be given back.
+    // The node is not cordoned, and can be released.
     let pods = of_daemon_set(u32::MAX);
     let view = NodeView {
         unschedulable: false,
@@ -929,10 +932,11 @@ fn a_grace_period_without_an_end_is_seen_before_the_network_changes() {
     assert!(given_back(&view, &skip, &overdue).is_some(), "{overdue:?}");
 }
 
-/// A pod that tolerates the cordon comes again after each eviction: the drain goes on without it, and it leaves once new pods wait.
+/// A pod that tolerates the cordon is created again after each eviction: the drain continues without it, and it is evicted when
+/// new pods wait.
 #[test]
-fn a_pod_that_comes_to_a_cordoned_node_does_not_hold_its_drain() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn a_late_pod_does_not_block_the_drain() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.stage = Some(Stage::Drain);
     let mut pods = world.pods();
     let refusals = BTreeMap::new();
@@ -968,10 +972,10 @@ fn a_pod_that_comes_to_a_cordoned_node_does_not_hold_its_drain() {
     ));
 }
 
-/// A node that goes away in the middle of a long drain has the time of a step from then on, and is halted after it.
+/// A node that becomes NotReady during a long drain has the time limit of a step from then on, and halts after it.
 #[test]
-fn a_node_that_is_away_has_a_deadline_of_its_own() {
-    let mut world = World::start(Cordon::Us, Label::Flannel);
+fn a_not_ready_node_has_the_deadline_of_a_step() {
+    let mut world = World::start(Cordon::Replumb, Label::Flannel);
     world.workload = Life::Terminates;
     world.stage = Some(Stage::Drain);
     let pods = world.pods();
@@ -992,7 +996,7 @@ fn a_node_that_is_away_has_a_deadline_of_its_own() {
     };
     assert_eq!(halt.reason, HaltReason::DeadlineExceeded);
     assert!(halt.message.contains("NotReady since"), "{}", halt.message);
-    // The clock of whoever wrote that is an hour ahead: the stage's own time counts.
+    // The clock of the writer is an hour ahead, so the time of the stage applies.
     view.ready_changed = Some(at(4400));
     assert!(matches!(
         decide(&view, &POLICY, at(599)).decision,

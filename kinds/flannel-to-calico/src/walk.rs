@@ -1,21 +1,21 @@
-//! What every walk does: visit all that can be reached, and ask of each state whether it can come to its end.
+//! Parts of all walks: visit every reachable state, and check that each state can reach an end state.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::node::{NetworkLabel, drift};
 
-/// Whether somebody else writes the Node's label.
+/// Whether another client writes the label of the Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Flip {
     /// Not in this walk.
     Never,
     /// Once, at any time.
     Possible,
-    /// It has happened.
+    /// Already.
     Happened,
 }
 
-/// What the coordinator remembers of the label. Each change of it is a state of its own, after which a crash may come.
+/// The coordinator's record of the label. Each change of the record is a separate state, after which a crash may happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LabelRecord {
     written: Option<&'static str>,
@@ -23,12 +23,12 @@ pub(super) struct LabelRecord {
 }
 
 impl LabelRecord {
-    /// Nothing else is under way.
+    /// A record without an announced value.
     pub(super) const fn of(written: Option<&'static str>) -> Self {
         Self { written, next: None }
     }
 
-    /// The next value is announced; it is not written yet, or it is.
+    /// A record with an announced next value, which may be written already.
     pub(super) fn announced(written: &'static str, next: &'static str) -> Self {
         Self {
             written: Some(written),
@@ -36,33 +36,33 @@ impl LabelRecord {
         }
     }
 
-    /// Announces the value first. Returns whether it is to be written now.
+    /// Announces the value. Returns whether it was announced before, so that the label is written now.
     pub(super) fn write(&mut self, value: &'static str) -> bool {
         let announced = self.next == Some(value);
         self.next = Some(value);
         announced
     }
 
-    /// The node is at an end: what was announced and is not there is not wanted any more.
+    /// Drops an announced value when the node reaches its end.
     pub(super) fn end(&mut self) {
         self.next = None;
     }
 
-    /// What is done about the label before anything else: what was announced and is there is taken for written; what somebody
-    /// else wrote is written again. Returns the label as it is then, and `None` when there was nothing to do.
+    /// Handles the label before anything else: an announced value that exists counts as written, and a value of another client
+    /// is replaced. Returns the new label, or `None` if there was nothing to do.
     pub(super) fn keep(&mut self, label: Option<&'static str>, flip: Flip) -> Option<&'static str> {
         if self.next.is_some() && self.next == label {
             *self = Self::of(label);
             return label;
         }
         let drift = drift(&NetworkLabel::read(label), self.written, self.next)?;
-        assert_eq!(flip, Flip::Happened, "nobody wrote it: {drift}: {self:?}");
+        assert_eq!(flip, Flip::Happened, "no client wrote the label: {drift}: {self:?}");
         assert_eq!(self.written, Some(drift.needed.as_str()));
         self.written
     }
 }
 
-/// Every state that can be reached from these, with the states that come next.
+/// All states that are reachable from these, each with its next states.
 pub(super) fn reachable<W: Copy + Ord>(
     starts: impl IntoIterator<Item = W>,
     next: impl Fn(W) -> Vec<W>,
@@ -80,25 +80,25 @@ pub(super) fn reachable<W: Copy + Ord>(
     edges
 }
 
-/// States from which no end can be reached: backwards from the ends, who is not met.
+/// States from which no end state is reachable: those that a search backwards from the end states does not find.
 pub(super) fn stuck<W: Copy + Ord>(edges: &BTreeMap<W, Vec<W>>, is_end: impl Fn(&W) -> bool) -> Vec<W> {
-    let mut before: BTreeMap<W, Vec<W>> = BTreeMap::new();
+    let mut previous: BTreeMap<W, Vec<W>> = BTreeMap::new();
     for (world, next) in edges {
         for after in next {
-            before.entry(*after).or_default().push(*world);
+            previous.entry(*after).or_default().push(*world);
         }
     }
-    let mut finishes: BTreeSet<W> = BTreeSet::new();
+    let mut finishing: BTreeSet<W> = BTreeSet::new();
     let mut queue: VecDeque<W> = edges.keys().filter(|world| is_end(world)).copied().collect();
     assert!(!queue.is_empty(), "no state is an end");
     while let Some(world) = queue.pop_front() {
-        if finishes.insert(world) {
-            queue.extend(before.get(&world).into_iter().flatten().copied());
+        if finishing.insert(world) {
+            queue.extend(previous.get(&world).into_iter().flatten().copied());
         }
     }
     edges
         .keys()
-        .filter(|world| !finishes.contains(world))
+        .filter(|world| !finishing.contains(world))
         .copied()
         .collect()
 }

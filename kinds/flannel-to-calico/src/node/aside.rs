@@ -1,12 +1,12 @@
-//! A node in work that does not go on, and of which nothing but its cordon has changed: it can be given back, so that another node
-//! takes its place.
+//! Release of a node that cannot continue, and of which only the cordon has changed, so that another node can be migrated
+//! instead.
 
 use super::{Direction, NetworkLabel, NodeStep, NodeView, Policy};
 use crate::phase::Goal;
 use engine::decision::{Decision, HaltReason, WaitReason};
 use engine::evict::OnBlocked;
 
-/// Whether nothing of the node has changed since it was taken into work but its cordon. Pods that were evicted live elsewhere.
+/// Whether only the cordon of the node has changed since its migration started. Evicted pods run on other nodes.
 pub fn is_unchanged(view: &NodeView<'_>) -> bool {
     match (view.direction, &view.network) {
         (Direction::There, NetworkLabel::Missing | NetworkLabel::Flannel) => view.goal == Goal::Hold,
@@ -19,8 +19,8 @@ pub fn is_unchanged(view: &NodeView<'_>) -> bool {
     }
 }
 
-/// What happens when the drain of this node is blocked past its time. On the way back no pod keeps the place of a node that is unchanged:
-/// whoever leads everything back did not choose what one of them may stop.
+/// What happens when the drain of this node is blocked after its time limit. In a rollback, an unchanged node is always
+/// skipped: `spec.drain.onBlocked` is chosen for the migration, and a single pod must not stop the rollback of all nodes.
 pub(super) fn on_blocked(view: &NodeView<'_>, policy: &Policy) -> OnBlocked {
     match view.direction {
         Direction::Back if is_unchanged(view) => OnBlocked::Skip,
@@ -28,8 +28,8 @@ pub(super) fn on_blocked(view: &NodeView<'_>, policy: &Policy) -> OnBlocked {
     }
 }
 
-/// The reason and the words where an unchanged node is given back: its agent holds it, by what it says or by its silence, or its drain is
-/// blocked past its time. A node that is NotReady is away: it takes a place whether it is in work or not.
+/// The reason and the message for the release of an unchanged node: its agent fails or is silent, or its drain is blocked after
+/// its time limit. A node that is NotReady is not released: it counts as unavailable in any case.
 pub fn given_back<'decision>(
     view: &NodeView<'_>,
     policy: &Policy,

@@ -1,6 +1,5 @@
-//! A node on its way back to flannel. Level-triggered like the way there, and from any state of it: pods that got Calico's
-//! addresses leave under their budgets, Calico's pod ends, the agent takes every change back, flannel's pod comes, and a
-//! pod proves it.
+//! Rollback of a node to flannel, from any state of the migration. Level-triggered: pods with Calico's addresses are evicted
+//! within their budgets, Calico's pod ends, the agent reverts all changes, flannel's pod starts, and a probe pod is reached.
 
 use jiff::Timestamp;
 
@@ -11,14 +10,14 @@ use crate::phase::{Goal, Phase};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::Pod;
 
-/// The next step of the way back.
+/// The next step of the rollback.
 pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if view.agent.phase.is_none() {
-        // Without its report nobody knows which pods are flannel's, and stay.
+        // Without a report of the agent, the legacy pods, which stay, are unknown.
         return wait(
             Stage::PutBack,
             WaitReason::AgentSilent,
-            format!("the agent of node {} does not say what is on its host", view.name),
+            format!("the agent of node {} has not reported the state of its host", view.name),
         );
     }
     match &view.network {
@@ -29,19 +28,19 @@ pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Ne
     }
 }
 
-/// The node is on Calico: who has an address of Calico's leaves while Calico still runs.
+/// The label is calico: pods with Calico's addresses are evicted while Calico still runs.
 fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.agent.ready {
         return wait(
             Stage::StopCalico,
             WaitReason::AgentSilent,
             format!(
-                "no agent is Ready on node {}; Calico is not ended before",
+                "no agent is Ready on node {}; Calico's pod keeps running until then",
                 view.name
             ),
         );
     }
-    // Until Calico's conflist wins nobody has an address of Calico's: one that is not known yet is a late one of flannel's.
+    // Before Calico's conflist is in use, no pod has an address of Calico: an unknown pod is a late flannel pod.
     if !gives_addresses(view) {
         return next(Stage::StopCalico, Decision::Run(NodeStep::Label("none")));
     }
@@ -54,7 +53,7 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !movable.is_empty() && !view.unschedulable {
         return cordon(stays());
     }
-    let leaves = any_is_there(view, &movable)
+    let leaves = any_exists(view, &movable)
         .then(|| evict(view, &movable, policy, now))
         .flatten();
     match leaves.or_else(stays) {
@@ -63,7 +62,7 @@ fn from_calico(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     }
 }
 
-/// The node is labelled for neither: Calico ends, DaemonSet pods leave once new ones wait, the host is put back.
+/// The label is none: Calico's pod ends, pods of DaemonSets are evicted when new pods wait, the host is restored.
 fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.calico_pods.is_empty() {
         return wait(
@@ -79,8 +78,8 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if view.goal != Goal::Flannel {
         return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
     }
-    // Until flannel's conflist wins again, a DaemonSet's new pod would be Calico's like the one that was evicted. And what the
-    // agent says has to be as new as the goal: a pod of flannel's that it does not name is not known yet.
+    // Before flannel's conflist is in use again, a new pod of a DaemonSet would use Calico like the evicted pod. And the report
+    // of the agent must be newer than the goal, because an older report may not contain all legacy pods.
     let acted = view.agent.goal == Some(Goal::Flannel);
     let new_pods_wait = acted && !gives_addresses(view) && view.agent.sees_calicos_pods;
     let movable = of_calico(view, &view.residents.movable);
@@ -92,7 +91,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         if !movable.is_empty() && !view.unschedulable {
             return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
         }
-        if any_is_there(view, &all)
+        if any_exists(view, &all)
             && let Some(decision) = evict_in_turn(view, &all, policy, now)
         {
             return next(Stage::DrainDaemonSets, decision);
@@ -104,9 +103,9 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     next(Stage::StartFlannel, Decision::Run(NodeStep::Label("flannel")))
 }
 
-/// The node is labelled for flannel: the last changes are taken back, flannel's pod comes, and a pod proves it.
+/// The label is flannel: the last changes are reverted, flannel's pod starts, and a probe pod is reached.
 fn on_flannel(view: &NodeView<'_>) -> Next {
-    // An agent that has gone back by itself waits for this word.
+    // An agent that has rolled the host back on its own waits for this goal.
     let waits_for_notice = view.goal == Goal::Hold && view.agent.fell_back.is_some();
     if view.goal.is_forward() || waits_for_notice {
         return next(Stage::PutBack, Decision::Run(NodeStep::Goal(Goal::Flannel)));
@@ -129,7 +128,7 @@ fn on_flannel(view: &NodeView<'_>) -> Next {
             return wait(
                 Stage::StartFlannel,
                 WaitReason::NodeNotReady,
-                format!("Node {} is NotReady after its way back", view.name),
+                format!("Node {} is NotReady after its rollback", view.name),
             );
         }
         if let Some(next) = unproved(view) {
@@ -142,7 +141,7 @@ fn on_flannel(view: &NodeView<'_>) -> Next {
     next(Stage::Return, Decision::Run(NodeStep::Return))
 }
 
-/// Waits until the agent has proved that the host is as it was; `None` once it has.
+/// Waits until the agent has proved that the host is as before; `None` if it has.
 fn put_back(view: &NodeView<'_>) -> Option<Next> {
     if view.agent.is_back() {
         return None;
@@ -151,7 +150,7 @@ fn put_back(view: &NodeView<'_>) -> Option<Next> {
         (
             WaitReason::AgentWorking,
             format!(
-                "the agent of node {} puts the host back as it was: {}",
+                "the agent of node {} restores the host: {}",
                 view.name, view.agent.message
             ),
         )
@@ -159,7 +158,7 @@ fn put_back(view: &NodeView<'_>) -> Option<Next> {
         (
             WaitReason::AgentSilent,
             format!(
-                "no agent is Ready on node {}; it has to put the host back as it was",
+                "no agent is Ready on node {}; needed to restore the host",
                 view.name
             ),
         )
@@ -167,12 +166,12 @@ fn put_back(view: &NodeView<'_>) -> Option<Next> {
     Some(wait(Stage::PutBack, reason, message))
 }
 
-/// Whether new pods on the node are Calico's.
+/// Whether new pods on the node use Calico.
 fn gives_addresses(view: &NodeView<'_>) -> bool {
     matches!(view.agent.phase, Some(Phase::Mixed | Phase::Calico))
 }
 
-/// Those of these pods that have an address, and are none of flannel's.
+/// The pods that have an address and are not on flannel.
 fn of_calico<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     pods.iter()
         .copied()
@@ -180,7 +179,7 @@ fn of_calico<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod>
         .collect()
 }
 
-/// Whether these pods, or others of Calico's, are still there. Pods of flannel's that terminate meanwhile are not waited for.
-fn any_is_there(view: &NodeView<'_>, pods: &[&Pod]) -> bool {
+/// Whether these pods, or terminating pods on Calico, still exist. Terminating flannel pods are not waited for.
+fn any_exists(view: &NodeView<'_>, pods: &[&Pod]) -> bool {
     !pods.is_empty() || !of_calico(view, &view.residents.terminating).is_empty()
 }

@@ -1,4 +1,4 @@
-//! From the view of a node to its next step.
+//! Decides the next step of a node from its view.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,10 +14,11 @@ use engine::evict::OnBlocked;
 use engine::probe::{self, Missing};
 use engine::words;
 
-/// Clocks of a cluster are kept closer together than this.
+/// The largest expected difference between the clocks of a cluster.
 const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(1);
 
-/// Chooses the next step of a node that is in work, and whose label says what this migration wrote ([`super::drift`]).
+/// Decides the next step of a node that is being migrated, and whose label has the value that this migration wrote
+/// ([`super::drift`]).
 pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     let next = undelayed(view, policy, now);
     let Next {
@@ -27,12 +28,12 @@ pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     else {
         return next;
     };
-    // Nothing on an unreachable node can be waited for: first it has to return.
+    // No other wait can end on a node that is NotReady.
     let wait = if !view.ready && wait.reason != WaitReason::NodeNotReady {
         Wait {
             reason: WaitReason::NodeNotReady,
             message: format!(
-                "Node {} is NotReady; until it returns: {}",
+                "Node {} is NotReady, needed Ready; next wait: {}",
                 view.name, wait.message
             ),
             until: None,
@@ -46,7 +47,7 @@ pub fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     }
 }
 
-/// Gives the wait its deadline, and turns it into what the policy says once that is past.
+/// Sets the deadline of the wait. After the deadline, the result is what the policy says.
 pub fn at_deadline(
     view: &NodeView<'_>,
     policy: &Policy,
@@ -55,7 +56,7 @@ pub fn at_deadline(
     now: Timestamp,
 ) -> Decision<NodeStep> {
     let is_away = wait.reason == WaitReason::NodeNotReady;
-    // A node that is away blocks no eviction: its own time is a step's.
+    // A node that is NotReady blocks no eviction, so the time limit of a step applies.
     let is_drain = stage.is_drain() && !is_away;
     let timeout = if is_drain {
         policy.drain_timeout
@@ -66,7 +67,7 @@ pub fn at_deadline(
         Some((recorded, since)) if recorded == stage => since,
         Some(_) | None => now,
     };
-    // By another's clock. One that is far ahead says nothing, and nobody waits until it is that late.
+    // The time is from another clock. A time too far in the future is ignored, so that it does not extend the wait.
     let away_since = view
         .ready_changed
         .filter(|changed| is_away && *changed <= now + CLOCKS_APART);
@@ -80,13 +81,13 @@ pub fn at_deadline(
     }
     let waited = match away_since {
         Some(away) => format!(
-            "Node {} is NotReady since {away}, stage {}",
+            "Node {} has been NotReady since {away}, stage {}",
             view.name,
             stage.as_str()
         ),
         None => format!("stage {} of node {} began at {since}", stage.as_str(), view.name),
     };
-    // One that is given back is tried again by itself.
+    // A node that is released is tried again without the user.
     let is_set_aside = on_blocked(view, policy) == OnBlocked::Skip && is_unchanged(view);
     let then = if is_set_aside {
         String::new()
@@ -98,7 +99,7 @@ pub fn at_deadline(
         (true, OnBlocked::Pause | OnBlocked::Skip) => Decision::Halt(Halt {
             reason: HaltReason::DrainBlocked,
             message: format!(
-                "{}. {waited} and drain.timeoutSeconds is {}. Remove what blocks{then}",
+                "{}. {waited}, and drain.timeoutSeconds is {}. Remove the cause{then}",
                 wait.message,
                 timeout.as_secs(),
             ),
@@ -106,7 +107,7 @@ pub fn at_deadline(
         (false, OnBlocked::Wait | OnBlocked::Skip | OnBlocked::Pause) => Decision::Halt(Halt {
             reason: HaltReason::DeadlineExceeded,
             message: format!(
-                "{}. {waited} and rollout.stepTimeoutSeconds is {}. Mend it, then {}",
+                "{}. {waited}, and rollout.stepTimeoutSeconds is {}. Fix the cause, then {}",
                 wait.message,
                 timeout.as_secs(),
                 view.direction.again()
@@ -115,9 +116,9 @@ pub fn at_deadline(
     }
 }
 
-/// The next step or wait, without regard to deadlines.
+/// The next step or wait, without deadlines.
 fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
-    // On the way back a failure of the way there is over once the agent has the other goal: it must be given first.
+    // In a rollback, a failure from before counts only if the agent has the goal of the rollback: the goal must be set first.
     let counts = view.direction == Direction::There || view.agent.goal == Some(Goal::Flannel);
     if let Some(failure) = view.agent.failure.as_ref().filter(|_| counts) {
         let stage = match view.direction {
@@ -145,8 +146,8 @@ fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             Decision::Halt(Halt {
                 reason: HaltReason::Drift,
                 message: format!(
-                    "Node {} is labelled for flannel, but its agent was already told to remove flannel. \
-                     Somebody set the label back; set it to none to go on",
+                    "Node {} has the label of flannel, but its agent already has the goal to remove flannel: another client \
+                     changed the label. Set the label to none to continue",
                     view.name
                 ),
             }),
@@ -160,7 +161,7 @@ fn there(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     }
 }
 
-/// Nobody of us wrote it, so nobody knows what it means.
+/// The halt for a label value that this migration never writes.
 pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
     next(
         view.stage.map_or(Stage::Cordon, |(stage, _)| stage),
@@ -168,14 +169,14 @@ pub(super) fn foreign_label(view: &NodeView<'_>, value: &str) -> Next {
             reason: HaltReason::Drift,
             message: format!(
                 "Node {}: label projectcalico.org/node-network-during-migration is {value:?}, \
-                 needed flannel, none or calico. Somebody else wrote it; set it back",
+                 needed flannel, none or calico. Another client wrote it: restore the previous value",
                 view.name
             ),
         }),
     )
 }
 
-/// The node is on flannel: cordon, drain, label away. Without an agent not even the cordon is made.
+/// The node is on flannel: cordon, drain, change the label to none. Without an agent the node is not even cordoned.
 fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.agent.ready {
         let stage = if view.unschedulable {
@@ -187,7 +188,7 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
             stage,
             WaitReason::AgentSilent,
             format!(
-                "no agent is Ready on node {}; nothing is evicted before",
+                "no agent is Ready on node {}; no pod is evicted until then",
                 view.name
             ),
         );
@@ -210,13 +211,13 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     }
 }
 
-/// Those of these pods that have an address: one without waits for the next network already.
+/// The pods that have an address: a pod without an address already waits for the next network.
 fn with_addresses<'pods>(pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     let has_address = |pod: &&Pod| !pod.addresses.is_empty();
     pods.iter().copied().filter(has_address).collect()
 }
 
-/// The node is labelled for neither: flannel goes, the host is detached, then Calico's label.
+/// The label is none: flannel's pod ends, the host is detached, then the label is changed to calico.
 fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     if !view.unschedulable {
         return next(Stage::Cordon, Decision::Run(NodeStep::Cordon));
@@ -228,7 +229,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         return next;
     }
     let old = with_addresses(&[view.residents.daemon_set.as_slice(), &view.residents.movable].concat());
-    // A host that is detached has no old pod left: an address that is still in the API is about to go.
+    // A detached host has no old pods: a pod that still has an address in the API is about to be deleted.
     if view.agent.phase < Some(Phase::Detached)
         && let Some(decision) = evict_in_turn(view, &old, policy, now)
     {
@@ -240,9 +241,9 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     next(Stage::StartCalico, Decision::Run(NodeStep::Label("calico")))
 }
 
-/// The node is labelled for Calico: wait for it, prove it, lift the cordon.
+/// The label is calico: wait for Calico, probe it, uncordon the node.
 fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
-    // It is there again when somebody wrote the label.
+    // flannel's pod may run again after another client has changed the label.
     if let Some(next) = flannel_is_gone(view, Stage::StartCalico) {
         return next;
     }
@@ -281,7 +282,7 @@ fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
         return wait(
             Stage::Attach,
             WaitReason::NodeNotReady,
-            format!("Node {} is NotReady after its change", view.name),
+            format!("Node {} is NotReady after the change of its network", view.name),
         );
     }
     probe(view)
@@ -297,7 +298,7 @@ fn probe(view: &NodeView<'_>) -> Next {
     next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
 }
 
-/// What is missing until a pod on the node has been reached; `None` once it has.
+/// The next step or wait until a pod on the node is reached; `None` if it is reached.
 pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
     let missing = probe::missing(view.name, view.probe_pod.as_ref(), &view.probers)?;
     let decision = match missing {
@@ -307,7 +308,7 @@ pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
     Some(next(Stage::Probe, decision))
 }
 
-/// Waits for the end of flannel's pod; `None` once it is gone.
+/// Waits for the end of flannel's pod; `None` if it is gone.
 pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next> {
     (!view.flannel_pods.is_empty()).then(|| {
         wait(
@@ -322,7 +323,7 @@ pub(super) fn flannel_is_gone(view: &NodeView<'_>, stage: Stage) -> Option<Next>
     })
 }
 
-/// Gives the agent its goal and waits until the host is there; `None` once it is.
+/// Gives the agent its goal and waits until the host reaches the phase; `None` if it has.
 pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase: Phase) -> Option<Next> {
     if view.goal.phase() < goal.phase() {
         return Some(next(stage, Decision::Run(NodeStep::Goal(goal))));
@@ -335,7 +336,7 @@ pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase
             stage,
             WaitReason::AgentSilent,
             format!(
-                "no agent is Ready on node {}; it has to bring the host to {}",
+                "no agent is Ready on node {}; needed to bring the host to phase {}",
                 view.name,
                 phase.as_str()
             ),
@@ -345,7 +346,7 @@ pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase
         stage,
         WaitReason::AgentWorking,
         format!(
-            "the agent of node {} brings the host to {}: {}",
+            "the agent of node {} brings the host to phase {}: {}",
             view.name,
             phase.as_str(),
             view.agent.message
@@ -353,7 +354,7 @@ pub(super) fn agent_reaches(view: &NodeView<'_>, stage: Stage, goal: Goal, phase
     ))
 }
 
-/// Names of pods, without whether they are Ready.
+/// The names of these pods.
 pub(super) fn names(pods: &[(String, bool)]) -> String {
     let names: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
     words::names(&names)

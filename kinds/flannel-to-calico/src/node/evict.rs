@@ -1,4 +1,4 @@
-//! Pods that leave a node.
+//! Eviction of the pods of a node.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -8,7 +8,7 @@ use engine::decision::Decision;
 use engine::drain::{Pod, budgets_of, obstacle};
 use engine::evict::{self, Leaving, Next, OnBlocked, Time, next};
 
-/// Evicts these pods; `None` once none is left and none is terminating.
+/// Evicts these pods; `None` if no pod is left and none is terminating.
 pub(super) fn evict(
     view: &NodeView<'_>,
     pods: &[&Pod],
@@ -33,8 +33,9 @@ pub(super) fn evict(
     })
 }
 
-/// The same of pods whose successors wait on this node for its next network. Each takes a disruption of its budget until then, and two nodes
-/// that took those of two budgets crosswise would wait for each other: every node takes them in one order, the next once it has the one before.
+/// Evicts pods whose successors wait on this node for its next network. Each successor uses a disruption of its budget until
+/// then, so two nodes that use the disruptions of two budgets in different orders would wait for each other. Every node evicts
+/// by budget in the same order, and starts with the next budget when the pods of the previous one are evicted.
 pub(super) fn evict_in_turn(
     view: &NodeView<'_>,
     pods: &[&Pod],
@@ -57,8 +58,9 @@ pub(super) fn evict_in_turn(
     evict(view, &in_turn, policy, now)
 }
 
-/// Waits while pods that leave once the node's network has begun to change (those of `DaemonSet`s, and those that came late) could not go, or
-/// may take longer than the node waits for them: until then the node can be given back. `None` once nothing is known that would keep one.
+/// Waits while pods that are evicted after the network of the node has begun to change (those of `DaemonSet`s, and late pods)
+/// cannot be evicted, or may take longer than the drain timeout: before that change the node can be released. `None` if no such
+/// obstacle is known.
 pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) -> Option<Decision<NodeStep>> {
     let place = format!("node {}", view.name);
     let time = Time {
@@ -68,7 +70,7 @@ pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) ->
     evict::would_stay(&place, pods, view.budgets, policy.permissions, &time).map(Decision::Wait)
 }
 
-/// Cordons the node so that its pods leave, unless one of it could not go in the end: then no other one is moved for nothing.
+/// Cordons the node for its drain, unless a pod could not be evicted later: then no other pod is evicted without need.
 pub(super) fn cordon(stays: Option<Decision<NodeStep>>) -> super::Next {
     match stays {
         Some(stays) => super::decide::next(Stage::Drain, stays),
@@ -76,21 +78,21 @@ pub(super) fn cordon(stays: Option<Decision<NodeStep>>) -> super::Next {
     }
 }
 
-/// Pods that are made so long after the drain of their node began came although it is cordoned.
+/// A pod that was created this long after the start of the drain started although its node was cordoned.
 const CAME_LATE: SignedDuration = SignedDuration::from_secs(30);
 
-/// Those of these pods that leave while the old network still runs. One that came to the cordoned node tolerates the cordon, or was bound to
-/// the node by name, and each eviction would bring the next one: it leaves as the pods of DaemonSets do, once new pods wait.
+/// The pods that are evicted while the old network still works. A late pod tolerates the cordon, or was bound to the node by
+/// name, and each eviction would create the next one: it is evicted with the pods of `DaemonSet`s, when new pods wait.
 fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     pods.iter().copied().filter(|pod| !came_late(view, pod)).collect()
 }
 
-/// Those of these pods that came although the node was cordoned.
+/// The pods that started although the node was cordoned.
 pub(super) fn late_ones<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
     pods.iter().copied().filter(|pod| came_late(view, pod)).collect()
 }
 
-/// Whether it came although the node was cordoned.
+/// Whether the pod started although the node was cordoned.
 pub(super) fn came_late(view: &NodeView<'_>, pod: &Pod) -> bool {
     match (view.stage, pod.made_at) {
         (Some((Stage::Drain, began)), Some(made)) => view.unschedulable && made > began + CAME_LATE,
@@ -98,7 +100,7 @@ pub(super) fn came_late(view: &NodeView<'_>, pod: &Pod) -> bool {
     }
 }
 
-/// With `onBlocked: Pause` nothing is evicted any more once the time is over: a person has to say "resume".
+/// Whether evictions have to stop: the drain is blocked after its time limit, and `onBlocked` is not `Wait`.
 fn blocked_past_deadline(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy, now: Timestamp) -> bool {
     let Some((Stage::Drain | Stage::DrainDaemonSets, since)) = view.stage else {
         return false;

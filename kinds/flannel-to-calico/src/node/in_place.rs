@@ -1,4 +1,4 @@
-//! A node that changes its network under its pods: nobody is evicted, nothing is cordoned.
+//! Decisions for strategy `InPlace`: no pod is evicted, and no node is cordoned.
 
 use jiff::Timestamp;
 
@@ -9,14 +9,14 @@ use crate::phase::{Goal, Phase};
 use engine::decision::{Decision, WaitReason};
 use engine::drain::Pod;
 
-/// The node is on flannel: its daemon ends, and what it has set up carries on in the kernel.
+/// The node is on flannel: flanneld ends, and its configuration stays in the kernel.
 pub(super) fn from_flannel(view: &NodeView<'_>) -> Next {
     if !view.agent.ready {
         return wait(
             Stage::StopFlannel,
             WaitReason::AgentSilent,
             format!(
-                "no agent is Ready on node {}; flannel is not ended before",
+                "no agent is Ready on node {}; flannel's pod keeps running until then",
                 view.name
             ),
         );
@@ -24,7 +24,7 @@ pub(super) fn from_flannel(view: &NodeView<'_>) -> Next {
     next(Stage::StopFlannel, Decision::Run(NodeStep::Label("none")))
 }
 
-/// The node is labelled for neither: new pods wait, Calico learns who is there, the tunnel changes its name.
+/// The label is none: new pods wait, the addresses of running pods are imported, the tunnel is renamed.
 pub(super) fn between(view: &NodeView<'_>) -> Next {
     if let Some(next) = flannel_is_gone(view, Stage::StopFlannel) {
         return next;
@@ -45,8 +45,8 @@ fn import(view: &NodeView<'_>) -> Option<NodeStep> {
     (!view.to_import.is_empty()).then(|| NodeStep::Import(view.to_import.clone()))
 }
 
-/// What a node needs while pods of both networks live on it, and once the last of flannel's is gone; `None` when there
-/// is nothing to do. Does not ask whether the node is in work: pods come and go for days after.
+/// The next step for a node with pods of both networks, and after the end of the last legacy pod; `None` if there is nothing to
+/// do. Applies also when the node is done, because pods start and end for days after the migration.
 pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
     if view.direction == Direction::Back {
         return None;
@@ -61,13 +61,13 @@ pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
     if !view.to_release.is_empty() {
         return Some(NodeStep::Release(view.to_release.clone()));
     }
-    // flanneld would make its link again; its pod is there when somebody wrote the label.
+    // flanneld would create its link again. Its pod exists if another client has changed the label.
     let last_is_gone = phase == Phase::Mixed && view.legacy_pods.is_empty() && view.flannel_pods.is_empty();
     (last_is_gone && view.goal == Goal::Mixed).then_some(NodeStep::Goal(Goal::Calico))
 }
 
-/// Evicts what lives of flannel's on a node that is on Calico, at the pace of its budgets; `None` when nobody is left who
-/// could be. Those that terminate are waited for by the agent's report.
+/// Evicts the legacy pods of a node on Calico within their `PodDisruptionBudgets`; `None` if no pod is left to evict. The agent
+/// reports when terminating pods are gone.
 pub fn restart(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Option<Decision<NodeStep>> {
     let old: Vec<&Pod> = view
         .residents

@@ -1,17 +1,17 @@
-//! The Node's network label against what this migration wrote there.
+//! Comparison of the network label of a Node with the value that this migration wrote.
 //!
-//! Whoever else writes it starts a network's daemon on a host that is not its own yet: Calico's on a node of flannel's gives new
-//! pods the addresses of living ones. What was written is remembered, since it cannot be told from what is there: an agent that is
-//! silent, a host that was started anew, or a node that another tool has moved before look the same.
+//! If another client writes the label, the daemon of the other network starts too early: Calico on a node with flannel would
+//! assign the addresses of running pods to new pods. The written value is recorded, because the state of the node does not show
+//! it: a silent agent, a restarted host and a node that another tool has migrated look the same.
 
 use std::fmt;
 
 use super::NetworkLabel;
 
-/// A label that somebody else wrote.
+/// A label that another client wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelDrift {
-    /// What it says.
+    /// The value of the label.
     pub found: NetworkLabel,
     /// The value that this migration wrote.
     pub needed: String,
@@ -26,12 +26,12 @@ impl fmt::Display for LabelDrift {
     }
 }
 
-/// What is wrong with the label; `None` when it says what this migration has `written`, or has announced as `next`, and while
-/// it has written nothing.
+/// The difference between the label and the value that this migration has `written`; `None` if they are equal, if the label has
+/// the announced `next` value, or if this migration has not written the label yet.
 pub fn drift(label: &NetworkLabel, written: Option<&str>, next: Option<&str>) -> Option<LabelDrift> {
     let needed = written?;
     let found = label.value();
-    // Announced, then written: a crash may have come in between.
+    // The value is announced and then written: a crash may happen in between.
     let is_right = found == Some(needed) || (found.is_some() && found == next);
     (!is_right).then(|| LabelDrift {
         found: label.clone(),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_or_announced_is_right_and_nothing_else() {
+    fn only_the_written_or_announced_label_is_right() {
         let read = |value| NetworkLabel::read(value);
         for (found, written, next, needed) in [
             (Some("flannel"), None, None, None),
@@ -60,7 +60,7 @@ mod tests {
             assert_eq!(
                 drift.as_ref().map(|drift| drift.needed.as_str()),
                 needed,
-                "{found:?} where {written:?} was written, {next:?} announced"
+                "found {found:?}, written {written:?}, announced {next:?}"
             );
         }
         let drift = drift(&read(None), Some("calico"), None).unwrap();
