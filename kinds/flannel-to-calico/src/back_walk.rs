@@ -300,7 +300,11 @@ impl World {
             }
             NodeStep::Label("none") => {
                 assert_eq!(self.label, "calico", "{self:?}");
-                assert_eq!(self.workload, Life::Gone, "Calico would end before its pod: {self:?}");
+                assert_eq!(
+                    self.workload,
+                    Life::Gone,
+                    "Calico would end before its pod: {self:?}"
+                );
             }
             NodeStep::Label("flannel") => {
                 assert!(!self.calico, "both networks run: {self:?}");
@@ -400,7 +404,7 @@ impl World {
         }
     }
 
-    fn moves(self) -> Vec<Self> {
+    fn events(self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
             if possible {
@@ -470,7 +474,7 @@ impl World {
 #[test]
 fn a_rollback_from_every_state_is_safe_and_leads_to_the_end_state() {
     let edges = walk::reachable(World::starts(), |world| {
-        world.moves().into_iter().chain(world.coordinator()).collect()
+        world.events().into_iter().chain(world.coordinator()).collect()
     });
     assert!(
         edges.len() > 500,
@@ -500,7 +504,7 @@ fn a_label_of_another_client_is_replaced() {
         ..world
     });
     let edges = walk::reachable(starts, |world| {
-        world.moves().into_iter().chain(world.coordinator()).collect()
+        world.events().into_iter().chain(world.coordinator()).collect()
     });
     let is_end = |world: &World| world.returned && (world.phase, world.label) == (Phase::Flannel, "flannel");
     let stuck = walk::stuck(&edges, is_end);
@@ -519,7 +523,7 @@ fn a_cordon_of_the_user_is_never_removed() {
     let starts = World::starts();
     let cordoned = starts.into_iter().filter(|world| world.cordon == Cordon::User);
     let edges = walk::reachable(cordoned, |world| {
-        world.moves().into_iter().chain(world.coordinator()).collect()
+        world.events().into_iter().chain(world.coordinator()).collect()
     });
     for world in edges.keys() {
         assert_eq!(world.cordon, Cordon::User, "{world:?}");

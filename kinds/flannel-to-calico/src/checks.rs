@@ -28,20 +28,20 @@ use engine::drain;
 use engine::evict::{OnBlocked, Time};
 use engine::rollout::{MaxUnavailable, MaxUnavailableError};
 
-/// What the user allows, as far as a check depends on it.
+/// The parts of the spec that checks depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckPolicy {
     /// How a node changes its network.
     pub strategy: Strategy,
-    /// What happens to legacy pods, in place.
+    /// The handling of legacy pods, in place.
     pub legacy_pods: LegacyPods,
     /// Whether one schedulable node is enough: its pods are Pending while it is being migrated.
     pub allow_single_node: bool,
-    /// What a drain may do.
+    /// Permissions of a drain.
     pub permissions: drain::Permissions,
-    /// What happens when pods cannot be evicted.
+    /// The handling of pods that cannot be evicted.
     pub on_blocked: OnBlocked,
-    /// How long the pods of one node may take to leave.
+    /// The time limit of a drain.
     pub time: Time,
     /// How many nodes are migrated at the same time, by the spec.
     pub max_unavailable: Result<MaxUnavailable, MaxUnavailableError>,

@@ -168,7 +168,11 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
             format!("pods of node {}", node.name),
             named(&residents.movable),
         ),
-        Action::new("label", &object, format!("{LABEL}=none; flannel's pod terminates")),
+        Action::new(
+            "label",
+            &object,
+            format!("{LABEL}=none; flannel's pod terminates"),
+        ),
         Action::new(
             "hold",
             format!("host {}", node.name),
@@ -215,7 +219,7 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
 fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> Vec<Action> {
     let object = format!("Node {}", node.name);
     let host = format!("host {}", node.name);
-    let living = facts
+    let attached = facts
         .hosts
         .get(&node.name)
         .map_or(0, |host| host.legacy_pods.len());
@@ -238,7 +242,7 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
         Action::as_of_now(
             "import",
             format!("IPAM blocks of node {}", node.name),
-            format!("addresses of the pods on cni0 ({living})"),
+            format!("addresses of the pods on cni0 ({attached})"),
         ),
         Action::new(
             "import",
@@ -334,7 +338,11 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
         )
     });
     let rest = [
-        Action::new("wait", &all, "every agent confirms that nothing of flannel is left"),
+        Action::new(
+            "wait",
+            &all,
+            "every agent confirms that nothing of flannel is left",
+        ),
         Action::new(
             "delete",
             flannel_daemon_set(settings),
@@ -346,7 +354,11 @@ fn finish(settings: &Settings, nodes: &[&Node]) -> Vec<Action> {
             format!("remove nodeSelector {LABEL}, then wait for the rollout"),
         ),
         Action::new("label", &all, format!("remove {LABEL}")),
-        Action::new("patch", "IPAMConfig default", "restore the values from before the migration"),
+        Action::new(
+            "patch",
+            "IPAMConfig default",
+            "restore the values from before the migration",
+        ),
     ];
     unroute.into_iter().chain(rest).collect()
 }

@@ -124,7 +124,7 @@ pub struct Ipv6Subnet {
 #[serde(rename_all = "camelCase")]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "they are the switches of flannel's own document"
+    reason = "each is a switch of flannel's own document"
 )]
 pub struct NetworkConfiguration {
     /// `Network`.

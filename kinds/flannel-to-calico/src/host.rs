@@ -383,7 +383,10 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
     match facts.cni.files.iter().find(|file| !file.is_flannel()) {
         Some(file) if file.error.is_none() && file.is_calico() => {}
         Some(file) => {
-            let problem = file.error.as_deref().unwrap_or("the file belongs to another network");
+            let problem = file
+                .error
+                .as_deref()
+                .unwrap_or("the file belongs to another network");
             return HostDecision::Wait(format!(
                 "{folder}/{} comes before Calico's conflist: {problem}",
                 file.name
@@ -391,7 +394,9 @@ fn attach(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         }
         None => {
             let winner = facts.cni.winner().map_or("no file", |file| file.name.as_str());
-            return HostDecision::Wait(format!("Calico's conflist is not in {folder} yet; {winner} is in use"));
+            return HostDecision::Wait(format!(
+                "Calico's conflist is not in {folder} yet; {winner} is in use"
+            ));
         }
     }
     if let Some(problem) = calico_device_problem(facts, settings) {

@@ -55,10 +55,10 @@ impl Machine {
         let evicted = !matches!(goal, Goal::Swapped | Goal::Mixed);
         if after.facts.flanneld_running || (evicted && after.facts.legacy_pods.iter().any(|pod| pod.attached))
         {
-            after.facts = world_moves_on(&after.facts, &self.settings);
+            after.facts = others_act(&after.facts, &self.settings);
             return after;
         }
-        after.facts = world_moves_on(
+        after.facts = others_act(
             &HostFacts {
                 bridge: Found::Absent,
                 ..after.facts.clone()
@@ -82,7 +82,7 @@ impl Machine {
     }
 
     /// All states on the path to the goal, in order.
-    pub(super) fn way(&self, goal: Goal) -> Vec<Self> {
+    pub(super) fn states_to(&self, goal: Goal) -> Vec<Self> {
         let mut all = vec![self.clone()];
         for _ in 0..60 {
             let now = all.last().unwrap().clone();
@@ -104,7 +104,10 @@ impl Machine {
 }
 
 fn assert_safe_back(step: &HostStep, facts: &HostFacts) {
-    assert!(!facts.calico.node_running, "Felix would revert the step: {step:?}");
+    assert!(
+        !facts.calico.node_running,
+        "Felix would revert the step: {step:?}"
+    );
     let conflist_only = matches!(
         step,
         HostStep::RestoreConflist(_) | HostStep::RemoveCalicoConflist(_)
@@ -153,15 +156,15 @@ fn without_deleted_pods(facts: &HostFacts) -> HostFacts {
 #[test]
 fn a_rollback_from_any_step_restores_the_host() {
     for start in [Machine::flannel(), Machine::dual_stack()] {
-        walk_there_and_back(&start);
+        roll_back_from_every_state(&start);
     }
 }
 
-fn walk_there_and_back(start: &Machine) {
+fn roll_back_from_every_state(start: &Machine) {
     let mut walked = 0;
     for goal in GOALS.into_iter().filter(|goal| goal.is_forward()) {
-        for machine in start.way(goal) {
-            let back = machine.way(Goal::Flannel);
+        for machine in start.states_to(goal) {
+            let back = machine.states_to(Goal::Flannel);
             let end = &back.last().unwrap();
             let mut expected = start.facts.clone();
             expected.legacy_pods.retain(|pod| {
@@ -171,7 +174,7 @@ fn walk_there_and_back(start: &Machine) {
             assert_eq!(
                 without_deleted_pods(&end.facts),
                 without_deleted_pods(&expected),
-                "back from {:?} on the way to {goal:?}",
+                "rollback from {:?} with goal {goal:?}",
                 machine.facts
             );
             assert_eq!(
@@ -184,7 +187,7 @@ fn walk_there_and_back(start: &Machine) {
                 .iter()
                 .filter(|machine| machine.remembered.interrupted.is_some())
             {
-                let again = cut.way(Goal::Flannel);
+                let again = cut.states_to(Goal::Flannel);
                 let again = again.last().unwrap();
                 assert_eq!(
                     without_deleted_pods(&again.facts),
@@ -200,10 +203,10 @@ fn walk_there_and_back(start: &Machine) {
 
 #[test]
 fn a_migration_after_a_rollback_gives_the_same_devices() {
-    let there = Machine::flannel().way(Goal::Mixed);
+    let there = Machine::flannel().states_to(Goal::Mixed);
     let mixed = there.last().unwrap();
-    let back = mixed.way(Goal::Flannel);
-    let again = back.last().unwrap().way(Goal::Mixed);
+    let back = mixed.states_to(Goal::Flannel);
+    let again = back.last().unwrap().states_to(Goal::Mixed);
     assert_eq!(
         again.last().unwrap().facts.vxlan_devices,
         mixed.facts.vxlan_devices
@@ -237,7 +240,7 @@ fn calicos_conflist_is_not_removed_without_flannels() {
 
 #[test]
 fn each_change_in_the_journal_has_an_undo_that_reverts_it() {
-    for machine in Machine::dual_stack().way(Goal::Mixed) {
+    for machine in Machine::dual_stack().states_to(Goal::Mixed) {
         for change in &machine.remembered.standing {
             let Undo::By(undo) = change.undo() else {
                 panic!("{change:?} is in the journal and has no undo")
@@ -250,7 +253,7 @@ fn each_change_in_the_journal_has_an_undo_that_reverts_it() {
 
 /// A host that has reached this goal, and that the agent rolls back without the coordinator: calico-node has not started.
 fn alone(goal: Goal) -> Machine {
-    let mut machine = Machine::flannel().way(goal).last().unwrap().clone();
+    let mut machine = Machine::flannel().states_to(goal).last().unwrap().clone();
     machine.facts.calico = CalicoTraces::default();
     machine.remembered.alone = true;
     machine

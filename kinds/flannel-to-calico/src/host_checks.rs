@@ -278,7 +278,10 @@ fn reverse_path_filter(subject: Subject<'_>) -> Check {
             name,
             Verdict::Warn,
             object,
-            format!("{effective} (all {}, own {own}; the larger one applies)", filter.all),
+            format!(
+                "{effective} (all {}, own {own}; the larger one applies)",
+                filter.all
+            ),
             "1 (strict)",
             "run `sysctl -w net.ipv4.conf.all.rp_filter=1`, and set the same value in /etc/sysctl.d",
         ),

@@ -85,7 +85,9 @@ pub(super) fn assert_allowed(step: &HostStep, facts: &HostFacts) {
                 "the bridge would answer for a running pod"
             );
         }
-        HostStep::RouteSubnets { link, .. } => assert!(facts.vxlan(link).is_some(), "the link does not exist"),
+        HostStep::RouteSubnets { link, .. } => {
+            assert!(facts.vxlan(link).is_some(), "the link does not exist")
+        }
         HostStep::RenameVxlanDevice { from, .. } => assert!(
             !from.starts_with("flannel-v6.") || facts.calico.subnet_routes.is_complete(),
             "Felix would delete flannel's routes to whole subnets"

@@ -296,11 +296,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
 
 /// Asserts that a step is safe for these facts and requested by this goal.
 fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
-    assert_ne!(
-        goal,
-        Goal::Hold,
-        "a host with goal Hold is changed: {step:?}"
-    );
+    assert_ne!(goal, Goal::Hold, "a host with goal Hold is changed: {step:?}");
     assert!(!step.is_done(facts), "{step:?} has nothing to do");
     let pods = facts
         .bridge
@@ -309,12 +305,18 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
     match step {
         HostStep::WithdrawSubnetEnvironment => {
             assert!(!facts.flanneld_running, "flanneld would write the file again");
-            assert!(facts.unread_processes.is_empty(), "an unread process may be flanneld");
+            assert!(
+                facts.unread_processes.is_empty(),
+                "an unread process may be flanneld"
+            );
         }
         HostStep::DeleteVxlanDevice(name) => {
             assert!(name.starts_with("flannel"), "{name} is not flannel's");
             assert!(!pods, "a pod would lose its network");
-            assert!(facts.firewall.is_empty(), "the masquerade jump must be deleted first");
+            assert!(
+                facts.firewall.is_empty(),
+                "the masquerade jump must be deleted first"
+            );
         }
         HostStep::DeleteBridge | HostStep::RemoveLeases => assert!(!pods, "a pod would lose its network"),
         HostStep::DeleteFirewallObject(_) => assert!(!pods, "a pod would lose its masquerade"),
@@ -323,14 +325,20 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
                 let mut pods = facts.legacy_pods.iter();
                 pods.any(|pod| pod.attached && pod.addresses.contains(address))
             };
-            assert!(addresses.iter().all(is_in_use), "a route to an unused address: {addresses:?}");
+            assert!(
+                addresses.iter().all(is_in_use),
+                "a route to an unused address: {addresses:?}"
+            );
         }
         HostStep::AnswerForPods => assert!(pods, "no pod on the bridge"),
         HostStep::AnswerForAddresses(_) | HostStep::RouteSubnets { .. } => ipv6::assert_allowed(step, facts),
         HostStep::RenameVxlanDevice { from, .. } => {
             assert!(from.starts_with("flannel"), "{from} is not flannel's");
             assert!(!facts.flanneld_running, "flanneld would create the link again");
-            assert!(facts.unread_processes.is_empty(), "an unread process may be flanneld");
+            assert!(
+                facts.unread_processes.is_empty(),
+                "an unread process may be flanneld"
+            );
             let is_routed = |pod: &LegacyPod| pod.routed || !pod.attached;
             assert!(
                 facts.legacy_pods.iter().all(is_routed),
@@ -341,7 +349,10 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
         }
         HostStep::ForgetLegacyPod(sandbox) => {
             let is_allowed = |pod: &LegacyPod| &pod.sandbox != sandbox || !pod.attached;
-            assert!(facts.legacy_pods.iter().all(is_allowed), "a running pod is forgotten");
+            assert!(
+                facts.legacy_pods.iter().all(is_allowed),
+                "a running pod is forgotten"
+            );
         }
         HostStep::RemoveConflist(name) => {
             let after = perform(step, facts, false);
@@ -387,7 +398,7 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
 }
 
 /// The other programs do what the agent waits for: flannel's pod ends, pods are evicted, Calico starts.
-fn world_moves_on(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
+fn others_act(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
     let mut facts = facts.clone();
     if facts.flanneld_running {
         facts.flanneld_running = false;
@@ -464,7 +475,7 @@ fn drive_by(
             }
             HostDecision::Wait(what) => {
                 assert!(!what.is_empty());
-                facts = world_moves_on(&facts, settings);
+                facts = others_act(&facts, settings);
                 waits += 1;
                 assert!(waits < 6, "{what}: too many waits: {facts:?}");
             }

@@ -187,7 +187,10 @@ impl World {
                     "the agent would wait for a running pod: {self:?}"
                 );
                 assert!(goal.phase() > self.goal().phase(), "goal went back: {self:?}");
-                assert!(!self.flannel_pod, "flanneld would create its link again: {self:?}");
+                assert!(
+                    !self.flannel_pod,
+                    "flanneld would create its link again: {self:?}"
+                );
                 if *goal == Goal::Swapped {
                     assert!(
                         self.pod != Pod::Runs || self.imported,
@@ -198,7 +201,11 @@ impl World {
                     assert_eq!(self.calico_ready, Some(true), "{self:?}");
                 }
                 if *goal == Goal::Calico {
-                    assert_ne!(self.pod, Pod::Runs, "the bridge of a running pod is deleted: {self:?}");
+                    assert_ne!(
+                        self.pod,
+                        Pod::Runs,
+                        "the bridge of a running pod is deleted: {self:?}"
+                    );
                 }
             }
             NodeStep::Import(allocations) => {
@@ -206,7 +213,11 @@ impl World {
                 assert!(self.phase >= Phase::Held, "more pods may start: {self:?}");
             }
             NodeStep::Release(_) => {
-                assert_ne!(self.pod, Pod::Runs, "the address of a running pod is released: {self:?}");
+                assert_ne!(
+                    self.pod,
+                    Pod::Runs,
+                    "the address of a running pod is released: {self:?}"
+                );
             }
             NodeStep::CreateProbePod => assert!(self.phase >= Phase::Mixed, "probed too early: {self:?}"),
             NodeStep::Complete => assert_eq!(self.probe, 2, "done without a probe: {self:?}"),
@@ -269,7 +280,7 @@ impl World {
         }
     }
 
-    fn moves(self) -> Vec<Self> {
+    fn events(self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
             if possible {
@@ -328,7 +339,7 @@ fn every_reachable_state_is_safe_and_leads_to_the_end_state() {
     let starts = [Pod::Starting, Pod::Runs, Pod::Gone].map(|pod| World { pod, ..World::START });
     // A crash after a step is no separate event: only the world contains the result of the step.
     let edges = walk::reachable(starts, |world| {
-        world.moves().into_iter().chain(world.coordinator()).collect()
+        world.events().into_iter().chain(world.coordinator()).collect()
     });
     assert!(
         edges.len() > 200,
@@ -355,7 +366,7 @@ fn a_label_of_another_client_is_replaced() {
         ..World::START
     });
     let edges = walk::reachable(starts, |world| {
-        world.moves().into_iter().chain(world.coordinator()).collect()
+        world.events().into_iter().chain(world.coordinator()).collect()
     });
     let is_end = |world: &World| {
         world.done && world.label == "calico" && world.phase == Phase::Calico && !world.imported

@@ -72,7 +72,7 @@ pub struct AgentReport {
     pub ready: bool,
     /// The phase that the agent has proved.
     pub phase: Option<Phase>,
-    /// What the agent does or waits for.
+    /// The current action or wait of the agent.
     pub message: String,
     /// A failure that needs the user.
     pub failure: Option<String>,
@@ -180,9 +180,9 @@ pub struct Policy {
     pub step_timeout: SignedDuration,
     /// The time limit of a drain.
     pub drain_timeout: SignedDuration,
-    /// What happens after the time limit of a drain.
+    /// The handling of a drain that is blocked after its time limit.
     pub on_blocked: OnBlocked,
-    /// What a drain may do.
+    /// Permissions of a drain.
     pub permissions: drain::Permissions,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,

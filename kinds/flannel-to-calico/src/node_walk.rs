@@ -322,10 +322,16 @@ impl World {
                 assert_eq!(self.phase, Phase::Calico, "uncordoned before Calico: {self:?}");
             }
             NodeStep::Complete => {
-                assert_ne!(self.cordon, Cordon::Replumb, "the cordon of replumb stays: {self:?}");
+                assert_ne!(
+                    self.cordon,
+                    Cordon::Replumb,
+                    "the cordon of replumb stays: {self:?}"
+                );
                 assert_eq!(self.probe, Probe::Reached, "done without a probe: {self:?}");
             }
-            NodeStep::Import(_) | NodeStep::Release(_) => panic!("no pod keeps its address in a drain: {self:?}"),
+            NodeStep::Import(_) | NodeStep::Release(_) => {
+                panic!("no pod keeps its address in a drain: {self:?}")
+            }
             NodeStep::Return => panic!("a rollback was not requested: {self:?}"),
         }
     }
@@ -361,7 +367,7 @@ impl World {
     }
 
     /// The events that may happen next, in any order.
-    fn moves(self) -> Vec<Self> {
+    fn events(self) -> Vec<Self> {
         let mut all = Vec::new();
         let mut add = |possible: bool, change: &dyn Fn(&mut Self)| {
             if possible {
@@ -378,7 +384,9 @@ impl World {
         add(!self.done, &|world| world.node_ready = false);
         add(self.agent_ready, &|world| world.agent_ready = false);
         add(!self.agent_ready, &|world| world.agent_ready = true);
-        add(self.cordon == Cordon::Replumb, &|world| world.cordon = Cordon::Lifted);
+        add(self.cordon == Cordon::Replumb, &|world| {
+            world.cordon = Cordon::Lifted
+        });
         add(self.workload == Life::Terminates, &|world| {
             world.workload = Life::Moved;
         });
@@ -500,7 +508,7 @@ impl World {
 /// All states that are reachable from these.
 fn reachable(starts: Vec<World>) -> BTreeMap<World, Vec<World>> {
     walk::reachable(starts, |world| {
-        world.moves().into_iter().chain(world.coordinator()).collect()
+        world.events().into_iter().chain(world.coordinator()).collect()
     })
 }
 

@@ -258,7 +258,11 @@ fn a_claim_has_the_labels_of_calico() {
 #[case("pending", ClaimState::Pending, None)]
 #[case("confirmed", ClaimState::Pending, None)]
 #[case("confirmed", ClaimState::Confirmed, None)]
-fn a_claim_never_becomes_pending_again(#[case] found: &str, #[case] state: ClaimState, #[case] expected: Option<&str>) {
+fn a_claim_never_becomes_pending_again(
+    #[case] found: &str,
+    #[case] state: ClaimState,
+    #[case] expected: Option<&str>,
+) {
     let change = block_affinity_change(&json!({"state": found}), state);
     assert_eq!(change, expected.map(|state| json!({"state": state})));
 }

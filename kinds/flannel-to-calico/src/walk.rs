@@ -56,7 +56,11 @@ impl LabelRecord {
             return label;
         }
         let drift = drift(&NetworkLabel::read(label), self.written, self.next)?;
-        assert_eq!(flip, Flip::Happened, "no client wrote the label: {drift}: {self:?}");
+        assert_eq!(
+            flip,
+            Flip::Happened,
+            "no client wrote the label: {drift}: {self:?}"
+        );
         assert_eq!(self.written, Some(drift.needed.as_str()));
         self.written
     }

@@ -100,7 +100,10 @@ mod tests {
     #[rstest]
     #[case::denied(Some(false), Fail)]
     #[case::not_known(None, Unknown)]
-    fn a_missing_permission_does_not_pass(#[case] answer: Option<bool>, #[case] expected: engine::check::Verdict) {
+    fn a_missing_permission_does_not_pass(
+        #[case] answer: Option<bool>,
+        #[case] expected: engine::check::Verdict,
+    ) {
         let mut facts = fixture::cluster();
         facts.permissions.remove("delete daemonsets.apps");
         facts

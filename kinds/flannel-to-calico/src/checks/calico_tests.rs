@@ -44,7 +44,10 @@ fn a_missing_daemon_set_is_refused_with_existing_ones() {
     settings.calico_daemon_set_namespace.value = "calico-system".to_owned();
     let checks = manifests(&settings, &facts, None);
     assert_eq!(checks[0].object, "DaemonSet calico-system/calico-node");
-    assert_eq!(checks[0].found, "not found; Calico runs in kube-system/calico-node");
+    assert_eq!(
+        checks[0].found,
+        "not found; Calico runs in kube-system/calico-node"
+    );
     facts.daemon_sets.clear();
     assert_eq!(manifests(&settings, &facts, None)[0].found, "not found");
 }
@@ -75,7 +78,11 @@ fn a_daemon_set_that_does_not_fit_fails(#[case] change: fn(&mut DaemonSet), #[ca
 #[case("FELIX_VXLANVNI", "4096", "1")]
 #[case("FELIX_VXLANPORT", "4789", "8472")]
 #[case("FELIX_VXLANMTU", "1410", "1450")]
-fn an_environment_variable_that_contradicts_the_settings_fails(#[case] name: &str, #[case] value: &str, #[case] needed: &str) {
+fn an_environment_variable_that_contradicts_the_settings_fails(
+    #[case] name: &str,
+    #[case] value: &str,
+    #[case] needed: &str,
+) {
     let checks = judge_manifests(|set| {
         set.containers[1]
             .environment

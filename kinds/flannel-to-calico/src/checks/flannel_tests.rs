@@ -126,7 +126,11 @@ fn canal_fails_with_its_name() {
     Pass,
     "later than v0.9.1: backend-data of every Node contains a VNI"
 )]
-fn a_version_is_read_from_the_tag_or_the_annotations(#[case] image: &str, #[case] verdict: Verdict, #[case] found: &str) {
+fn a_version_is_read_from_the_tag_or_the_annotations(
+    #[case] image: &str,
+    #[case] verdict: Verdict,
+    #[case] found: &str,
+) {
     let checks = judge(|set| image.clone_into(&mut set.containers[0].image));
     let [check] = of(&checks, "FlannelVersion")[..] else {
         panic!("{checks:?}")

@@ -237,7 +237,9 @@ fn reverse_path_filter(facts: &ClusterFacts, calico: Option<&DaemonSet>) -> Vec<
             None => (
                 Verdict::Unknown,
                 format!("1 (strict), or Calico {CHECKS_SOURCES_ITSELF} or later"),
-                format!("use an image tag with a version for calico-node (found image {image:?}), or {set_it}"),
+                format!(
+                    "use an image tag with a version for calico-node (found image {image:?}), or {set_it}"
+                ),
             ),
         };
         let found = format!("{all} ({})", mode(all));

@@ -118,7 +118,11 @@ fn the_first_cni_file_decides_the_verdict(
 #[case::new_off("calico/node:v3.31.7", 0, Pass)]
 #[case::unknown_strict("calico/node:latest", 1, Pass)]
 #[case::unknown_loose("calico/node:latest", 2, Unknown)]
-fn a_reverse_path_filter_is_judged_by_calicos_version(#[case] image: &str, #[case] all: u8, #[case] expected: Verdict) {
+fn a_reverse_path_filter_is_judged_by_calicos_version(
+    #[case] image: &str,
+    #[case] all: u8,
+    #[case] expected: Verdict,
+) {
     let facts = with_host(|host| host.reverse_path_filter.all = all);
     let mut calico = fixture::calico();
     image.clone_into(&mut calico.containers[1].image);
@@ -147,7 +151,10 @@ fn unfiltered_bridged_packets_warn(#[case] value: Option<bool>, #[case] expected
 #[case::subnet(
     |ipv6: &mut Option<Ipv6Subnet>| ipv6.as_mut().unwrap().subnet = "fd00:10:244:9::1/64".parse().unwrap(),
     "FLANNEL_IPV6_SUBNET fd00:10:244:9::1/64")]
-fn an_ipv6_subnet_environment_that_differs_fails(#[case] change: fn(&mut Option<Ipv6Subnet>), #[case] found: &str) {
+fn an_ipv6_subnet_environment_that_differs_fails(
+    #[case] change: fn(&mut Option<Ipv6Subnet>),
+    #[case] found: &str,
+) {
     let (settings, mut facts) = fixture::dual_stack();
     let Found::Present(environment) = &mut facts.hosts.get_mut("b").unwrap().subnet_environment else {
         panic!("the fixture has the file")

@@ -243,7 +243,10 @@ fn direct_routing(facts: &ClusterFacts, flannel: Option<&DaemonSet>) -> Vec<Chec
         );
         report.fail("Node", &node.name, finding);
     }
-    report.finish(format!("routes of {} hosts", hosts.len()), "all through the tunnel")
+    report.finish(
+        format!("routes of {} hosts", hosts.len()),
+        "all through the tunnel",
+    )
 }
 
 /// How calico-node will detect the address of its node.

@@ -73,7 +73,11 @@ fn a_host_on_calico_is_not_checked() {
 #[case::no_address(
     |device: &mut VxlanDevice| device.addresses.clear(),
     "no address", "address 10.244.2.0, the first of spec.podCIDR 10.244.2.0/24")]
-fn a_device_that_differs_fails(#[case] change: fn(&mut VxlanDevice), #[case] found: &str, #[case] needed: &str) {
+fn a_device_that_differs_fails(
+    #[case] change: fn(&mut VxlanDevice),
+    #[case] found: &str,
+    #[case] needed: &str,
+) {
     let facts = with_host(|host| change(&mut host.vxlan_devices[0]));
     let checks = devices(&fixture::settings(), &facts);
     assert_eq!(verdicts(&checks), [("NetworkConfigurationMatchesDevice", Fail)]);
@@ -163,7 +167,11 @@ fn a_direct_route_on_a_host_fails() {
     let key = "flannel.alpha.coreos.com/public-ip-overwrite".to_owned();
     facts.nodes.get_mut("b").unwrap().annotations.insert(key, "203.0.113.2".to_owned());
 }, "Node b: annotation flannel.alpha.coreos.com/public-ip-overwrite", "203.0.113.2")]
-fn an_address_that_differs_fails(#[case] change: fn(&mut ClusterFacts), #[case] object: &str, #[case] found: &str) {
+fn an_address_that_differs_fails(
+    #[case] change: fn(&mut ClusterFacts),
+    #[case] object: &str,
+    #[case] found: &str,
+) {
     let mut facts = fixture::cluster();
     change(&mut facts);
     let checks = public_address(&fixture::settings(), &facts, Some(&fixture::calico()));

@@ -78,7 +78,8 @@ fn labels(facts: &ClusterFacts) -> Vec<Check> {
                 } else {
                     "none"
                 };
-                let fix = "none: an incomplete run of Calico's own controller, which this migration continues";
+                let fix =
+                    "none: an incomplete run of Calico's own controller, which this migration continues";
                 report.warn(
                     "Node",
                     &node.name,

@@ -80,7 +80,11 @@ fn a_pod_of_calicos_controller_fails() {
 #[case::unknown("", true, Unknown)]
 #[case::on_flannel("windows", true, Fail)]
 #[case::not_on_flannel("windows", false, Warn)]
-fn a_node_that_does_not_run_linux_does_not_pass(#[case] system: &str, #[case] annotated: bool, #[case] expected: Verdict) {
+fn a_node_that_does_not_run_linux_does_not_pass(
+    #[case] system: &str,
+    #[case] annotated: bool,
+    #[case] expected: Verdict,
+) {
     let facts = with_node(|node| {
         system.clone_into(&mut node.operating_system);
         if !annotated {

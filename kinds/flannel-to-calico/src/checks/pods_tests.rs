@@ -110,7 +110,12 @@ fn a_pod_with_two_budgets_fails() {
 /// A pod for which the user has chosen to wait, or to skip its node, does not refuse the migration.
 #[rstest]
 #[case::pause(OnBlocked::Pause, Strategy::Drain, Fail, "")]
-#[case::wait(OnBlocked::Wait, Strategy::Drain, Warn, "counts as unavailable for maxUnavailable")]
+#[case::wait(
+    OnBlocked::Wait,
+    Strategy::Drain,
+    Warn,
+    "counts as unavailable for maxUnavailable"
+)]
 #[case::skip(OnBlocked::Skip, Strategy::Drain, Warn, "the node is skipped")]
 #[case::in_place(OnBlocked::Skip, Strategy::InPlace, Warn, "stays in phase Mixed")]
 fn a_blocked_pod_fails_or_warns_by_on_blocked(
@@ -234,7 +239,10 @@ fn a_bare_pod_warns_only_with_force(#[case] force: bool, #[case] expected: Verdi
 #[rstest]
 #[case::refused(false, Fail)]
 #[case::allowed(true, Warn)]
-fn data_in_an_empty_dir_warns_only_if_its_deletion_is_allowed(#[case] delete_empty_dir_data: bool, #[case] expected: Verdict) {
+fn data_in_an_empty_dir_warns_only_if_its_deletion_is_allowed(
+    #[case] delete_empty_dir_data: bool,
+    #[case] expected: Verdict,
+) {
     let pod = Pod {
         empty_dirs: vec!["cache".to_owned()],
         ..fixture::pod("web-1", "a")

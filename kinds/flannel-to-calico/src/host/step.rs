@@ -210,7 +210,9 @@ impl HostStep {
             Self::DeleteFirewallObject(object) | Self::RestoreFirewallObject(object) => {
                 describe_firewall_object(object)
             }
-            Self::RouteLegacyPods(addresses) => format!("routes to addresses on {BRIDGE}: {}", addresses.len()),
+            Self::RouteLegacyPods(addresses) => {
+                format!("routes to addresses on {BRIDGE}: {}", addresses.len())
+            }
             Self::AnswerForPods | Self::StopAnsweringForPods => {
                 format!("proxy_arp (and proxy_ndp) of link {BRIDGE}")
             }
@@ -230,9 +232,7 @@ impl HostStep {
                 format!("link {from}, new name {to}")
             }
             Self::ForgetLegacyPod(sandbox) => format!("leftovers of sandbox {sandbox}"),
-            Self::RemoveLeases => {
-                "host-local leases and flannel's delegate files under /var/lib/cni".to_owned()
-            }
+            Self::RemoveLeases => "host-local leases and flannel's delegate files in /var/lib/cni".to_owned(),
             Self::RemoveConflist(name) | Self::RestoreConflist(name) | Self::RemoveCalicoConflist(name) => {
                 format!("conflist {name}")
             }
@@ -250,7 +250,7 @@ impl HostStep {
             Self::DeleteBlackholes => "Calico's blackhole routes".to_owned(),
             Self::RestoreNodeRoutes { link, .. } => format!("routes of link {link}"),
             Self::UnrouteLegacyPods => format!("routes to single pods on {BRIDGE}"),
-            Self::RemoveCalicoRecords => "records of Calico's pods under /var/lib/cni/results".to_owned(),
+            Self::RemoveCalicoRecords => "records of Calico's pods in /var/lib/cni/results".to_owned(),
         }
     }
 

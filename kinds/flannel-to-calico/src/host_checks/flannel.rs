@@ -151,10 +151,16 @@ pub(super) fn bridge(subject: Subject<'_>) -> Check {
     let name = HostCheck::FlannelBridge.as_str();
     let object = format!("Node {}: link {BRIDGE}", subject.node);
     match &subject.facts.bridge {
-        Found::Absent => Check::pass(name, object, "does not exist: no pod has used the pod network yet"),
-        Found::Present(bridge) => {
-            Check::pass(name, object, format!("a bridge, pods attached: {}", bridge.ports.len()))
-        }
+        Found::Absent => Check::pass(
+            name,
+            object,
+            "does not exist: no pod has used the pod network yet",
+        ),
+        Found::Present(bridge) => Check::pass(
+            name,
+            object,
+            format!("a bridge, pods attached: {}", bridge.ports.len()),
+        ),
         Found::Malformed(problem) => Check::not_pass(
             name,
             Verdict::Fail,

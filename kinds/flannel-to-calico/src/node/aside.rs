@@ -19,7 +19,7 @@ pub fn is_unchanged(view: &NodeView<'_>) -> bool {
     }
 }
 
-/// What happens when the drain of this node is blocked after its time limit. In a rollback, an unchanged node is always
+/// The handling of this node if its drain is blocked after its time limit. In a rollback, an unchanged node is always
 /// skipped: `spec.drain.onBlocked` is chosen for the migration, and a single pod must not stop the rollback of all nodes.
 pub(super) fn on_blocked(view: &NodeView<'_>, policy: &Policy) -> OnBlocked {
     match view.direction {

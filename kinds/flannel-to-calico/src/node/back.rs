@@ -17,7 +17,10 @@ pub(super) fn decide(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Ne
         return wait(
             Stage::PutBack,
             WaitReason::AgentSilent,
-            format!("the agent of node {} has not reported the state of its host", view.name),
+            format!(
+                "the agent of node {} has not reported the state of its host",
+                view.name
+            ),
         );
     }
     match &view.network {

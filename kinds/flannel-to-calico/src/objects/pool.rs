@@ -134,7 +134,10 @@ pub fn pool_conflicts(settings: &Settings, network: &PodNetwork, pool: &IpPool) 
             "natOutgoing",
             pool.nat_outgoing == settings.flannel_ip_masquerade.value,
             pool.nat_outgoing.to_string(),
-            format!("{}, equal to flannel's masquerade setting", settings.flannel_ip_masquerade.value),
+            format!(
+                "{}, equal to flannel's masquerade setting",
+                settings.flannel_ip_masquerade.value
+            ),
         ),
         (
             "blockSize",
