@@ -1,4 +1,4 @@
-//! `IPAMBlock`: a range of a node with the addresses that are given out.
+//! `IPAMBlock`: a range of a node with the addresses that are allocated in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,63 +10,63 @@ use thiserror::Error;
 use super::API_VERSION;
 use super::names::block_name;
 
-/// An address that somebody has.
+/// An allocated address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The address.
     pub address: IpAddr,
-    /// The handle by which it is released.
+    /// The handle by which the address is released.
     pub handle: String,
-    /// Who has it: `node`, `type`, `pod`, `namespace`.
+    /// The owner of the address: `node`, `type`, `pod`, `namespace`.
     pub attributes: BTreeMap<String, String>,
 }
 
-/// A block that is there and cannot become what is needed.
+/// An existing block that cannot become what is needed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BlockConflict {
-    /// The block is another node's.
-    #[error("IPAMBlock {block}: its affinity is {found:?}, needed \"host:{node}\"")]
+    /// The block belongs to another node.
+    #[error("IPAMBlock {block}: affinity is {found:?}, needed \"host:{node}\"")]
     OtherOwner {
-        /// Its range.
+        /// Range of the block.
         block: IpNet,
-        /// The node that needs it.
+        /// The node that needs the block.
         node: String,
-        /// The affinity that it has.
+        /// The affinity that the block has.
         found: String,
     },
-    /// The address is somebody else's.
+    /// The address belongs to another owner.
     #[error("IPAMBlock {block}: {address} is allocated to {found:?}, needed {needed:?}")]
     OtherHandle {
-        /// Its range.
+        /// Range of the block.
         block: IpNet,
         /// The address.
         address: IpAddr,
-        /// The handle that has it.
+        /// The handle that has the address.
         found: String,
-        /// The handle that needs it.
+        /// The handle that needs the address.
         needed: String,
     },
-    /// The block is about to be deleted by Calico.
-    #[error("IPAMBlock {block}: it is marked as deleted; Calico removes it within moments")]
+    /// Calico is about to delete the block.
+    #[error("IPAMBlock {block}: marked as deleted; Calico removes it shortly")]
     Deleted {
-        /// Its range.
+        /// Range of the block.
         block: IpNet,
     },
-    /// The block is not as Calico writes one.
+    /// The block is not in the form that Calico writes.
     #[error("IPAMBlock {block}: spec.{field}: found {found}, needed {needed}")]
     Malformed {
-        /// Its range.
+        /// Range of the block.
         block: IpNet,
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         found: String,
-        /// What is needed.
+        /// The value that is needed.
         needed: String,
     },
 }
 
-/// A new `IPAMBlock` of a node. `sequence` is any number that no earlier block of the range has had: the time in
+/// A new `IPAMBlock` of a node. `sequence` is any number that no earlier block of the range had: the time in
 /// nanoseconds.
 pub fn block(
     range: IpNet,
@@ -98,14 +98,14 @@ pub fn block(
             "sequenceNumber": sequence,
             "sequenceNumberForAllocation": content.sequences,
             "deleted": false,
-            // Not used any more, and required by the schema.
+            // Unused today, but required by the schema.
             "strictAffinity": false,
         },
     }))
 }
 
-/// What to patch in the spec of an `IPAMBlock` that is there, so that it is the node's and holds the allocations.
-/// What it holds already is kept; `None` when nothing is missing.
+/// The patch for the spec of an existing `IPAMBlock` that gives it to the node and adds the allocations. Existing allocations are
+/// kept. `None` when nothing is missing.
 pub fn block_change(
     spec: &Value,
     range: IpNet,
@@ -145,8 +145,8 @@ pub fn block_change(
     Ok(Some(Value::Object(change)))
 }
 
-/// What to patch in the spec of an `IPAMBlock` so that these addresses are free again, each only where it is under the
-/// handle that is given with it; `None` when none is. The last to be freed is the last to be given out again.
+/// The patch for the spec of an `IPAMBlock` that frees these addresses again. An address is freed only when it is under the given
+/// handle; `None` when none is. The address that is freed last is allocated last.
 pub fn block_release(
     spec: &Value,
     range: IpNet,
@@ -165,7 +165,7 @@ pub fn block_release(
         .get("sequenceNumber")
         .and_then(Value::as_u64)
         .unwrap_or_default();
-    // A merge patch takes a key away by null.
+    // A merge patch removes a key by null.
     let sequences: Map<String, Value> = freed
         .iter()
         .map(|ordinal| (ordinal.to_string(), Value::Null))
@@ -179,7 +179,7 @@ pub fn block_release(
     })))
 }
 
-/// Every address that is given out, with its handle.
+/// Every allocated address with its handle.
 pub fn allocated(spec: &Value, range: IpNet) -> Result<Vec<(IpAddr, String)>, BlockConflict> {
     let content = Content::read(spec, range)?;
     Ok(content
@@ -200,16 +200,15 @@ pub fn affinity(node: &str) -> String {
     format!("host:{node}")
 }
 
-/// The node whose this affinity is; `None` where it is no node's.
+/// The node that the affinity names; `None` when it names no node.
 pub fn node_of(affinity: &str) -> Option<&str> {
     affinity.strip_prefix("host:")
 }
 
-/// The most bits of an address that differ within a block, by Calico's schema of a pool: /20 is its largest in IPv4, /116 in
-/// IPv6.
+/// Host bits of the largest block that Calico's schema of a pool allows: /20 in IPv4, /116 in IPv6.
 const LARGEST: u8 = 12;
 
-/// How many addresses a block has.
+/// Number of addresses in a block.
 fn size(range: IpNet) -> Result<usize, BlockConflict> {
     let bits = range.max_prefix_len() - range.prefix_len();
     if bits > LARGEST {
@@ -223,7 +222,7 @@ fn size(range: IpNet) -> Result<usize, BlockConflict> {
     Ok(1 << bits)
 }
 
-/// The place of an address in a block that holds it.
+/// Position of an address in the block; `None` when the block does not contain it.
 fn ordinal(range: IpNet, address: IpAddr) -> Option<usize> {
     if !range.contains(&address) {
         return None;
@@ -236,10 +235,10 @@ fn ordinal(range: IpNet, address: IpAddr) -> Option<usize> {
     usize::try_from(place).ok()
 }
 
-/// The address at a place of a block.
+/// The address at a position of a block.
 fn address(range: IpNet, ordinal: usize) -> IpAddr {
     match range.network() {
-        // A block has at most 2^12 places.
+        // A block has at most 2^12 addresses.
         IpAddr::V4(first) => {
             Ipv4Addr::from(u32::from(first) + u32::try_from(ordinal).unwrap_or_default()).into()
         }
@@ -247,14 +246,14 @@ fn address(range: IpNet, ordinal: usize) -> IpAddr {
     }
 }
 
-/// The part of a block that says who has which address.
+/// The part of a block that assigns addresses to owners.
 struct Content {
     range: IpNet,
-    /// For each address: nobody, or an index into `attributes`.
+    /// For each address: `None` when free, else an index into `attributes`.
     allocations: Vec<Option<usize>>,
-    /// Free addresses, the first to be given out first.
+    /// Free addresses in the order in which they are allocated.
     unallocated: Vec<usize>,
-    /// Kept as they are: their fields change with Calico's version.
+    /// Kept unchanged: the fields differ between Calico versions.
     attributes: Vec<Value>,
     sequences: Map<String, Value>,
 }
@@ -312,8 +311,8 @@ impl Content {
         })
     }
 
-    /// Whether the block becomes the node's by this write. Nobody's block is taken when no other node's address is
-    /// in it.
+    /// Whether this write gives the block to the node. A block without an owner is taken only when it has no address of another
+    /// node.
     fn check_owner(&self, spec: &Value, node: &str) -> Result<bool, BlockConflict> {
         let found = spec.get("affinity").and_then(Value::as_str).unwrap_or_default();
         if found == affinity(node) {
@@ -336,7 +335,7 @@ impl Content {
         })
     }
 
-    /// Gives an address to its owner; false when the owner has it.
+    /// Allocates an address to its owner; false when the owner has it already.
     fn take(&mut self, allocation: &Allocation, sequence: u64) -> Result<bool, BlockConflict> {
         let conflict = |found: &str| BlockConflict::OtherHandle {
             block: self.range,
@@ -345,7 +344,7 @@ impl Content {
             needed: allocation.handle.clone(),
         };
         let ordinal =
-            ordinal(self.range, allocation.address).ok_or_else(|| conflict("an address of another block"))?;
+            ordinal(self.range, allocation.address).ok_or_else(|| conflict("an address outside of it"))?;
         if let Some(index) = self.allocations[ordinal] {
             let handle = self.attributes[index]["handle_id"].as_str().unwrap_or_default();
             return if handle == allocation.handle {
@@ -369,7 +368,7 @@ impl Content {
         Ok(true)
     }
 
-    /// Frees an address that is under this handle, and says its place in the block; `None` when it is not.
+    /// Frees an address that is under this handle and returns its position in the block; `None` when it is not under this handle.
     fn release(&mut self, address: IpAddr, handle: &str) -> Option<usize> {
         let ordinal = ordinal(self.range, address)?;
         let index = self.allocations[ordinal]?;
@@ -381,13 +380,13 @@ impl Content {
         Some(ordinal)
     }
 
-    /// Attributes that no address refers to go, and the places of the others move up.
+    /// Removes attributes that no address refers to, and corrects the indexes of the others.
     fn drop_unused_attributes(&mut self) {
         let used: BTreeSet<usize> = self.allocations.iter().flatten().copied().collect();
-        let places: BTreeMap<usize, usize> = used.iter().copied().zip(0..).collect();
+        let indexes: BTreeMap<usize, usize> = used.iter().copied().zip(0..).collect();
         self.attributes = used.iter().map(|index| self.attributes[*index].clone()).collect();
         for index in self.allocations.iter_mut().flatten() {
-            *index = places[&*index];
+            *index = indexes[&*index];
         }
     }
 }
@@ -412,7 +411,7 @@ mod tests {
         allocation("10.244.1.0", "vxlan-tunnel-addr-n1")
     }
 
-    /// A block with a pod of ours at .3, as Calico stores it, with fields that we do not know.
+    /// A block with a pod of this node at .3, as Calico stores it, with unknown fields.
     fn used() -> Value {
         json!({
             "cidr": "10.244.1.0/29", "affinity": "host:n1", "affinityClaimTime": "2026-01-01T00:00:00Z",
@@ -446,7 +445,7 @@ mod tests {
                 },
             })
         );
-        // What was just written needs no change.
+        // A block that was just written needs no change.
         assert_eq!(block_change(&found["spec"], range(), "n1", &[tunnel()]), Ok(None));
     }
 
@@ -487,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn nobodys_block_is_taken_and_another_nodes_is_not() {
+    fn a_block_without_an_owner_is_taken_and_a_block_of_another_node_is_refused() {
         let mut free = used();
         free["affinity"] = Value::Null;
         let change = block_change(&free, range(), "n1", &[]).unwrap().unwrap();
@@ -502,12 +501,12 @@ mod tests {
         let error = block_change(&other, range(), "n1", &[]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "IPAMBlock 10.244.1.0/29: its affinity is \"host:n2\", needed \"host:n1\""
+            "IPAMBlock 10.244.1.0/29: affinity is \"host:n2\", needed \"host:n1\""
         );
     }
 
     #[test]
-    fn an_address_of_somebody_else_is_named() {
+    fn an_address_of_another_handle_is_refused_with_its_handle() {
         let error = block_change(&used(), range(), "n1", &[allocation("10.244.1.3", "h")]).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -548,10 +547,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However many of a block's addresses are given out in two writes, each is given once and stays where it
-        /// was, what is free is free, and a third write changes nothing.
+        /// Two writes allocate any addresses of a block: each is allocated once and keeps its index, the others stay free, and a
+        /// third write changes nothing.
         #[test]
-        fn addresses_are_neither_lost_nor_given_twice(
+        fn addresses_are_neither_lost_nor_allocated_twice(
             first in proptest::collection::btree_set(0_u8..8, 0..8),
             second in proptest::collection::btree_set(0_u8..8, 0..8),
         ) {
@@ -584,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_address_is_the_last_to_be_given_out() {
+    fn a_released_address_is_allocated_last() {
         let mut spec = used();
         let tunnel_and_pod = [tunnel(), allocation("10.244.1.5", "k8s-pod-network.b")];
         let change = block_change(&spec, range(), "n1", &tunnel_and_pod)
@@ -604,12 +603,12 @@ mod tests {
         assert_eq!(change["attributes"].as_array().unwrap().len(), 2);
         assert_eq!(
             change["attributes"][0]["later"], 1,
-            "fields that we do not know are kept"
+            "unknown fields are kept"
         );
     }
 
     #[test]
-    fn an_address_that_is_somebody_elses_by_now_stays() {
+    fn an_address_that_has_another_handle_or_none_is_not_released() {
         let of_another = ("10.244.1.3".parse().unwrap(), "k8s-pod-network.old");
         assert_eq!(block_release(&used(), range(), &[of_another]), Ok(None));
         let free = ("10.244.1.6".parse().unwrap(), "k8s-pod-network.a");

@@ -1,7 +1,7 @@
-//! Calico's objects as etcd v3 has them, told as the Kubernetes API tells them, and back.
+//! Converts Calico's objects between their form in etcd v3 and their form in the Kubernetes API.
 //!
-//! Resources are stored as they are. The objects of the IPAM have keys of their own, no metadata, and what the key says is not in
-//! the value. Whatever nobody here knows of a value stays in it.
+//! Resources have the same form in both. Objects of the IPAM have keys of their own and no metadata, and the value does not
+//! repeat the parts of the key. Unknown fields of a value are kept.
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
@@ -10,24 +10,24 @@ use sha2::{Digest as _, Sha256};
 use super::API_VERSION;
 use super::names::{affinity_name, block_name, handle_name, hexadecimal};
 
-/// Below it are the resources, by their plural names.
+/// Parent key of all resources; the next part is the plural name.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
-/// By this API version a stored resource says what it is.
+/// API version of a stored resource.
 const RESOURCE_VERSION: &str = "projectcalico.org/v3";
 const BLOCKS: &str = "/calico/ipam/v2/assignment";
 const AFFINITIES: &str = "/calico/ipam/v2/host";
 const HANDLES: &str = "/calico/ipam/v2/handle";
 const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
-/// Fields of the IPAM's configuration: as etcd has them, and as the Kubernetes API does.
+/// Fields of the IPAM's configuration: the name in etcd and the name in the Kubernetes API.
 const IPAM_CONFIG_FIELDS: [(&str, &str); 2] = [
     ("strict_affinity", "strictAffinity"),
     ("auto_allocate_blocks", "autoAllocateBlocks"),
 ];
 
-/// How objects of one kind are stored.
+/// Form in which objects of one kind are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// As they are: kind and plural name.
+    /// Resources in their own form: kind and plural name.
     Resources(&'static str, &'static str),
     /// `IPAMBlock`s.
     Blocks,
@@ -35,20 +35,20 @@ pub enum Layout {
     Affinities,
     /// `IPAMHandle`s, whose identifier is in the key.
     Handles,
-    /// `IPAMConfig`, of which there is one.
+    /// `IPAMConfig`, a single object.
     IpamConfig,
 }
 
-/// Which object of a kind.
+/// Identity of an object within its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Id {
-    /// The one of this name.
+    /// The object with this name.
     Named(String),
     /// The block of this range.
     Block(IpNet),
     /// The claim of this node on the block of this range.
     Affinity(String, IpNet),
-    /// The handle, in its own letters.
+    /// The handle, with upper and lower case as in the key.
     Handle(String),
 }
 
@@ -65,7 +65,7 @@ impl Id {
 }
 
 impl Layout {
-    /// The kind, as the Kubernetes API calls it.
+    /// The kind in the Kubernetes API.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Resources(kind, _) => kind,
@@ -76,7 +76,7 @@ impl Layout {
         }
     }
 
-    /// What every key of the kind begins with.
+    /// Prefix of all keys of the kind.
     pub fn prefix(self) -> String {
         match self {
             Self::Resources(_, plural) => format!("{RESOURCES}/{plural}/"),
@@ -87,7 +87,7 @@ impl Layout {
         }
     }
 
-    /// Where the object is.
+    /// Key of the object.
     pub fn key(self, id: &Id) -> String {
         match (self, id) {
             (Self::IpamConfig, _) => IPAM_CONFIG.to_owned(),
@@ -98,7 +98,7 @@ impl Layout {
         }
     }
 
-    /// Which object this one is, as it was read.
+    /// Identity of an object that was read.
     pub fn id(self, object: &Value) -> Id {
         let spec = &object["spec"];
         let text = |field: &str| spec[field].as_str();
@@ -114,8 +114,8 @@ impl Layout {
         found.unwrap_or_else(|| Id::Named(object["metadata"]["name"].as_str().unwrap_or_default().to_owned()))
     }
 
-    /// The object as the Kubernetes API would tell it. One that is not understood has a spec that nobody understands, and the last
-    /// part of its key for a name.
+    /// The object in the form of the Kubernetes API. A value that is not valid JSON gives a null spec, and the last part of the
+    /// key as the name.
     pub fn object(self, key: &str, value: &[u8]) -> Value {
         let stored: Value = serde_json::from_slice(value).unwrap_or(Value::Null);
         if let Self::Resources(..) = self {
@@ -154,7 +154,7 @@ impl Layout {
         object
     }
 
-    /// The value with another spec. `before` is the value that was read.
+    /// The stored value with another spec. `before` is the value that was read.
     pub fn with_spec(self, before: &Value, spec: &Value) -> Value {
         let mut value = if before.is_object() {
             before.clone()
@@ -181,7 +181,7 @@ impl Layout {
         value
     }
 
-    /// The value of a new object. `uid` and `now` are given to those that have them.
+    /// The stored value of a new object. `uid` and `now` are set where the kind has metadata.
     pub fn created(self, object: &Value, uid: &str, now: &str) -> Value {
         match self {
             Self::Resources(kind, _) => json!({
@@ -197,7 +197,7 @@ impl Layout {
     }
 }
 
-/// A version 4 UUID that follows from both, so that whoever goes on with the same writes the same.
+/// A version 4 UUID derived from both arguments, so that a run that continues writes the same value.
 pub fn uid(run: &str, key: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(run.as_bytes());
@@ -218,7 +218,7 @@ pub fn uid(run: &str, key: &str) -> String {
     )
 }
 
-/// A range as a part of a key, with its family.
+/// A range as part of a key, with its address family.
 fn part(range: &IpNet) -> String {
     let family = match range {
         IpNet::V4(_) => "ipv4",
@@ -231,7 +231,7 @@ fn last(key: &str) -> &str {
     key.rsplit('/').next().unwrap_or(key)
 }
 
-/// A claim with what its key says. One that says nothing of its state is confirmed: v2 wrote such.
+/// Spec of a block affinity, with node and range from its key. An affinity without a state counts as confirmed: v2 wrote such.
 fn affinity(key: &str, stored: &Value) -> Value {
     let parts: Vec<&str> = key
         .strip_prefix(AFFINITIES)
@@ -242,7 +242,7 @@ fn affinity(key: &str, stored: &Value) -> Value {
     let [node, "ipv4" | "ipv6", "block", range] = parts.as_slice() else {
         return Value::Null;
     };
-    // Older ones have no value at all.
+    // Older affinities have no value at all.
     let (state, deleted) = match stored {
         Value::Object(stored) => (
             stored.get("state").cloned().unwrap_or_default(),
@@ -275,11 +275,11 @@ fn renamed(value: Value, names: [(&str, &str); 2]) -> Value {
 /// `spec.datastoreReady` of `ClusterInformation` `default` in v3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadyV3 {
-    /// There is no such object.
+    /// The object does not exist.
     Missing,
-    /// Calico does not work with v3.
+    /// False: Calico does not use the v3 store.
     Paused,
-    /// It does.
+    /// True: Calico uses the v3 store.
     Open,
 }
 

@@ -1,4 +1,4 @@
-//! How calico-node reaches etcd, as its pod template says it.
+//! Reads the connection to etcd from calico-node's pod template.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,27 +37,27 @@ pub struct Etcd {
     pub key: Option<SecretKey>,
 }
 
-/// Why the stores cannot be read.
+/// Reason why the stores cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreProblem {
-    /// What was attempted, where, and what went wrong.
+    /// The attempt, the store and the failure.
     pub message: String,
-    /// What a person does about it.
+    /// The fix for the user.
     pub hint: String,
 }
 
-/// For a message.
+/// Text for messages.
 impl fmt::Display for StoreProblem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}. {}", self.message, self.hint)
     }
 }
 
-/// The texts of a `ConfigMap`, by its name; of one namespace.
+/// Data of the `ConfigMap`s of one namespace, by name.
 pub type ConfigMaps = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The value of a variable of calico-node in this pod template, of wherever it comes from; `None` where it has no such one. An error
-/// says what is found and what is needed.
+/// The value of a variable of calico-node in this pod template, from the template or from a `ConfigMap`; `None` when the variable
+/// is not set. An error names the value found and the value needed.
 pub fn variable_of(template: &Value, name: &str, config_maps: &ConfigMaps) -> Result<Option<String>, String> {
     variable(container(template)?, name, config_maps)
 }
@@ -70,13 +70,15 @@ fn container(template: &Value) -> Result<&Value, String> {
         .ok_or_else(|| format!("no container {NODE_CONTAINER}"))
 }
 
-/// Reads it off a pod template. An error says what is found and what is needed.
+/// Reads the connection from a pod template. An error names the value found and the value needed.
 pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) -> Result<Etcd, String> {
     let container = container(template)?;
     let variable = |name: &str| variable(container, name, config_maps);
     let datastore = variable("DATASTORE_TYPE")?.unwrap_or_default();
     if datastore == "kubernetes" {
-        return Err("DATASTORE_TYPE is kubernetes: its data are in the Kubernetes API, and nothing is to be converted".to_owned());
+        return Err(
+            "DATASTORE_TYPE is kubernetes: Calico's data is in the Kubernetes API; there is nothing to convert".to_owned(),
+        );
     }
     let endpoints = variable("ETCD_ENDPOINTS")?.unwrap_or_default();
     let endpoints: Vec<String> = endpoints
@@ -88,14 +90,16 @@ pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) 
     if endpoints.is_empty() {
         return Err("container calico-node has no ETCD_ENDPOINTS".to_owned());
     }
-    // Without the value: whoever writes it so writes a password.
+    // The message omits the value: an endpoint with a user name also has a password.
     if endpoints.iter().any(|endpoint| endpoint.contains('@')) {
         return Err(
-            "ETCD_ENDPOINTS has a name in it: this kind has no users of etcd, only certificates".to_owned(),
+            "ETCD_ENDPOINTS contains a user name: this kind supports only client certificates".to_owned(),
         );
     }
     if variable("ETCD_USERNAME").is_ok_and(|name| name.is_some_and(|name| !name.is_empty())) {
-        return Err("ETCD_USERNAME is set: this kind has no users of etcd, only certificates. `kubectl replumb datastore` has".to_owned());
+        return Err(
+            "ETCD_USERNAME is set: this kind supports only certificates; `kubectl replumb datastore` supports users".to_owned(),
+        );
     }
     let file = |name: &str| match variable(name)?.filter(|path| !path.is_empty()) {
         Some(path) => secret_of(template, container, name, &path).map(Some),
@@ -110,7 +114,7 @@ pub fn of_template(template: &Value, namespace: &str, config_maps: &ConfigMaps) 
     })
 }
 
-/// The value of a variable: as it stands there, or of a `ConfigMap`.
+/// The value of a variable: its own, or the one from a `ConfigMap`.
 fn variable(container: &Value, name: &str, config_maps: &ConfigMaps) -> Result<Option<String>, String> {
     let all = container["env"].as_array();
     let Some(found) = all.into_iter().flatten().find(|found| found["name"] == name) else {
@@ -124,22 +128,22 @@ fn variable(container: &Value, name: &str, config_maps: &ConfigMaps) -> Result<O
         return if found["valueFrom"].is_null() {
             Ok(Some(String::new()))
         } else {
-            Err(format!("{name} is neither a value nor of a ConfigMap"))
+            Err(format!("{name} is neither a value nor a key of a ConfigMap"))
         };
     };
     let Some(texts) = config_maps.get(map) else {
-        return Err(format!("{name} is of ConfigMap {map}, which is not there"));
+        return Err(format!("{name} is from ConfigMap {map}, which does not exist"));
     };
     match texts.get(key) {
         Some(value) => Ok(Some(value.clone())),
         None if source["optional"] == true => Ok(None),
         None => Err(format!(
-            "{name} is key {key} of ConfigMap {map}, which it does not have"
+            "{name} is from key {key} of ConfigMap {map}, which does not exist"
         )),
     }
 }
 
-/// Which key of which Secret is this file.
+/// The key of the Secret that is mounted as this file.
 fn secret_of(template: &Value, container: &Value, name: &str, path: &str) -> Result<SecretKey, String> {
     let mounts = container["volumeMounts"].as_array();
     let mut mounts: Vec<(&str, &str)> = mounts
@@ -152,15 +156,15 @@ fn secret_of(template: &Value, container: &Value, name: &str, path: &str) -> Res
             ))
         })
         .collect();
-    // The deepest one is the one that is seen.
+    // The deepest mount hides the others.
     mounts.sort_by_key(|(folder, _)| std::cmp::Reverse(folder.len()));
     let found = mounts.into_iter().find_map(|(folder, volume)| {
         let file = path.strip_prefix(folder)?.strip_prefix('/')?;
         Some((file, volume))
     });
-    let needed = "its Secret has to be named in the Migration's spec";
+    let needed = "name its Secret in the Migration's spec";
     let Some((file, volume)) = found else {
-        return Err(format!("{name} is {path}, which is in no volume; {needed}"));
+        return Err(format!("{name} is {path}, which is not in a volume: {needed}"));
     };
     let volumes = template["spec"]["volumes"].as_array();
     let volume = volumes
@@ -169,7 +173,7 @@ fn secret_of(template: &Value, container: &Value, name: &str, path: &str) -> Res
         .find(|found| found["name"] == volume);
     let source = volume.map_or(&Value::Null, |volume| &volume["secret"]);
     let Some(secret) = source["secretName"].as_str() else {
-        return Err(format!("{name} is {path}, which is not of a Secret; {needed}"));
+        return Err(format!("{name} is {path}, which is not from a Secret: {needed}"));
     };
     let items = source["items"].as_array();
     let key = match items {
@@ -177,7 +181,7 @@ fn secret_of(template: &Value, container: &Value, name: &str, path: &str) -> Res
             .iter()
             .find(|item| item["path"] == file)
             .and_then(|item| item["key"].as_str())
-            .ok_or_else(|| format!("{name} is {path}, which Secret {secret} does not have"))?,
+            .ok_or_else(|| format!("{name} is {path}, which is not in Secret {secret}"))?,
         None => file,
     };
     Ok(SecretKey {
@@ -215,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn as_calicos_own_manifests_say_it() {
+    fn the_connection_is_read_from_calicos_own_manifests() {
         let environment = json!([
             from("ETCD_ENDPOINTS", "etcd_endpoints"),
             from("ETCD_CA_CERT_FILE", "etcd_ca"),
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_by_name() {
+    fn an_unreadable_connection_is_refused_with_its_cause() {
         let endpoints = json!({ "name": "ETCD_ENDPOINTS", "value": "https://a:1" });
         let certificate = json!({ "name": "ETCD_CA_CERT_FILE", "value": "/calico-secrets/ca.pem" });
         let on_host = json!([{ "name": "etcd-certs", "hostPath": { "path": "/srv/kubernetes/calico" } }]);
@@ -263,9 +267,9 @@ mod tests {
             (
                 json!([from("ETCD_ENDPOINTS", "missing")]),
                 json!([]),
-                "which it does not have",
+                "key missing of ConfigMap calico-config, which does not exist",
             ),
-            (json!([endpoints, certificate]), on_host, "not of a Secret"),
+            (json!([endpoints, certificate]), on_host, "not from a Secret"),
         ] {
             let refused =
                 of_template(&template(&environment, &volumes), "kube-system", &maps(&[])).unwrap_err();

@@ -12,7 +12,7 @@ fn read(layout: Layout, key: &str, value: &Value) -> Value {
     layout.object(key, value.to_string().as_bytes())
 }
 
-/// As Calico v3 writes them, and as `calico-upgrade` leaves them.
+/// Values as Calico v3 and `calico-upgrade` write them.
 #[rstest]
 #[case::pool(
     POOLS, "/calico/resources/v3/projectcalico.org/ippools/default-ipv4-ippool",
@@ -44,7 +44,7 @@ fn read(layout: Layout, key: &str, value: &Value) -> Value {
     Layout::IpamConfig, "/calico/ipam/v2/config", json!({ "strict_affinity": true, "auto_allocate_blocks": true, "maxBlocksPerHost": 4 }),
     Id::Named("default".to_owned()), "default"
 )]
-fn what_is_read_and_written_back_is_the_same(
+fn an_object_that_is_read_and_written_back_is_unchanged(
     #[case] layout: Layout,
     #[case] key: &str,
     #[case] value: Value,
@@ -61,7 +61,7 @@ fn what_is_read_and_written_back_is_the_same(
 }
 
 #[test]
-fn what_the_key_says_is_in_the_spec() {
+fn parts_of_the_key_are_in_the_spec() {
     let key = "/calico/ipam/v2/host/n1/ipv6/block/fd80::-122";
     let claim = read(
         Layout::Affinities,
@@ -79,12 +79,12 @@ fn what_the_key_says_is_in_the_spec() {
     );
 }
 
-/// The oldest claims have no value; v3 takes what says nothing for confirmed.
+/// The oldest affinities have no value. v3 takes an affinity without a state for confirmed.
 #[rstest]
 #[case(b"")]
 #[case(b"{}")]
 #[case(br#"{"state":"","deleted":false}"#)]
-fn a_claim_that_says_nothing_is_one(#[case] value: &[u8]) {
+fn an_affinity_without_a_state_is_read(#[case] value: &[u8]) {
     let claim = Layout::Affinities.object("/calico/ipam/v2/host/n1/ipv4/block/10.244.0.0-26", value);
     assert_eq!(
         Layout::Affinities.id(&claim),
@@ -106,14 +106,14 @@ fn a_claim_that_says_nothing_is_one(#[case] value: &[u8]) {
     "10.244.0.0-26"
 )]
 #[case(Layout::Handles, "/calico/ipam/v2/handle/h", "h")]
-fn what_is_no_json_is_there_by_its_key(#[case] layout: Layout, #[case] key: &str, #[case] name: &str) {
+fn invalid_json_is_named_after_its_key(#[case] layout: Layout, #[case] key: &str, #[case] name: &str) {
     let object = layout.object(key, b"{\"cidr\":");
     assert_eq!(object["metadata"]["name"], name);
     assert!(object["spec"].is_null());
 }
 
 #[test]
-fn a_new_pool_is_a_resource_of_calicos_own() {
+fn a_new_pool_is_stored_as_a_resource_with_metadata() {
     let wanted = json!({ "apiVersion": API_VERSION, "kind": "IPPool", "metadata": { "name": "new" }, "spec": { "cidr": "10.200.0.0/16" } });
     assert_eq!(
         POOLS.created(&wanted, "uid-1", "2026-01-01T00:00:00Z"),

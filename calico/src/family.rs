@@ -1,13 +1,13 @@
-//! What Calico names differently for each family of addresses.
+//! Names of Calico that differ between IPv4 and IPv6.
 
 use ipnet::IpNet;
 
 /// The names of one family.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// For people.
+    /// Name in messages.
     pub name: &'static str,
-    /// In labels.
+    /// Version in labels.
     pub version: &'static str,
     /// Name of the pool that is created when none covers flannel's network.
     pub pool: &'static str,
@@ -17,13 +17,13 @@ pub struct Family {
     pub tunnel_address_annotation: &'static str,
     /// Node annotation: the hardware address of the tunnel device.
     pub tunnel_mac_annotation: &'static str,
-    /// flannel's Node annotation, after the prefix: the address that the tunnel's packets come from.
+    /// flannel's Node annotation, without the prefix: the source address of tunnel packets.
     pub public_address_annotation: &'static str,
-    /// Variable of calico-node: how it gets that address.
+    /// Variable of calico-node: the source of that address.
     pub address_variable: &'static str,
-    /// Variable of calico-node: how it detects that address.
+    /// Variable of calico-node: the detection method for that address.
     pub detection_variable: &'static str,
-    /// What the handle of a node's tunnel address begins with.
+    /// Prefix of the handle of a node's tunnel address.
     pub tunnel_handle: &'static str,
     /// The attribute `type` of a node's tunnel address.
     pub tunnel_type: &'static str,

@@ -1,4 +1,4 @@
-//! `IPAMHandle`: by which addresses are released together.
+//! `IPAMHandle`: groups addresses that are released together.
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::API_VERSION;
 use super::names::handle_name;
 
-/// An `IPAMHandle` with so many addresses of this block.
+/// An `IPAMHandle` with this number of addresses of the block.
 pub fn handle(handle: &str, block: IpNet, addresses: u32) -> Value {
     json!({
         "apiVersion": API_VERSION,
@@ -20,11 +20,11 @@ pub fn handle(handle: &str, block: IpNet, addresses: u32) -> Value {
     })
 }
 
-/// What to patch in the spec of an `IPAMHandle` that is there, so that it has so many addresses of this block; with none the block
-/// goes from it.
+/// The patch for the spec of an existing `IPAMHandle` that sets the number of its addresses of this block. Zero removes the
+/// block.
 pub fn handle_change(spec: &Value, block: IpNet, addresses: u32) -> Option<Value> {
     let counted = spec.get("block").and_then(|blocks| blocks.get(block.to_string()));
-    // A merge patch takes a key away by null.
+    // A merge patch removes a key by null.
     let wanted = if addresses == 0 {
         Value::Null
     } else {
@@ -33,14 +33,14 @@ pub fn handle_change(spec: &Value, block: IpNet, addresses: u32) -> Option<Value
     (counted.unwrap_or(&Value::Null) != &wanted).then(|| json!({ "block": { block.to_string(): wanted } }))
 }
 
-/// What becomes of an `IPAMHandle` whose addresses of some blocks are released.
+/// Effect on an `IPAMHandle` when its addresses of some blocks are released.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Released {
-    /// It has no address of these blocks: it is somebody else's.
+    /// The handle has no address of these blocks, so it is not changed.
     Nothing,
-    /// It has addresses of other blocks: what to patch in its spec.
+    /// The handle has addresses of other blocks: the patch for its spec.
     Part(Value),
-    /// It has no other addresses: it goes.
+    /// The handle has no other addresses: it is deleted.
     Whole,
 }
 
@@ -50,7 +50,7 @@ pub fn handle_blocks(spec: &Value) -> impl Iterator<Item = &str> {
     blocks.into_iter().flatten().map(|(block, _)| block.as_str())
 }
 
-/// What to do with the `IPAMHandle` of this spec when its addresses of these blocks are released.
+/// The effect on the `IPAMHandle` with this spec when its addresses of these blocks are released.
 pub fn handle_release(spec: &Value, blocks: &[IpNet]) -> Released {
     let is_released = |name: &str| name.parse().is_ok_and(|block: IpNet| blocks.contains(&block));
     let (released, kept): (Vec<&str>, Vec<&str>) = handle_blocks(spec).partition(|name| is_released(name));
@@ -58,7 +58,7 @@ pub fn handle_release(spec: &Value, blocks: &[IpNet]) -> Released {
         (_, []) => Released::Whole,
         ([], _) => Released::Nothing,
         (released, _) => {
-            // A merge patch takes a key away by null.
+            // A merge patch removes a key by null.
             let gone: Map<String, Value> = released
                 .iter()
                 .map(|name| ((*name).to_owned(), Value::Null))
@@ -90,7 +90,7 @@ mod tests {
         spec["block"]["fd00:10:244:1::/122"] = json!(1);
         assert_eq!(handle_release(&spec, &own), Released::Whole);
         assert_eq!(handle_release(&json!({ "block": {} }), &own), Released::Whole);
-        // A key that is no range is nobody's that we know.
+        // A key that is not a range belongs to none of these blocks.
         spec["block"]["elsewhere"] = json!(1);
         assert_eq!(
             handle_release(&spec, &own),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_addresses_goes_from_its_handle() {
+    fn a_block_without_addresses_is_removed_from_its_handle() {
         let block: IpNet = "10.244.1.0/26".parse().unwrap();
         let spec = handle("vxlan-tunnel-addr-a", block, 1)["spec"].clone();
         assert_eq!(handle_change(&spec, block, 1), None);

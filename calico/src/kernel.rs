@@ -1,5 +1,5 @@
-//! What of the kernel's tables shares an address with some ranges, and what of it is Calico's. Somebody else's comes first in each list: of many
-//! only the first are listed, and Calico's are many.
+//! Finds the entries of the kernel's tables that overlap with some ranges, and tells which of them are Calico's. Foreign entries
+//! come first in each list, because a long list is cut and Calico has many entries.
 
 use engine::kernel::{Address, FELIX, KERNEL, Listed, Route, RouteKind, Rule, Tables};
 use engine::ranges::overlap;
@@ -13,12 +13,12 @@ const TUNNELS: [&str; 5] = [
     "wireguard.cali",
     "wg-v6.cali",
 ];
-/// Beginning of the names of Calico's ends of cables to pods.
+/// Prefix of the names of Calico's veth interfaces to pods.
 const PODS: &str = "cali";
 
-/// What shares an address with some ranges, whatever kind of migration asks.
+/// Entries that overlap with some ranges, for any kind of migration.
 pub struct Shared {
-    /// Routes, all of them.
+    /// All such routes.
     pub routes: Vec<Route>,
     /// Addresses of links.
     pub addresses: Listed<Address>,
@@ -26,7 +26,7 @@ pub struct Shared {
     pub rules: Listed<Rule>,
 }
 
-/// What shares an address with any of these ranges; default routes aside, and the routes and links of whom the ranges are for.
+/// Entries that overlap with any of these ranges, except default routes and the routes and links of the owner of the ranges.
 pub fn shared(
     ranges: &[IpNet],
     tables: &Tables,
@@ -43,7 +43,7 @@ pub fn shared(
     }
 }
 
-/// Those that are wanted, somebody else's first: of many only the first are listed, and Calico's are many.
+/// Routes that are wanted, foreign ones first: a long list is cut, and Calico has many routes.
 pub fn listed_routes(tables: &Tables, wanted: impl Fn(&Route) -> bool) -> Vec<Route> {
     let mut routes: Vec<Route> = tables
         .routes
@@ -60,7 +60,7 @@ pub fn listed_routes(tables: &Tables, wanted: impl Fn(&Route) -> bool) -> Vec<Ro
     routes
 }
 
-/// Addresses of links that are wanted, somebody else's first.
+/// Addresses of links that are wanted, foreign ones first.
 pub fn addresses(tables: &Tables, wanted: impl Fn(&Address) -> bool) -> Listed<Address> {
     let mut addresses: Vec<Address> = tables
         .devices
@@ -77,7 +77,7 @@ pub fn addresses(tables: &Tables, wanted: impl Fn(&Address) -> bool) -> Listed<A
     addresses.into_iter().collect()
 }
 
-/// Rules of which an end is wanted.
+/// Rules whose source or destination is wanted.
 pub fn rules(tables: &Tables, wanted: impl Fn(&IpNet) -> bool) -> Listed<Rule> {
     let mut rules: Vec<Rule> = tables
         .rules
@@ -89,13 +89,13 @@ pub fn rules(tables: &Tables, wanted: impl Fn(&IpNet) -> bool) -> Listed<Rule> {
     rules.into_iter().collect()
 }
 
-/// What the kernel adds by itself for an address, and takes away with it: the address stands for it.
+/// Whether the kernel adds the route with an address and removes it with the address. The address is listed instead.
 fn comes_with_an_address(route: &Route, tables: &Tables) -> bool {
     if route.protocol != KERNEL {
         return false;
     }
     let mut devices = tables.devices.iter().filter(|device| match route.kind {
-        // Some kernels name the loopback here.
+        // Some kernels name the loopback link here.
         RouteKind::Local | RouteKind::Broadcast | RouteKind::Anycast => true,
         RouteKind::Unicast
         | RouteKind::Multicast
@@ -108,14 +108,14 @@ fn comes_with_an_address(route: &Route, tables: &Tables) -> bool {
             links.all(|link| link == Some(&device.name))
         }
     });
-    // The other end of a cable (`peer`) has a route, too, and is not in the address's network.
+    // A peer address (`peer`) also has a route, and is not in the network of the address.
     devices.any(|device| {
         let mut networks = device.addresses.iter().map(IpNet::trunc);
         networks.any(|network| network.contains(&route.destination))
     })
 }
 
-/// Whether it is a route to a single address through the interface of a pod of this host.
+/// Whether the route leads to a single address through the interface of a pod of this host.
 pub fn is_to_pod(route: &Route) -> bool {
     let is_pods = |link: &Option<String>| link.as_deref().is_some_and(|name| name.starts_with(PODS));
     route.kind == RouteKind::Unicast
@@ -127,19 +127,20 @@ pub fn is_to_pod(route: &Route) -> bool {
             .all(|hop| hop.gateway.is_none() && is_pods(&hop.link))
 }
 
-/// Whether Calico laid it: under its number, or through its links, where older versions and its CNI plugin give no number.
+/// Whether Calico added the route: it has Calico's protocol number, or goes through Calico's links (older versions and the CNI
+/// plugin set no number).
 pub fn is_calicos(route: &Route) -> bool {
     let is_calicos_hop = |link: &Option<String>| link.as_deref().is_some_and(is_calicos_link);
     route.protocol == FELIX
         || (!route.hops.is_empty() && route.hops.iter().all(|hop| is_calicos_hop(&hop.link)))
 }
 
-/// Whether it is a tunnel of Calico's, or its end of a cable to a pod.
+/// Whether the link is a tunnel of Calico, or Calico's interface to a pod.
 pub fn is_calicos_link(name: &str) -> bool {
     is_tunnel(name) || name.starts_with(PODS)
 }
 
-/// Whether it is a tunnel of Calico's.
+/// Whether the link is a tunnel of Calico.
 pub fn is_tunnel(name: &str) -> bool {
     TUNNELS.contains(&name)
 }

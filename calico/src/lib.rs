@@ -1,5 +1,5 @@
-//! Calico's objects and its `DaemonSet`, whatever kind of migration looks at them. Of an object that is written there is a builder, and
-//! a `…_change` that says what to patch in one that is there; `None` when nothing has to be written.
+//! Calico's objects and its `DaemonSet`, for every kind of migration. Each object that is written has a builder, and a `…_change`
+//! function that returns the patch for an existing object; `None` when nothing has to be written.
 
 mod block;
 pub mod etcd;
@@ -21,12 +21,13 @@ pub use block::{
 pub use handle::{Released, handle, handle_blocks, handle_change, handle_release};
 pub use names::{affinity_name, block_name, handle_name, hostname_hash, tunnel_handle, tunnel_handles};
 
-/// The container by which a `DaemonSet` is calico-node's.
+/// Name of the container of Calico's node agent.
 pub const NODE_CONTAINER: &str = "calico-node";
-/// API version under which Calico keeps its objects.
+/// API version of Calico's objects in the Kubernetes API.
 pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 
-/// Whether the `DaemonSet` runs Calico's node agent. Whatever else is called so and is not in its host's network is a tenant's.
+/// Whether the `DaemonSet` runs Calico's node agent. A `DaemonSet` with such a name outside of the host network belongs to a
+/// tenant.
 pub fn looks_like_calico(set: &DaemonSet) -> bool {
     set.host_network
         && set.containers.iter().any(|container| {
@@ -37,8 +38,8 @@ pub fn looks_like_calico(set: &DaemonSet) -> bool {
 /// Namespaces of the `DaemonSet` in Calico's own manifests.
 const NAMESPACES: [&str; 2] = [KUBE_SYSTEM, "calico-system"];
 
-/// Calico's `DaemonSet` among these. Of several those in the namespaces of Calico's own manifests count, and then those whose pods some
-/// node wants. An error is all of them, where more than one is left.
+/// Calico's `DaemonSet` among these. Of several, those in the namespaces of Calico's own manifests are preferred, then those that
+/// want a pod on some node. An error holds the remaining ones when there is more than one.
 pub fn daemon_set<'sets>(
     sets: impl IntoIterator<Item = &'sets DaemonSet>,
 ) -> Result<Option<&'sets DaemonSet>, Vec<&'sets DaemonSet>> {
@@ -70,7 +71,7 @@ pub fn calico_node(set: &DaemonSet) -> Option<&Container> {
 /// Data of `ConfigMap`s by (namespace, name).
 pub type ConfigMaps = BTreeMap<(String, String), BTreeMap<String, String>>;
 
-/// A variable of a container, from wherever its value comes.
+/// The value of a variable of a container, from the container or from a `ConfigMap`.
 pub fn variable<'facts>(
     config_maps: &'facts ConfigMaps,
     set: &DaemonSet,
@@ -85,8 +86,8 @@ pub fn variable<'facts>(
     data.get(key).map(String::as_str)
 }
 
-/// Calico's `DaemonSet` of a migration that has begun, by namespace and name; before that, [`daemon_set`]. `None` where it is not there, or it is
-/// not known which it is: a check says so.
+/// Calico's `DaemonSet` of a migration that has begun, by namespace and name; before the start, the result of [`daemon_set`].
+/// `None` when it does not exist or is ambiguous: a check reports this.
 pub fn known_daemon_set<'sets>(
     sets: &'sets [DaemonSet],
     begun_with: Option<(&str, &str)>,
@@ -122,9 +123,9 @@ mod tests {
         Ok(chosen.map(|set| set.namespace.as_str()))
     }
 
-    /// A tenant may call anything calico-node; its namespace may come first, and its pods may run.
+    /// A tenant may use the name calico-node for anything; its namespace may sort first, and its pods may run.
     #[test]
-    fn calico_is_where_it_is_installed_and_no_tenant_decides_where() {
+    fn a_daemon_set_of_a_tenant_is_not_taken_for_calico() {
         let calico = set("kube-system", 3, true);
         assert_eq!(
             chosen(&[set("aaa", 9, false), calico.clone()]),
@@ -139,7 +140,7 @@ mod tests {
             chosen(&[set("networking", 3, true), set("aaa", 9, false)]),
             Ok(Some("networking"))
         );
-        // One for each architecture.
+        // One DaemonSet for each architecture.
         assert_eq!(
             chosen(&[calico.clone(), set("calico-system", 0, true)]),
             Ok(Some("kube-system"))

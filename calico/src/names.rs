@@ -7,18 +7,18 @@ use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use sha3::Sha3_256;
 
-/// Calico shortens names from this length on.
+/// Calico shortens longer names.
 const LONGEST_NAME: usize = 252;
 /// Characters of the hash in a shortened name.
 const HASH_LENGTH: usize = 11;
 
-/// Name of a block: its range, as an object may be called: `10-244-1-0-26`, `fd00-10-244--40-122`.
+/// Name of a block: its range in the form of an object name: `10-244-1-0-26`, `fd00-10-244--40-122`.
 pub fn block_name(block: IpNet) -> String {
     block.to_string().replace(['.', ':', '/'], "-")
 }
 
-/// Name of a node's claim on a block. A long node name is cut and a hash appended, as Calico does it, so that
-/// Calico finds the object.
+/// Name of the affinity of a node for a block. A long node name is cut and a hash is appended, as Calico does it, so that Calico
+/// finds the object.
 pub fn affinity_name(node: &str, block: IpNet) -> String {
     let block = block_name(block);
     let name = format!("{node}-{block}");
@@ -51,7 +51,7 @@ pub fn handle_name(handle: &str) -> String {
     handle.to_lowercase()
 }
 
-/// Value of the label `hostname-hash` on a claim: a node's name may be longer than a label's value.
+/// Value of the label `hostname-hash` on a block affinity: the name of a node can be longer than the value of a label.
 pub fn hostname_hash(node: &str) -> String {
     base32(&Sha3_256::digest(node))
 }
@@ -90,10 +90,10 @@ mod tests {
     }
 
     #[test]
-    fn names_of_short_nodes() {
+    fn a_short_node_name_is_kept_whole() {
         assert_eq!(block_name(range()), "10-244-1-0-26");
         assert_eq!(affinity_name("n1", range()), "n1-10-244-1-0-26");
-        // Two colons and a slash, each a dash of its own.
+        // Two colons and a slash: each becomes a dash.
         let first: IpNet = "fd00:10:244::/122".parse().unwrap();
         assert_eq!(block_name(first), "fd00-10-244---122");
         assert_eq!(tunnel_handle(&family::IPV4, "n1"), "vxlan-tunnel-addr-n1");
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn long_nodes_are_cut_at_calicos_length() {
+    fn a_long_node_name_is_cut_at_calicos_length() {
         let longest = "n".repeat(252 - "-10-244-1-0-26".len());
         assert_eq!(
             affinity_name(&longest, range()),
