@@ -1,4 +1,4 @@
-//! How a store is reached: flags first, then a file, then the environment, by the names that Calico uses in both.
+//! Reads the connection to a store from flags, then a file, then the environment, with the names that Calico uses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use crate::error::StoreError;
 
-/// Which store, in messages.
+/// Name of the v2 store in messages.
 pub const V2: &str = "etcd of Calico v2";
-/// Which store, in messages.
+/// Name of the v3 store in messages.
 pub const V3: &str = "etcd of Calico v3";
 
-/// Which of the two is meant. Their names in files and environments differ.
+/// One of the two stores. Their names in files and environments differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Calico v2: `APIV1_ETCD_ENDPOINTS` and so on.
@@ -23,7 +23,7 @@ pub enum Side {
 }
 
 impl Side {
-    /// As messages say it.
+    /// Name of the store in messages.
     pub fn store(self) -> &'static str {
         match self {
             Self::V2 => V2,
@@ -31,7 +31,7 @@ impl Side {
         }
     }
 
-    /// Names of a variable; the first that is set counts.
+    /// Names of a variable; the first one that is set is used.
     fn variables(self, name: &str) -> [String; 2] {
         let prefix = match self {
             Self::V2 => "APIV1_",
@@ -41,14 +41,14 @@ impl Side {
     }
 }
 
-/// Something in PEM: certificates, or a key.
+/// Certificates or a key in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     /// In a file.
     File(PathBuf),
-    /// At hand.
+    /// In memory.
     Here {
-        /// Where it is from, for people: `Secret a/b, key c`.
+        /// The source, for messages: `Secret a/b, key c`.
         place: String,
         /// The text.
         bytes: Vec<u8>,
@@ -56,7 +56,7 @@ pub enum Pem {
 }
 
 impl Pem {
-    /// Where it is, for people.
+    /// The source, for messages.
     pub fn place(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -65,7 +65,7 @@ impl Pem {
     }
 }
 
-/// Without what is in it: it may be a key.
+/// Omits the content, which may be a key.
 impl fmt::Debug for Pem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_tuple("Pem").field(&self.place()).finish()
@@ -90,25 +90,25 @@ impl From<String> for Pem {
     }
 }
 
-/// What was said about one store. Everything may be left out here: [`Said::or`] fills in from elsewhere.
+/// Settings of the connection to one store. Any of them may be missing: [`Said::or`] adds them from another source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
     /// `http://…` or `https://…`.
     pub endpoints: Vec<String>,
-    /// Certificates that the store's own is signed by.
+    /// CA certificates of the store.
     pub authority: Option<Pem>,
-    /// The certificate that is shown to the store.
+    /// The client certificate.
     pub certificate: Option<Pem>,
-    /// Its key.
+    /// The key of the client certificate.
     pub key: Option<Pem>,
-    /// Name and password.
+    /// User name.
     pub username: Option<String>,
     /// Password.
     pub password: Option<String>,
 }
 
 impl Said {
-    /// What is said here, and what else is said there.
+    /// These settings, completed by those of another source.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -125,14 +125,14 @@ impl Said {
         }
     }
 
-    /// What the environment says, by Calico's names with or without `CALICO_` before them.
+    /// Settings from the environment, by Calico's names with or without the prefix `CALICO_`.
     pub fn of_environment(side: Side, variables: &BTreeMap<String, String>) -> Self {
         let read = |name: &str| {
             let names = side.variables(name);
             let mut found = names.iter().filter_map(|name| variables.get(name));
             found.find(|value| !value.is_empty()).cloned()
         };
-        // Of v3 these two variables mean nothing.
+        // v3 ignores these two variables.
         let authority = read("ETCD_AUTHORITY").filter(|_| side == Side::V2);
         Self {
             endpoints: endpoints(read("ETCD_ENDPOINTS"), authority, read("ETCD_SCHEME")),
@@ -144,7 +144,7 @@ impl Said {
         }
     }
 
-    /// What a file of `calicoctl` or `calico-upgrade` says: a `calicoApiConfig` or `CalicoAPIConfig`, as a value.
+    /// Settings from a file of `calicoctl` or `calico-upgrade`: a parsed `calicoApiConfig` or `CalicoAPIConfig`.
     pub fn of_file(side: Side, path: &Path, config: &Value) -> Result<Self, StoreError> {
         let spec = &config["spec"];
         let text = |name: &str| {
@@ -157,7 +157,7 @@ impl Said {
             return Err(StoreError::Access {
                 store: side.store(),
                 what: format!(
-                    "{} says datastoreType {kind}: Calico with the Kubernetes API as its datastore upgrades itself, nothing is to be converted",
+                    "{}: datastoreType is {kind}: Calico with the Kubernetes API as its datastore needs no conversion",
                     path.display()
                 ),
             });
@@ -166,12 +166,12 @@ impl Said {
             Side::V2 => "etcdv2",
             Side::V3 => "etcdv3",
         };
-        // Both tools of Calico take it for that when it says nothing.
+        // Both tools of Calico use this type when the file has none.
         if let Some(kind) = text("datastoreType").filter(|kind| kind != needed) {
             return Err(StoreError::Access {
                 store: side.store(),
                 what: format!(
-                    "{} says datastoreType {kind}, needed {needed}: is it the other file?",
+                    "{}: datastoreType is {kind}, needed {needed}: check that the files of v2 and v3 are not exchanged",
                     path.display()
                 ),
             });
@@ -186,7 +186,7 @@ impl Said {
         })
     }
 
-    /// The way to the store, if enough was said.
+    /// The connection to the store, if the settings are complete.
     pub fn access(self, side: Side) -> Result<Access, StoreError> {
         let wrong = |what: String| StoreError::Access {
             store: side.store(),
@@ -198,7 +198,7 @@ impl Said {
                 Side::V2 => "--v2-endpoints",
                 Side::V3 => "--v3-endpoints",
             };
-            return Err(wrong(format!("no endpoint is said: give {flag} or {name}")));
+            return Err(wrong(format!("no endpoint is set: set {flag} or {name}")));
         }
         let mut endpoints = Vec::new();
         for text in &self.endpoints {
@@ -210,7 +210,7 @@ impl Said {
             });
             if !is_one {
                 return Err(wrong(format!(
-                    "endpoint {text:?} is not http://HOST:PORT or https://HOST:PORT"
+                    "endpoint is {text:?}, needed http://HOST:PORT or https://HOST:PORT"
                 )));
             }
             endpoints.push(trimmed.to_owned());
@@ -219,20 +219,20 @@ impl Said {
         if needs_tls && self.authority.is_none() {
             let [_, name] = side.variables("ETCD_CA_CERT_FILE");
             return Err(wrong(format!(
-                "an endpoint is https, and no file says by whom its certificate is signed: give {name}"
+                "an endpoint uses https, but no CA certificate is set: set {name}"
             )));
         }
         let pair = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             (certificate, _) => {
-                let (there, missing) = if certificate.is_some() {
+                let (present, missing) = if certificate.is_some() {
                     ("certificate", "key")
                 } else {
                     ("key", "certificate")
                 };
                 return Err(wrong(format!(
-                    "a {there} to show to etcd is given and no {missing}: give both, or none"
+                    "a client {present} is set, but no {missing}: set both or neither"
                 )));
             }
         };
@@ -241,7 +241,7 @@ impl Said {
             (None, None) => None,
             _ => {
                 return Err(wrong(
-                    "of user name and password one is given: give both, or none".to_owned(),
+                    "only one of user name and password is set: set both or neither".to_owned(),
                 ));
             }
         };
@@ -255,7 +255,7 @@ impl Said {
     }
 }
 
-/// A list with commas; or, older than that, one `HOST:PORT` and how it is spoken to.
+/// Endpoints from a list with commas or, in the older form, from one `HOST:PORT` and its scheme.
 fn endpoints(list: Option<String>, authority: Option<String>, scheme: Option<String>) -> Vec<String> {
     let list = list.unwrap_or_default();
     let parts = list.split(',').map(str::trim).filter(|part| !part.is_empty());
@@ -269,18 +269,18 @@ fn endpoints(list: Option<String>, authority: Option<String>, scheme: Option<Str
     endpoints
 }
 
-/// The way to one store.
+/// The connection to one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Which.
+    /// The store.
     pub side: Side,
     /// `http://HOST:PORT` or `https://HOST:PORT`, at least one; tried in this order.
     pub endpoints: Vec<String>,
-    /// Certificates that the store's own is signed by.
+    /// CA certificates of the store.
     pub authority: Option<Pem>,
-    /// Certificate and key that are shown to it.
+    /// Client certificate and its key.
     pub pair: Option<(Pem, Pem)>,
-    /// Name and password.
+    /// User name and password.
     pub user: Option<(String, String)>,
 }
 
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn each_side_has_calicos_names() {
+    fn each_store_is_read_from_calicos_variables() {
         let all = variables(&[
             ("APIV1_ETCD_ENDPOINTS", "http://a:2379, http://b:2379"),
             ("ETCD_ENDPOINTS", "https://c:2379"),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_calicoctl_is_understood_and_flags_win() {
+    fn a_file_of_calicoctl_is_read_and_flags_take_precedence() {
         let file = json!({ "kind": "calicoApiConfig", "spec": {
             "datastoreType": "etcdv2", "etcdEndpoints": "http://a:2379", "etcdUsername": "u", "etcdPassword": "p",
         } });
@@ -331,18 +331,18 @@ mod tests {
         assert_eq!(access.user, Some(("u".to_owned(), "p".to_owned())));
         let kubernetes = json!({ "spec": { "datastoreType": "kubernetes" } });
         let refused = Said::of_file(Side::V3, Path::new("f"), &kubernetes).unwrap_err();
-        assert!(refused.to_string().contains("upgrades itself"), "{refused}");
+        assert!(refused.to_string().contains("needs no conversion"), "{refused}");
     }
 
     #[test]
-    fn half_of_what_is_needed_is_refused_by_name() {
+    fn incomplete_settings_are_refused_by_name() {
         let said = |endpoint: &str| Said {
             endpoints: vec![endpoint.to_owned()],
             ..Said::default()
         };
         for (said, words) in [
             (Said::default(), "--v3-endpoints or ETCD_ENDPOINTS"),
-            (said("c:2379"), "is not http://HOST:PORT"),
+            (said("c:2379"), "needed http://HOST:PORT"),
             (said("https://c:2379"), "ETCD_CA_CERT_FILE"),
             (
                 Said {
@@ -363,7 +363,7 @@ mod tests {
                     username: Some("u".into()),
                     ..said("http://c:1")
                 },
-                "give both",
+                "set both",
             ),
         ] {
             let refused = said.access(Side::V3).unwrap_err().to_string();

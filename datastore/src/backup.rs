@@ -1,4 +1,4 @@
-//! Everything of Calico's in both stores, in one file with its checksum, before anything is written.
+//! Writes all of Calico's data in both stores to one file with a checksum, before any change.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -26,21 +26,22 @@ pub struct BackupError {
     source: io::Error,
 }
 
-/// Where it is, and what it holds.
+/// Path and content of a backup.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Backup {
     /// The file.
     pub path: PathBuf,
-    /// Its SHA-256; `sha256sum --check PATH.sha256` compares.
+    /// SHA-256 of the file; `sha256sum --check PATH.sha256` compares it.
     pub sha256: String,
-    /// Keys of v2 in it.
+    /// Number of keys of v2.
     pub v2_keys: usize,
-    /// Keys of v3 in it.
+    /// Number of keys of v3.
     pub v3_keys: usize,
 }
 
-/// Writes the file and, beside it, its checksum. Neither is there before it is complete. Nobody else may read it: endpoints are named in it.
+/// Writes the file and next to it the checksum. Each appears only when it is complete. Only the owner can read the files, since
+/// they contain endpoints.
 pub fn write(folder: &Path, tree: &Tree, entries: &[Entry], now: Timestamp) -> Result<Backup, BackupError> {
     let failed = |attempt: &'static str, path: &Path| {
         let path = path.to_owned();
@@ -72,7 +73,7 @@ pub fn write(folder: &Path, tree: &Tree, entries: &[Entry], now: Timestamp) -> R
     })
 }
 
-/// A name that no file has: several of one second are several. After so many the last one is written over.
+/// An unused name: several backups can start within one second. With too many of them the last one is overwritten.
 fn free(folder: &Path, name: &str) -> PathBuf {
     const MOST: usize = 10_000;
     let stem = name.trim_end_matches(".json");
@@ -101,16 +102,16 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&begun, path)
 }
 
-/// All of it as one text.
+/// The content of a backup as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// One JSON object.
     pub text: String,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256 of the text, in hexadecimal.
     pub sha256: String,
 }
 
-/// Makes the text. Values of v3 that are no text are in `v3Base64`.
+/// Builds the text. Values of v3 that are not UTF-8 are in `v3Base64`.
 pub fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Content {
     let mut texts = BTreeMap::new();
     let mut bytes = BTreeMap::new();
@@ -128,7 +129,7 @@ pub fn content(tree: &Tree, entries: &[Entry], now: Timestamp) -> Content {
     Content { text, sha256 }
 }
 
-/// Bytes as digits.
+/// Bytes as hexadecimal digits.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes
         .iter()
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_is_complete_and_its_checksum_holds() {
+    fn a_backup_has_all_keys_and_a_valid_checksum() {
         let folder = tempfile::tempdir().unwrap();
         let tree = Tree::of(BTreeMap::from([(
             "/calico/v1/Ready".to_owned(),

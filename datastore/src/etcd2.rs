@@ -1,4 +1,4 @@
-//! etcd's v2 API: `/v2/keys`, plain HTTP. Every read is of the quorum.
+//! Client of etcd's v2 API: `/v2/keys`, plain HTTP. Every read is a quorum read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,13 +14,13 @@ use crate::access::Access;
 use crate::error::StoreError;
 use crate::http::{Body, Http, Repeat, Reply};
 
-/// Everything of Calico's.
+/// Parent key of all of Calico's data.
 const ROOT: &str = "/calico";
-/// etcd's own numbers of errors.
+/// Error codes of etcd.
 const KEY_NOT_FOUND: u32 = 100;
 const COMPARE_FAILED: u32 = 101;
 
-/// One node of the tree as etcd answers it.
+/// One node of the tree in etcd's answer.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Node {
@@ -55,9 +55,9 @@ struct Version {
     etcdserver: String,
 }
 
-/// The version of the endpoint that answers first, and which that is.
+/// The version of the first endpoint that answers, and the endpoint.
 pub(crate) async fn version(http: &Http) -> Result<(String, String), StoreError> {
-    let attempt = "asking for its version (GET /version)";
+    let attempt = "reading its version (GET /version)";
     let reply = http
         .send(attempt, Method::GET, "/version", None, Repeat::Always)
         .await?;
@@ -67,7 +67,7 @@ pub(crate) async fn version(http: &Http) -> Result<(String, String), StoreError>
         _ => Err(StoreError::Answer {
             store: http.store(),
             attempt: attempt.to_owned(),
-            why: format!("{} is no etcd: it answers {}", reply.endpoint, reply.text()),
+            why: format!("{} is not an etcd: it answered {}", reply.endpoint, reply.text()),
         }),
     }
 }
@@ -77,7 +77,7 @@ pub(crate) async fn version(http: &Http) -> Result<(String, String), StoreError>
 pub struct Written {
     /// The value.
     pub value: String,
-    /// Which of all writes to the store it was.
+    /// Index of the last write of the key.
     pub index: u64,
 }
 
@@ -85,17 +85,17 @@ pub struct Written {
 #[derive(Debug)]
 pub struct Etcd2 {
     http: Http,
-    /// Of the endpoint that answered first.
+    /// Version of the endpoint that answered first.
     pub version: String,
 }
 
 impl Etcd2 {
-    /// From now on it is not waited for when it is away.
+    /// From now on an unreachable store fails at once.
     pub fn be_impatient(&mut self) {
         self.http.be_impatient();
     }
 
-    /// Asks for its version, and whether it has the v2 API at all.
+    /// Reads the version and checks that the v2 API exists.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;
         if let Some((name, password)) = &access.user {
@@ -109,9 +109,9 @@ impl Etcd2 {
         let path = "/v2/keys/";
         let reply = store
             .http
-            .send("looking for the v2 API", Method::GET, path, None, Repeat::Always)
+            .send("checking for the v2 API", Method::GET, path, None, Repeat::Always)
             .await?;
-        // An etcd without it answers with a page that is none of etcd's own answers.
+        // An etcd without the v2 API answers with a page that is not an error of the v2 API.
         if reply.status == StatusCode::NOT_FOUND && refused(&reply).is_none() {
             return Err(StoreError::NoV2 {
                 store: store.http.store(),
@@ -119,7 +119,7 @@ impl Etcd2 {
                 version: store.version,
             });
         }
-        store.answer("looking for the v2 API", &reply)?;
+        store.answer("checking for the v2 API", &reply)?;
         store.http.be_patient();
         Ok(store)
     }
@@ -158,7 +158,7 @@ impl Etcd2 {
         Ok(tree)
     }
 
-    /// The value of one key, and the index at which it was written last. A directory has none.
+    /// The value of one key, and the index of its last write. A directory is an error.
     pub async fn get(&self, key: &str) -> Result<Option<Written>, StoreError> {
         let Some(node) = self.node(key).await? else {
             return Ok(None);
@@ -169,7 +169,7 @@ impl Etcd2 {
             .ok_or_else(|| StoreError::Answer {
                 store: self.http.store(),
                 attempt: format!("reading {key}"),
-                why: "it is a directory, and has to be a value".to_owned(),
+                why: "the key is a directory, needed a value".to_owned(),
             })?;
         Ok(Some(Written {
             value: node.value.unwrap_or_default(),
@@ -192,8 +192,8 @@ impl Etcd2 {
         Ok(Some(found.node))
     }
 
-    /// Sets a key that was written last at this index; `false` when somebody has written it since. By the index and not by the value: who
-    /// stood still for an hour finds the same value again, and another index.
+    /// Sets a key whose last write has this index; `false` when it was written since. The index is compared and not the value:
+    /// after a long stop of this process the value may be the same again, but the index is not.
     pub async fn replace(&self, key: &str, index: u64, to: &str) -> Result<bool, StoreError> {
         let attempt = format!("setting {key} to {to:?}");
         let path = format!("{}?prevExist=true&prevIndex={index}", url(key));
@@ -222,7 +222,7 @@ impl Etcd2 {
         Err(StoreError::Answer {
             store: self.http.store(),
             attempt: attempt.to_owned(),
-            why: format!("{} answers {why}", reply.endpoint),
+            why: format!("{} answered {why}", reply.endpoint),
         })
     }
 
@@ -230,7 +230,7 @@ impl Etcd2 {
         serde_json::from_slice(&reply.body).map_err(|error| StoreError::Answer {
             store: self.http.store(),
             attempt: attempt.to_owned(),
-            why: format!("{} answers what is no answer of etcd v2: {error}", reply.endpoint),
+            why: format!("{}: the answer is not valid for etcd v2: {error}", reply.endpoint),
         })
     }
 }
@@ -243,13 +243,13 @@ fn is(reply: &Reply, code: u32) -> bool {
     !reply.status.is_success() && refused(reply).is_some_and(|refused| refused.error_code == code)
 }
 
-/// The path of a key. Keys have percent signs of their own: Calico writes a slash in a name as `%2f`.
+/// The URL path of a key. Keys can contain percent signs: Calico writes a slash in a name as `%2f`.
 pub fn url(key: &str) -> String {
     let segments = key.split('/').map(encode);
     format!("/v2/keys{}", segments.collect::<Vec<_>>().join("/"))
 }
 
-/// Percent-encoding of everything that has a meaning in a URL or a form.
+/// Percent-encodes every character with a meaning in a URL or a form.
 pub fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percent_sign_of_a_key_is_no_encoding() {
+    fn a_percent_sign_in_a_key_is_encoded() {
         let key = "/calico/v1/policy/tier/default/policy/Team.A%2fweb";
         assert_eq!(
             url(key),

@@ -1,4 +1,4 @@
-//! etcd's v3 API by its JSON gateway: keys and values in base64, 64-bit numbers as texts.
+//! Client of etcd's v3 API through its JSON gateway: keys and values in base64, 64-bit numbers as strings.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::etcd2;
 use crate::http::{Body, Http, Repeat, Reply};
 
-/// Keys of one answer.
+/// Keys in one answer.
 const PAGE: usize = 500;
 
 /// One key.
@@ -20,9 +20,9 @@ const PAGE: usize = 500;
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Its value. Calico's are texts; what is none is kept as it is.
+    /// The value. Calico's values are texts; other bytes are kept unchanged.
     pub value: Vec<u8>,
-    /// Revision of the store at which it was written last.
+    /// Revision of the store at the last write of the key.
     pub revision: i64,
 }
 
@@ -42,32 +42,32 @@ pub enum Change {
         key: String,
         /// The value.
         value: Vec<u8>,
-        /// With this lease it goes.
+        /// The lease whose end deletes the key.
         lease: Option<i64>,
     },
-    /// Take a key away.
+    /// Delete a key.
     Delete {
         /// The key.
         key: String,
     },
-    /// Take every key with this prefix away.
+    /// Delete every key with this prefix.
     DeletePrefix {
         /// The prefix.
         prefix: String,
     },
 }
 
-/// What has to be so for a transaction to be made.
+/// Condition of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// The key was created at this revision; 0: it is not there.
+    /// The key was created at this revision; 0: the key does not exist.
     Created {
         /// The key.
         key: String,
         /// The revision.
         at: i64,
     },
-    /// The key was written last at this revision; 0: it is not there.
+    /// The last write of the key was at this revision; 0: the key does not exist.
     Modified {
         /// The key.
         key: String,
@@ -76,13 +76,13 @@ pub enum Condition {
     },
 }
 
-/// etcd's store of v3.
+/// The store of Calico v3.
 #[derive(Debug)]
 pub struct Etcd3 {
     http: Http,
     prefix: &'static str,
     user: Option<(String, String)>,
-    /// Of the endpoint that answered first.
+    /// Version of the endpoint that answered first.
     pub version: String,
 }
 
@@ -113,7 +113,7 @@ struct KeyValue {
     mod_revision: Number,
 }
 
-/// A 64-bit number, which JSON has as a text.
+/// A 64-bit number, which is a string in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Value")]
 struct Number(i64);
@@ -131,18 +131,18 @@ impl TryFrom<Value> for Number {
                 .as_i64()
                 .map(Self)
                 .ok_or_else(|| format!("{number} is too large")),
-            other => Err(format!("{other} is no number")),
+            other => Err(format!("{other} is not a number")),
         }
     }
 }
 
 impl Etcd3 {
-    /// From now on it is not waited for when it is away.
+    /// From now on an unreachable store fails at once.
     pub fn be_impatient(&mut self) {
         self.http.be_impatient();
     }
 
-    /// Asks for its version, logs in, and reads something.
+    /// Reads the version, logs in, and checks that a read works.
     pub async fn connect(access: &Access) -> Result<Self, StoreError> {
         let http = Http::new(access)?;
         let (version, endpoint) = etcd2::version(&http).await?;
@@ -165,7 +165,7 @@ impl Etcd3 {
         Ok(store)
     }
 
-    /// For as long as etcd says: a token that has become old is exchanged for another one.
+    /// Gets a token. etcd limits its life; an expired token is replaced by a new one.
     async fn log_in(&self) -> Result<(), StoreError> {
         #[derive(Deserialize)]
         struct Token {
@@ -193,7 +193,7 @@ impl Etcd3 {
         Ok(found.0.into_iter().next())
     }
 
-    /// How many keys have this prefix.
+    /// Number of keys with this prefix.
     pub async fn count(&self, prefix: &str) -> Result<usize, StoreError> {
         let mut body = json!({ "count_only": true });
         body["key"] = json!(STANDARD.encode(prefix));
@@ -203,12 +203,13 @@ impl Etcd3 {
         Ok(usize::try_from(found.count.0).unwrap_or_default())
     }
 
-    /// Every key with this prefix, in order, all as of one revision.
+    /// Every key with this prefix, in order, all at one revision.
     pub async fn list(&self, prefix: &str) -> Result<Vec<Entry>, StoreError> {
         self.each(prefix, Some).await
     }
 
-    /// What `choose` takes of each key with this prefix, in order, all as of one revision. One page of keys is in memory at a time.
+    /// The result of `choose` for each key with this prefix, in order, all at one revision. One page of keys is in memory at a
+    /// time.
     pub async fn each<T>(
         &self,
         prefix: &str,
@@ -250,7 +251,7 @@ impl Etcd3 {
         Ok((entries, found.more, at))
     }
 
-    /// Makes all of these changes, if all of that is so; `false` when it is not.
+    /// Makes all changes in one transaction if all conditions hold; `false` when one does not.
     pub async fn commit(
         &self,
         attempt: &str,
@@ -271,7 +272,7 @@ impl Etcd3 {
         Ok(done.succeeded)
     }
 
-    /// A lease of so many seconds.
+    /// Requests a lease of this many seconds.
     pub async fn lease(&self, seconds: u32) -> Result<i64, StoreError> {
         #[derive(Deserialize)]
         struct Granted {
@@ -280,12 +281,12 @@ impl Etcd3 {
         }
         let body = json!({ "TTL": seconds.to_string(), "ID": "0" });
         let granted: Granted = self
-            .call("asking for a lease", "/lease/grant", &body, Repeat::Always)
+            .call("requesting a lease", "/lease/grant", &body, Repeat::Always)
             .await?;
         Ok(granted.id.0)
     }
 
-    /// Renews it; `false` when it is gone.
+    /// Renews a lease; `false` when it has expired.
     pub async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
         #[derive(Deserialize)]
         struct Renewed {
@@ -303,13 +304,13 @@ impl Etcd3 {
         Ok(renewed.result.seconds.0 > 0)
     }
 
-    /// Gives it back, with all that goes with it.
+    /// Revokes a lease, which deletes its keys.
     pub async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
         let body = json!({ "ID": lease.to_string() });
-        // Every version has it there; without `/kv` it is from 3.4 on.
+        // Every version has this path; the one without `/kv` exists only since 3.4.
         let path = "/kv/lease/revoke";
         let _: Value = self
-            .call("giving the lease back", path, &body, Repeat::Always)
+            .call("revoking the lease", path, &body, Repeat::Always)
             .await?;
         Ok(())
     }
@@ -348,21 +349,21 @@ impl Etcd3 {
 
     fn read<T: serde::de::DeserializeOwned>(&self, attempt: &str, reply: &Reply) -> Result<T, StoreError> {
         if !reply.status.is_success() {
-            let said: Option<Value> = serde_json::from_slice(&reply.body).ok();
-            // 3.6 calls it otherwise.
-            let words = said.and_then(|said| {
-                let mut words = ["error", "message"]
+            let body: Option<Value> = serde_json::from_slice(&reply.body).ok();
+            // 3.6 has another field name.
+            let message = body.and_then(|body| {
+                let mut messages = ["error", "message"]
                     .into_iter()
-                    .filter_map(|field| said[field].as_str());
-                words.next().map(str::to_owned)
+                    .filter_map(|field| body[field].as_str());
+                messages.next().map(str::to_owned)
             });
             return Err(StoreError::Answer {
                 store: self.http.store(),
                 attempt: attempt.to_owned(),
                 why: format!(
-                    "{} answers {}",
+                    "{} answered {}",
                     reply.endpoint,
-                    words.unwrap_or_else(|| reply.text())
+                    message.unwrap_or_else(|| reply.text())
                 ),
             });
         }
@@ -379,12 +380,12 @@ impl Etcd3 {
         StoreError::Answer {
             store: self.http.store(),
             attempt: attempt.to_owned(),
-            why: format!("what comes back is no answer of etcd v3: {why}"),
+            why: format!("the answer is not valid for etcd v3: {why}"),
         }
     }
 }
 
-/// Where the JSON gateway of this version is; `None` before there was one.
+/// Path of the JSON gateway in this version; `None` when the version has none.
 fn gateway(version: &str) -> Option<&'static str> {
     let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
     match (parts.next()?, parts.next()?) {
@@ -396,7 +397,7 @@ fn gateway(version: &str) -> Option<&'static str> {
     }
 }
 
-/// The first key after all with this prefix.
+/// The first key after all keys with this prefix.
 fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {
@@ -441,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gateway_has_moved_with_the_versions() {
+    fn each_version_has_its_path_of_the_gateway() {
         for (version, path) in [
             ("2.3.8", None),
             ("3.0.17", None),
@@ -456,14 +457,14 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_ends_before_its_successor() {
+    fn the_end_of_a_prefix_is_the_next_key_after_it() {
         assert_eq!(after("/calico/"), b"/calico0");
         assert_eq!(after("a\u{7f}"), [b'a', 0x80]);
         assert_eq!(after(""), [0]);
     }
 
     #[test]
-    fn numbers_come_as_texts_or_as_numbers() {
+    fn numbers_are_read_from_strings_and_numbers() {
         let read = |text: &str| serde_json::from_str::<Number>(text);
         assert_eq!(
             read("\"9007199254740993\"").unwrap(),

@@ -1,4 +1,4 @@
-//! One HTTP request to one of the endpoints of a store.
+//! Sends HTTP requests to the endpoints of a store.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,32 +20,32 @@ use tokio::time::Instant;
 use crate::access::{Access, Pem};
 use crate::error::StoreError;
 
-/// One request, from the first byte to the last.
+/// Time limit of one request, from the first byte to the last.
 const LIMIT: Duration = Duration::from_secs(10);
-/// One whose answer may be long: all keys of a store come in one of its v2 API.
+/// Time limit of a request with a long answer: the v2 API returns all keys of a store in one answer.
 const LONG: Duration = Duration::from_mins(1);
-/// A connection.
+/// Time limit for opening a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long a store may be away in the middle of the work: as long as an etcd takes to be started again and to choose a leader.
+/// Time for which a store may be unreachable during the work: enough for etcd to restart and to elect a leader.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two attempts meanwhile.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);
-/// An answer that is longer is none of etcd's: its databases are smaller.
+/// A longer answer does not come from etcd: its databases are smaller.
 const LONGEST: usize = 1 << 30;
 
-/// What came back.
+/// An answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The status.
     pub status: StatusCode,
     /// The body.
     pub body: Vec<u8>,
-    /// Who answered.
+    /// The endpoint that answered.
     pub endpoint: String,
 }
 
 impl Reply {
-    /// The body as it is put into messages.
+    /// Status and beginning of the body, for messages.
     pub fn text(&self) -> String {
         const SHOWN: usize = 300;
         let text = String::from_utf8_lossy(&self.body);
@@ -54,23 +54,23 @@ impl Reply {
     }
 }
 
-/// What is sent.
+/// The body of a request.
 #[derive(Clone, Debug)]
 pub struct Body {
-    /// Its `Content-Type`.
+    /// The `Content-Type`.
     pub content_type: &'static str,
     /// The bytes.
     pub bytes: Vec<u8>,
 }
 
-/// Whether the request may be sent to the next endpoint when the connection broke in the middle, or etcd could not say what became of it.
+/// Whether the request may be sent to the next endpoint when the connection broke, or when etcd does not know the outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// It changes nothing, or the same when it is done twice.
+    /// Always: the request changes nothing, or a second request has the same effect.
     Always,
-    /// Likewise, and the answer may be long.
+    /// Always, with a long answer.
     AlwaysLong,
-    /// It may have been done already: whoever asked looks first.
+    /// Only before the request is sent: afterwards its effect may exist already, and the caller reads first.
     BeforeItIsSent,
 }
 
@@ -82,12 +82,12 @@ pub struct Http {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     authorization: RwLock<Option<HeaderValue>>,
     patience: Duration,
-    /// The endpoint that answered last: one that does not answer is not tried first each time.
+    /// The endpoint that answered last, which is tried first.
     last: AtomicUsize,
 }
 
 impl Http {
-    /// Reads the certificates. Asks nobody yet.
+    /// Reads the certificates. Sends no request yet.
     pub fn new(access: &Access) -> Result<Self, StoreError> {
         let store = access.side.store();
         let mut connector = HttpConnector::new();
@@ -108,28 +108,28 @@ impl Http {
         })
     }
 
-    /// Once it has answered: from now on it is waited for when it is away for a moment.
+    /// From now on requests wait for a store that is unreachable for a moment. Called after the first answer.
     pub fn be_patient(&mut self) {
         self.patience = PATIENCE;
     }
 
-    /// Whoever only looks, and looks again, does not wait.
+    /// From now on requests do not wait: for a caller that reads regularly.
     pub fn be_impatient(&mut self) {
         self.patience = Duration::ZERO;
     }
 
-    /// Which store, in messages.
+    /// Name of the store in messages.
     pub fn store(&self) -> &'static str {
         self.store
     }
 
-    /// What every request from now on says of who asks.
+    /// Sets the `Authorization` header of all further requests.
     pub fn authorize(&self, value: HeaderValue) {
         let mut authorization = self.authorization.write().unwrap_or_else(PoisonError::into_inner);
         *authorization = Some(value);
     }
 
-    /// Asks one endpoint after the other until one answers.
+    /// Sends the request to one endpoint after the other until one answers.
     pub async fn send(
         &self,
         attempt: &str,
@@ -210,7 +210,7 @@ impl Http {
                 body: body.to_bytes().to_vec(),
                 endpoint: endpoint.to_owned(),
             };
-            // It could not find out, or has nobody who leads it: another one, or this one later, may.
+            // The endpoint does not know, or has no leader: another endpoint, or this one later, may answer.
             if matches!(status.as_u16(), 500 | 503 | 504) {
                 return Err(Failure::after(reply.text()));
             }
@@ -224,7 +224,7 @@ impl Http {
 
 /// One endpoint did not answer.
 struct Failure {
-    /// Whether it may have read the request.
+    /// Whether the endpoint may have read the request.
     was_sent: bool,
     why: String,
 }
@@ -239,7 +239,7 @@ impl Failure {
     }
 }
 
-/// An error with its causes; a cause that the text before it says already is left away.
+/// An error with its causes, without a cause that the text before it contains already.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -271,13 +271,13 @@ fn tls(access: &Access) -> Result<ClientConfig, StoreError> {
         };
         let all = read.map_err(|error| unreadable(what, pem, error.to_string()))?;
         if all.is_empty() {
-            return Err(unreadable(what, pem, "no certificate is in it".to_owned()));
+            return Err(unreadable(what, pem, "no certificate found".to_owned()));
         }
         Ok(all)
     };
     let mut roots = RootCertStore::empty();
     if let Some(pem) = &access.authority {
-        const WHAT: &str = "the certificate authority of etcd";
+        const WHAT: &str = "the CA certificate of etcd";
         for certificate in certificates(WHAT, pem)? {
             roots
                 .add(certificate)
@@ -295,14 +295,14 @@ fn tls(access: &Access) -> Result<ClientConfig, StoreError> {
     let Some((certificate, key)) = &access.pair else {
         return Ok(builder.with_no_client_auth());
     };
-    let shown = certificates("the certificate to show to etcd", certificate)?;
-    let what = "the key of the certificate to show to etcd";
+    let client_certificates = certificates("the client certificate for etcd", certificate)?;
+    let what = "the key of the client certificate for etcd";
     let read = match key {
         Pem::File(path) => PrivateKeyDer::from_pem_file(path),
         Pem::Here { bytes, .. } => PrivateKeyDer::from_pem_slice(bytes),
     };
     let secret = read.map_err(|error| unreadable(what, key, error.to_string()))?;
     builder
-        .with_client_auth_cert(shown, secret)
+        .with_client_auth_cert(client_certificates, secret)
         .map_err(|error| unreadable(what, key, error.to_string()))
 }

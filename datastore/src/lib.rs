@@ -1,9 +1,9 @@
-//! Calico's datastore, from v2 to v3, as it is carried out: [`calico_datastore`] decides, this reads and writes.
+//! Conversion of Calico's datastore from v2 to v3: [`calico_datastore`] decides, this crate reads and writes.
 //!
-//! 1. [`access`] says how a store is reached: by flags, or by the names that Calico uses in files and environments.
-//! 2. [`etcd2`] and [`etcd3`] are the two stores. Both speak HTTP ([`http`]), the second by its JSON gateway.
-//! 3. [`stores`] is both of them, as Calico uses them.
-//! 4. [`lock`] lets one at a time work on them, [`backup`] keeps what was there, [`run`] goes step by step.
+//! 1. [`access`] reads the connection settings: from flags, files and the environment, with Calico's names.
+//! 2. [`etcd2`] and [`etcd3`] are the clients of the two stores. Both use HTTP ([`http`]), the second the JSON gateway.
+//! 3. [`stores`] combines both stores.
+//! 4. [`lock`] admits one process at a time, [`backup`] saves the data before a change, [`run`] performs the steps.
 
 pub mod access;
 pub mod backup;

@@ -1,4 +1,4 @@
-//! One at a time works on the stores: a key with a lease, which goes with the process that holds it.
+//! Lock of both stores for one process at a time: a key with a lease, which expires after the death of its process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::task::JoinHandle;
 use crate::error::StoreError;
 use crate::etcd3::{Change, Condition, Etcd3};
 
-/// The key. Its value says who.
+/// The key. Its value names the holder.
 pub const KEY: &str = "/replumb/calico-datastore/lock";
-/// How long it stays when its holder has died, in seconds.
+/// Time after which the lock of a dead holder expires, in seconds.
 const TTL: u32 = 15;
-/// Between two renewals.
+/// Time between two renewals.
 const RENEWAL: Duration = Duration::from_secs(4);
 
-/// Held as long as this lives, and its process.
+/// The lock, held until this value is dropped or its process ends.
 #[derive(Debug)]
 pub struct Lock {
     store: Arc<Etcd3>,
@@ -25,19 +25,19 @@ pub struct Lock {
     renewing: JoinHandle<()>,
 }
 
-/// Who has it, as it stands in the key.
+/// The holder, as stored in the key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Holder {
-    /// For people.
+    /// Name for messages.
     who: String,
-    /// With which it goes: no two are the same.
+    /// Lease of the key, which is unique.
     lease: i64,
-    /// For whoever comes to the same machine after it has died.
+    /// The process: another process on the same machine can see that it is dead.
     process: Process,
 }
 
 impl Lock {
-    /// Takes it, or says who has it.
+    /// Takes the lock. An error names the holder.
     pub async fn take(store: &Arc<Etcd3>, who: &str) -> Result<Self, StoreError> {
         let lease = store.lease(TTL).await?;
         let holder = Holder {
@@ -49,7 +49,7 @@ impl Lock {
         put(store, &value, lease).await?;
         let mut entry = store.get(KEY).await?;
         if let Some(found) = &entry
-            && is_of_the_dead(&found.value)
+            && has_dead_holder(&found.value)
         {
             let unchanged = Condition::Created {
                 key: KEY.to_owned(),
@@ -58,7 +58,7 @@ impl Lock {
             let delete = Change::Delete { key: KEY.to_owned() };
             store
                 .commit(
-                    "taking the lock of a process that has died",
+                    "taking the lock of a dead process",
                     &[unchanged],
                     &[delete],
                 )
@@ -66,7 +66,7 @@ impl Lock {
             put(store, &value, lease).await?;
             entry = store.get(KEY).await?;
         }
-        // It is ours by what it says: nobody else has this lease. Whether it was ours a moment ago means nothing.
+        // The value decides: no other process has this lease. The result of the write above does not matter.
         match entry {
             Some(entry) if entry.value == value => {
                 let renewing = tokio::spawn(renew(Arc::clone(store), lease));
@@ -78,23 +78,23 @@ impl Lock {
                 })
             }
             other => {
-                // It goes by itself otherwise.
+                // Otherwise the lease expires.
                 let _ = store.revoke(lease).await;
-                let gone = || "who it was has ended in this moment".to_owned();
+                let gone = || "a process that has just ended".to_owned();
                 Err(StoreError::Locked {
-                    holder: other.map_or_else(gone, |entry| who_has(&entry.value)),
+                    holder: other.map_or_else(gone, |entry| holder_name(&entry.value)),
                 })
             }
         }
     }
 
-    /// Who has it, if anybody has.
+    /// Name of the holder; `None` when the lock is free.
     pub async fn holder(store: &Etcd3) -> Result<Option<String>, StoreError> {
         let entry = store.get(KEY).await?;
-        Ok(entry.map(|entry| who_has(&entry.value)))
+        Ok(entry.map(|entry| holder_name(&entry.value)))
     }
 
-    /// What has to be so for a write of its holder: a process that stood still for too long writes nothing more.
+    /// Condition for each write of the holder: a process that was stopped for too long writes nothing more.
     pub fn condition(&self) -> Condition {
         Condition::Created {
             key: KEY.to_owned(),
@@ -102,29 +102,29 @@ impl Lock {
         }
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     pub async fn release(self) -> Result<(), StoreError> {
         self.renewing.abort();
         self.store.revoke(self.lease).await
-        // Dropped here, it is given back once more, which does nothing: no two leases are the same.
+        // The drop here revokes the lease again, which has no effect: each lease is unique.
     }
 }
 
-/// Who is told to end in the middle of it gives it back as well as he can: otherwise the next one waits until the lease goes.
+/// Revokes the lease where possible when the process ends early: otherwise the next process waits until the lease expires.
 impl Drop for Lock {
     fn drop(&mut self) {
         self.renewing.abort();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (store, lease) = (Arc::clone(&self.store), self.lease);
             runtime.spawn(async move {
-                // It goes by itself otherwise.
+                // Otherwise the lease expires.
                 let _ = store.revoke(lease).await;
             });
         }
     }
 }
 
-/// Until it is told to end. One that fails is made again; when the lease is gone by then, the next write says so.
+/// Renews the lease until the task is aborted. A failed renewal is repeated; when the lease expires, the next write fails.
 async fn renew(store: Arc<Etcd3>, lease: i64) {
     let mut beat = tokio::time::interval(RENEWAL);
     beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -149,36 +149,37 @@ async fn put(store: &Etcd3, value: &[u8], lease: i64) -> Result<(), StoreError> 
     store.commit("taking the lock", &[free], &[put]).await.map(|_| ())
 }
 
-fn who_has(value: &[u8]) -> String {
+fn holder_name(value: &[u8]) -> String {
     match serde_json::from_slice::<Holder>(value) {
         Ok(holder) => holder.who,
         Err(_) => String::from_utf8_lossy(value).into_owned(),
     }
 }
 
-/// Whether its holder was a process of this machine, and is none any more. Of any other nobody knows: its lease tells.
-fn is_of_the_dead(value: &[u8]) -> bool {
+/// Whether the holder was a process of this machine and has ended. The state of processes elsewhere is unknown: their lease
+/// expires.
+fn has_dead_holder(value: &[u8]) -> bool {
     let Ok(holder) = serde_json::from_slice::<Holder>(value) else {
         return false;
     };
     let own = Process::own();
     let found = &holder.process;
     let is_here = !found.boot.is_empty() && found.boot == own.boot && found.namespace == own.namespace;
-    // Where others' processes are hidden, one that is not seen may live.
+    // Where processes of other users are hidden, an invisible process may be alive.
     let sees_all = !Process::of(1).started.is_empty();
     is_here && sees_all && Process::of(found.pid).started != found.started
 }
 
-/// A process, told apart from every other one.
+/// Unique identity of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Process {
-    /// Of the kernel's start: no two machines have the same.
+    /// Boot ID of the kernel, unique for each machine and boot.
     boot: String,
-    /// In which its number means something.
+    /// PID namespace of the process.
     namespace: String,
-    /// Its number.
+    /// Process ID.
     pid: u32,
-    /// When it was started, in ticks since the kernel was: numbers are given out again. Empty: there is no such process.
+    /// Start time in ticks since boot, because process IDs are used again. Empty when the process does not exist.
     started: String,
 }
 
@@ -191,10 +192,10 @@ impl Process {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let namespace = std::fs::read_link("/proc/self/ns/pid");
         let stat = read(&format!("/proc/{pid}/stat"));
-        // The second field is a name in brackets, with blanks of its own; the 22nd is the time.
+        // The second field is a name in brackets that can contain spaces; the 22nd field is the start time.
         let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         let mut fields = after_name.split(' ');
-        // A process that has ended and that nobody has asked for is none.
+        // A zombie counts as ended.
         let is_alive = fields
             .next()
             .is_some_and(|state| !matches!(state, "" | "Z" | "X"));
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_of_the_dead_only_where_one_can_know() {
+    fn a_holder_is_dead_only_when_its_process_on_this_machine_has_ended() {
         let held = |process: Process| {
             let holder = Holder {
                 who: "a".to_owned(),
@@ -225,29 +226,29 @@ mod tests {
         };
         let own = Process::own();
         assert!(own.started.parse::<u64>().is_ok(), "{own:?}");
-        assert!(!is_of_the_dead(&held(own.clone())), "this process lives");
+        assert!(!has_dead_holder(&held(own.clone())), "this process is alive");
         let earlier = Process {
             started: "1".to_owned(),
             ..own.clone()
         };
-        assert!(is_of_the_dead(&held(earlier)), "another process had this number");
+        assert!(has_dead_holder(&held(earlier)), "another process had this ID");
         let gone = Process {
             pid: u32::MAX,
             ..own.clone()
         };
-        assert!(is_of_the_dead(&held(gone)));
+        assert!(has_dead_holder(&held(gone)));
         let elsewhere = Process {
             boot: "other".to_owned(),
             started: "1".to_owned(),
             ..own.clone()
         };
-        assert!(!is_of_the_dead(&held(elsewhere)));
+        assert!(!has_dead_holder(&held(elsewhere)));
         let in_a_pod = Process {
             namespace: "pid:[1]".to_owned(),
             started: "1".to_owned(),
             ..own
         };
-        assert!(!is_of_the_dead(&held(in_a_pod)));
-        assert!(!is_of_the_dead(b"somebody"));
+        assert!(!has_dead_holder(&held(in_a_pod)));
+        assert!(!has_dead_holder(b"not JSON"));
     }
 }

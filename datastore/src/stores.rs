@@ -1,4 +1,4 @@
-//! Both stores, as Calico uses them.
+//! Reads the objects of both stores that a conversion depends on.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use crate::error::StoreError;
 use crate::etcd2::Etcd2;
 use crate::etcd3::{Entry, Etcd3};
 
-/// Everything of Calico's in v3.
+/// Prefix of all of Calico's keys in v3.
 pub const ROOT: &str = "/calico/";
-/// The object that says whether Calico works with v3.
+/// Key of the object with the flag of v3.
 pub const CLUSTER_INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
-/// Names a cluster, in v2.
+/// Key in v2 with the name of the cluster.
 pub const CLUSTER_GUID: &str = "/calico/v1/config/ClusterGUID";
 
-/// Where the record is.
+/// Key of the record.
 pub fn record_key() -> String {
     format!("{PREFIX}run")
 }
 
-/// Where a key of v3 is kept aside that was there before.
+/// Key of the copy of a former key of v3.
 pub fn kept_key(key: &str) -> String {
     format!("{}{key}", kept_prefix())
 }
 
-/// Where all of them are.
+/// Prefix of all copies.
 pub fn kept_prefix() -> String {
     format!("{PREFIX}before")
 }
@@ -39,13 +39,13 @@ pub fn kept_prefix() -> String {
 /// Both stores.
 #[derive(Debug)]
 pub struct Stores {
-    /// Of Calico v2.
+    /// The store of Calico v2.
     pub v2: Etcd2,
-    /// Of Calico v3.
+    /// The store of Calico v3.
     pub v3: Arc<Etcd3>,
 }
 
-/// The record, and the revision at which it was written.
+/// The record, and the revision of its last write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// The record.
@@ -55,7 +55,7 @@ pub struct Recorded {
 }
 
 impl Stores {
-    /// Asks both whether they are there and what they are. Changes nothing.
+    /// Connects to both stores and reads their versions. Changes nothing.
     pub async fn connect(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
         let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
         Ok(Self {
@@ -64,7 +64,7 @@ impl Stores {
         })
     }
 
-    /// The same for whoever only looks, and looks again soon: one that is away is told of at once.
+    /// The same for a caller that reads regularly: an unreachable store is reported at once.
     pub async fn connect_to_look(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
         let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
         let (mut v2, mut v3) = (v2?, v3?);
@@ -81,7 +81,7 @@ impl Stores {
         let record = serde_json::from_slice(&entry.value).map_err(|error| StoreError::Answer {
             store: crate::access::V3,
             attempt: format!("reading {}", record_key()),
-            why: format!("this version of the tool does not understand the record: {error}"),
+            why: format!("the record cannot be read by this version of the tool: {error}"),
         })?;
         Ok(Some(Recorded {
             record,
@@ -95,13 +95,13 @@ impl Stores {
         Ok(ReadyV2::of(flag.as_ref().map(|flag| flag.value.as_str())))
     }
 
-    /// Which cluster v2 is of; empty where it does not say.
+    /// Name of the cluster in v2; empty when it is not set.
     pub async fn cluster(&self) -> Result<String, StoreError> {
         let found = self.v2.get(CLUSTER_GUID).await?;
         Ok(found.map(|found| found.value).unwrap_or_default())
     }
 
-    /// What the conversion leaves to Calico's controllers, as v2 says it now.
+    /// Objects that Calico's controllers write and not the conversion, by v2 as it is now.
     pub async fn left(&self) -> Result<Left, StoreError> {
         let [profiles, policies] = DIRECTORIES.map(|directory| self.v2.below(directory));
         let (mut tree, policies) = tokio::try_join!(profiles, policies)?;
@@ -109,7 +109,7 @@ impl Stores {
         Ok(Left::of(&tree))
     }
 
-    /// What of it is not in v3.
+    /// Those of them that are missing in v3.
     pub async fn missing(&self, left: Left) -> Result<Left, StoreError> {
         if left.is_empty() {
             return Ok(left);
@@ -128,13 +128,14 @@ impl Stores {
         let value = entry.json().map_err(|error| StoreError::Answer {
             store: crate::access::V3,
             attempt: format!("reading {CLUSTER_INFORMATION}"),
-            why: format!("its value is no JSON: {error}"),
+            why: format!("the value is not JSON: {error}"),
         })?;
         Ok(Some((entry, value)))
     }
 }
 
-/// Whether Calico works with v3, by its `ClusterInformation`. One that does not say so is not open: Calico's CNI plugin crashes on it.
+/// Whether Calico works with v3, by `ClusterInformation`. An object without the flag is not open: Calico's CNI plugin crashes on
+/// it.
 pub fn ready_v3(information: Option<&Value>) -> Result<ReadyV3, StoreError> {
     match information.map(|value| &value["spec"]["datastoreReady"]) {
         None => Ok(ReadyV3::Missing),
@@ -143,7 +144,7 @@ pub fn ready_v3(information: Option<&Value>) -> Result<ReadyV3, StoreError> {
         Some(other) => Err(StoreError::Answer {
             store: crate::access::V3,
             attempt: format!("reading {CLUSTER_INFORMATION}"),
-            why: format!("spec.datastoreReady is {other}, and has to be true or false"),
+            why: format!("spec.datastoreReady is {other}, needed true or false"),
         }),
     }
 }

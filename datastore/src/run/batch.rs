@@ -1,11 +1,11 @@
-//! Changes, as many at a time as etcd takes.
+//! Splits changes into transactions that etcd accepts.
 
 use crate::etcd3::Change;
 
-/// Bytes of keys and values of one transaction: etcd takes one and a half million, in base64 and with names.
+/// Bytes of keys and values in one transaction: etcd accepts 1.5 million bytes, which include base64 and field names.
 pub const BYTES: usize = 512 * 1024;
 
-/// Bytes of a change.
+/// Size of a change in bytes.
 pub fn bytes(change: &Change) -> usize {
     match change {
         Change::Put { key, value, .. } => key.len() + value.len(),
@@ -14,7 +14,7 @@ pub fn bytes(change: &Change) -> usize {
     }
 }
 
-/// Splits changes: at most so many together, and not too large together unless one is by itself.
+/// Splits changes into batches of at most `most` changes and [`BYTES`] bytes. A larger change is a batch of its own.
 pub fn batches(changes: Vec<Change>, most: usize) -> Vec<Vec<Change>> {
     let mut all: Vec<Vec<Change>> = Vec::new();
     let mut size = 0;
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_neither_too_long_nor_too_large() {
+    fn a_batch_stays_within_both_limits() {
         let lengths =
             |changes: Vec<Change>, most| batches(changes, most).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lengths(vec![put(1); 5], 2), [2, 2, 1]);

@@ -1,4 +1,4 @@
-//! A conversion as it is carried out: look, decide, make one step, look again.
+//! Runs a conversion: observe both stores, decide, perform one step, and observe again.
 
 mod batch;
 mod keep;
@@ -27,79 +27,79 @@ use crate::lock::Lock;
 use crate::stores::{CLUSTER_GUID, ROOT, Recorded, Stores, ready_v3};
 use prepared::{NotConvertible, Prepared};
 
-/// Looks and steps that fail one after the other, each after the store's own patience, before it is given up. While Calico is paused
-/// it is not given up before the pause is over.
+/// Consecutive failures, each after the store's own patience, before the run fails. While Calico is paused, the run continues at
+/// least until the end of the pause.
 const FAILURES: u32 = 3;
-/// Between two of them.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A wait is looked at anew so often: the clock may have been set.
-const LOOK: Duration = Duration::from_secs(1);
+/// A wait is checked again at this interval, because the clock can be set.
+const RECHECK: Duration = Duration::from_secs(1);
 
-/// What may be chosen.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long v2 is left alone after the pause.
+    /// Time after the pause in which v2 is not read.
     pub settle: SignedDuration,
-    /// How long the pause may last before it goes back by itself.
+    /// Longest pause before the conversion is aborted.
     pub pause_limit: SignedDuration,
-    /// Keys of one transaction; etcd takes 128 changes, and as many conditions, by default.
+    /// Keys in one transaction; by default, etcd accepts 128 changes and as many conditions.
     pub batch: usize,
-    /// Where backups are written; `None` where whoever asks has seen to it.
+    /// Folder of the backups; `None` when the caller makes them.
     pub backups: Option<PathBuf>,
-    /// Whether whoever asks has seen that no calico-node of v3 runs any more: nothing is left in v3 for their sake.
+    /// Whether the caller knows that no calico-node of v3 runs any more, so that no key stays in v3 because of them.
     pub no_nodes_of_v3: bool,
-    /// Who does this, for whoever finds the lock taken.
+    /// Name of the holder of the lock, for other processes.
     pub holder: String,
 }
 
-/// Why it did not get where it was to go.
+/// Reason why a run did not reach its goal.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// A store.
+    /// A store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It was not begun, or not gone on with.
+    /// The run was refused.
     #[error("{0}")]
     Refused(Refusal),
-    /// v2 cannot be converted.
+    /// The data of v2 cannot be converted.
     #[error(transparent)]
     NotConvertible(#[from] NotConvertible),
-    /// No backup, no change.
+    /// The backup failed, so nothing was changed.
     #[error(transparent)]
     Backup(#[from] BackupError),
-    /// It went back by itself.
-    #[error("{why}: it was taken back, Calico works with etcd v2 again")]
+    /// The conversion was aborted automatically.
+    #[error("{why}: the conversion was aborted, Calico works with etcd v2 again")]
     TookBack {
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// It was to go back by itself, and does not.
-    #[error("{why}: it was to be taken back, and that failed: {error}")]
+    /// The automatic abort of the conversion failed.
+    #[error("{why}: the conversion had to be aborted, but the abort failed: {error}")]
     NotTakenBack {
-        /// Why it was to go back.
+        /// The cause of the abort.
         why: String,
-        /// Why it does not.
+        /// The cause of its failure.
         error: Box<RunError>,
     },
 }
 
 impl RunError {
-    /// What a person does about it.
+    /// The fix for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Store(error) => error.hint(),
             Self::Refused(refusal) => Some(refusal.hint().to_owned()),
             Self::NotConvertible(error) => Some(error.hint().to_owned()),
-            Self::Backup(_) => Some("name a folder that can be written with --output-dir".to_owned()),
-            Self::TookBack { .. } => Some("mend that, then start again".to_owned()),
+            Self::Backup(_) => Some("set --output-dir to a writable folder".to_owned()),
+            Self::TookBack { .. } => Some("fix the cause, then start again".to_owned()),
             Self::NotTakenBack { error, .. } => Some(format!(
-                "Calico may still be paused: `kubectl replumb datastore status`, then `abort`{}",
+                "Calico may still be paused: run `kubectl replumb datastore status`, then `abort`{}",
                 error.hint().map(|hint| format!("; {hint}")).unwrap_or_default()
             )),
         }
     }
 
-    /// Whether nothing was changed because something is not as it has to be.
+    /// Whether the run changed nothing because a prerequisite does not hold.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(_) | Self::NotConvertible(_) => true,
@@ -108,25 +108,25 @@ impl RunError {
     }
 }
 
-/// Where what happens is told, a line at a time.
+/// Receives progress messages, one line at a time.
 pub type Tell<'caller> = &'caller (dyn Fn(&str) + Sync);
 
-/// Somebody at work on both stores, with the lock.
+/// A run on both stores that holds the lock.
 struct Runner<'caller> {
     stores: &'caller Stores,
     options: &'caller Options,
     tell: Tell<'caller>,
     lock: Lock,
-    /// What v2 is converted to, as it was read last.
+    /// Result of the conversion of v2's data, by the last read.
     prepared: Prepared,
     over_existing: bool,
-    /// The backup that this one has made.
+    /// The backup of this run.
     backup: Option<Backup>,
-    /// Why it goes back, if it does by itself.
+    /// Cause of an automatic abort.
     why: Option<String>,
 }
 
-/// Goes to a goal, from wherever somebody has left it. Returns the record at the end.
+/// Reaches a goal from any state of the stores. Returns the record at the end.
 pub async fn go(
     stores: &Stores,
     options: &Options,
@@ -134,7 +134,7 @@ pub async fn go(
     tell: Tell<'_>,
 ) -> Result<Option<Record>, RunError> {
     let (goal, prepared, why) = begin(stores, goal).await?;
-    // What is refused writes nothing, the lock not either.
+    // A refused run writes nothing, not even the lock.
     if let Some(refusal) = refusal(stores, &prepared, goal).await? {
         return Err(RunError::Refused(refusal));
     }
@@ -149,12 +149,12 @@ pub async fn go(
         backup: None,
         why,
     };
-    let ended = runner.arrive(goal).await;
+    let ended = runner.reach(goal).await;
     let why = runner.why.take();
-    // One that could not be given back goes by itself.
+    // A lock that is not released expires.
     if let Err(error) = runner.lock.release().await {
         tell(&format!(
-            "the lock was not given back, it goes by itself: {error}"
+            "the lock was not released and will expire: {error}"
         ));
     }
     match (ended, why) {
@@ -167,13 +167,13 @@ pub async fn go(
     }
 }
 
-/// What it begins with: v2 as it is converted now. Where Calico is paused by us and v2 cannot be converted any more, it goes back.
+/// Converts v2 as it is now. The goal becomes an abort when a conversion has paused Calico and v2 cannot be converted any more.
 async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<String>), RunError> {
     let abort = Goal::Abort {
         after_completion: false,
     };
     match goal {
-        // Whoever goes back needs nothing of v2 but its flag and its name.
+        // These goals need only the flag and the name of v2.
         Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
             Ok((goal, Prepared::nothing(&stores.cluster().await?), None))
         }
@@ -204,7 +204,7 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
     }
 }
 
-/// Whether Calico is paused by a conversion that `start` goes on with.
+/// Whether a conversion that `start` continues has paused Calico.
 async fn is_begun(stores: &Stores) -> Result<bool, StoreError> {
     let recorded = stores.record().await?;
     Ok(recorded.is_some_and(|recorded| {
@@ -216,38 +216,38 @@ async fn is_begun(stores: &Stores) -> Result<bool, StoreError> {
 }
 
 fn unconvertible(error: &NotConvertible) -> String {
-    format!("what v2 says since it is paused cannot be converted: {error}")
+    format!("the data of v2 during the pause cannot be converted: {error}")
 }
 
-/// What stands against a goal as both stores are at this moment. Changes nothing, takes no lock.
+/// Reason to refuse a goal in the present state of both stores. Changes nothing and takes no lock.
 pub async fn refusal(
     stores: &Stores,
     prepared: &Prepared,
     goal: Goal,
 ) -> Result<Option<Refusal>, StoreError> {
-    let looked = look(stores, prepared, goal, SignedDuration::ZERO).await?;
-    Ok(match decide(goal, &looked.observed) {
+    let observation = observe(stores, prepared, goal, SignedDuration::ZERO).await?;
+    Ok(match decide(goal, &observation.observed) {
         Next::Refuse(refusal) => Some(refusal),
         Next::Run(_) | Next::Settle(_) | Next::Overdue(_) | Next::Done => None,
     })
 }
 
-/// Both stores as they were read.
-struct Looked {
+/// One read of both stores.
+struct Observation {
     observed: Observed,
-    /// The revision of the record.
+    /// Revision of the record.
     revision: i64,
-    /// The index of v2's flag, if it is there.
+    /// Index of v2's flag, if it exists.
     index: Option<u64>,
 }
 
-/// Both stores as they are now. v2 first: who decides by the record and the flag of v3 must not write v2 by what came after them.
-async fn look(
+/// Reads both stores. v2 is read first: its index must be older than the record and the flag of v3 that the decision depends on.
+async fn observe(
     stores: &Stores,
     prepared: &Prepared,
     goal: Goal,
     settle: SignedDuration,
-) -> Result<Looked, StoreError> {
+) -> Result<Observation, StoreError> {
     let flag = stores.v2.get(READY).await?;
     let (recorded, information, keys) = tokio::try_join!(
         stores.record(),
@@ -280,7 +280,7 @@ async fn look(
         settle,
         now: Timestamp::now(),
     };
-    Ok(Looked {
+    Ok(Observation {
         observed,
         revision,
         index: flag.map(|flag| flag.index),
@@ -288,27 +288,27 @@ async fn look(
 }
 
 impl Runner<'_> {
-    async fn arrive(&mut self, goal: Goal) -> Result<Option<Record>, RunError> {
+    async fn reach(&mut self, goal: Goal) -> Result<Option<Record>, RunError> {
         let mut goal = goal;
         let mut failures = 0;
         let mut settle = Settle::new(self.options.settle);
-        // While it is paused, when it goes back.
+        // End of the pause, after which the conversion is aborted.
         let mut until: Option<Timestamp> = None;
         loop {
-            let looked = match look(self.stores, &self.prepared, goal, settle.left()).await {
-                Ok(looked) => looked,
+            let observation = match observe(self.stores, &self.prepared, goal, settle.remaining()).await {
+                Ok(observation) => observation,
                 Err(error) => {
-                    self.again(&mut failures, until, error).await?;
+                    self.retry(&mut failures, until, error).await?;
                     continue;
                 }
             };
-            until = paused_until(&looked.observed);
-            let step = match decide(goal, &looked.observed) {
+            until = paused_until(&observation.observed);
+            let step = match decide(goal, &observation.observed) {
                 Next::Run(step) => step,
                 Next::Settle(until) => {
                     if settle.begin() {
                         (self.tell)(&format!(
-                            "waiting until {}: what CNI plugins began before the pause ends",
+                            "waiting until {} for CNI plugins that started before the pause",
                             until.strftime("%H:%M:%SZ")
                         ));
                     }
@@ -316,38 +316,39 @@ impl Runner<'_> {
                     continue;
                 }
                 Next::Overdue(since) => {
-                    self.go_back(&mut goal, format!("the pause was to end by {since}"));
+                    self.abort(&mut goal, format!("the pause had to end by {since}"));
                     continue;
                 }
-                Next::Done => return Ok(looked.observed.record),
+                Next::Done => return Ok(observation.observed.record),
                 Next::Refuse(refusal) => return Err(RunError::Refused(refusal)),
             };
-            let is_going_back = matches!(goal, Goal::Reopen | Goal::Abort { .. });
-            match self.perform(step, looked).await {
+            let is_aborting = matches!(goal, Goal::Reopen | Goal::Abort { .. });
+            match self.perform(step, observation).await {
                 Ok(()) => failures = 0,
-                // Whether it was made the next look tells.
+                // The next read shows whether the step was performed.
                 Err(RunError::Store(
                     error @ (StoreError::Unreachable { .. } | StoreError::Changed { .. }),
                 )) => {
-                    self.again(&mut failures, until, error).await?;
+                    self.retry(&mut failures, until, error).await?;
                 }
-                Err(RunError::TookBack { why }) if !is_going_back => self.go_back(&mut goal, why),
+                Err(RunError::TookBack { why }) if !is_aborting => self.abort(&mut goal, why),
                 Err(RunError::NotConvertible(error)) if step == Step::TakeSnapshot => {
-                    self.go_back(&mut goal, unconvertible(&error));
+                    self.abort(&mut goal, unconvertible(&error));
                 }
-                // Somebody else may go on: not one write more.
+                // Another process may continue: no further write.
                 Err(error @ RunError::Store(StoreError::LockLost { .. })) => return Err(error),
-                // Calico is paused, and what etcd says does not get better by waiting.
-                Err(error) if is_paused_by_start(step) && !is_going_back => {
-                    self.go_back(&mut goal, error.to_string());
+                // Calico is paused, and waiting does not correct such an error.
+                Err(error) if is_paused_by_start(step) && !is_aborting => {
+                    self.abort(&mut goal, error.to_string());
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Something did not answer. Is it looked at again? While Calico is paused, until that is to end.
-    async fn again(
+    /// Waits before another attempt, or returns the error after too many. While Calico is paused, attempts continue until the end
+    /// of the pause.
+    async fn retry(
         &self,
         failures: &mut u32,
         until: Option<Timestamp>,
@@ -358,14 +359,14 @@ impl Runner<'_> {
         if *failures >= FAILURES && is_late {
             return Err(error.into());
         }
-        (self.tell)(&format!("{error}; looking again"));
+        (self.tell)(&format!("{error}; retrying"));
         // A back-off, with the deadline above.
         tokio::time::sleep(PAUSE).await;
         Ok(())
     }
 
-    fn go_back(&mut self, goal: &mut Goal, why: String) {
-        (self.tell)(&format!("{why}; taking it back"));
+    fn abort(&mut self, goal: &mut Goal, why: String) {
+        (self.tell)(&format!("{why}; aborting the conversion"));
         self.why = Some(why);
         *goal = Goal::Abort {
             after_completion: false,
@@ -373,14 +374,14 @@ impl Runner<'_> {
     }
 }
 
-/// Until when Calico may be paused by this conversion, if it is.
+/// End of the pause, if this conversion has paused Calico.
 fn paused_until(observed: &Observed) -> Option<Timestamp> {
     let record = observed.record.as_ref()?;
     let is_paused = !matches!(record.phase, Phase::Completed | Phase::Aborted);
     is_paused.then_some(record.abort_at)
 }
 
-/// Whether it is a step of `start` before which Calico was paused.
+/// Whether Calico is paused before this step, as a step of `start`.
 fn is_paused_by_start(step: Step) -> bool {
     match step {
         Step::RecordPaused
@@ -403,7 +404,7 @@ fn is_paused_by_start(step: Step) -> bool {
     }
 }
 
-/// The time in which v2 is left alone: not longer than it was meant to be by a clock that nobody sets.
+/// The time after the pause in which v2 is not read, limited by the monotonic clock.
 struct Settle {
     whole: SignedDuration,
     begun: Option<Instant>,
@@ -414,15 +415,15 @@ impl Settle {
         Self { whole, begun: None }
     }
 
-    /// Whether it begins with this.
+    /// Begins the wait; true on the first call.
     fn begin(&mut self) -> bool {
         let is_first = self.begun.is_none();
         self.begun.get_or_insert_with(Instant::now);
         is_first
     }
 
-    /// As the decision takes it: all of it, or nothing once it is over.
-    fn left(&self) -> SignedDuration {
+    /// The duration for the decision: the whole wait, or zero when it is over.
+    fn remaining(&self) -> SignedDuration {
         let is_over = self
             .begun
             .is_some_and(|begun| begun.elapsed() >= self.whole.unsigned_abs());
@@ -430,10 +431,10 @@ impl Settle {
     }
 }
 
-/// A wait that the clock ends.
+/// Waits until this time, at most [`RECHECK`].
 async fn wait(until: Timestamp) {
-    let left = Timestamp::now().duration_until(until);
-    if left.is_positive() {
-        tokio::time::sleep(left.unsigned_abs().min(LOOK)).await;
+    let remaining = Timestamp::now().duration_until(until);
+    if remaining.is_positive() {
+        tokio::time::sleep(remaining.unsigned_abs().min(RECHECK)).await;
     }
 }

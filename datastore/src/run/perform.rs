@@ -1,4 +1,4 @@
-//! One step, made.
+//! Performs one step.
 
 use calico_datastore::left::Left;
 use calico_datastore::run::decide::Step;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::prepared::Prepared;
-use super::{Looked, RunError, Runner};
+use super::{Observation, RunError, Runner};
 use crate::access::{V2, V3};
 use crate::backup;
 use crate::error::StoreError;
@@ -16,24 +16,24 @@ use crate::etcd3::{Change, Condition};
 use crate::stores::{CLUSTER_INFORMATION, ROOT, record_key};
 
 impl Runner<'_> {
-    /// Makes a step, by what it was decided by.
-    pub(super) async fn perform(&mut self, step: Step, looked: Looked) -> Result<(), RunError> {
-        let Looked {
+    /// Performs a step, with the observation that it was decided by.
+    pub(super) async fn perform(&mut self, step: Step, observation: Observation) -> Result<(), RunError> {
+        let Observation {
             observed,
             revision,
             index,
-        } = looked;
+        } = observation;
         match (step, observed.record) {
             (Step::Announce, _) => self.announce(revision).await,
             (Step::Pause, _) => self.set_ready_v2(index, "false").await,
-            // Of an abort that nobody has a record of, this is all.
+            // For an abort without a record, this is the only step.
             (Step::OpenV2, _) => {
                 self.open_v2(index).await?;
                 (self.tell)("Calico works with etcd v2");
                 Ok(())
             }
             (Step::Restore, Some(record)) => self.restore_and_record(record, revision, index).await,
-            (step, Some(record)) => self.go_on(step, record, revision).await,
+            (step, Some(record)) => self.advance(step, record, revision).await,
             (
                 Step::Restore
                 | Step::RecordPaused
@@ -54,14 +54,14 @@ impl Runner<'_> {
         }
     }
 
-    async fn go_on(&mut self, step: Step, mut record: Record, revision: i64) -> Result<(), RunError> {
+    async fn advance(&mut self, step: Step, mut record: Record, revision: i64) -> Result<(), RunError> {
         match step {
             Step::Announce | Step::Pause | Step::OpenV2 | Step::Restore => Ok(()),
             Step::RecordPaused => {
                 record.phase = Phase::Paused;
                 record.paused_at = Some(Timestamp::now());
                 self.record(&record, revision).await?;
-                (self.tell)("Calico is paused: pods that run go on, new ones get no network");
+                (self.tell)("Calico is paused: running pods keep their network, new pods get none");
                 Ok(())
             }
             Step::Keep => self.keep(record, revision).await,
@@ -74,7 +74,7 @@ impl Runner<'_> {
             Step::Verify => self.verify(record, revision).await,
             Step::StartOver => {
                 (self.tell)(
-                    "etcd v2 says something else than when its data were chosen: they are chosen anew",
+                    "etcd v2 has changed since its data was read: its data is read again",
                 );
                 record.phase = Phase::Paused;
                 record.written = 0;
@@ -105,7 +105,7 @@ impl Runner<'_> {
         }
     }
 
-    /// A backup, then the record: from here on whoever comes goes on.
+    /// Writes a backup, then the record: from here on another process can continue.
     async fn announce(&mut self, revision: i64) -> Result<(), RunError> {
         self.back_up().await?;
         let now = Timestamp::now();
@@ -129,7 +129,7 @@ impl Runner<'_> {
         self.record(&record, revision).await
     }
 
-    /// Everything of both stores, once in this process.
+    /// Backs up both stores, once in this process.
     pub(super) async fn back_up(&mut self) -> Result<(), RunError> {
         let Some(folder) = self.options.backups.as_ref().filter(|_| self.backup.is_none()) else {
             return Ok(());
@@ -138,7 +138,7 @@ impl Runner<'_> {
         let entries = self.stores.v3.list(ROOT).await?;
         let made = backup::write(folder, &tree, &entries, Timestamp::now())?;
         (self.tell)(&format!(
-            "backup: {} ({} keys of v2, {} of v3, sha256 {})",
+            "backup: {} (keys of v2: {}, keys of v3: {}, sha256 {})",
             made.path.display(),
             made.v2_keys,
             made.v3_keys,
@@ -148,7 +148,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Writes v2's flag, unless somebody has written it since it was read.
+    /// Writes v2's flag, unless another program has written it since the read.
     async fn set_ready_v2(&self, index: Option<u64>, value: &str) -> Result<(), RunError> {
         let is_written = match index {
             Some(index) => self.stores.v2.replace(v2::READY, index, value).await?,
@@ -164,12 +164,13 @@ impl Runner<'_> {
         .into())
     }
 
-    /// Lets Calico work with v2. Also where it does already: whoever stood still before a write of his own finds another index.
+    /// Opens v2. The flag is written even when v2 is open: another process that was stopped before its own write then finds a new
+    /// index.
     pub(super) async fn open_v2(&self, index: Option<u64>) -> Result<(), RunError> {
         self.set_ready_v2(index, "true").await
     }
 
-    /// Sets the flag of v3, and nothing else of its object: calico-node of v3 writes its version there.
+    /// Sets only the flag in the object of v3: calico-node of v3 writes its version to the same object.
     async fn set_ready_v3(&self, ready: bool) -> Result<(), RunError> {
         let attempt = format!("setting datastoreReady to {ready}");
         let Some((entry, mut value)) = self.stores.cluster_information().await? else {
@@ -197,12 +198,12 @@ impl Runner<'_> {
     }
 
     async fn take_snapshot(&mut self, mut record: Record, revision: i64) -> Result<(), RunError> {
-        // As long as what controllers of v3 wrote in an earlier attempt is there, nobody can tell whether those of this one have written
-        // theirs, and calico-node of v3 would go by it.
+        // Objects that controllers of v3 wrote in an earlier attempt would hide whether the present controllers have written
+        // theirs, and calico-node of v3 would use them.
         let stale = self.restore(&record, Left::is_key).await?;
         if stale > 0 {
             (self.tell)(&format!(
-                "{stale} profiles of namespaces and policies of Kubernetes that were in etcd v3 before are kept aside: its controllers write them anew"
+                "former profiles and policies of Kubernetes removed from etcd v3: {stale}; its controllers write them again"
             ));
         }
         self.prepared = Prepared::of(&self.stores.v2.tree().await?)?;
@@ -214,17 +215,17 @@ impl Runner<'_> {
             objects: self.prepared.objects(),
         });
         self.record(&record, revision).await?;
-        (self.tell)(&format!("{} keys are to be written", self.prepared.objects()));
+        (self.tell)(&format!("keys to write: {}", self.prepared.objects()));
         Ok(())
     }
 
-    /// Writes the record, and nothing else.
+    /// Writes the record alone.
     pub(super) async fn record(&self, record: &Record, revision: i64) -> Result<(), RunError> {
         let attempt = format!("recording phase {}", record.phase);
         self.commit_record(&attempt, record, revision, Vec::new()).await
     }
 
-    /// Makes these changes and writes the record, if nobody has written it meanwhile.
+    /// Makes these changes and writes the record, unless another process has written it since the read.
     pub(super) async fn commit_record(
         &self,
         attempt: &str,
@@ -244,7 +245,7 @@ impl Runner<'_> {
         self.commit(attempt, vec![unchanged], changes).await
     }
 
-    /// Makes these changes, if all of that is so and the lock is ours.
+    /// Makes these changes if all conditions hold and this process holds the lock.
     pub(super) async fn commit(
         &self,
         attempt: &str,
@@ -256,7 +257,7 @@ impl Runner<'_> {
         if self.stores.v3.commit(attempt, &conditions, &changes).await? {
             return Ok(());
         }
-        // Which of them was not so?
+        // Find out which condition failed.
         let still_ours = self.stores.v3.commit(attempt, &[ours], &[]).await?;
         Err(if still_ours {
             changed(attempt)
@@ -276,7 +277,7 @@ fn changed(attempt: &str) -> StoreError {
     }
 }
 
-/// Names a run: of two processes, hosts or times it is another.
+/// ID of a run, unique for process, host and time.
 fn new_id(holder: &str, now: Timestamp) -> String {
     use sha2::{Digest as _, Sha256};
     let text = format!("{holder} {} {}", now.as_nanosecond(), std::process::id());
@@ -284,7 +285,7 @@ fn new_id(holder: &str, now: Timestamp) -> String {
 }
 
 impl Prepared {
-    /// Whether it is what a snapshot is of.
+    /// Whether the snapshot is of the same data.
     pub(super) fn is(&self, snapshot: &Snapshot) -> bool {
         self.hash == snapshot.hash && self.objects() == snapshot.objects
     }

@@ -1,4 +1,4 @@
-//! What v2 is converted to, ready to be written: the same bytes whoever writes them, and however often.
+//! The converted data of v2, ready to be written. The bytes are the same for every process and every attempt.
 
 use calico::etcd::uid;
 use calico_datastore::convert::{Conversion, convert};
@@ -13,47 +13,51 @@ use thiserror::Error;
 use crate::backup::hexadecimal;
 use crate::stores::CLUSTER_GUID;
 
-/// v2 cannot be converted.
+/// Reason why the data of v2 cannot be converted.
 #[derive(Debug, Error)]
 pub enum NotConvertible {
-    /// Nothing is there.
-    #[error("etcd v2 has nothing below /calico")]
+    /// v2 has no data.
+    #[error("etcd v2 has no data below /calico")]
     Empty,
-    /// Its version.
+    /// The version of Calico is not supported.
     #[error("{0}")]
     Version(#[from] VersionRefused),
-    /// Its values.
-    #[error("{} values of etcd v2 cannot be converted, {} names would be the same", .0.conversion_errors.len() + .0.validation_errors.len(), .0.clashes.len())]
+    /// Some values cannot be converted.
+    #[error(
+        "values of etcd v2 that cannot be converted: {}, names that would collide: {}",
+        .0.conversion_errors.len() + .0.validation_errors.len(),
+        .0.clashes.len()
+    )]
     Values(Box<Conversion>),
 }
 
 impl NotConvertible {
-    /// What a person does about it.
+    /// The fix for the user.
     pub fn hint(&self) -> &'static str {
         match self {
-            Self::Empty => "are these the endpoints of the etcd that Calico v2 uses?",
+            Self::Empty => "check that these are the endpoints of the etcd of Calico v2",
             Self::Version(_) => "upgrade Calico to the last release of v2.6 first, on every node",
             Self::Values(_) => {
-                "each is named in the report: mend or remove them with calicoctl of v2, then try again"
+                "the report names each value: correct or remove it with calicoctl of v2, then try again"
             }
         }
     }
 }
 
-/// What v2 is converted to.
+/// The converted data of v2.
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
-    /// Everything that the conversion found.
+    /// The whole result of the conversion.
     pub conversion: Option<Box<Conversion>>,
-    /// `ClusterGUID`; empty when nothing was read or it says none.
+    /// `ClusterGUID`; empty when it was not read or is not set.
     pub cluster: String,
-    /// SHA-256 of keys and values without what only a run gives them: `uid` and time.
+    /// SHA-256 of keys and values without `uid` and time, which differ in each run.
     pub hash: String,
-    /// What the conversion leaves to Calico's controllers.
+    /// Objects that Calico's controllers write and not the conversion.
     pub left: Left,
 }
 
-/// One key as it is written.
+/// One key with the value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The key.
@@ -63,7 +67,7 @@ pub struct Written {
 }
 
 impl Prepared {
-    /// Nothing but which cluster it is.
+    /// No data, only the cluster.
     pub fn nothing(cluster: &str) -> Self {
         Self {
             cluster: cluster.to_owned(),
@@ -71,7 +75,7 @@ impl Prepared {
         }
     }
 
-    /// Converts it.
+    /// Converts the data of v2.
     pub fn of(tree: &Tree) -> Result<Self, NotConvertible> {
         if tree.values.keys().all(|key| key == READY) {
             return Err(NotConvertible::Empty);
@@ -99,18 +103,18 @@ impl Prepared {
         })
     }
 
-    /// How many keys are written.
+    /// Number of keys to write.
     pub fn objects(&self) -> usize {
         self.conversion
             .as_ref()
             .map_or(0, |conversion| conversion.objects.len())
     }
 
-    /// The key at this place, as this run writes it.
+    /// The key at this position, as this run writes it.
     pub fn written(&self, place: usize, run: &str, taken_at: Timestamp) -> Option<Written> {
         let object = self.conversion.as_ref()?.objects.get(place)?;
         let mut value = object.value.clone();
-        // Of what Calico's IPAM keeps, nothing has metadata.
+        // Objects of Calico's IPAM have no metadata.
         if let Some(metadata) = value.get_mut("metadata") {
             metadata["uid"] = json!(uid(run, &object.key));
             metadata["creationTimestamp"] = json!(taken_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
@@ -121,7 +125,7 @@ impl Prepared {
         })
     }
 
-    /// All of them.
+    /// All keys, as this run writes them.
     pub fn all(&self, run: &str, taken_at: Timestamp) -> impl Iterator<Item = Written> {
         (0..self.objects()).filter_map(move |place| self.written(place, run, taken_at))
     }
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_does_not_change_what_is_converted_and_everything_else_does() {
+    fn the_hash_ignores_the_ready_flag_and_depends_on_all_other_keys() {
         let hash = |tree: &Tree| Prepared::of(tree).unwrap().hash;
         let before = tree(&[]);
         let mut paused = before.clone();
@@ -165,12 +169,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_goes_on_writes_the_same_bytes() {
+    fn the_same_run_writes_the_same_bytes_again() {
         let prepared = Prepared::of(&tree(&[])).unwrap();
         let at: Timestamp = "2026-11-24T07:00:00.5Z".parse().unwrap();
         let all = |run: &str| prepared.all(run, at).collect::<Vec<_>>();
         assert_eq!(all("a"), all("a"));
-        assert_ne!(all("a"), all("b"), "another run is another uid");
+        assert_ne!(all("a"), all("b"), "another run has another uid");
         let value: Value = serde_json::from_slice(&all("a")[0].value).unwrap();
         assert_eq!(value["metadata"]["creationTimestamp"], "2026-11-24T07:00:00Z");
         let uid = value["metadata"]["uid"].as_str().unwrap();
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_converted_says_why() {
+    fn data_that_cannot_be_converted_is_refused_with_its_cause() {
         let empty = Prepared::of(&Tree::default()).unwrap_err();
         assert!(matches!(empty, NotConvertible::Empty));
         let bad = tree(&[("/calico/v1/policy/tier/default/policy/p", "{not json")]);

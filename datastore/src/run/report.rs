@@ -1,4 +1,4 @@
-//! Both stores at a glance: which one Calico works with, and what a conversion has come to.
+//! Status of both stores: the store that Calico works with, and the progress of a conversion.
 
 use calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use calico_datastore::run::record::Record;
@@ -11,23 +11,23 @@ use crate::error::StoreError;
 use crate::lock::Lock;
 use crate::stores::{ROOT, Stores, ready_v3};
 
-/// Which store Calico works with.
+/// The store that Calico works with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Flags {
     /// v2 alone.
     V2,
     /// v3 alone.
     V3,
-    /// None: no pod gets a network.
+    /// None: no new pod gets a network.
     Paused,
-    /// Both: what is changed in one is not known in the other.
+    /// Both: changes in one store are unknown in the other.
     Both,
-    /// Nothing of Calico is there.
+    /// Neither store has data of Calico.
     Nothing,
 }
 
 impl Flags {
-    /// Of both flags.
+    /// Derived from both flags.
     pub fn of(v2: &ReadyV2, v3: ReadyV3) -> Self {
         match (v2, v3) {
             (ReadyV2::Open, ReadyV3::Open) => Self::Both,
@@ -40,45 +40,46 @@ impl Flags {
     }
 }
 
-/// Both stores at a glance.
+/// Status of both stores.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// Which one Calico works with.
+    /// The store that Calico works with.
     pub works_with: Flags,
-    /// `/calico/v1/Ready`; absent where there is no such key.
+    /// Value of `/calico/v1/Ready`. Unset when the key does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_v2: Option<String>,
-    /// `datastoreReady` of `ClusterInformation`; absent where there is none.
+    /// `datastoreReady` of `ClusterInformation`. Unset when the object does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_v3: Option<bool>,
-    /// The version of Calico that v2 says.
+    /// The version of Calico in v2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version_v2: Option<String>,
-    /// The version of Calico that v3 says: after the conversion that of v2, until a calico-node of v3 writes its own.
+    /// The version of Calico in v3. After the conversion it is that of v2, until a calico-node of v3 writes its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version_v3: Option<String>,
-    /// Whether there is something to convert that no calico-node of v3 has taken over.
+    /// Whether v2 has data to convert and no calico-node of v3 works with v3 yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed: Option<bool>,
-    /// Why that is not known.
+    /// Reason why `needed` is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needed_unknown: Option<String>,
-    /// Keys below `/calico/` in v3.
+    /// Number of keys below `/calico/` in v3.
     pub keys_v3: usize,
     /// The record of a conversion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<Record>,
-    /// Whether the pause has lasted too long. Whoever holds it leads back, or whoever runs `start` or `abort` next.
+    /// Whether the pause has lasted too long. The process that holds it aborts the conversion, or the next `start` or `abort`
+    /// does.
     pub is_overdue: bool,
-    /// Who works on the stores at this moment.
+    /// The process that holds the lock now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_work: Option<String>,
     /// Versions of both etcds.
     pub etcd: [String; 2],
 }
 
-/// Looks. Changes nothing, needs no lock.
+/// Reads the status. Changes nothing and needs no lock.
 pub async fn status(stores: &Stores, now: Timestamp) -> Result<Status, StoreError> {
     let (recorded, v2, information, keys, version_v2, at_work) = tokio::try_join!(
         stores.record(),
@@ -137,7 +138,7 @@ mod tests {
     #[case(Some(" true"), ReadyV3::Open, Flags::V3)]
     #[case(None, ReadyV3::Open, Flags::V3)]
     #[case(None, ReadyV3::Missing, Flags::Nothing)]
-    fn two_flags_say_which_store(#[case] v2: Option<&str>, #[case] v3: ReadyV3, #[case] expected: Flags) {
+    fn the_store_in_use_follows_from_both_flags(#[case] v2: Option<&str>, #[case] v3: ReadyV3, #[case] expected: Flags) {
         assert_eq!(Flags::of(&ReadyV2::of(v2), v3), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! The keys of v3: written in batches, and read again.
+//! Writes the keys of v3 in batches, and verifies them.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::error::StoreError;
 use crate::etcd3::{Change, Condition, Entry};
 use crate::stores::{ROOT, kept_prefix};
 
-/// Differences that are named.
+/// Most differences that a message lists.
 const NAMED: usize = 10;
 
 impl Runner<'_> {
-    /// Writes the next batch, and in the same transaction the record of it.
+    /// Writes the next batch, and the record in the same transaction.
     pub(super) async fn write(&self, mut record: Record, revision: i64, from: usize) -> Result<(), RunError> {
         let snapshot = self.snapshot(&record)?;
         let mut conditions = vec![Condition::Modified {
@@ -27,7 +27,7 @@ impl Runner<'_> {
         let mut changes = Vec::new();
         let mut keys = Vec::new();
         let mut size = 0;
-        // The record is one of the changes; it and the lock are two of the conditions.
+        // The record is one of the changes. Record and lock are two of the conditions.
         for place in from..(from + self.options.batch.saturating_sub(2).max(1)).min(snapshot.objects) {
             let Some(Written { key, value }) = self.prepared.written(place, &record.id, snapshot.taken_at)
             else {
@@ -43,7 +43,7 @@ impl Runner<'_> {
                 break;
             }
             if record.kept == Some(0) {
-                // Somebody else who writes there now is not written over.
+                // Keys of another program that writes at the same time are not overwritten.
                 conditions.push(Condition::Created {
                     key: key.clone(),
                     at: 0,
@@ -65,18 +65,18 @@ impl Runner<'_> {
             lease: None,
         });
         match self.commit(&attempt, conditions, changes).await {
-            Err(RunError::Store(StoreError::Changed { .. })) => self.who_wrote(&keys, &attempt).await,
+            Err(RunError::Store(StoreError::Changed { .. })) => self.explain_conflict(&keys, &attempt).await,
             ended => ended,
         }
     }
 
-    /// A batch was not written. One of its keys may be somebody else's: then it goes back.
-    async fn who_wrote(&self, keys: &[String], attempt: &str) -> Result<(), RunError> {
+    /// Explains why a batch was not written. A key of another program aborts the conversion.
+    async fn explain_conflict(&self, keys: &[String], attempt: &str) -> Result<(), RunError> {
         for key in keys {
             if self.stores.v3.get(key).await?.is_some() {
                 return Err(RunError::TookBack {
                     why: format!(
-                        "somebody else has written {key} to etcd v3: a calico-node or a controller of v3 that runs already?"
+                        "another program has written {key} to etcd v3: check for a running calico-node or controller of v3"
                     ),
                 });
             }
@@ -88,10 +88,10 @@ impl Runner<'_> {
         .into())
     }
 
-    /// Reads every key again: each has to be what was to be written, and nothing else may be there.
+    /// Reads every key again: each must have the value that was written, and no other key may exist.
     pub(super) async fn verify(&self, mut record: Record, revision: i64) -> Result<(), RunError> {
         let snapshot = self.snapshot(&record)?;
-        let mut there: BTreeMap<String, Entry> = self
+        let mut present: BTreeMap<String, Entry> = self
             .stores
             .v3
             .list(ROOT)
@@ -101,18 +101,18 @@ impl Runner<'_> {
             .collect();
         let mut wrong = Vec::new();
         for Written { key, value } in self.prepared.all(&record.id, snapshot.taken_at) {
-            match there.remove(&key) {
+            match present.remove(&key) {
                 Some(entry) if entry.value == value => {}
                 Some(_) => wrong.push(format!("{key} has another value")),
-                None => wrong.push(format!("{key} is not there")),
+                None => wrong.push(format!("{key} is missing")),
             }
         }
         let before = self.kept().await?;
-        for (key, entry) in there {
+        for (key, entry) in present {
             match before.get(&key) {
                 Some(kept) if kept.value == entry.value => {}
-                Some(_) => wrong.push(format!("{key}, which was there before, has another value")),
-                None => wrong.push(format!("{key} was written by somebody else")),
+                Some(_) => wrong.push(format!("{key}, which existed before, has another value")),
+                None => wrong.push(format!("{key} was written by another program")),
             }
         }
         if !wrong.is_empty() {
@@ -120,7 +120,7 @@ impl Runner<'_> {
             wrong.truncate(NAMED);
             let named = wrong.join("; ");
             return Err(RunError::TookBack {
-                why: format!("{count} keys of v3 are not what was written: {named}"),
+                why: format!("keys of v3 that differ from the written data: {count}: {named}"),
             });
         }
         record.phase = Phase::Verified;
@@ -128,18 +128,19 @@ impl Runner<'_> {
         let objects = self.prepared.conversion.as_ref();
         let torn = objects.map_or(0, |conversion| cross_check(&conversion.objects).len());
         (self.tell)(&format!(
-            "all {} keys are written, were read again, and are what they have to be; of Calico's IPAM {}",
+            "all keys are written and verified: {}; Calico's IPAM: {}",
             snapshot.objects,
             if torn == 0 {
-                "every address has a handle that counts it".to_owned()
+                "every address is counted by its handle".to_owned()
             } else {
-                format!("{torn} addresses and handles do not go together, as they did not in v2 (notes)")
+                format!("addresses and handles that do not match, as in v2: {torn} (see the notes)")
             }
         ));
         Ok(())
     }
 
-    /// What is converted. It is looked at before: this is for a record that says what cannot be.
+    /// The snapshot of the record. The decision has compared it already, so an error means a record that another process has
+    /// changed.
     fn snapshot(&self, record: &Record) -> Result<Snapshot, RunError> {
         let snapshot = record.snapshot.clone();
         let found = snapshot.filter(|snapshot| self.prepared.is(snapshot));

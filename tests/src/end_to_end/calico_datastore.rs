@@ -193,7 +193,7 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let status = migration.status.context("a status")?;
     let why = status.calico_datastore.and_then(|known| known.turned_back);
     let why = why.context("it does not say why it was taken back")?.why;
-    ensure!(why.contains("the pause was to end by"), "it says {why:?}");
+    ensure!(why.contains("the pause had to end by"), "it says {why:?}");
     ensure!(status.message.contains(&why), "it says {:?}", status.message);
     as_before(cluster, &look).await
 }

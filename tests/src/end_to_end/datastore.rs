@@ -129,7 +129,7 @@ async fn two_at_once(bench: &Bench, etcd: &Etcd) -> Result<()> {
     let [winner, loser] = both;
     ensure!(winner.code == Some(0), "{}", winner.all());
     ensure!(loser.code == Some(1), "{}", loser.all());
-    let named = "somebody else works on these stores: kubectl replumb datastore";
+    let named = "another process is working on these stores: kubectl replumb datastore";
     ensure!(loser.notes.contains(named), "{}", loser.all());
     Ok(())
 }
@@ -141,7 +141,7 @@ async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
         .run(&["start", "--yes", "--settle", "0s", "--pause-limit", "5s"])
         .await?;
     ensure!(held.code == Some(1), "{}", held.all());
-    ensure!(held.notes.contains("it was taken back"), "{}", held.all());
+    ensure!(held.notes.contains("the conversion was aborted"), "{}", held.all());
     let is_back = async |what: &str| -> Result<()> {
         let status = tool.status().await?;
         ensure!(
@@ -174,7 +174,7 @@ async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
         let says = if phase == "Completing" {
             "phase Aborted"
         } else {
-            "the pause was to end by"
+            "the pause had to end by"
         };
         ensure!(late.all().contains(says), "{phase}: {}", late.all());
         is_back(phase).await?;
@@ -305,7 +305,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     )
     .await?;
     let gone = bench.tool(&newest.url(), &url);
-    refuse(&[etcd, &newest], &gone, &start, "etcd from 3.6 on has no v2 API").await?;
+    refuse(&[etcd, &newest], &gone, &start, "etcd 3.6 and later have no v2 API").await?;
     let tool = bench.tool(&url, &url);
     for (version, words) in [
         ("v2.6.4", "needed v2.6.5 or later"),
@@ -322,7 +322,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     etcd.put_v2("/calico/v1/policy/tier/default/policy/torn", "{\"selector\": ")
         .await?;
-    refuse(&[etcd], &tool, &start, "1 values of etcd v2 cannot be converted").await?;
+    refuse(&[etcd], &tool, &start, "values of etcd v2 that cannot be converted: 1,").await?;
     let asked = bench.tool(&url, &url);
     seed(etcd).await?;
     refuse(

@@ -180,7 +180,7 @@ async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome
             continue;
         }
         say::note(&format!(
-            "the pause was to end by {}; taking it back",
+            "the pause had to end by {}; aborting the conversion",
             record.abort_at
         ));
         let abort = Goal::Abort {
@@ -188,7 +188,7 @@ async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome
         };
         match arrive(stores, options, abort).await {
             Ok(_) => {
-                let why = format!("the pause was to end by {}", record.abort_at);
+                let why = format!("the pause had to end by {}", record.abort_at);
                 return Err(RunError::TookBack { why }.into());
             }
             // Somebody else is at work, or a store is away: the next look tells.

@@ -1,9 +1,10 @@
-//! The next step of the whole conversion. Level-triggered: the same facts give the same step, whatever was decided before, so that a
-//! restart or a crash changes nothing.
+//! The next step of the whole conversion. Level-triggered: the same facts give the same step, whatever was decided before, so
+//! that a restart or a crash changes nothing.
 //!
-//! There: nobody writes to v2, Calico is paused, everything is in v3, every calico-node and the controllers are of v3, the controllers have
-//! written theirs, v3 is opened. Back, as long as v3 was not: v2 is opened at once, since nobody gets a network before; calico-node goes back; v3 is made as it was only when
-//! no calico-node of v3 can run any more, since one that finds nothing there opens it.
+//! There: nobody writes to v2, Calico is paused, everything is in v3, every calico-node and the controllers are of v3, the
+//! controllers have written theirs, v3 is opened. Back, as long as v3 was not: v2 is opened at once, since nobody gets a network
+//! before; calico-node goes back; v3 is made as it was only when no calico-node of v3 can run any more, since one that finds
+//! nothing there opens it.
 
 use jiff::Timestamp;
 
@@ -15,8 +16,8 @@ use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 
-/// What is next whatever the cluster looks like: Calico is let work with v2 again before anything else is even looked at. `None` when
-/// that is not what is next.
+/// What is next whatever the cluster looks like: Calico is let work with v2 again before anything else is even looked at. `None`
+/// when that is not what is next.
 pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Timestamp) -> Option<Next> {
     if stores.is_past_the_point_of_no_return() {
         return None;
@@ -96,8 +97,8 @@ fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         .unwrap_or_else(|| working(view.work, Stage::Open, StoreWork::Complete))
 }
 
-/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they have. Once it
-/// is announced that v3 is opened, it is.
+/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they
+/// have. Once it is announced that v3 is opened, it is.
 fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> {
     if stores.phase != Some(Phase::Verified) {
         return None;
@@ -130,7 +131,7 @@ fn turns_back(stores: &StoresView, now: Timestamp) -> Option<String> {
         return Some("somebody takes the conversion back".to_owned());
     }
     let abort_at = stores.abort_at.filter(|_| stores.is_paused())?;
-    (abort_at <= now).then(|| format!("the pause was to end by {abort_at}"))
+    (abort_at <= now).then(|| format!("the pause had to end by {abort_at}"))
 }
 
 /// What somebody else has changed.
