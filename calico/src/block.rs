@@ -601,10 +601,7 @@ mod tests {
         assert_eq!(change["unallocated"], json!([4, 6, 7, 1, 2, 5]));
         assert_eq!(change["sequenceNumberForAllocation"], json!({"5": null}));
         assert_eq!(change["attributes"].as_array().unwrap().len(), 2);
-        assert_eq!(
-            change["attributes"][0]["later"], 1,
-            "unknown fields are kept"
-        );
+        assert_eq!(change["attributes"][0]["later"], 1, "unknown fields are kept");
     }
 
     #[test]

@@ -80,7 +80,9 @@ pub enum StoreError {
         attempt: String,
     },
     /// The lock was lost: this process was stopped for too long.
-    #[error("the lock was lost while {attempt}: nothing was written afterwards, and another process may have continued")]
+    #[error(
+        "the lock was lost while {attempt}: nothing was written afterwards, and another process may have continued"
+    )]
     LockLost {
         /// The attempt.
         attempt: String,

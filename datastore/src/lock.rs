@@ -57,11 +57,7 @@ impl Lock {
             };
             let delete = Change::Delete { key: KEY.to_owned() };
             store
-                .commit(
-                    "taking the lock of a dead process",
-                    &[unchanged],
-                    &[delete],
-                )
+                .commit("taking the lock of a dead process", &[unchanged], &[delete])
                 .await?;
             put(store, &value, lease).await?;
             entry = store.get(KEY).await?;

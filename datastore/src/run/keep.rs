@@ -62,8 +62,9 @@ impl Runner<'_> {
         let kept = self.kept().await?.into_iter();
         let (left_out, before): (BTreeMap<_, _>, BTreeMap<_, _>) =
             kept.partition(|(key, _)| is_left_out(key));
-        let is_other =
-            |(key, entry): &(&String, &Entry)| present.get(*key).is_none_or(|found| found.value != entry.value);
+        let is_other = |(key, entry): &(&String, &Entry)| {
+            present.get(*key).is_none_or(|found| found.value != entry.value)
+        };
         let mut changes: Vec<Change> = before
             .iter()
             .filter(is_other)

@@ -153,9 +153,7 @@ pub async fn go(
     let why = runner.why.take();
     // A lock that is not released expires.
     if let Err(error) = runner.lock.release().await {
-        tell(&format!(
-            "the lock was not released and will expire: {error}"
-        ));
+        tell(&format!("the lock was not released and will expire: {error}"));
     }
     match (ended, why) {
         (Ok(_), Some(why)) => Err(RunError::TookBack { why }),

@@ -73,9 +73,7 @@ impl Runner<'_> {
             }
             Step::Verify => self.verify(record, revision).await,
             Step::StartOver => {
-                (self.tell)(
-                    "etcd v2 has changed since its data was read: its data is read again",
-                );
+                (self.tell)("etcd v2 has changed since its data was read: its data is read again");
                 record.phase = Phase::Paused;
                 record.written = 0;
                 record.snapshot = None;

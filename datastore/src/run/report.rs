@@ -138,7 +138,11 @@ mod tests {
     #[case(Some(" true"), ReadyV3::Open, Flags::V3)]
     #[case(None, ReadyV3::Open, Flags::V3)]
     #[case(None, ReadyV3::Missing, Flags::Nothing)]
-    fn the_store_in_use_follows_from_both_flags(#[case] v2: Option<&str>, #[case] v3: ReadyV3, #[case] expected: Flags) {
+    fn the_store_in_use_follows_from_both_flags(
+        #[case] v2: Option<&str>,
+        #[case] v3: ReadyV3,
+        #[case] expected: Flags,
+    ) {
         assert_eq!(Flags::of(&ReadyV2::of(v2), v3), expected);
     }
 }

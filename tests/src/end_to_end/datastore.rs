@@ -141,7 +141,11 @@ async fn overdue(bench: &Bench, etcd: &Etcd) -> Result<()> {
         .run(&["start", "--yes", "--settle", "0s", "--pause-limit", "5s"])
         .await?;
     ensure!(held.code == Some(1), "{}", held.all());
-    ensure!(held.notes.contains("the conversion was aborted"), "{}", held.all());
+    ensure!(
+        held.notes.contains("the conversion was aborted"),
+        "{}",
+        held.all()
+    );
     let is_back = async |what: &str| -> Result<()> {
         let status = tool.status().await?;
         ensure!(
@@ -305,7 +309,13 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     )
     .await?;
     let gone = bench.tool(&newest.url(), &url);
-    refuse(&[etcd, &newest], &gone, &start, "etcd 3.6 and later have no v2 API").await?;
+    refuse(
+        &[etcd, &newest],
+        &gone,
+        &start,
+        "etcd 3.6 and later have no v2 API",
+    )
+    .await?;
     let tool = bench.tool(&url, &url);
     for (version, words) in [
         ("v2.6.4", "needed v2.6.5 or later"),
@@ -322,7 +332,13 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     seed(etcd).await?;
     etcd.put_v2("/calico/v1/policy/tier/default/policy/torn", "{\"selector\": ")
         .await?;
-    refuse(&[etcd], &tool, &start, "values of etcd v2 that cannot be converted: 1,").await?;
+    refuse(
+        &[etcd],
+        &tool,
+        &start,
+        "values of etcd v2 that cannot be converted: 1,",
+    )
+    .await?;
     let asked = bench.tool(&url, &url);
     seed(etcd).await?;
     refuse(

@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn invalid_yaml_and_an_empty_manifest_are_refused() {
         assert!(manifest("a: [").unwrap_err()[0].contains("not valid YAML"));
-        assert!(manifest("").unwrap_err()[0].contains("found 0 of: DaemonSet"));
+        assert!(manifest("").unwrap_err()[0].contains("DaemonSet with a container calico-node: 0"));
     }
 
     /// Of each Node only the missing images are kept: its kubelet may report a hundred images.

@@ -1,8 +1,8 @@
-//! Which of both Calicos.
+//! The two versions of Calico, and the version that an object of the cluster has.
 
 use serde::{Deserialize, Serialize};
 
-/// Which of both Calicos, and so which of both stores.
+/// A version of Calico, and so one of both stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Calico {
     /// v2, which works with etcd v2.
@@ -12,7 +12,7 @@ pub enum Calico {
 }
 
 impl Calico {
-    /// As messages say it.
+    /// Name of the version in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::V2 => "v2",
@@ -21,17 +21,17 @@ impl Calico {
     }
 }
 
-/// One of something for each.
+/// A value for each version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Each<T> {
-    /// Of v2.
+    /// The value for v2.
     pub v2: T,
-    /// Of v3.
+    /// The value for v3.
     pub v3: T,
 }
 
 impl<T> Each<T> {
-    /// That of this one.
+    /// The value for this version.
     pub fn of(&self, calico: Calico) -> &T {
         match calico {
             Calico::V2 => &self.v2,
@@ -40,23 +40,23 @@ impl<T> Each<T> {
     }
 }
 
-/// What an object of the cluster says: what it said before, what the manifest of v3 says, or something else.
+/// Content of an object of the cluster: the former content, the content of the manifest of v3, or another content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Says {
-    /// What it said before the migration.
+    /// The content from before the migration.
     V2,
-    /// What the manifest says.
+    /// The content of the manifest.
     V3,
-    /// Both are the same.
+    /// Both contents, which are the same.
     Both,
-    /// Neither: somebody else has changed it.
+    /// Neither content: another program has changed the object.
     Other,
-    /// It is gone.
+    /// The object does not exist.
     Missing,
 }
 
 impl Says {
-    /// Of what it says now.
+    /// Compares the present content with both known ones.
     pub fn of<T: PartialEq>(now: &T, known: &Each<T>) -> Self {
         match (*now == known.v2, *now == known.v3) {
             (true, true) => Self::Both,
@@ -66,7 +66,7 @@ impl Says {
         }
     }
 
-    /// Whether it says what it has to say for this Calico.
+    /// Whether the object has the content for this version.
     pub fn is(self, calico: Calico) -> bool {
         match self {
             Self::Both => true,

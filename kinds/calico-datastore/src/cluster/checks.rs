@@ -1,4 +1,4 @@
-//! Every prerequisite as a check on facts of the cluster and of both stores.
+//! Checks every prerequisite, from facts of the cluster and of both stores.
 
 mod calico;
 mod cluster;
@@ -9,55 +9,55 @@ use super::facts::ClusterFacts;
 use super::settings::Settings;
 use engine::check::{Check, Permission, Verdict, access, policies};
 
-/// What the user said, as far as a check depends on it.
+/// Fields of the spec that checks depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckPolicy {
-    /// Whether nobody watches traffic (`gates.traffic: Ignore`).
+    /// Whether traffic is not watched (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
-    /// Fields of `rollout` that say something which this kind does not do.
+    /// Fields of `rollout` that are set and have no effect for this kind.
     pub without_effect: Vec<&'static str>,
-    /// How many nodes change at the same time.
+    /// Number of nodes that change at the same time.
     pub at_once: usize,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
-    /// The policies that bound coordinator and agents are installed and bound.
+    /// The admission policies for coordinator and agents are installed and bound.
     AdmissionPolicies,
-    /// calico-node runs on every node, of one version.
+    /// calico-node runs on every node in one version.
     CalicoNode,
     /// Calico's controllers are known.
     KubeControllers,
     /// Both stores can be reached.
     DatastoreAccess,
-    /// Everything in v2 can be converted.
+    /// All data in v2 can be converted.
     DatastoreConversion,
-    /// v2 is what Calico works with, and v3 is empty.
+    /// Calico works with v2, and v3 is empty.
     DatastoreState,
-    /// kops, or somebody else, writes Calico's objects.
+    /// No other program, such as kops, writes Calico's objects.
     DatastoreOwners,
     /// Every object was understood.
     MalformedObjects,
-    /// The manifest of v3 is understood, and the API server would take it.
+    /// The manifest of v3 is valid and fits the cluster.
     Manifest,
-    /// What the manifest needs is in the cluster.
+    /// The other objects of the manifest are in the cluster, and the API server accepts the writes of the migration.
     ManifestObjects,
-    /// Every node is there.
+    /// Every node is Ready.
     NodesReady,
     /// Every node can change before the pause has to end.
     PauseLimit,
-    /// The API server lets the coordinator do all that it has to.
+    /// The coordinator has all permissions that it needs.
     Permissions,
-    /// Pods that have no network before.
+    /// Pods that have no network before the migration.
     PendingPods,
-    /// How nodes go, one after the other.
+    /// The rules of the rollout.
     RolloutRules,
     /// Traffic is watched.
     TrafficGate,
     /// Versions of Kubernetes, Calico and etcd.
     Versions,
-    /// Webhooks without whose answer no pod is made.
+    /// Webhooks that every new pod depends on.
     Webhooks,
 }
 
@@ -84,7 +84,7 @@ impl CheckName {
         Self::Webhooks,
     ];
 
-    /// The name as it stands in status, metrics and the runbook.
+    /// The name in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AdmissionPolicies => "AdmissionPolicies",
@@ -108,7 +108,7 @@ impl CheckName {
         }
     }
 
-    /// A check of this name that does not plainly hold.
+    /// A check of this name that did not pass.
     pub(super) fn not_pass(
         self,
         verdict: Verdict,
@@ -131,15 +131,16 @@ impl From<CheckName> for &'static str {
     }
 }
 
-/// What the coordinator must be allowed to do everywhere.
+/// Permissions that the coordinator needs in all namespaces.
 pub const PERMISSIONS: [Permission; 3] = [
     Permission::new("create", "", "pods", "eviction"),
-    // What calico-kube-controllers of v3 has to write before v3 is opened.
+    // Sources of the objects that calico-kube-controllers of v3 has to write before v3 is opened.
     Permission::new("list", "", "namespaces", ""),
     Permission::new("list", "networking.k8s.io", "networkpolicies", ""),
 ];
 
-/// And in its own namespace. Whether it may write Calico's objects is seen when it asks to, without effect: those it may write by name.
+/// Permissions that the coordinator needs in its own namespace. Permissions on Calico's objects are by name; dry-run requests
+/// test them.
 pub const PERMISSIONS_AT_HOME: [Permission; 1] = [Permission::new("create", "", "secrets", "")];
 
 /// Judges every prerequisite.

@@ -1,10 +1,10 @@
 //! The next step of the whole conversion. Level-triggered: the same facts give the same step, whatever was decided before, so
 //! that a restart or a crash changes nothing.
 //!
-//! There: nobody writes to v2, Calico is paused, everything is in v3, every calico-node and the controllers are of v3, the
-//! controllers have written theirs, v3 is opened. Back, as long as v3 was not: v2 is opened at once, since nobody gets a network
-//! before; calico-node goes back; v3 is made as it was only when no calico-node of v3 can run any more, since one that finds
-//! nothing there opens it.
+//! Forward: the controllers stop writing to v2, Calico is paused, all data is written to v3, every calico-node and the
+//! controllers change to v3, the controllers write their objects, and v3 is opened. Rollback, before v3 is open: v2 is opened at
+//! once, because no new pod gets a network before; calico-node returns to v2; v3 is restored only when no calico-node of v3 can
+//! run any more, because a calico-node of v3 opens an empty v3.
 
 use jiff::Timestamp;
 
@@ -16,15 +16,15 @@ use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 
-/// What is next whatever the cluster looks like: Calico is let work with v2 again before anything else is even looked at. `None`
-/// when that is not what is next.
+/// The next step that does not depend on the cluster: v2 is opened again before anything else is read. `None` when this is not
+/// the next step.
 pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Timestamp) -> Option<Next> {
     if stores.is_past_the_point_of_no_return() {
         return None;
     }
     match direction {
         Direction::There => turns_back(stores, now).map(|why| run(Stage::Open, Step::TurnBack(why))),
-        // What is left of v3 goes later, when nobody of v3 runs.
+        // v3 is restored later, when no program of v3 runs.
         Direction::Back if stores.is_paused() => Some(working(
             work,
             Stage::Open,
@@ -66,7 +66,7 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     }
 }
 
-/// Whether a step is not made while somebody holds it. Who turns back is never held.
+/// Whether a hold of the migration prevents this step. Steps of a rollback are never held.
 fn is_held(step: &Step) -> bool {
     match step {
         Step::TurnBack(_) | Step::StopWork => false,
@@ -97,8 +97,8 @@ fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         .unwrap_or_else(|| working(view.work, Stage::Open, StoreWork::Complete))
 }
 
-/// The controllers have written what the conversion leaves to them. Whoever opens v3 before loses what pods begin until they
-/// have. Once it is announced that v3 is opened, it is.
+/// Waits until the controllers have written the objects that are not converted. With v3 open before that, pods lose new
+/// connections. Once the opening of v3 is announced, it happens.
 fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> {
     if stores.phase != Some(Phase::Verified) {
         return None;
@@ -107,34 +107,35 @@ fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> 
         ControllersWork::There => None,
         ControllersWork::Missing(left) => {
             let pod = match view.controllers {
-                Some(controllers) if controllers.is_available => "its pod is Available: see its log",
-                Some(_) => "its pod is not Available yet: `kubectl describe` it, if that lasts",
-                None => "there is none: complete it by hand, or go back",
+                Some(controllers) if controllers.is_available => "its pod is Available: check its log",
+                Some(_) => "its pod is not Available yet: if this lasts, `kubectl describe` the pod",
+                None => "it does not exist: complete by hand, or roll back",
             };
             let message = format!(
-                "calico-kube-controllers of v3 has not yet written to etcd v3: {left} ({pod}). Without it Felix of v3 drops what pods begin, and \
-                 policies that are missing hold nothing back, so v3 is not opened before"
+                "calico-kube-controllers of v3 has not yet written to etcd v3: {left} ({pod}). Before that, v3 is not opened: \
+                 Felix of v3 would drop new connections of pods, and missing policies would restrict nothing"
             );
             Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
         }
         ControllersWork::Unknown(why) => {
-            let message =
-                format!("whether calico-kube-controllers of v3 has written everything is not known: {why}");
+            let message = format!(
+                "calico-kube-controllers of v3: unknown whether it has written all its objects: {why}"
+            );
             Some(wait(Stage::Controllers, WaitReason::CalicoControllers, message))
         }
     }
 }
 
-/// Why it does not go on there.
+/// Reason for an automatic rollback, if there is one.
 fn turns_back(stores: &StoresView, now: Timestamp) -> Option<String> {
     if stores.phase == Some(Phase::Aborting) {
-        return Some("somebody takes the conversion back".to_owned());
+        return Some("the conversion is aborted in the stores".to_owned());
     }
     let abort_at = stores.abort_at.filter(|_| stores.is_paused())?;
     (abort_at <= now).then(|| format!("the pause had to end by {abort_at}"))
 }
 
-/// What somebody else has changed.
+/// A change of an object by another program, which halts the migration.
 fn drift(view: &View<'_>) -> Option<Next> {
     let objects = [
         (
@@ -151,8 +152,8 @@ fn drift(view: &View<'_>) -> Option<Next> {
         let message = match says? {
             Says::Missing => gone(object),
             Says::Other => format!(
-                "{object} is neither what it was before nor what the manifest of v3 says: somebody else has changed it. Change it back; \
-                 status.before has both"
+                "{object} has neither its former content nor that of the manifest of v3: another program has changed it. Change \
+                 it back; status.before has both contents"
             ),
             Says::V2 | Says::V3 | Says::Both => return None,
         };
@@ -162,11 +163,11 @@ fn drift(view: &View<'_>) -> Option<Next> {
 
 fn gone(object: &str) -> String {
     format!(
-        "the object of {object} is gone: somebody has deleted it. Apply it again, of v2 or v3; what it said before is in status.before"
+        "{object} is missing: its object was deleted. Apply it again, of v2 or v3; status.before has the former content"
     )
 }
 
-/// Both stores are kept aside, and nobody writes to v2 but calico-node, until the controllers of v3 take over.
+/// Backs up both stores, and stops the controllers of v2, so that only calico-node writes to v2.
 fn prepared(view: &View<'_>) -> Option<Next> {
     if !view.is_backed_up {
         return Some(run(Stage::Prepare, Step::BackUp));
@@ -187,56 +188,59 @@ fn is_to_convert(stores: &StoresView) -> bool {
     }
 }
 
-/// No pod of the controllers runs.
+/// Stops the controllers, and waits for the end of their pods.
 fn stopped(controllers: ControllersView, stage: Stage) -> Option<Next> {
     if !controllers.is_stopped {
         return Some(run(stage, Step::StopControllers));
     }
     (controllers.pods > 0).then(|| {
-        let message = format!("{} pods of calico-kube-controllers are ending", controllers.pods);
+        let message = format!(
+            "calico-kube-controllers: pods still terminating: {}",
+            controllers.pods
+        );
         wait(stage, WaitReason::CalicoControllers, message)
     })
 }
 
-/// Whoever of v3 starts from here on finds v3 as this migration has left it, and closed: one that finds nothing opens it.
+/// Halts unless v3 is as this migration has written it, and closed: a calico-node of v3 that finds no data opens v3.
 fn closed(stores: &StoresView) -> Option<Next> {
     let (found, hint) = match (stores.phase, &stores.v2, stores.v3) {
         _ if !stores.is_ours => (
-            "the record in etcd v3 is of another conversion".to_owned(),
+            "the record in etcd v3 belongs to another conversion".to_owned(),
             "`kubectl replumb datastore status` shows it, `kubectl replumb datastore abort` ends it",
         ),
         (_, ReadyV2::Open | ReadyV2::Missing, _) => (
-            "/calico/v1/Ready in etcd v2 is not false any more".to_owned(),
-            "who has set it? `kubectl replumb rollback --all`, and begin again",
+            "/calico/v1/Ready in etcd v2 is no longer false".to_owned(),
+            "Find out which program has set it, then `kubectl replumb rollback --all`, and start again",
         ),
         (_, ReadyV2::Paused(_), ReadyV3::Missing) => (
-            "ClusterInformation is gone from etcd v3".to_owned(),
-            "who took it away? `kubectl replumb rollback --all`, and begin again",
+            "ClusterInformation is missing in etcd v3".to_owned(),
+            "Find out which program has deleted it, then `kubectl replumb rollback --all`, and start again",
         ),
         (Some(Phase::Completed), ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Open) => (
-            "the conversion was completed, and somebody has closed etcd v3 since".to_owned(),
+            "the conversion was completed, but etcd v3 was closed later".to_owned(),
             "`kubectl replumb datastore complete` opens it again",
         ),
         (_, ReadyV2::Paused(_), ReadyV3::Paused | ReadyV3::Open) => return None,
     };
     let message = format!(
-        "{found}: a calico-node of v3 that starts now could open etcd v3 beside v2, so none is made. {hint}"
+        "{found}: a calico-node of v3 that starts now could open etcd v3 in addition to v2, so none is started. {hint}"
     );
     Some(halt(Some(Stage::Nodes), HaltReason::DatastoreRefused, message))
 }
 
-/// It is recorded in the store, too, that calico-nodes of v3 may run: for whoever goes back by hand.
+/// Records in the store that calico-nodes of v3 may run, for an abort by hand.
 fn announced(view: &View<'_>, stores: &StoresView) -> Option<Next> {
     let is_to_be = stores.phase == Some(Phase::Verified) && !stores.nodes_of_v3;
     is_to_be.then(|| working(view.work, Stage::Nodes, StoreWork::AnnounceNodes))
 }
 
-/// Every calico-node that is there is of this Calico.
+/// Changes every calico-node to this version.
 fn calico_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
     configured(view, calico).or_else(|| on_every_node(view, calico, policy))
 }
 
-/// The objects of calico-node are of this Calico.
+/// Changes the objects of calico-node to this version.
 fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
     match view.configuration {
         Some(Says::Missing) => {
@@ -249,7 +253,7 @@ fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
         Some(says) if !says.is(calico) => return Some(run(Stage::Nodes, Step::WriteConfiguration(calico))),
         Some(_) | None => {}
     }
-    // Where no pod is to be made again, it may roll as it likes.
+    // When no pod has to change, the DaemonSet may roll with its own strategy.
     let is_to_be_held = nodes::is_to_change(view.nodes, calico) && !view.daemon_set.is_held;
     if !view.daemon_set.template.is(calico) || is_to_be_held {
         return Some(run(Stage::Nodes, Step::WriteDaemonSet(calico)));
@@ -270,12 +274,12 @@ fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Nex
     }
     let missing = view.daemon_set.missing;
     (missing > 0).then(|| {
-        let message = format!("the DaemonSet of calico-node has {missing} pods less than it has to have");
+        let message = format!("the DaemonSet of calico-node lacks pods: {missing}");
         wait(Stage::Nodes, WaitReason::DaemonSetRollout, message)
     })
 }
 
-/// Nodes that are away keep nobody from an open store; but it is not over before they are back.
+/// Waits for NotReady nodes: they do not delay the opening of a store, but the end of the migration.
 fn away(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
     match nodes::next(view.nodes, calico, policy.at_once) {
         nodes::Next::Away(found) => Some(Next {
@@ -286,7 +290,7 @@ fn away(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
     }
 }
 
-/// The controllers are of this Calico, as many as there have to be.
+/// Changes the controllers to this version, with their number of replicas.
 fn controllers(view: &View<'_>, calico: Calico, stage: Stage) -> Option<Next> {
     let controllers = view.controllers?;
     if controllers.template == Says::Missing {
@@ -307,21 +311,22 @@ fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     if let ReadyV2::Paused(value) = &stores.v2 {
         let hint = match stores.phase {
             Some(Phase::Completed) => {
-                "the conversion was completed, and somebody has closed etcd v3 since: `kubectl replumb datastore complete` opens it again"
+                "the conversion was completed, but etcd v3 was closed later: `kubectl replumb datastore complete` opens it again"
             }
             _ => {
-                "no conversion of this migration has paused it: `kubectl replumb datastore abort` sets it to true"
+                "no conversion of this migration has paused Calico: `kubectl replumb datastore abort` sets it to true"
             }
         };
-        let message = format!("/calico/v1/Ready in etcd v2 is {value:?}, and no pod gets a network: {hint}");
+        let message =
+            format!("/calico/v1/Ready in etcd v2 is {value:?}, and no new pod gets a network: {hint}");
         return halt(Some(Stage::Open), HaltReason::DatastoreRefused, message);
     }
     let of_v3 = view
         .controllers
         .filter(|controllers| !controllers.template.is(Calico::V2) && controllers.template != Says::Missing);
-    let is_left = stores.phase == Some(Phase::Aborting);
+    let is_aborting = stores.phase == Some(Phase::Aborting);
     let restored = || {
-        is_left.then(|| {
+        is_aborting.then(|| {
             working(
                 view.work,
                 Stage::Convert,
@@ -332,7 +337,7 @@ fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     of_v3
         .and_then(|controllers| stopped(controllers, Stage::Controllers))
         .or_else(|| configured(view, Calico::V2))
-        // Whoever is not there on some node keeps no policy from the others.
+        // The controllers come before the nodes: a missing node must not keep policies from the others.
         .or_else(|| controllers(view, Calico::V2, Stage::Controllers))
         .or_else(|| on_every_node(view, Calico::V2, policy))
         .or_else(|| away(view, Calico::V2, policy))
@@ -341,7 +346,7 @@ fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
 }
 
-/// v3 is open.
+/// The next step after the opening of v3.
 fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     match stores.phase {
         Some(Phase::Completing) => return working(view.work, Stage::Open, StoreWork::Complete),
@@ -352,8 +357,8 @@ fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
                 |phase| format!("the conversion is in phase {phase}"),
             );
             let message = format!(
-                "Calico is let work with etcd v3 (datastoreReady is true), {record}, and /calico/v1/Ready in etcd v2 is {}: somebody else has \
-                 turned a flag. Nobody but a person can tell which store is right: `kubectl replumb datastore status` shows both",
+                "etcd v3 is open (datastoreReady is true), {record}, and /calico/v1/Ready in etcd v2 is {}: another program has \
+                 changed a flag. Only you can decide which store is right: `kubectl replumb datastore status` shows both",
                 match &stores.v2 {
                     ReadyV2::Missing => "missing",
                     ReadyV2::Open => "true",
@@ -377,7 +382,7 @@ fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
 }
 
-/// The `DaemonSet` rolls its pods by itself again, and the controllers are there.
+/// Gives the `DaemonSet` its own update strategy again, and waits for the controllers.
 fn cleaned(view: &View<'_>, calico: Calico) -> Option<Next> {
     if !view.daemon_set.strategy.is(calico) {
         return Some(run(Stage::CleanUp, Step::WriteStrategy(calico)));
@@ -389,9 +394,9 @@ fn cleaned(view: &View<'_>, calico: Calico) -> Option<Next> {
     })
 }
 
-/// This is being done on the stores, or begun.
+/// Starts this work on the stores, or waits for it.
 fn working(work: &Work, stage: Stage, wanted: StoreWork) -> Next {
-    // How far back it goes it finds out when it is made again.
+    // Two kinds of abort count as the same: the next run decides how far it restores.
     let is_wanted = |work: StoreWork| work == wanted || (work.is_back() && wanted.is_back());
     match work {
         Work::Busy { work, .. } if !is_wanted(*work) => run(stage, Step::StopWork),

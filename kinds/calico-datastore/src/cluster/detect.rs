@@ -1,4 +1,4 @@
-//! What the migration works with, by the cluster and the manifest.
+//! Detects the settings of the migration from the cluster and the manifest.
 
 use super::facts::ClusterFacts;
 use super::manifest::{self, Name};
@@ -9,27 +9,27 @@ use engine::sourced::{Source, Sourced};
 
 use super::checks::CheckName;
 
-/// What the user said.
+/// Settings of the spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// The way to etcd v2.
+    /// The connection to etcd v2.
     pub etcd_v2: Option<Etcd>,
-    /// The way to etcd v3.
+    /// The connection to etcd v3.
     pub etcd_v3: Option<Etcd>,
-    /// How long Calico may be paused, in seconds.
+    /// Longest pause of Calico, in seconds.
     pub pause_limit_seconds: Option<u32>,
-    /// How long v2 is left alone, in seconds.
+    /// Time between the pause and the conversion, in seconds.
     pub settle_seconds: Option<u32>,
-    /// Whether something may be in v3 before.
+    /// Whether v3 may have data before the conversion.
     pub ignore_v3_data: bool,
 }
 
-/// Finds what the migration works with, or says by checks what is missing.
+/// Detects the settings. An error has a check for each missing one.
 pub fn detect(wishes: &Wishes, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let manifest = match &facts.manifest {
         Some(Ok(manifest)) => manifest,
         Some(Err(problems)) => return Err(problems.iter().map(|problem| wrong_manifest(problem)).collect()),
-        None => return Err(vec![wrong_manifest("it is no YAML that could be read")]),
+        None => return Err(vec![wrong_manifest("not valid YAML")]),
     };
     let name = Name::of(&manifest.daemon_set);
     let object = name.words();
@@ -38,16 +38,16 @@ pub fn detect(wishes: &Wishes, facts: &ClusterFacts) -> Result<Settings, Vec<Che
         return Err(vec![CheckName::CalicoNode.not_pass(
             Verdict::Fail,
             object,
-            "it is not in the cluster",
-            "the DaemonSet of Calico v2, under the name that it has in the manifest of v3",
-            "is this a cluster whose Calico runs as a DaemonSet? `kubectl get daemonsets -A`",
+            "not in the cluster",
+            "the DaemonSet of Calico v2, with the same name as in the manifest of v3",
+            "check that Calico runs as a DaemonSet: `kubectl get daemonsets -A`",
         )]);
     };
     let etcd_v2 = match (
         &wishes.etcd_v2,
         etcd_access::of_template(&found.template, &name.namespace, &facts.config_maps),
     ) {
-        (Some(etcd), _) => said(etcd.clone()),
+        (Some(etcd), _) => from_spec(etcd.clone()),
         (None, Ok(etcd)) => detected(etcd, &object),
         (None, Err(problem)) => {
             return Err(vec![CheckName::DatastoreAccess.not_pass(
@@ -55,13 +55,13 @@ pub fn detect(wishes: &Wishes, facts: &ClusterFacts) -> Result<Settings, Vec<Che
                 object,
                 problem,
                 "endpoints of etcd, and its certificates in a Secret",
-                "say them in spec.calicoDatastore.etcdV2 (endpoints, and secret: with the keys etcd-ca, etcd-cert and etcd-key)",
+                "set them in spec.calicoDatastore.etcdV2 (endpoints, and secret: with the keys etcd-ca, etcd-cert and etcd-key)",
             )]);
         }
     };
     let in_manifest = format!("{object} of the manifest");
     let etcd_v3 = match &wishes.etcd_v3 {
-        Some(etcd) => said(etcd.clone()),
+        Some(etcd) => from_spec(etcd.clone()),
         None => detected(manifest.etcd.clone(), &in_manifest),
     };
     let written = |object: Option<&serde_json::Value>| {
@@ -90,12 +90,12 @@ fn wrong_manifest(problem: &str) -> Check {
         Verdict::Fail,
         "spec.calicoDatastore.manifest",
         problem,
-        "what Calico ships for v3 with etcd: one DaemonSet of calico-node, its ConfigMap and calico-kube-controllers",
-        "give the file to `kubectl replumb plan --calico-v3-manifest FILE`",
+        "Calico's manifest for v3 with etcd: one DaemonSet of calico-node, its ConfigMap and calico-kube-controllers",
+        "pass the file to `kubectl replumb plan --calico-v3-manifest FILE`",
     )
 }
 
-fn said<T>(value: T) -> Sourced<T> {
+fn from_spec<T>(value: T) -> Sourced<T> {
     Sourced {
         value,
         source: Source::Spec,

@@ -1,4 +1,4 @@
-//! The plan: every action on every object, in order.
+//! Renders the plan: every action on every object, in order.
 
 use super::facts::ClusterFacts;
 use super::manifest::KOPS;
@@ -7,7 +7,7 @@ use crate::run::record::PREFIX;
 use engine::document::{Action, Document, NodeActions};
 use engine::words::names;
 
-/// Writes the plan. `order` is the nodes, as they go.
+/// The plan. `order` has the nodes in the order in which they change.
 pub fn document(settings: &Settings, facts: &ClusterFacts, order: &[String]) -> Document {
     Document {
         prepare: prepare(settings, facts),
@@ -27,28 +27,28 @@ fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
     let mut actions = vec![Action::new(
         "create",
         "Secrets replumb-calico-datastore-… in the coordinator's namespace",
-        "everything of Calico's in both stores, with its checksum; they stay until a person deletes them",
+        "all of Calico's data in both stores, with its checksum; the Secrets stay until you delete them",
     )];
     if !settings.controllers.value.is_empty() {
         actions.push(Action::new(
             "patch",
             format!("Deployment {}", settings.controllers.value),
-            "replicas 0: nobody writes to etcd v2 any more, and policies that change take no effect until it is back",
+            "replicas 0: no controller writes to etcd v2, and changed policies have no effect until the controllers run again",
         ));
     }
     actions.push(Action::new(
         "patch",
         "etcd v2: /calico/v1/Ready",
         format!(
-            "\"false\": Calico is PAUSED. Pods that run go on by the rules that are there; NEW PODS GET NO NETWORK, and pods that are deleted stay \
-             Terminating, until Calico works with v3. After {} s everything goes back by itself",
+            "\"false\": Calico is PAUSED. Running pods keep their network and policies; NEW PODS GET NO NETWORK, and deleted \
+             pods stay Terminating, until Calico works with v3. After {} s, everything rolls back",
             settings.pause_limit_seconds.value
         ),
     ));
     actions.push(Action::new(
         "wait",
         format!("{} s", settings.settle_seconds.value),
-        "what CNI plugins began before ends",
+        "for CNI plugins that started before the pause",
     ));
     let keys = facts
         .read_stores()
@@ -59,14 +59,14 @@ fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
                 .iter()
                 .map(|(kind, count)| format!("{count} {kind}"))
                 .collect();
-            format!("{} keys: {}", converted.objects(), names(&all))
+            format!("keys: {} ({})", converted.objects(), names(&all))
         });
     actions.push(Action::as_of_now(
         "create",
         "etcd v3: /calico/",
         format!(
-            "{}; then every key is read again and compared. The record of it is in {PREFIX}",
-            keys.unwrap_or_else(|| "what etcd v2 has".to_owned())
+            "{}; then every key is read again and compared. The record of the conversion is in {PREFIX}",
+            keys.unwrap_or_else(|| "the data of etcd v2".to_owned())
         ),
     ));
     if !settings.configuration.value.is_empty() {
@@ -80,7 +80,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
         "patch",
         format!("DaemonSet {}", settings.daemon_set.value),
         format!(
-            "the pod template of the manifest: {} in place of {}; updateStrategy OnDelete, so that each node goes when it is its turn",
+            "the pod template of the manifest: {} in place of {}; updateStrategy OnDelete, so that replumb orders the nodes",
             settings.to_image.value, settings.from_image.value
         ),
     ));
@@ -92,7 +92,7 @@ fn on_node(settings: &Settings) -> Vec<Action> {
         "evict",
         "the pod of calico-node",
         format!(
-            "it is made again with {}; no other pod of the node starts again, and none loses its network",
+            "the DaemonSet creates it again with {}; no other pod of the node restarts or loses its network",
             settings.to_image.value
         ),
     )]
@@ -110,8 +110,8 @@ fn finish(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
     actions.push(Action::new(
         "patch",
         "etcd v3: ClusterInformation default",
-        "datastoreReady true: Calico works with v3, and pods that waited get their network. THE POINT OF NO RETURN: what is written from now on \
-         is in v3 alone",
+        "datastoreReady true: Calico works with v3, and waiting pods get their network. THE POINT OF NO RETURN: later changes \
+         are in v3 alone",
     ));
     actions.push(Action::new(
         "patch",
@@ -126,14 +126,14 @@ fn finish(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
         actions.push(Action::new(
             "wait",
             "kops",
-            "not waited for, and not before the end: a person runs `kops edit cluster`, sets spec.networking.calico.majorVersion: v3, and \
-             `kops update cluster --yes`, so that kops does not bring v2 back",
+            "no wait by replumb: after the end, you run `kops edit cluster`, set spec.networking.calico.majorVersion: v3, and \
+             run `kops update cluster --yes`, so that kops does not restore v2",
         ));
     }
     actions.push(Action::new(
         "wait",
         "etcd v2: /calico",
-        "not waited for: it stays as it is. When nobody wants it back any more, a person removes it: ETCDCTL_API=2 etcdctl rm -r /calico",
+        "no wait by replumb: the data stays. Remove it when you no longer need it: ETCDCTL_API=2 etcdctl rm -r /calico",
     ));
     actions
 }

@@ -1,4 +1,4 @@
-//! What the coordinator reads off the API and off both stores before it decides: the cluster as facts.
+//! Facts of the cluster and of both stores that checks and plan depend on.
 
 use std::collections::BTreeMap;
 
@@ -19,65 +19,65 @@ use engine::owner::Owner;
 pub struct ClusterFacts {
     /// Every Node, by name.
     pub nodes: BTreeMap<String, Node>,
-    /// The manifest of v3, or everything that is wrong with it; `None` where it is no YAML that could be read.
+    /// The manifest of v3, or all its problems; `None` when it is not valid YAML.
     pub manifest: Option<Result<Manifest, Vec<String>>>,
-    /// The `DaemonSet` of calico-node as it is, of the manifest's name.
+    /// The `DaemonSet` of calico-node in the cluster, by the name in the manifest.
     pub daemon_set: Option<Found>,
-    /// Every pod of it.
+    /// Every pod of this `DaemonSet`.
     pub pods: Vec<NodePod>,
     /// Other `DaemonSet`s with a container calico-node: their pods would not be changed.
     pub other_daemon_sets: Vec<String>,
-    /// The Deployment of the controllers as it is.
+    /// The Deployment of the controllers in the cluster.
     pub controllers: Option<Found>,
-    /// `ConfigMap`s of calico-node's namespace that its environment is of.
+    /// `ConfigMap`s of calico-node's namespace that its environment refers to.
     pub config_maps: ConfigMaps,
-    /// Objects of the manifest that are not as it says, each with what is otherwise: they are applied by a person before.
+    /// Objects that differ from the manifest, each with the difference: the user has to apply them before.
     pub not_applied: Vec<(String, String)>,
     /// Objects of the manifest that the coordinator may not read.
     pub unseen: Vec<String>,
-    /// What the API server would not take of the writes of this migration: the object, and why.
+    /// Writes of this migration that the API server would refuse: the object and the reason.
     pub refused: Vec<(String, String)>,
-    /// Other controllers of Calico v2's that run: they would write to a store that is being converted.
+    /// Other running controllers of Calico v2, which would write to a store during the conversion.
     pub other_controllers: Vec<(String, Owner)>,
-    /// Both stores; `None` before it is known how they are reached.
+    /// Both stores; `None` before their connection settings are known.
     pub stores: Option<Result<StoreFacts, StoreProblem>>,
-    /// Pods that have a node and no network, for whatever reason, before anything is changed.
+    /// Pods that have a node and no network before the migration, for any reason.
     pub without_network: Vec<String>,
-    /// Whether the tool may do what it must do: verb on resource → answer of the API server.
+    /// Permissions of the coordinator: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
-    /// How the API server has the policies that bound coordinator and agents, by name.
+    /// State of the admission policies for coordinator and agents, by name.
     pub policies: BTreeMap<String, PolicyState>,
-    /// Objects that were read and not understood: nobody knows what they say.
+    /// Objects that were read and could not be decoded.
     pub malformed: Vec<Malformed>,
-    /// Fail-closed webhooks that have to answer before a pod is made.
+    /// Fail-closed webhooks that every new pod depends on.
     pub webhooks: Vec<Webhook>,
-    /// Images of the manifest that are pulled in the pause, each with the Nodes that do not say that they have it.
+    /// Images of the manifest that would be pulled during the pause, each with the Nodes that do not report it.
     pub without_image: BTreeMap<String, Vec<String>>,
     /// The version of the API server.
     pub kubernetes_version: String,
 }
 
-/// A `DaemonSet` or a Deployment of Calico's as it is.
+/// A `DaemonSet` or a Deployment of Calico in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// As the checks see it. Of a Deployment `desired` and `ready` are its pods.
+    /// The object in the form for checks. For a Deployment, `desired` and `ready` count its pods.
     pub object: DaemonSet,
-    /// Its pod template.
+    /// Pod template.
     pub template: Value,
-    /// Its selector.
+    /// Selector.
     pub selector: Value,
 }
 
 /// A pod of calico-node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its node.
+    /// Node of the pod.
     pub node: String,
-    /// The image of its container calico-node.
+    /// Image of the container calico-node.
     pub image: String,
-    /// Whether it is Ready.
+    /// Whether the pod is Ready.
     pub ready: bool,
 }
 
@@ -88,7 +88,7 @@ pub struct StoreFacts {
     pub etcd_v2: String,
     /// Version of the etcd of v3.
     pub etcd_v3: String,
-    /// What v2 says of its version.
+    /// Version of Calico in v2.
     pub calico_version: String,
     /// The flag of v2.
     pub ready_v2: ReadyV2,
@@ -96,56 +96,56 @@ pub struct StoreFacts {
     pub ready_v3: ReadyV3,
     /// Keys below `/calico/` in v3.
     pub keys_v3: usize,
-    /// How far a conversion is, of which there is a record.
+    /// Phase in the record of a conversion; `None` without a record.
     pub phase: Option<Phase>,
-    /// Who works on the stores at this moment.
+    /// The process that holds the lock now.
     pub at_work: Option<String>,
-    /// What comes of a conversion.
+    /// Result of a conversion in memory.
     pub conversion: Result<Converted, NotConverted>,
 }
 
-/// What comes of a conversion.
+/// Result of a conversion in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Converted {
-    /// Keys that are written to v3, by what they are.
+    /// Number of keys to write to v3, by kind.
     pub keys: BTreeMap<String, usize>,
-    /// What there is to know.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// Objects that get another name.
+    /// Number of objects that get another name.
     pub renamed: usize,
-    /// Nodes, as etcd v3 names them.
+    /// Nodes, by their names in etcd v3.
     pub hosts: Vec<String>,
-    /// What calico-kube-controllers of v3 has to write, of what the cluster has.
+    /// Objects that calico-kube-controllers of v3 has to write, by the sources in the cluster.
     pub left: Left,
-    /// Objects of the cluster of which it cannot write anything, and why.
+    /// Objects of the cluster that calico-kube-controllers of v3 cannot write, and the reason.
     pub flawed: Vec<(Origin, Flaw)>,
 }
 
-/// Why v2 cannot be converted.
+/// Reason why v2 cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotConverted {
-    /// Why.
+    /// The reason.
     pub message: String,
-    /// What a person does about it.
+    /// The fix for the user.
     pub hint: String,
-    /// Every value that cannot be, a line each.
+    /// A line for every value that cannot be converted.
     pub lines: Vec<String>,
 }
 
 impl Converted {
-    /// How many keys.
+    /// Number of keys to write.
     pub fn objects(&self) -> usize {
         self.keys.values().sum()
     }
 }
 
 impl ClusterFacts {
-    /// The manifest, where it is understood.
+    /// The manifest, if it is valid.
     pub fn understood(&self) -> Option<&Manifest> {
         self.manifest.as_ref()?.as_ref().ok()
     }
 
-    /// Both stores, where they were read.
+    /// Both stores, if they were read.
     pub fn read_stores(&self) -> Option<&StoreFacts> {
         self.stores.as_ref()?.as_ref().ok()
     }

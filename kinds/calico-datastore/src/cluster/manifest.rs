@@ -1,4 +1,4 @@
-//! The manifest that Calico ships for v3, taken apart: what this migration writes, and what has to be there before.
+//! Splits Calico's manifest for v3 into the objects that this migration writes, and those that have to exist before.
 
 use std::collections::BTreeSet;
 
@@ -7,30 +7,30 @@ use serde_json::Value;
 use calico::NODE_CONTAINER;
 use calico::etcd_access::{self, ConfigMaps, Etcd};
 
-/// Labels by which kops marks what it applies.
+/// Labels of objects that kops applies.
 pub const KOPS: [&str; 2] = ["role.kubernetes.io/networking", "k8s-addon"];
 /// The Deployment of Calico's controllers.
 pub const CONTROLLERS: &str = "calico-kube-controllers";
-/// Start of the names of what runs Calico's own upgrade in a cluster, as kops ships it.
+/// Prefix of the names of objects of Calico's own upgrade, as kops ships it.
 const OWN_UPGRADE: &str = "calico-upgrade";
-/// The image of it.
+/// Image of Calico's own upgrade.
 const OWN_UPGRADE_IMAGE: &str = "calico/upgrade";
 
-/// An object by what names it.
+/// Identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// `apiVersion`.
     pub version: String,
     /// `kind`.
     pub kind: String,
-    /// Namespace; empty where it has none.
+    /// Namespace; empty for an object without one.
     pub namespace: String,
     /// Name.
     pub name: String,
 }
 
 impl Name {
-    /// Of this object.
+    /// The identity of this object.
     pub fn of(object: &Value) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Self {
@@ -51,24 +51,24 @@ impl Name {
     }
 }
 
-/// What is in it.
+/// The parts of the manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// calico-node.
+    /// The `DaemonSet` of calico-node.
     pub daemon_set: Value,
-    /// calico-kube-controllers, if it is in it.
+    /// The Deployment of calico-kube-controllers, if the manifest has one.
     pub controllers: Option<Value>,
-    /// The `ConfigMap` that calico-node takes its environment from, if it is in it.
+    /// The `ConfigMap` with calico-node's environment, if the manifest has one.
     pub configuration: Option<Value>,
-    /// How calico-node reaches the store.
+    /// Connection of calico-node to the store.
     pub etcd: Etcd,
-    /// Everything else: it has to be in the cluster before, and does no harm there.
+    /// All other objects: they have to be in the cluster before, and Calico v2 ignores them.
     pub others: Vec<Value>,
-    /// What this migration does itself, and leaves out: Calico's own upgrade.
+    /// Omitted parts: Calico's own upgrade, which this migration replaces.
     pub left_out: Vec<String>,
 }
 
-/// Takes the documents of a manifest apart. An error is every thing that is wrong with it.
+/// Splits the documents of a manifest. An error lists all problems.
 pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
     let mut errors = Vec::new();
     let mut left_out = Vec::new();
@@ -80,8 +80,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
         let name = Name::of(document);
         if name.kind.is_empty() || name.name.is_empty() {
             errors.push(
-                "a document has no kind or no metadata.name: is this a manifest for kubectl apply?"
-                    .to_owned(),
+                "a document has no kind or no metadata.name: use a manifest for kubectl apply".to_owned(),
             );
             continue;
         }
@@ -94,7 +93,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
             "Deployment" if name.name == CONTROLLERS => controllers.push(document.clone()),
             "ConfigMap" => config_maps.push(document.clone()),
             "Secret" if has_data(document) => errors.push(format!(
-                "{} has data: everybody who may read Migrations could read them. Leave it out, and apply it by itself",
+                "{} has data, which all readers of Migrations could see: remove it from the manifest, and apply it separately",
                 name.words()
             )),
             _ => others.push(document.clone()),
@@ -118,7 +117,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
         }
         if has_own_upgrade(object) {
             errors.push(format!(
-                "{} has containers of {OWN_UPGRADE_IMAGE} beside those that start first",
+                "{} has containers of {OWN_UPGRADE_IMAGE} that are not init containers",
                 Name::of(object).words()
             ));
         }
@@ -140,7 +139,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
         0 => None,
         _ => one(
             configurations,
-            "ConfigMap that calico-node takes its environment from",
+            "ConfigMap with the environment of calico-node",
             &mut errors,
         ),
     };
@@ -173,7 +172,7 @@ impl Manifest {
         image(&self.daemon_set["spec"]["template"])
     }
 
-    /// Images that are needed while Calico is paused: of calico-node, and of the controllers.
+    /// Images that are needed while Calico is paused: those of calico-node and of the controllers.
     pub fn images(&self) -> BTreeSet<String> {
         let objects = std::iter::once(&self.daemon_set).chain(&self.controllers);
         let images = objects.map(|object| image(&object["spec"]["template"]));
@@ -181,7 +180,7 @@ impl Manifest {
     }
 }
 
-/// The image of calico-node in a pod template, or of its first container.
+/// The image of the container calico-node in a pod template, or else of the first container.
 pub fn image(template: &Value) -> String {
     let containers = template["spec"]["containers"].as_array();
     let of_node = |container: &&Value| container["name"] == NODE_CONTAINER;
@@ -193,7 +192,7 @@ pub fn image(template: &Value) -> String {
         .to_owned()
 }
 
-/// The texts of a `ConfigMap`.
+/// The data of a `ConfigMap`.
 pub fn texts(map: &Value) -> std::collections::BTreeMap<String, String> {
     let data = map["data"].as_object();
     data.into_iter()
@@ -202,7 +201,7 @@ pub fn texts(map: &Value) -> std::collections::BTreeMap<String, String> {
         .collect()
 }
 
-/// The version in the tag of an image: `3.8` of `calico/node:v3.8.9`; `None` where the tag says none.
+/// The version in the tag of an image: `3.8` of `calico/node:v3.8.9`; `None` when the tag has none.
 pub fn version_of(image: &str) -> Option<(u64, u64)> {
     let (_, tag) = image.split('@').next()?.rsplit_once(':')?;
     let mut numbers = tag.strip_prefix('v').unwrap_or(tag).split('.');
@@ -211,8 +210,8 @@ pub fn version_of(image: &str) -> Option<(u64, u64)> {
     Some((major, minor))
 }
 
-/// What an object in the cluster says otherwise than the manifest; `None` when it says all of it. What the manifest does not say does not
-/// matter.
+/// The first difference between an object in the cluster and the manifest; `None` when there is none. Fields that the manifest
+/// does not set are ignored.
 pub fn otherwise(wanted: &Value, found: &Value) -> Option<String> {
     let fields = wanted.as_object()?;
     fields
@@ -226,15 +225,15 @@ fn differs(wanted: &Value, found: &Value, path: &str) -> Option<String> {
         (Value::Object(wanted), Value::Object(_)) => wanted
             .iter()
             .find_map(|(field, wanted)| differs(wanted, &found[field], &format!("{path}.{field}"))),
-        (Value::Array(wanted), Value::Array(there)) if wanted.len() == there.len() => wanted
+        (Value::Array(wanted), Value::Array(found)) if wanted.len() == found.len() => wanted
             .iter()
-            .zip(there)
+            .zip(found)
             .enumerate()
             .find_map(|(place, (wanted, found))| differs(wanted, found, &format!("{path}[{place}]"))),
-        // What is empty is left out by who stores it.
+        // The API server omits empty values.
         (wanted, Value::Null) if is_empty(wanted) => None,
         (wanted, found) if wanted == found => None,
-        (_, _) => Some(format!("{path} is otherwise")),
+        (_, _) => Some(format!("{path} differs")),
     }
 }
 
@@ -248,7 +247,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Files' modes as numbers. kubectl reads `0400` as YAML once did, as an octal number; YAML of today reads a text.
+/// Converts file modes to numbers. kubectl reads `0400` as an octal number, as YAML 1.1 does; newer YAML reads a string.
 fn modes(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -267,7 +266,7 @@ fn modes(value: &mut Value) {
     }
 }
 
-/// Objects, those of lists too; empty documents are none.
+/// All objects, with the items of lists and without empty documents.
 fn flat(documents: &[Value]) -> Vec<&Value> {
     let mut all = Vec::new();
     for document in documents {
@@ -282,12 +281,12 @@ fn flat(documents: &[Value]) -> Vec<&Value> {
 
 fn one(mut found: Vec<Value>, what: &str, errors: &mut Vec<String>) -> Option<Value> {
     if found.len() != 1 {
-        errors.push(format!("found {} of: {what}; needed one", found.len()));
+        errors.push(format!("{what}: {}, needed 1", found.len()));
     }
     found.pop()
 }
 
-/// `ConfigMap`s that calico-node takes its environment from.
+/// Names of the `ConfigMap`s with calico-node's environment.
 fn configuration_of(daemon_set: &Value) -> BTreeSet<String> {
     let spec = &daemon_set["spec"]["template"]["spec"];
     let containers = ["initContainers", "containers"]
@@ -311,14 +310,14 @@ fn has_container(object: &Value, name: &str) -> bool {
         .any(|container| container["name"] == name)
 }
 
-/// Whether a Secret has something in it.
+/// Whether a Secret has data.
 pub fn has_data(secret: &Value) -> bool {
     ["data", "stringData"]
         .iter()
         .any(|field| secret[*field].as_object().is_some_and(|data| !data.is_empty()))
 }
 
-/// Whether it is there for Calico's own upgrade alone.
+/// Whether the object is only for Calico's own upgrade.
 fn is_own_upgrade(object: &Value) -> bool {
     let name = Name::of(object).name;
     name.starts_with(OWN_UPGRADE) || (object["kind"] == "Job" && has_own_upgrade(object))
@@ -335,7 +334,7 @@ fn runs_own_upgrade(container: &Value) -> bool {
         .is_some_and(|image| image.contains(OWN_UPGRADE_IMAGE))
 }
 
-/// Takes Calico's own upgrade out of the containers that start first; returns its name.
+/// Removes Calico's own upgrade from the init containers; returns the name of the removed one.
 fn without_own_upgrade(object: &mut Value) -> Option<String> {
     let containers = object
         .pointer_mut("/spec/template/spec/initContainers")?
@@ -349,7 +348,7 @@ fn without_own_upgrade(object: &mut Value) -> Option<String> {
 pub(super) mod fixture {
     use serde_json::{Value, json};
 
-    /// calico-node of a version, with its environment.
+    /// The `DaemonSet` of calico-node in a version, with its environment.
     pub fn daemon_set(version: &str) -> Value {
         let of_map = |name: &str, key: &str| json!({ "name": name, "valueFrom": { "configMapKeyRef": { "name": "calico-config", "key": key } } });
         json!({
@@ -400,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manifest_of_kops_comes_apart() {
+    fn the_manifest_of_kops_is_split_into_its_parts() {
         let manifest = read(&documents()).unwrap();
         assert_eq!(manifest.image(), "calico/node:v3.8.9");
         assert_eq!(manifest.etcd.endpoints, ["http://10.0.0.1:2379"]);
@@ -427,24 +426,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_by_name() {
+    fn each_problem_of_a_manifest_is_reported() {
         let with = |change: &dyn Fn(&mut Vec<Value>)| {
             let mut all = documents();
             change(&mut all);
             read(&all).unwrap_err().join("; ")
         };
-        assert!(read(&[]).unwrap_err()[0].contains("found 0 of: DaemonSet"));
+        assert!(read(&[]).unwrap_err()[0].contains("DaemonSet with a container calico-node: 0, needed 1"));
         let secret = json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "namespace": "kube-system", "name": "calico-etcd-secrets" }, "data": { "etcd-key": "eA==" } });
         assert!(
             with(&|all| all.push(secret.clone())).contains("Secret kube-system/calico-etcd-secrets has data")
         );
         assert!(with(&|all| all[0]["data"] = json!({})).contains("etcd_endpoints"));
-        assert!(with(&|all| all.push(all[2].clone())).contains("found 2"));
+        assert!(with(&|all| all.push(all[2].clone())).contains("calico-node: 2, needed 1"));
         assert!(with(&|all| all.push(json!({ "spec": {} }))).contains("no kind"));
     }
 
     #[test]
-    fn modes_of_files_are_octal_as_kubectl_reads_them() {
+    fn file_modes_are_read_as_octal_numbers() {
         let mut all = documents();
         all[2]["spec"]["template"]["spec"]["volumes"] = json!([{ "name": "etcd-certs", "secret": { "secretName": "s", "defaultMode": "0400",
             "items": [{ "key": "k", "path": "p", "mode": "0644" }] } }, { "name": "b", "configMap": { "name": "c", "defaultMode": 256 } }]);
@@ -456,17 +455,17 @@ mod tests {
     }
 
     #[test]
-    fn an_object_says_what_the_manifest_says_or_where_it_does_not() {
+    fn the_first_difference_from_the_manifest_is_named() {
         let role = |rules: Value| json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules });
         let wanted = role(json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }]));
-        let mut there = wanted.clone();
-        there["apiVersion"] = json!("rbac.authorization.k8s.io/v1beta1");
-        there["metadata"] = json!({ "uid": "x" });
-        assert_eq!(otherwise(&wanted, &there), None);
-        there["rules"][0]["verbs"] = json!(["list"]);
+        let mut found = wanted.clone();
+        found["apiVersion"] = json!("rbac.authorization.k8s.io/v1beta1");
+        found["metadata"] = json!({ "uid": "x" });
+        assert_eq!(otherwise(&wanted, &found), None);
+        found["rules"][0]["verbs"] = json!(["list"]);
         assert_eq!(
-            otherwise(&wanted, &there).as_deref(),
-            Some("rules[0].verbs[0] is otherwise")
+            otherwise(&wanted, &found).as_deref(),
+            Some("rules[0].verbs[0] differs")
         );
         let empty = json!({ "kind": "Secret", "data": {} });
         assert_eq!(
@@ -476,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_off_tags() {
+    fn the_version_is_read_from_the_tag() {
         for (image, version) in [
             ("calico/node:v3.8.9", Some((3, 8))),
             ("registry:5000/calico/node:v2.6.12", Some((2, 6))),

@@ -1,7 +1,7 @@
-//! The conversion of Calico's datastore in a live cluster: which objects change, in which order, and what is next.
+//! Conversion of Calico's datastore in a live cluster: the objects that change, their order, and the next step.
 //!
-//! [`manifest`] takes apart what Calico ships for v3, [`etcd`] reads off a pod template how the stores are reached, [`checks`] judges,
-//! [`document`] plans, [`decide`] says the next step there and back. What is done to the stores themselves [`super::run`] decides.
+//! [`manifest`] splits Calico's manifest for v3, [`detect`] finds the settings, [`checks`] checks prerequisites, [`document`]
+//! renders the plan, [`decide`] chooses the next step forward and back. [`super::run`] decides the steps on the stores.
 
 pub mod calico;
 pub mod checks;

@@ -1,4 +1,4 @@
-//! calico-node on every node: whose turn it is.
+//! Chooses the nodes whose calico-node changes next.
 
 use super::calico::Calico;
 use engine::check::names;
@@ -8,13 +8,13 @@ use engine::evict::PodName;
 /// A pod of calico-node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalicoPod {
-    /// Which pod.
+    /// Identity of the pod.
     pub name: PodName,
-    /// Which Calico it runs; `None` when its image is neither's.
+    /// The version that the pod runs; `None` when its image belongs to neither.
     pub runs: Option<Calico>,
-    /// Whether it is Ready.
+    /// Whether the pod is Ready.
     pub ready: bool,
-    /// Whether it is about to go.
+    /// Whether the pod is terminating.
     pub terminating: bool,
 }
 
@@ -25,17 +25,17 @@ pub struct NodeView {
     pub name: String,
     /// Whether the Node is Ready.
     pub ready: bool,
-    /// Its pods, those that terminate included.
+    /// Pods of calico-node on the node, with terminating ones.
     pub pods: Vec<CalicoPod>,
 }
 
 impl NodeView {
-    /// Whether it runs this Calico, and nothing else.
+    /// Whether the node runs one Ready pod of this version, and no other.
     pub fn is_done(&self, calico: Calico) -> bool {
         matches!(self.pods.as_slice(), [pod] if pod.runs == Some(calico) && pod.ready && !pod.terminating)
     }
 
-    /// The pod that has to be made again for this Calico.
+    /// The pod that has to restart with this version.
     fn is_to_restart(&self, calico: Calico) -> Option<&CalicoPod> {
         match self.pods.as_slice() {
             [pod] if pod.runs != Some(calico) && !pod.terminating => Some(pod),
@@ -43,12 +43,12 @@ impl NodeView {
         }
     }
 
-    /// Why it is not done though its pod is being made again.
-    fn lacks(&self, calico: Calico) -> String {
+    /// Reason why the node is not done, while its pod restarts.
+    fn waits_for(&self, calico: Calico) -> String {
         match self.pods.as_slice() {
             [] => format!("node {} has no pod of calico-node", self.name),
             [pod] if pod.terminating => {
-                format!("pod {} on node {} is ending", pod.name.name, self.name)
+                format!("pod {} on node {} is terminating", pod.name.name, self.name)
             }
             [pod] => format!(
                 "pod {} on node {}, of Calico {}, is not Ready",
@@ -61,12 +61,12 @@ impl NodeView {
     }
 }
 
-/// Whether a calico-node of v3 may run somewhere.
+/// Whether a calico-node of v3 may run on some node.
 pub fn may_run_v3(nodes: &[NodeView]) -> bool {
     is_to_change(nodes, Calico::V2)
 }
 
-/// Whether a pod has to be made again so that every node runs this Calico.
+/// Whether a pod has to restart before every node runs this version.
 pub fn is_to_change(nodes: &[NodeView], calico: Calico) -> bool {
     nodes
         .iter()
@@ -74,40 +74,40 @@ pub fn is_to_change(nodes: &[NodeView], calico: Calico) -> bool {
         .any(|pod| pod.runs != Some(calico))
 }
 
-/// What is next on the nodes.
+/// The next step on the nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Every node runs this Calico.
+    /// Every node runs this version.
     Done,
-    /// These pods are made again.
+    /// These pods restart.
     Restart(Vec<PodName>),
-    /// A pod that was made again is waited for.
+    /// A restarted pod is not Ready yet.
     Wait(Wait),
-    /// Every node that is there runs it, and these are NotReady.
+    /// Every Ready node runs this version, and other nodes are NotReady.
     Away(Wait),
 }
 
-/// What is next, so that every node runs this Calico. `at_once` nodes may be without a Ready calico-node at the same time.
+/// The next step towards this version on every node. At most `at_once` nodes may be without a Ready calico-node at the same time.
 pub fn next(nodes: &[NodeView], calico: Calico, at_once: usize) -> Next {
-    let left = nodes.iter().filter(|node| !node.is_done(calico));
-    // Of a node that is away nobody knows when its pod comes: others go meanwhile.
-    let (left, away): (Vec<&NodeView>, Vec<&NodeView>) = left.partition(|node| node.ready);
-    // Whose pod of the other Calico is not Ready is no reason to leave it.
-    let (turn, work): (Vec<&NodeView>, Vec<&NodeView>) = left
+    let remaining = nodes.iter().filter(|node| !node.is_done(calico));
+    // A NotReady node may stay so for any time, so the others do not wait for it.
+    let (remaining, away): (Vec<&NodeView>, Vec<&NodeView>) = remaining.partition(|node| node.ready);
+    // A pod of the other version restarts whether it is Ready or not.
+    let (waiting, in_progress): (Vec<&NodeView>, Vec<&NodeView>) = remaining
         .into_iter()
         .partition(|node| node.is_to_restart(calico).is_some());
-    let seats = at_once.max(1).saturating_sub(work.len());
-    let chosen: Vec<PodName> = turn
+    let free = at_once.max(1).saturating_sub(in_progress.len());
+    let chosen: Vec<PodName> = waiting
         .iter()
-        .take(seats)
+        .take(free)
         .filter_map(|node| node.is_to_restart(calico))
         .map(|pod| pod.name.clone())
         .collect();
     if !chosen.is_empty() {
         return Next::Restart(chosen);
     }
-    if let Some(first) = work.first() {
-        return Next::Wait(waits(WaitReason::CalicoNodeNotReady, first.lacks(calico)));
+    if let Some(first) = in_progress.first() {
+        return Next::Wait(waits(WaitReason::CalicoNodeNotReady, first.waits_for(calico)));
     }
     if away.is_empty() {
         return Next::Done;
@@ -116,7 +116,7 @@ pub fn next(nodes: &[NodeView], calico: Calico, at_once: usize) -> Next {
     Next::Away(waits(
         WaitReason::NodeNotReady,
         format!(
-            "NotReady, and without a Ready calico-node of {}: {}. Bring them back, or delete the Node",
+            "NotReady nodes without a Ready calico-node of {}: {}. Repair the nodes, or delete them",
             calico.as_str(),
             names(&names_of)
         ),
@@ -144,7 +144,7 @@ pub(super) mod fixture {
         }
     }
 
-    /// Its pod.
+    /// The pod of a node.
     pub fn pod(node: &str, runs: Calico) -> CalicoPod {
         CalicoPod {
             name: PodName {
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    fn waits_for(nodes: &[NodeView]) -> Wait {
+    fn wait_of(nodes: &[NodeView]) -> Wait {
         match next(nodes, Calico::V3, 1) {
             Next::Wait(wait) => wait,
             other => panic!("{other:?}"),
@@ -179,17 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other() {
+    fn nodes_change_one_after_the_other() {
         let mut nodes = vec![node("a", Calico::V2), node("b", Calico::V2)];
         assert_eq!(chosen(&nodes, 1), ["calico-node-a-v2"]);
         assert_eq!(chosen(&nodes, 2).len(), 2);
         nodes[0].pods[0].terminating = true;
-        assert_eq!(waits_for(&nodes).reason, WaitReason::CalicoNodeNotReady);
+        assert_eq!(wait_of(&nodes).reason, WaitReason::CalicoNodeNotReady);
         nodes[0].pods.clear();
-        assert!(waits_for(&nodes).message.contains("node a has no pod"));
+        assert!(wait_of(&nodes).message.contains("node a has no pod"));
         nodes[0] = node("a", Calico::V3);
         nodes[0].pods[0].ready = false;
-        assert!(waits_for(&nodes).message.contains("is not Ready"));
+        assert!(wait_of(&nodes).message.contains("is not Ready"));
         nodes[0].pods[0].ready = true;
         assert_eq!(chosen(&nodes, 1), ["calico-node-b-v2"]);
         nodes[1] = node("b", Calico::V3);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_away_keeps_nobody_and_is_not_forgotten() {
+    fn a_not_ready_node_does_not_hold_the_others_and_is_reported() {
         let mut nodes = vec![node("a", Calico::V2), node("b", Calico::V2)];
         nodes[0].ready = false;
         assert_eq!(chosen(&nodes, 1), ["calico-node-b-v2"]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_neither_is_made_again() {
+    fn a_pod_of_neither_version_restarts() {
         let mut nodes = vec![node("a", Calico::V3)];
         nodes[0].pods[0].runs = None;
         assert_eq!(chosen(&nodes, 1).len(), 1);

@@ -1,4 +1,4 @@
-//! What the migration works with: what the user wrote, what the cluster shows, the default.
+//! Settings of the migration: from the spec, detected in the cluster, or the default.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use calico::etcd_access::Etcd;
 use engine::sourced::Sourced;
 
-/// How long Calico may be paused, in seconds, when nobody says.
+/// Default of the longest pause of Calico, in seconds.
 pub const PAUSE_LIMIT_SECONDS: u32 = 60 * 60;
-/// How long v2 is left alone after the pause, in seconds, when nobody says: so long a CNI plugin may take.
+/// Default of the time between the pause and the conversion, in seconds: a running CNI plugin can take that long.
 pub const SETTLE_SECONDS: u32 = 15;
 
 /// `Settings` are the settings of an upgrade of Calico's datastore, each with its source.

@@ -35,7 +35,7 @@ impl Stage {
         Self::CleanUp,
     ];
 
-    /// The stage as it stands in status, metrics and reports.
+    /// The stage in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Prepare => "Prepare",
@@ -48,25 +48,25 @@ impl Stage {
     }
 }
 
-/// What is done to the stores. Each takes its time, goes on where it stopped, and is made by one at a time.
+/// Work on the stores. Each takes longer than a pass, continues where it stopped, and is done by one process at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreWork {
-    /// Pauses Calico, converts everything, reads it again.
+    /// Pauses Calico, converts all data, and verifies it.
     Convert,
-    /// Records that calico-nodes of v3 may run from now on: whoever goes back leaves v3 closed until none does.
+    /// Records that calico-nodes of v3 may run from now on: an abort then keeps v3 closed until none runs.
     AnnounceNodes,
-    /// Lets Calico work with v3.
+    /// Opens v3, so that Calico works with it.
     Complete,
-    /// Lets Calico work with v2 again. Where a calico-node of v3 may run, v3 stays as it is, closed: one that finds nothing there would
-    /// open it.
+    /// Opens v2 again. When a calico-node of v3 may run, v3 keeps its data and stays closed: a calico-node of v3 opens an empty
+    /// v3.
     TakeBack {
-        /// Whether one may run.
+        /// Whether a calico-node of v3 may run.
         nodes_of_v3: bool,
     },
 }
 
 impl StoreWork {
-    /// Whether it leads back.
+    /// Whether the work is part of a rollback.
     pub fn is_back(self) -> bool {
         match self {
             Self::TakeBack { .. } => true,
@@ -75,35 +75,35 @@ impl StoreWork {
     }
 }
 
-/// One change: idempotent.
+/// One idempotent change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Keep everything of both stores aside.
+    /// Back up both stores.
     BackUp,
-    /// Let no pod of calico-kube-controllers run: nobody writes to a store that is being converted.
+    /// Scale calico-kube-controllers to zero, so that it does not write to a store during the conversion.
     StopControllers,
-    /// Begin this on the stores.
+    /// Start this work on the stores.
     Work(StoreWork),
-    /// Go on no further with what is done on the stores: it leads the wrong way.
+    /// Stop the work on the stores: it has the wrong direction.
     StopWork,
-    /// Record that it leads back from now on, and why; and begin at once, where Calico is paused.
+    /// Record that the migration rolls back from now on, and the reason. Start at once when Calico is paused.
     TurnBack(String),
-    /// Give the `ConfigMap` the data of this one.
+    /// Write the data of this version to the `ConfigMap`.
     WriteConfiguration(Calico),
-    /// Give the `DaemonSet` the pods of this one, and let none of them start again by itself.
+    /// Write the pod template of this version to the `DaemonSet`, with the update strategy `OnDelete`.
     WriteDaemonSet(Calico),
-    /// Let these pods of calico-node be made again, of the `DaemonSet` as it is now.
+    /// Restart these pods of calico-node with the present template of the `DaemonSet`.
     Restart(Vec<PodName>),
-    /// Give calico-kube-controllers the pods of this one, as many as it has to have.
+    /// Write the pod template and the replicas of this version to calico-kube-controllers.
     WriteControllers(Calico),
-    /// Let the `DaemonSet` roll its pods as that of this one does.
+    /// Write the update strategy of this version to the `DaemonSet`.
     WriteStrategy(Calico),
-    /// Take away what is of no more use, and record that it is over.
+    /// Delete temporary objects, and record the end.
     Finish,
 }
 
 impl Step {
-    /// The step by name; bounded, without names of objects.
+    /// Name of the step, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
             Self::BackUp => "BackUp",

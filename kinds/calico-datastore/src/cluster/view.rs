@@ -1,4 +1,4 @@
-//! Everything that the decision depends on.
+//! The view: all facts that the decision depends on.
 
 use jiff::Timestamp;
 
@@ -10,30 +10,30 @@ use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use engine::decision::{Decision, Direction, Wait};
 
-/// Both stores, as far as the decision needs them.
+/// State of both stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoresView {
-    /// How far the conversion is; `None` when there is no record.
+    /// Phase of the conversion; `None` without a record.
     pub phase: Option<Phase>,
     /// The flag of v2.
     pub v2: ReadyV2,
     /// The flag of v3.
     pub v3: ReadyV3,
-    /// When it goes back by itself; `None` when there is no record.
+    /// Time of the automatic rollback; `None` without a record.
     pub abort_at: Option<Timestamp>,
-    /// Whether it is recorded that calico-nodes of v3 may run.
+    /// Whether the record says that calico-nodes of v3 may run.
     pub nodes_of_v3: bool,
-    /// Whether the record is of this migration.
+    /// Whether the record belongs to this migration.
     pub is_ours: bool,
 }
 
 impl StoresView {
-    /// Whether Calico may work with v3: from here on there is no way back.
+    /// Whether v3 is open. From then on a rollback is not possible.
     pub fn is_past_the_point_of_no_return(&self) -> bool {
         self.v3 == ReadyV3::Open
     }
 
-    /// Whether Calico is paused, or may be, by the conversion.
+    /// Whether the conversion has paused Calico, or may have done so.
     pub fn is_paused(&self) -> bool {
         match self.phase {
             None | Some(Phase::Aborted | Phase::Completed) => false,
@@ -44,111 +44,111 @@ impl StoresView {
     }
 }
 
-/// The `DaemonSet` of calico-node.
+/// State of the `DaemonSet` of calico-node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DaemonSetView {
-    /// Which pods it makes.
+    /// Content of the pod template.
     pub template: Says,
-    /// How it rolls them.
+    /// Content of the update strategy.
     pub strategy: Says,
-    /// Whether it rolls none by itself.
+    /// Whether the update strategy is `OnDelete`.
     pub is_held: bool,
-    /// Pods that it has to have and does not.
+    /// Number of missing pods.
     pub missing: usize,
 }
 
-/// calico-kube-controllers.
+/// State of calico-kube-controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllersView {
-    /// Which pods it makes.
+    /// Content of the pod template.
     pub template: Says,
-    /// Whether it makes none.
+    /// Whether the Deployment is scaled to zero.
     pub is_stopped: bool,
-    /// Whether it makes as many as it has to.
+    /// Whether the Deployment has its full number of replicas.
     pub is_whole: bool,
-    /// Pods of it that are there, those that terminate included.
+    /// Number of existing pods, with terminating ones.
     pub pods: usize,
-    /// Whether all of them are Available, and of what it makes now.
+    /// Whether all pods are Available and have the present template.
     pub is_available: bool,
 }
 
-/// What is being done on the stores.
+/// State of the work on the stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Nothing.
+    /// No work.
     Idle,
-    /// This.
+    /// Work in progress.
     Busy {
-        /// What.
+        /// The work.
         work: StoreWork,
-        /// What it said last.
+        /// The last progress message.
         said: String,
-        /// Why it failed before, and what somebody does about that.
+        /// The refusal of the earlier attempt, with the fix.
         refused: Option<String>,
     },
-    /// It did not get where it was to go, and is made again in some seconds.
+    /// The work failed, and starts again in some seconds.
     Failed {
-        /// What was done.
+        /// The work.
         work: StoreWork,
-        /// Why, and what helps.
+        /// The cause and the fix.
         message: String,
-        /// Whether somebody has to do something, or it may pass.
+        /// Whether the user has to act. Otherwise the cause may pass.
         needs_a_person: bool,
     },
 }
 
-/// Whether what the conversion leaves to calico-kube-controllers is in v3.
+/// Whether calico-kube-controllers has written its objects to v3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllersWork {
-    /// All of it.
+    /// All objects exist.
     There,
-    /// This is not.
+    /// These objects are missing.
     Missing(Left),
-    /// Nobody could find out, and why.
+    /// The state is unknown, for this reason.
     Unknown(String),
 }
 
-/// Everything that the decision depends on.
+/// All facts that the decision depends on.
 #[derive(Clone, Debug)]
 pub struct View<'facts> {
-    /// Where it leads.
+    /// Direction of the migration.
     pub direction: Direction,
-    /// Whether both stores were kept aside.
+    /// Whether both stores are backed up.
     pub is_backed_up: bool,
-    /// Both stores, or why they cannot be read.
+    /// Both stores, or the reason why they cannot be read.
     pub stores: Result<StoresView, String>,
-    /// The `ConfigMap`; `None` where none is to be written.
+    /// The `ConfigMap`; `None` when the manifest has none.
     pub configuration: Option<Says>,
     /// The `DaemonSet`.
     pub daemon_set: DaemonSetView,
     /// calico-node on every node, in order.
     pub nodes: &'facts [NodeView],
-    /// The controllers; `None` where there are none.
+    /// The controllers; `None` when there are none.
     pub controllers: Option<ControllersView>,
-    /// What those of v3 have to have written before v3 is opened.
+    /// Objects that the controllers of v3 have to write before v3 is opened.
     pub controllers_work: ControllersWork,
-    /// What is being done on the stores.
+    /// Work on the stores.
     pub work: &'facts Work,
-    /// Pods that wait for a network since before v3 was opened, in words; `None` when none does.
+    /// Message about pods that have waited for a network since before v3 was opened; `None` when there are none.
     pub without_network: Option<String>,
-    /// Now.
+    /// The present time.
     pub now: Timestamp,
 }
 
-/// Limits.
+/// Limits of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many nodes may be without a Ready calico-node at the same time.
+    /// Most nodes without a Ready calico-node at the same time.
     pub at_once: usize,
-    /// Why nothing is begun now: somebody said so, or has to look first.
+    /// Reason why no step starts now: a pause of the user, or a condition that has to be read first.
     pub hold: Option<Wait>,
 }
 
-/// Where it is, and what comes next.
+/// The stage and the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Where it is; `None` when that is not known.
+    /// The stage; `None` when it is unknown.
     pub stage: Option<Stage>,
-    /// What comes next.
+    /// The decision.
     pub decision: Decision<Step>,
 }

@@ -1,5 +1,5 @@
-//! A conversion in a cluster of the test's own, walked to its end from wherever it is: with crashes after any step, with somebody who turns
-//! it back at any moment, and with a calico-node of v3 that opens v3 when it finds nothing there, as the real one does.
+//! Simulates a conversion in a cluster and walks it to its end from any state: with crashes after any step, with a rollback at
+//! any moment, and with a calico-node of v3 that opens an empty v3, as the real one does.
 
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
@@ -31,8 +31,8 @@ enum Write {
     NodesOfV3,
 }
 
-/// A cluster, its stores, and whoever works on them.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+/// A cluster, its stores, and the work on them.
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate fact")]
 #[derive(Clone, Debug)]
 struct World {
     second: i64,
@@ -40,7 +40,7 @@ struct World {
     abort_at: Option<Timestamp>,
     v2_open: bool,
     v3: ReadyV3,
-    /// What is being done on the stores, and what of it is left.
+    /// The work on the stores, and its remaining writes.
     work: Option<(StoreWork, Vec<Write>)>,
     failed: Option<StoreWork>,
     backed_up: bool,
@@ -52,15 +52,15 @@ struct World {
     controllers: Calico,
     replicas: usize,
     controller_pods: Vec<Calico>,
-    /// Whether the controllers of v3 have written what the conversion leaves to them.
+    /// Whether the controllers of v3 have written the objects that are not converted.
     is_written: bool,
     turned: bool,
-    /// Whether the record is of this migration.
+    /// Whether the record belongs to this migration.
     ours: bool,
     nodes_of_v3: bool,
-    /// Whether the `DaemonSet`'s controller is away: nobody makes pods again.
-    nobody_makes_pods: bool,
-    /// Whether a person has opened v3.
+    /// Whether the controller of the `DaemonSet` is stopped, so that no pod is created.
+    creates_no_pods: bool,
+    /// Whether the user has opened v3 by hand.
     by_hand: bool,
     finished: bool,
 }
@@ -88,7 +88,7 @@ impl World {
             turned: false,
             ours: false,
             nodes_of_v3: false,
-            nobody_makes_pods: false,
+            creates_no_pods: false,
             by_hand: false,
             finished: false,
         }
@@ -109,7 +109,7 @@ impl World {
             },
             (None, Some(work)) => Work::Failed {
                 work,
-                message: "away".to_owned(),
+                message: "unreachable".to_owned(),
                 needs_a_person: false,
             },
             (None, None) => Work::Idle,
@@ -137,11 +137,11 @@ impl World {
                 pods: self.controller_pods.len(),
                 is_available: self.controller_pods == [self.controllers],
             }),
-            // Nobody looks at any other moment.
+            // Read only in this phase.
             controllers_work: match self.phase {
                 Some(Phase::Verified) if self.is_written => ControllersWork::There,
-                Some(Phase::Verified) => ControllersWork::Missing(left()),
-                _ => ControllersWork::Unknown("nobody looks".to_owned()),
+                Some(Phase::Verified) => ControllersWork::Missing(remaining()),
+                _ => ControllersWork::Unknown("not read".to_owned()),
             },
             work: &work,
             without_network: None,
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    fn make(&mut self, step: Step) {
+    fn perform(&mut self, step: Step) {
         match step {
             Step::BackUp => self.backed_up = true,
             Step::StopControllers => self.replicas = 0,
@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// What is left to be written, as the runner would do it.
+    /// The remaining writes of this work, as the runner would make them.
     fn writes(&self, work: StoreWork) -> Vec<Write> {
         use Phase::{Aborted, Aborting, Completed, Completing, Paused, Pausing, Verified, Writing, Written};
         match work {
@@ -255,8 +255,8 @@ impl World {
         }
     }
 
-    /// Something happens by itself.
-    fn turn(&mut self) {
+    /// Advances everything that does not depend on the coordinator.
+    fn tick(&mut self) {
         self.second += 1;
         if let Some((_, writes)) = &mut self.work {
             if writes.is_empty() {
@@ -272,13 +272,13 @@ impl World {
                 found.ready = true;
             }
             node.pods.retain(|pod| !pod.terminating);
-            if node.pods.is_empty() && !self.nobody_makes_pods {
+            if node.pods.is_empty() && !self.creates_no_pods {
                 let mut made = pod(&node.name, template);
                 made.ready = false;
                 node.pods.push(made);
             }
         }
-        // By its strategy the DaemonSet rolls them itself.
+        // Unless it is held, the DaemonSet rolls its pods.
         let is_old = |node: &&mut NodeView| node.pods.first().is_some_and(|pod| pod.runs != Some(template));
         if !self.held
             && self.nodes.iter().all(|node| !node.pods.is_empty())
@@ -295,7 +295,7 @@ impl World {
         } else if self.controller_pods.is_empty() {
             self.controller_pods.push(self.controllers);
         } else if self.controllers == Calico::V3 {
-            // A turn after they have begun, whether v3 is open or not.
+            // One tick after their start, whether v3 is open or not.
             self.is_written = true;
         }
         self.hazards();
@@ -310,7 +310,10 @@ impl World {
                     self.nodes_of_v3 = false;
                 }
                 if phase == Phase::Writing {
-                    assert!(self.controller_pods.is_empty(), "somebody writes to v2: {self:?}");
+                    assert!(
+                        self.controller_pods.is_empty(),
+                        "a controller writes to v2: {self:?}"
+                    );
                 }
                 self.phase = Some(phase);
             }
@@ -323,7 +326,7 @@ impl World {
                 );
                 assert!(
                     ready != ReadyV3::Open || self.is_written || self.by_hand,
-                    "pods of a namespace without a profile lose what they begin: {self:?}"
+                    "pods of a namespace without a profile lose new connections: {self:?}"
                 );
                 if ready == ReadyV3::Missing {
                     self.is_written = false;
@@ -334,7 +337,7 @@ impl World {
         }
     }
 
-    /// What the real ones do: whoever of v3 finds no `ClusterInformation` makes one that is ready.
+    /// Behaviour of the real programs: one of v3 that finds no `ClusterInformation` creates one that is ready.
     fn hazards(&mut self) {
         let nodes = self
             .nodes
@@ -347,11 +350,11 @@ impl World {
         }
         assert!(
             !(self.v2_open && self.v3 == ReadyV3::Open),
-            "two stores: {self:?}"
+            "two open stores: {self:?}"
         );
     }
 
-    fn is_there(&self) -> bool {
+    fn is_completed(&self) -> bool {
         !self.v2_open
             && self.v3 == ReadyV3::Open
             && self.phase == Some(Phase::Completed)
@@ -360,9 +363,9 @@ impl World {
             && self.nodes.iter().all(|node| node.is_done(Calico::V3))
     }
 
-    fn is_as_before(&self) -> bool {
+    fn is_rolled_back(&self) -> bool {
         self.v2_open
-            // Who took it back by hand while nodes of v3 ran has left that, and said so.
+            // An abort by hand while nodes of v3 ran leaves v3 closed.
             && matches!(self.v3, ReadyV3::Missing | ReadyV3::Paused)
             && matches!(self.phase, None | Some(Phase::Aborted))
             && self.configuration == Calico::V2
@@ -374,7 +377,7 @@ impl World {
     }
 }
 
-fn left() -> Left {
+fn remaining() -> Left {
     Left {
         profiles: ["kns.default".to_owned()].into(),
         ..Left::default()
@@ -388,43 +391,43 @@ fn says(calico: Calico) -> Says {
     }
 }
 
-/// Walks on until it is over.
+/// Walks until the migration has finished.
 fn walk(world: &mut World, direction: Direction) {
     for _ in 0..400 {
         if let Decision::Run(step) = world.next(direction).decision {
-            world.make(step);
+            world.perform(step);
         }
         if world.finished {
             return;
         }
-        world.turn();
+        world.tick();
     }
-    panic!("it does not end: {world:?}, {:?}", world.next(direction));
+    panic!("no end: {world:?}, {:?}", world.next(direction));
 }
 
-/// Walks this many turns.
-fn walk_some(world: &mut World, direction: Direction, turns: usize) {
-    for _ in 0..turns {
+/// Walks this many ticks.
+fn walk_some(world: &mut World, direction: Direction, ticks: usize) {
+    for _ in 0..ticks {
         if let Decision::Run(step) = world.next(direction).decision {
-            world.make(step);
+            world.perform(step);
         }
         if world.finished {
             return;
         }
-        world.turn();
+        world.tick();
     }
 }
 
 #[test]
-fn there_and_nothing_is_left_of_the_time_between() {
+fn a_migration_completes_and_restores_the_update_strategy() {
     let mut world = World::new();
     walk(&mut world, Direction::There);
-    assert!(world.is_there(), "{world:?}");
+    assert!(world.is_completed(), "{world:?}");
     assert!(!world.held);
 }
 
-/// How many turns the whole way there takes.
-fn turns() -> usize {
+/// Number of ticks until the migration completes.
+fn ticks() -> usize {
     let mut world = World::new();
     (0..400)
         .find(|_| {
@@ -435,35 +438,35 @@ fn turns() -> usize {
 }
 
 #[test]
-fn whoever_turns_it_back_finds_everything_as_it_was() {
+fn a_rollback_after_any_tick_restores_the_former_state_until_v3_is_open() {
     let mut open = 0;
-    for turns in 0..turns() {
+    for ticks in 0..ticks() {
         let mut world = World::new();
-        walk_some(&mut world, Direction::There, turns);
+        walk_some(&mut world, Direction::There, ticks);
         let is_open = world.v3 == ReadyV3::Open;
         walk(&mut world, Direction::Back);
         if is_open {
             open += 1;
             assert!(
-                world.is_there(),
-                "past the point of no return it goes on: {world:?}"
+                world.is_completed(),
+                "no completion past the point of no return: {world:?}"
             );
         } else {
-            assert!(world.is_as_before(), "after {turns}: {world:?}");
+            assert!(world.is_rolled_back(), "after {ticks}: {world:?}");
         }
     }
-    assert!(open > 0, "it never came so far");
+    assert!(open > 0, "v3 was never open");
 }
 
 #[test]
-fn a_pause_that_lasts_too_long_turns_it_back_by_itself() {
-    for turns in 0..turns() {
+fn a_pause_that_lasts_too_long_rolls_back() {
+    for ticks in 0..ticks() {
         let mut world = World::new();
-        walk_some(&mut world, Direction::There, turns);
-        // The coordinator is away for as long as that.
+        walk_some(&mut world, Direction::There, ticks);
+        // The coordinator is stopped for that time.
         world.work = None;
         world.second += PAUSE_LIMIT + 1;
-        // The runner would see it first where it has to go on with the conversion.
+        // Elsewhere the runner itself finds that the pause is over.
         if world.stores().is_paused() {
             let next = world.next(Direction::There);
             assert!(
@@ -473,8 +476,8 @@ fn a_pause_that_lasts_too_long_turns_it_back_by_itself() {
         }
         walk(&mut world, Direction::There);
         assert!(
-            world.is_there() || world.is_as_before(),
-            "after {turns}: {world:?}"
+            world.is_completed() || world.is_rolled_back(),
+            "after {ticks}: {world:?}"
         );
     }
 }
@@ -482,22 +485,22 @@ fn a_pause_that_lasts_too_long_turns_it_back_by_itself() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Crashes, stores that are away, somebody who aborts by hand, a coordinator that turns around: it ends, here or there.
+    /// With crashes, unreachable stores, aborts by hand and changes of direction, the migration ends completed or rolled back.
     #[test]
-    fn it_ends_here_or_there(events in proptest::collection::vec((1_usize..8, 0_u8..12), 0..10)) {
+    fn any_events_end_in_completion_or_rollback(events in proptest::collection::vec((1_usize..8, 0_u8..12), 0..10)) {
         let mut world = World::new();
         let mut direction = Direction::There;
-        for (turns, event) in events {
-            walk_some(&mut world, direction, turns);
+        for (ticks, event) in events {
+            walk_some(&mut world, direction, ticks);
             if world.finished {
                 break;
             }
             match event {
-                // The coordinator dies; what it did on the stores dies with it.
+                // The coordinator dies, and its work on the stores with it.
                 0 => world.work = None,
                 1 => world.failed = world.work.take().map(|(work, _)| work),
                 2 => direction = Direction::Back,
-                // A person takes the conversion back by hand, whatever runs on the nodes: where nodes of v3 may run, v3 stays closed.
+                // The user aborts the conversion by hand: where nodes of v3 may run, v3 stays closed.
                 3 if world.stores().is_paused() && world.work.is_none() => {
                     let stays = world.nodes_of_v3;
                     for write in world.writes(StoreWork::TakeBack { nodes_of_v3: false }) {
@@ -506,23 +509,23 @@ proptest! {
                         }
                     }
                 }
-                // A node's pod is gone.
+                // The pod of a node is deleted.
                 4 => world.nodes[1].pods.clear(),
                 5 => world.failed = None,
-                // Nobody makes pods for a while.
-                6 => world.nobody_makes_pods = true,
-                7 => world.nobody_makes_pods = false,
-                // A node is away, and comes back.
+                // No pods are created for a while.
+                6 => world.creates_no_pods = true,
+                7 => world.creates_no_pods = false,
+                // A node is NotReady, and Ready again.
                 8 => world.nodes[0].ready = false,
                 9 => world.nodes[0].ready = true,
-                // A person completes it by hand.
+                // The user completes the conversion by hand.
                 10 if world.phase == Some(Phase::Verified) && !world.v2_open && world.work.is_none() && world.v3 == ReadyV3::Paused => {
                     world.by_hand = true;
                     for write in world.writes(StoreWork::Complete) {
                         world.write(write);
                     }
                 }
-                // A person undoes the DaemonSet.
+                // The user undoes the change of the DaemonSet.
                 11 => {
                     world.template = Calico::V2;
                     world.held = true;
@@ -530,18 +533,18 @@ proptest! {
                 _ => {}
             }
         }
-        // What failed is made again in its time; who was away comes back.
+        // Failures and outages end.
         world.failed = None;
-        world.nobody_makes_pods = false;
+        world.creates_no_pods = false;
         world.nodes[0].ready = true;
         if !world.finished {
             walk(&mut world, direction);
         }
-        prop_assert!(world.is_there() || world.is_as_before(), "{world:?}");
+        prop_assert!(world.is_completed() || world.is_rolled_back(), "{world:?}");
     }
 }
 
-/// The view of a world, changed.
+/// The decision for a view with this change.
 fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
     let mut view = View {
         direction: Direction::There,
@@ -561,7 +564,7 @@ fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
             is_held: true,
             missing: 0,
         },
-        // Never read twice: the test is over by then.
+        // Leaked, because the view borrows the nodes.
         nodes: Vec::leak(["a", "b"].map(|name| node(name, Calico::V2)).to_vec()),
         controllers: None,
         controllers_work: ControllersWork::There,
@@ -578,7 +581,7 @@ fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
 }
 
 #[test]
-fn who_holds_it_holds_no_way_back() {
+fn a_hold_does_not_hold_a_rollback() {
     let hold = || Wait {
         reason: WaitReason::Paused,
         message: "paused".to_owned(),
@@ -602,8 +605,8 @@ fn who_holds_it_holds_no_way_back() {
 }
 
 #[test]
-fn what_nobody_knows_is_waited_for_and_what_somebody_else_did_halts() {
-    let unknown = decided(|view, _| view.stores = Err("etcd is away".to_owned()));
+fn an_unreachable_store_waits_and_a_foreign_change_halts() {
+    let unknown = decided(|view, _| view.stores = Err("etcd is unreachable".to_owned()));
     assert!(matches!(unknown.decision, Decision::Wait(wait) if wait.reason == WaitReason::Datastore));
     assert_eq!(unknown.stage, None);
     let drift = decided(|view, _| view.daemon_set.template = Says::Other);
@@ -611,7 +614,7 @@ fn what_nobody_knows_is_waited_for_and_what_somebody_else_did_halts() {
         matches!(&drift.decision, Decision::Halt(halt) if halt.reason == HaltReason::Drift),
         "{drift:?}"
     );
-    // On the way back what was there before is written all the same.
+    // A rollback overwrites a foreign change with the former content.
     let back = decided(|view, _| {
         view.daemon_set.template = Says::Other;
         view.direction = Direction::Back;
@@ -641,7 +644,7 @@ fn what_nobody_knows_is_waited_for_and_what_somebody_else_did_halts() {
 }
 
 #[test]
-fn v3_is_opened_when_the_controllers_have_written_theirs_and_not_when_nobody_knows() {
+fn v3_opens_only_when_the_controllers_have_written_all_their_objects() {
     let opened = |controllers_work: ControllersWork| {
         decided(|view, _| {
             view.nodes = Vec::leak(["a", "b"].map(|name| node(name, Calico::V3)).to_vec());
@@ -651,10 +654,10 @@ fn v3_is_opened_when_the_controllers_have_written_theirs_and_not_when_nobody_kno
     let next = opened(ControllersWork::There);
     assert_eq!(next.decision, Decision::Run(Step::Work(StoreWork::Complete)));
     for (work, words) in [
-        (ControllersWork::Missing(left()), "1 profile (kns.default)"),
+        (ControllersWork::Missing(remaining()), "1 profile (kns.default)"),
         (
-            ControllersWork::Unknown("etcd is away".to_owned()),
-            "etcd is away",
+            ControllersWork::Unknown("etcd is unreachable".to_owned()),
+            "etcd is unreachable",
         ),
     ] {
         let next = opened(work);
@@ -667,7 +670,7 @@ fn v3_is_opened_when_the_controllers_have_written_theirs_and_not_when_nobody_kno
 }
 
 #[test]
-fn a_refusal_is_shown_until_it_is_known_to_be_over() {
+fn a_refusal_is_shown_while_the_work_is_tried_again() {
     let refused = Work::Failed {
         work: StoreWork::Convert,
         message: "p cannot be converted".to_owned(),

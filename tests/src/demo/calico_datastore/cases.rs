@@ -47,7 +47,7 @@ pub const CASES: &[Case] = &[
         name: "manifest-v2",
         about: "the manifest is of Calico v2",
         check: "Manifest",
-        says: &["calico/node:v2.6.12", "one of v3"],
+        says: &["calico/node:v2.6.12", "an image of v3"],
         spec: r#"{"calicoDatastore":{"manifest":"{kind: DaemonSet, apiVersion: apps/v1, metadata: {name: calico-node, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: calico-node}}, template: {metadata: {labels: {k8s-app: calico-node}}, spec: {containers: [{name: calico-node, image: 'calico/node:v2.6.12', env: [{name: ETCD_ENDPOINTS, value: 'http://127.0.0.1:2479'}]}]}}}}"}}"#,
         ..PLAIN
     },
@@ -72,7 +72,7 @@ pub const CASES: &[Case] = &[
         name: "v3-not-empty",
         about: "something of Calico's is in etcd v3",
         check: "DatastoreState",
-        says: &["1 keys", "ignoreV3Data"],
+        says: &["keys: 1", "ignoreV3Data"],
         spoil: &[FILL],
         mend: &[EMPTY],
         ..PLAIN
@@ -81,7 +81,7 @@ pub const CASES: &[Case] = &[
         name: "unconvertible",
         about: "a policy in etcd v2 is no JSON",
         check: "DatastoreConversion",
-        says: &["broken", "no JSON"],
+        says: &["broken", "not JSON"],
         spoil: &[SPOIL],
         mend: &[MEND],
         ..PLAIN

@@ -1,4 +1,4 @@
-//! Calico in the cluster: calico-node, and what is written to both.
+//! Checks of Calico in the cluster: calico-node, the manifest, and other writers of the same objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,15 @@ use crate::cluster::manifest::{KOPS, Manifest, Name, version_of};
 use crate::cluster::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict, names, owner};
 
-/// What gives the coordinator its rights.
-const RIGHTS: &str = "`kubectl apply --server-side -k deploy/calico-datastore` gives it the rights that this kind needs beside";
-/// The first version whose nodes work with etcd v3.
+/// Fix for a missing permission of the coordinator.
+const RIGHTS: &str =
+    "add the permissions of this kind: `kubectl apply --server-side -k deploy/calico-datastore`";
+/// The first major version whose nodes work with etcd v3.
 const NEW_MODEL: u64 = 3;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let (Some(manifest), Some(found)) = (facts.understood(), &facts.daemon_set) else {
-        // Without them there are no settings either.
+        // Without them, detection has failed and reported it already.
         return Vec::new();
     };
     [
@@ -28,7 +29,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     .concat()
 }
 
-/// One version on every node, each Ready.
+/// Checks that calico-node runs on every node, Ready and in one version.
 fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> {
     let object = format!("DaemonSet {}", settings.daemon_set.value);
     let mut report = Report::new(CheckName::CalicoNode);
@@ -42,8 +43,8 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
                 Finding::new(
                     "calico-node",
                     "not Ready",
-                    "Ready, before its version changes",
-                    "see its log: `kubectl logs -n kube-system -l k8s-app=calico-node -c calico-node`",
+                    "Ready before the migration",
+                    "check its log: `kubectl logs -n kube-system -l k8s-app=calico-node -c calico-node`",
                 ),
             );
         }
@@ -56,11 +57,11 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
             "",
             object.clone(),
             Finding::new(
-                "its pods",
+                "pods",
                 format!("{image} on {}", names(nodes)),
-                format!("{} on every node, as the DaemonSet says", settings.from_image.value),
-                "roll it out first: calico-node of one version everywhere (`kubectl rollout status`; where updateStrategy is OnDelete, delete the \
-                 old pods one after the other)",
+                format!("{} on every node, as in the DaemonSet", settings.from_image.value),
+                "finish the rollout first (`kubectl rollout status`; with updateStrategy OnDelete, delete the old pods one after \
+                 the other)",
             ),
         );
     }
@@ -72,9 +73,9 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
                 &node.name,
                 Finding::new(
                     "",
-                    "no pod of it",
-                    "one on every Node: what is not changed by the DaemonSet stays paused for ever",
-                    "see why there is none (node selector, taints), or change that calico-node to a pod of the DaemonSet first",
+                    "no pod of calico-node",
+                    "a pod of the DaemonSet on every Node: any other calico-node stays paused for ever",
+                    "check node selector and taints, or replace that calico-node by a pod of the DaemonSet first",
                 ),
             );
         }
@@ -85,9 +86,9 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
             other.clone(),
             Finding::new(
                 "",
-                "it runs calico-node, too",
+                "another DaemonSet with calico-node",
                 "one DaemonSet",
-                "its pods would stay paused for ever: let the one DaemonSet run on its nodes first, and delete it",
+                "let the DaemonSet of the manifest run on these nodes, and delete this one: its pods would stay paused for ever",
             ),
         );
     }
@@ -102,33 +103,37 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
                 host.clone(),
                 Finding::new(
                     "etcd v2",
-                    "Calico knows it, and it is no Node",
-                    "Nodes alone",
-                    "if a calico-node runs there, it stays paused until you upgrade it; if not, remove it from etcd v2 (`calicoctl delete node`)",
+                    "a host that is not a Node",
+                    "only Nodes",
+                    "if a calico-node runs there, it stays paused until you upgrade it; otherwise remove the host from etcd v2 \
+                     (`calicoctl delete node`)",
                 ),
             );
         }
     }
-    let (desired, there) = (found.object.desired, facts.pods.len());
-    if desired == 0 || usize::try_from(desired).ok() != Some(there) {
+    let (desired, pods) = (found.object.desired, facts.pods.len());
+    if desired == 0 || usize::try_from(desired).ok() != Some(pods) {
         report.fail(
             "",
             object.clone(),
             Finding::new(
-                "",
-                format!("{there} pods"),
-                format!("{desired}, as many as it has to have"),
-                "see why they are not there: `kubectl describe daemonset`",
+                "number of pods",
+                pods.to_string(),
+                format!("{desired}, the desired number"),
+                "find out why the numbers differ: `kubectl describe daemonset`",
             ),
         );
     }
     report.finish(
         object,
-        format!("{there} pods of {}, all Ready", settings.from_image.value),
+        format!(
+            "all pods Ready with {}, number of pods {pods}",
+            settings.from_image.value
+        ),
     )
 }
 
-/// Another image, of v3, for the same pods; and that the API server takes it.
+/// Checks that the manifest has another image, of v3, for the same pods.
 fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check> {
     let name = Name::of(&manifest.daemon_set).words();
     let mut report = Report::new(CheckName::Manifest);
@@ -139,20 +144,20 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
             "",
             name.clone(),
             Finding::new(
-                "the image of calico-node",
+                "image of calico-node",
                 format!("{to}, of v{major}.{minor}"),
-                "one of v3",
-                "give the manifest of Calico v3 for etcd",
+                "an image of v3",
+                "use the manifest of Calico v3 for etcd",
             ),
         ),
         None => report.warn(
             "",
             name.clone(),
             Finding::new(
-                "the image of calico-node",
+                "image of calico-node",
                 to.clone(),
-                "a tag that says its version",
-                "see to it that it is of v3: a calico-node of v2 would wait for ever",
+                "a tag with the version",
+                "make sure that the image is of v3: a calico-node of v2 would wait for ever",
             ),
         ),
     }
@@ -167,9 +172,9 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
             name.clone(),
             Finding::new(
                 "ConfigMap",
-                "calico-node of v2 and of v3 read it, and their etcds differ",
-                "another ConfigMap for v3: whoever of v2 starts again before its turn would read v3's endpoints",
-                "give the ConfigMap of the manifest another name, and apply it before",
+                "the same for calico-node of v2 and of v3, whose etcds differ",
+                "a ConfigMap of its own for v3: a calico-node of v2 that restarts would read v3's endpoints",
+                "rename the ConfigMap in the manifest, and apply it before",
             ),
         );
     }
@@ -178,10 +183,10 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
             "",
             name.clone(),
             Finding::new(
-                "the image of calico-node",
+                "image of calico-node",
                 format!("{to}, the same as in the cluster"),
-                "another one",
-                "is the manifest the one of v3, and was it not applied already?",
+                "another image",
+                "check that the manifest is of v3, and that it was not applied already",
             ),
         );
     }
@@ -194,7 +199,7 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
                 "selector",
                 wanted.to_string(),
                 found.selector.to_string(),
-                "a selector cannot be changed: write the one of the cluster into the manifest, and its labels into the pod template",
+                "a selector is immutable: copy the one of the cluster to the manifest, and its labels to the pod template",
             ),
         );
     }
@@ -204,16 +209,16 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
             what.clone(),
             Finding::new(
                 "",
-                "Calico's own upgrade",
-                "nothing of it: this migration does the same, and would wait for it",
-                "nothing is to be done: it is left out",
+                "a part of Calico's own upgrade",
+                "no such part: this migration does the same, and would wait for it",
+                "nothing to do: replumb omits this part",
             ),
         );
     }
-    report.finish(format!("manifest: {to}"), format!("in place of {from}"))
+    report.finish("manifest", format!("{to} in place of {from}"))
 }
 
-/// What else the manifest has is in the cluster, and the API server would take what is written.
+/// Checks that the other objects of the manifest are in the cluster, and that the API server accepts the writes of the migration.
 fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
     let mut report = Report::new(CheckName::ManifestObjects);
     for (object, what) in &facts.not_applied {
@@ -224,8 +229,8 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
                 "",
                 what.clone(),
                 "as in the manifest",
-                "calico-node of v3 needs it, and that of v2 does not mind: `kubectl replumb generate calico-v3-objects --calico-v3-manifest FILE | kubectl \
-                 apply -f -`",
+                "apply it: `kubectl replumb generate calico-v3-objects --calico-v3-manifest FILE | kubectl apply -f -` \
+                 (calico-node of v3 needs it, v2 ignores it)",
             ),
         );
     }
@@ -235,8 +240,8 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
             object.clone(),
             Finding::new(
                 "",
-                "the coordinator may not read it",
-                "that it may, to see whether it is as in the manifest",
+                "no permission of the coordinator to read it",
+                "this permission, to compare the object with the manifest",
                 RIGHTS,
             ),
         );
@@ -247,20 +252,20 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
             object.clone(),
             Finding::new(
                 "",
-                format!("the API server would not take it: {why}"),
-                "that it does",
-                "mend the manifest, or see who refuses it: an admission webhook, or a right that is missing (`kubectl apply --server-side -k \
-                 deploy/calico-datastore`)",
+                format!("refused by the API server: {why}"),
+                "accepted by the API server",
+                "correct the manifest, the admission webhook that refuses it, or the missing permission (`kubectl apply \
+                 --server-side -k deploy/calico-datastore`)",
             ),
         );
     }
     report.finish(
-        "what the manifest needs",
-        format!("{} objects are in the cluster", manifest.others.len()),
+        "other objects of the manifest",
+        format!("all in the cluster, number of objects {}", manifest.others.len()),
     )
 }
 
-/// Who would write the objects again.
+/// Checks for other programs that write the same objects again.
 fn owners(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> {
     let mut checks = Vec::new();
     let all = std::iter::once(("DaemonSet", found))
@@ -275,26 +280,28 @@ fn owners(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check
             checks.push(CheckName::DatastoreOwners.not_pass(
                 Verdict::Fail,
                 object.clone(),
-                format!("{controller} writes it ({mark})"),
-                "nobody else writes it while the migration runs",
-                format!("pause {controller} for it, or let it ignore the object; at the end let it say what the manifest of v3 says"),
+                format!("managed by {controller} ({mark})"),
+                "no other writer while the migration runs",
+                format!(
+                    "pause {controller} for this object, or let it ignore the object; at the end, give it the manifest of v3"
+                ),
             ));
         }
         if let Some(mark) = KOPS.iter().find(|mark| found.object.labels.contains_key(**mark)) {
             checks.push(CheckName::DatastoreOwners.not_pass(
                 Verdict::Warn,
                 object,
-                format!("kops has applied it (label {mark})"),
+                format!("applied by kops (label {mark})"),
                 "no `kops update cluster --yes` while the migration runs",
-                "afterwards `kops edit cluster`, spec.networking.calico.majorVersion: v3, and update: until then kops has v2 in its hands, and \
-                 from now on its own upgrade would do the same again, without a lock",
+                "afterwards set spec.networking.calico.majorVersion: v3 (`kops edit cluster`), and update: until then kops would \
+                 restore v2, or run its own upgrade again, without a lock",
             ));
         }
     }
     if checks.is_empty() {
         checks.push(CheckName::DatastoreOwners.pass(
             format!("DaemonSet {}", settings.daemon_set.value),
-            "nobody is seen to write it again and again",
+            "no controller that writes it again and again",
         ));
     }
     checks

@@ -1,4 +1,4 @@
-//! The cluster around Calico.
+//! Checks of the cluster around Calico: nodes, pods, rollout, pause, webhooks and traffic.
 
 use super::{CheckName, CheckPolicy};
 use crate::cluster::facts::ClusterFacts;
@@ -6,7 +6,7 @@ use crate::cluster::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict, names};
 use engine::words::lines;
 
-/// How long a node may take until its calico-node is Ready again, in seconds, when the image is there.
+/// Time until the calico-node of a node is Ready again, in seconds, when the node has the image.
 const SECONDS_A_NODE: usize = 40;
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
@@ -31,7 +31,7 @@ fn nodes(facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 "NotReady",
                 "Ready: Calico stays paused until each node has the calico-node of v3",
-                "bring it back, or delete the Node",
+                "repair the Node, or delete it",
             ),
         );
     }
@@ -43,7 +43,7 @@ fn nodes(facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 "no Node",
                 "at least one",
-                "see whether the coordinator may list Nodes",
+                "check that the coordinator may list Nodes",
             ),
         );
     }
@@ -53,14 +53,14 @@ fn nodes(facts: &ClusterFacts) -> Vec<Check> {
 fn without_network(facts: &ClusterFacts) -> Check {
     let name = CheckName::PendingPods;
     if facts.without_network.is_empty() {
-        return name.pass("every pod on a node", "has its network");
+        return name.pass("every pod on a node", "a network");
     }
     name.not_pass(
         Verdict::Warn,
         format!("pods {}", names(&facts.without_network)),
-        "on a node, and without a network",
-        "none: while Calico is paused such pods are counted",
-        "see why they do not start: what they wait for now they wait for afterwards, too",
+        "on a node, without a network",
+        "no such pod: while Calico is paused, they are counted as waiting",
+        "find out why they do not start: the cause stays the same after the migration",
     )
 }
 
@@ -73,15 +73,15 @@ fn rules(policy: &CheckPolicy) -> Vec<Check> {
             Finding::new(
                 "",
                 "set",
-                "nothing: no pod starts before the last node is done, so nobody waits between two of them",
-                "leave it out; it has no effect here",
+                "unset: no pod starts before the last node is done, so there is no wait between nodes",
+                "remove the field: it has no effect for this kind",
             ),
         );
     }
-    report.finish("rollout", format!("{} nodes at a time", policy.at_once))
+    report.finish("rollout", format!("nodes at a time: {}", policy.at_once))
 }
 
-/// Whether all nodes can be done before everything goes back by itself.
+/// Checks that all nodes can change before the end of the pause.
 fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Check {
     let name = CheckName::PauseLimit;
     let limit = usize::try_from(settings.pause_limit_seconds.value).unwrap_or(usize::MAX);
@@ -90,7 +90,7 @@ fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Che
     let needed = settle.saturating_add(rounds.saturating_mul(SECONDS_A_NODE));
     let object = "the pause";
     let found = format!(
-        "about {needed} s for {} nodes, {} at a time",
+        "about {needed} s (nodes: {}, at a time: {})",
         facts.nodes.len(),
         policy.at_once
     );
@@ -99,27 +99,28 @@ fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Che
             Verdict::Fail,
             object,
             found,
-            format!("less than pauseLimitSeconds, which is {limit}: after that everything goes back by itself"),
-            "more nodes at a time (rollout.maxUnavailable), or a longer pause (spec.calicoDatastore.pauseLimitSeconds)",
+            format!("at most pauseLimitSeconds, which is {limit}: after that, everything rolls back"),
+            "raise rollout.maxUnavailable or spec.calicoDatastore.pauseLimitSeconds",
         );
     }
     if !facts.without_image.is_empty() {
         let images = facts.without_image.iter();
         let lacking: Vec<String> = images
-            .map(|(image, nodes)| format!("{image} is not seen on Nodes {}", names(nodes)))
+            .map(|(image, nodes)| format!("{image} is not reported by Nodes {}", names(nodes)))
             .collect();
         return name.not_pass(
             Verdict::Warn,
             object,
             format!("{found}; {}", lines(&lacking)),
-            "the images on every node before: while one is pulled no pod gets a network",
-            "pull them there first (a DaemonSet with that image, `crictl pull`). kubelet tells of its 50 largest images only",
+            "the images on every node: while one is pulled, no pod gets a network",
+            "pull them first (a DaemonSet with that image, or `crictl pull`); kubelet reports only its 50 largest images",
         );
     }
     name.pass(object, found)
 }
 
-/// Without an answer of theirs no pod is made; those on the pod network get none again while Calico is paused.
+/// Checks the webhooks that every new pod depends on: a backend on the pod network that restarts gets no network while Calico is
+/// paused.
 fn webhooks(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Webhooks);
     for webhook in facts
@@ -138,16 +139,16 @@ fn webhooks(facts: &ClusterFacts) -> Vec<Check> {
             Finding::new(
                 "",
                 format!("failurePolicy Fail, and all pods behind Service {namespace}/{service} are on the pod network"),
-                "that it answers while Calico is paused",
-                "if its last pod starts again in the pause, it gets no network, and no calico-node is made any more: let it exclude kube-system, or \
-                 set failurePolicy Ignore meanwhile",
+                "answers while Calico is paused",
+                "let it exclude kube-system, or set failurePolicy Ignore during the migration: if its last pod restarts in the \
+                 pause, that pod gets no network, and no calico-node can be created",
             ),
         );
     }
     report.finish(
         "every fail-closed webhook on pods",
         format!(
-            "{} answer on the host's network, or there is none",
+            "a backend on the host network, or no such webhook (fail-closed webhooks: {})",
             facts.webhooks.len()
         ),
     )
@@ -159,10 +160,10 @@ fn traffic(policy: &CheckPolicy) -> Check {
         return name.not_pass(
             Verdict::Warn,
             "gates.traffic",
-            "Ignore: nobody sees what the pods lose",
+            "Ignore: lost traffic is not detected",
             "Watch",
-            "leave it out: traffic between pods then stops the migration by itself",
+            "remove the field: lost traffic between pods then stops the migration",
         );
     }
-    name.pass("gates.traffic", "Watch: traffic that is lost stops the migration")
+    name.pass("gates.traffic", "Watch: lost traffic stops the migration")
 }

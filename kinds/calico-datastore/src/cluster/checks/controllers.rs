@@ -1,4 +1,4 @@
-//! Calico's controllers: who writes to v2 beside calico-node, and to v3 what the conversion leaves.
+//! Checks of Calico's controllers: writers of v2 besides calico-node, and writers of the objects in v3 that are not converted.
 
 use serde_json::Value;
 
@@ -9,20 +9,20 @@ use crate::cluster::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict};
 use engine::owner::Owner;
 
-/// Known, of v3, stopped while the stores change, and able to write while Calico is paused.
+/// Checks that the controllers are known, of v3, and able to write while Calico is paused.
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
     let mut report = Report::new(CheckName::KubeControllers);
     let fix =
-        "calico-kube-controllers of v2 writes to etcd v2 as long as it runs, whether Calico is paused or not";
+        "add it to the manifest: calico-kube-controllers of v2 writes to etcd v2 even while Calico is paused";
     match (&manifest.controllers, &facts.controllers) {
         (Some(wanted), None) => report.fail(
             "",
             Name::of(wanted).words(),
             Finding::new(
                 "",
-                "it is in the manifest, and not in the cluster",
-                "in both, or in none",
-                "apply that of v2 first, or take it out of the manifest and apply it afterwards",
+                "only in the manifest",
+                "in the manifest and in the cluster, or in neither",
+                "apply the one of v2 first, or remove it from the manifest and apply it after the migration",
             ),
         ),
         (None, Some(found)) => report.fail(
@@ -30,8 +30,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
             found.object.key(),
             Finding::new(
                 "",
-                "it is in the cluster, and not in the manifest",
-                "in both, or in none",
+                "only in the cluster",
+                "in the manifest and in the cluster, or in neither",
                 fix,
             ),
         ),
@@ -45,8 +45,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
                     Finding::new(
                         "image",
                         format!("{image}, the same as in the cluster"),
-                        "that of v3",
-                        "is the manifest the one of v3, and was it not applied already?",
+                        "the image of v3",
+                        "check that the manifest is of v3, and that it was not applied already",
                     ),
                 );
             }
@@ -58,7 +58,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
                         "selector",
                         wanted["spec"]["selector"].to_string(),
                         found.selector.to_string(),
-                        "a selector cannot be changed: write the one of the cluster into the manifest, and its labels into the pod template",
+                        "a selector is immutable: copy that of the cluster to the manifest, and its labels to the pod template",
                     ),
                 );
             }
@@ -70,7 +70,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
                         "hostNetwork",
                         wanted["spec"]["template"]["spec"]["hostNetwork"].to_string(),
                         "true, as in Calico's own manifests for etcd",
-                        "it starts, and writes, while Calico is paused and no pod gets a network: set it in the manifest",
+                        "set it in the manifest: the controllers start while Calico is paused, and no pod gets a network",
                     ),
                 );
             }
@@ -81,8 +81,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
                     Finding::new(
                         "",
                         format!("{} of {} pods Ready", found.object.ready, found.object.desired),
-                        "all of them",
-                        "see why: policies that were changed may not have come to etcd v2",
+                        "all pods Ready",
+                        "find out why: changed policies may be missing in etcd v2",
                     ),
                 );
             }
@@ -95,10 +95,10 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
         "" => "no calico-kube-controllers".to_owned(),
         name => format!("Deployment {name}"),
     };
-    report.finish(object, "known, and stopped while the stores change")
+    report.finish(object, "known; stopped while the stores change")
 }
 
-/// Who writes to v3 what the conversion leaves. Found out now, and not when Calico is paused for it.
+/// Checks that the controllers of v3 will write the objects that are not converted, before Calico is paused for that.
 fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
     let Some(converted) = facts
         .read_stores()
@@ -116,31 +116,31 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
         };
         report.add(verdict, origin.kind(), origin.name(), flaw.finding());
     }
-    let needed = "those of v3 write them anew before etcd v3 is opened: pods without their profile lose what they begin";
+    let needed = "controllers of v3 that write these before etcd v3 is opened: without a profile, pods lose new connections";
     let Some(controllers) = &manifest.controllers else {
         report.fail(
             "",
             "manifest",
             Finding::new(
                 CONTROLLERS,
-                format!("not there, and etcd v2 has {left} of them"),
+                format!("missing, and etcd v2 has {left}"),
                 needed,
-                "add it to the manifest, and apply that of v2 to the cluster",
+                "add it to the manifest, and apply the one of v2 to the cluster",
             ),
         );
         return;
     };
-    // Where it says nothing, all of them run.
+    // Without this variable, all controllers run.
     let Some(enabled) = enabled_controllers(controllers) else {
         return;
     };
-    // As Calico reads it: a space beside a comma is a name of no controller, at which it ends.
+    // Calico does not trim spaces: a name with a space is unknown, and the process exits.
     let is_off = |names: &[&str]| !enabled.split(',').any(|name| names.contains(&name));
-    for (is_left, names) in [
+    for (is_needed, names) in [
         (!left.profiles.is_empty(), &["profile", "namespace"][..]),
         (!left.policies.is_empty(), &["policy"]),
     ] {
-        if is_left && is_off(names) {
+        if is_needed && is_off(names) {
             report.fail(
                 "",
                 Name::of(controllers).words(),
@@ -149,7 +149,7 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
                     format!("{enabled}, and etcd v2 has {left}"),
                     needed,
                     format!(
-                        "add {} in the manifest, with commas alone between the names",
+                        "add {} in the manifest, with commas and no spaces between the names",
                         names[0]
                     ),
                 ),
@@ -158,7 +158,7 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
     }
 }
 
-/// Which controllers run, where the manifest says it outright.
+/// The controllers that run, where the manifest has this as a plain value.
 fn enabled_controllers(deployment: &Value) -> Option<&str> {
     let containers = deployment["spec"]["template"]["spec"]["containers"].as_array()?;
     let container = containers
@@ -171,7 +171,7 @@ fn enabled_controllers(deployment: &Value) -> Option<&str> {
     variable["value"].as_str()
 }
 
-/// Controllers beside the one of the manifest.
+/// Checks for other controllers than the one of the manifest.
 fn others(facts: &ClusterFacts, report: &mut Report) {
     for (other, owner) in &facts.other_controllers {
         match owner {
@@ -180,20 +180,20 @@ fn others(facts: &ClusterFacts, report: &mut Report) {
                 other.clone(),
                 Finding::new(
                     "",
-                    "it runs, and writes to etcd v2",
+                    "a running controller that writes to etcd v2",
                     "calico-kube-controllers in its place",
-                    "`kubectl scale --replicas=0` it first: calico-kube-controllers of v2.6 does what it did",
+                    "scale it down first (`kubectl scale --replicas=0`): calico-kube-controllers of v2.6 does the same work",
                 ),
             ),
-            // It can write there only with certificates that a tenant does not have.
+            // Only a warning: writing to etcd needs certificates that a tenant does not have.
             Owner::Tenant(_) => report.warn(
                 "",
                 other.clone(),
                 Finding::new(
                     "",
-                    "its image is one of Calico v2's controllers",
-                    "none in a tenant's namespace",
-                    "ask its owner: if it can reach etcd, `kubectl scale --replicas=0` it first",
+                    "an image of Calico v2's controllers",
+                    "no such image in a tenant's namespace",
+                    "ask its owner: if it can reach etcd, scale it down first (`kubectl scale --replicas=0`)",
                 ),
             ),
         }

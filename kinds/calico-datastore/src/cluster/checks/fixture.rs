@@ -13,12 +13,12 @@ use crate::cluster::settings::Settings;
 use crate::run::decide::{ReadyV2, ReadyV3};
 use engine::cluster::{DaemonSet, Node};
 
-/// Its facts.
+/// Facts of the cluster.
 pub fn facts() -> ClusterFacts {
     let names = ["a", "b"];
     let before = daemon_set("v2.6.12");
     let mut all = documents();
-    // What kops leaves out by itself is another test's.
+    // Another test covers the parts that replumb omits.
     all.retain(|object| object["kind"] != "Job" && object["metadata"]["name"] != "calico-upgrade-job");
     for object in &mut all {
         let first = object.pointer_mut("/spec/template/spec/initContainers");
@@ -99,7 +99,7 @@ fn named(name: &str, count: i32) -> DaemonSet {
     }
 }
 
-/// What is found in it.
+/// Settings that are detected in the cluster.
 pub fn settings(facts: &ClusterFacts) -> Settings {
     detect(&Wishes::default(), facts).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Both stores.
+//! Checks of both stores: access, state, and the conversion of the data.
 
 use super::CheckName;
 use crate::cluster::facts::{ClusterFacts, StoreFacts};
@@ -7,7 +7,7 @@ use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use engine::check::{Check, Finding, Report, Verdict, names};
 
-/// What both stores are called together.
+/// Name of both stores together in messages.
 const BOTH: &str = "etcd of Calico v2 and v3";
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
@@ -18,7 +18,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 Verdict::Fail,
                 BOTH,
                 problem.message.clone(),
-                "both answer the coordinator",
+                "an answer of both stores to the coordinator",
                 problem.hint.clone(),
             )];
         }
@@ -26,9 +26,9 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             return vec![CheckName::DatastoreAccess.not_pass(
                 Verdict::Unknown,
                 BOTH,
-                "nobody has asked them",
-                "both answer the coordinator",
-                "see the coordinator's log",
+                "no request yet",
+                "an answer of both stores to the coordinator",
+                "check the coordinator's log",
             )];
         }
     };
@@ -62,24 +62,24 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
             BOTH,
             Finding::new(
                 "the lock",
-                format!("{who} is at work"),
-                "nobody",
-                "wait until it has ended; the lock of a process that died goes by itself after 15 s",
+                format!("held by {who}"),
+                "free",
+                "wait until the process ends; the lock of a dead process expires after 15 s",
             ),
         );
     }
-    let under_way = stores
+    let unfinished = stores
         .phase
         .filter(|phase| !matches!(phase, Phase::Completed | Phase::Aborted));
-    if let Some(phase) = under_way {
+    if let Some(phase) = unfinished {
         report.fail(
             "",
             BOTH,
             Finding::new(
                 "the record of a conversion",
                 format!("phase {phase}"),
-                "none under way",
-                "it was begun by hand and not ended. `kubectl replumb datastore abort` takes it back: v2 is open again, and v3 as it was",
+                "no conversion in progress",
+                "it was started by hand and is not finished: `kubectl replumb datastore abort` opens v2 again and restores v3",
             ),
         );
     } else if let (ReadyV2::Paused(value), ReadyV3::Missing | ReadyV3::Paused) =
@@ -92,8 +92,8 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
                 "/calico/v1/Ready",
                 format!("{value:?}"),
                 "\"true\"",
-                "somebody has paused Calico, and no pod gets a network: if no upgrade is under way, `kubectl replumb datastore abort` sets it to true. \
-                 What Calico's own tool has left in v3 is removed by hand, or written over with ignoreV3Data",
+                "Calico is paused, and no new pod gets a network: if no upgrade is in progress, `kubectl replumb datastore \
+                 abort` sets it to true. Remove what Calico's own tool wrote to v3, or set ignoreV3Data to overwrite it",
             ),
         );
     }
@@ -104,8 +104,9 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
             Finding::new(
                 "the record of a conversion",
                 "phase Completed, and Calico does not work with etcd v3",
-                "none, or one that was taken back",
-                "somebody has gone back without it: `kubectl replumb datastore abort --after-completion` ends it, once no calico-node of v3 runs",
+                "no record, or phase Aborted",
+                "Calico was returned to v2 without it: when no calico-node of v3 runs, `kubectl replumb datastore abort \
+                 --after-completion` ends it",
             ),
         );
     }
@@ -115,10 +116,10 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
             "etcd of Calico v2",
             Finding::new(
                 "/calico/v1/Ready",
-                "there is no such key",
+                "no such key",
                 "\"true\"",
-                "are these the endpoints of the etcd that Calico v2 works with? After an upgrade from etcd v2 to v3 its v2 data may be gone: \
-                 `etcdctl ls /calico` with ETCDCTL_API=2",
+                "check that these are the endpoints of the etcd of Calico v2. After an upgrade from etcd v2 to v3, its v2 data \
+                 may be gone: `ETCDCTL_API=2 etcdctl ls /calico`",
             ),
         );
     }
@@ -128,21 +129,21 @@ fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
             "etcd of Calico v3",
             Finding::new(
                 "datastoreReady",
-                "true: Calico works with it",
-                "nothing of Calico's",
-                "is the migration over? `kubectl replumb datastore status` shows both stores",
+                "true: Calico works with etcd v3",
+                "no data of Calico",
+                "check whether the migration is done already: `kubectl replumb datastore status` shows both stores",
             ),
         );
-    } else if stores.keys_v3 > 0 && !settings.ignore_v3_data.value && under_way.is_none() {
+    } else if stores.keys_v3 > 0 && !settings.ignore_v3_data.value && unfinished.is_none() {
         report.fail(
             "",
             "etcd of Calico v3",
             Finding::new(
                 "/calico/",
-                format!("{} keys", stores.keys_v3),
-                "none",
-                "look at them (`etcdctl get --prefix --keys-only /calico/`) and remove them, or set ignoreV3Data: equal keys are written over, and put \
-                 back on the way back",
+                format!("keys: {}", stores.keys_v3),
+                "no key",
+                "list them (`etcdctl get --prefix --keys-only /calico/`) and remove them, or set ignoreV3Data: equal keys are \
+                 overwritten, and a rollback restores them",
             ),
         );
     }
@@ -160,8 +161,8 @@ fn conversion(stores: &StoreFacts) -> Vec<Check> {
                     line.clone(),
                     Finding::new(
                         "",
-                        "it cannot be converted",
-                        "a value of v3",
+                        "no conversion",
+                        "a value that can be converted",
                         refused.hint.clone(),
                     ),
                 );
@@ -181,14 +182,14 @@ fn conversion(stores: &StoreFacts) -> Vec<Check> {
             report.finish("etcd of Calico v2", "")
         }
         Ok(converted) => {
-            let what: Vec<String> = converted
+            let kinds: Vec<String> = converted
                 .keys
                 .iter()
                 .map(|(kind, count)| format!("{count} {kind}"))
                 .collect();
-            let found = format!("{} keys are written to v3: {}", converted.objects(), names(&what));
+            let found = format!("keys to write to v3: {} ({})", converted.objects(), names(&kinds));
             if converted.notes.is_empty() {
-                return vec![name.pass("everything in etcd v2", found)];
+                return vec![name.pass("all data in etcd v2", found)];
             }
             let mut report = Report::new(name);
             for note in &converted.notes {
@@ -198,8 +199,8 @@ fn conversion(stores: &StoreFacts) -> Vec<Check> {
                     Finding::new(
                         "",
                         note.clone(),
-                        "that you know",
-                        "`kubectl replumb datastore dry-run` writes all reports",
+                        "no note, or one that you accept",
+                        "read the note; `kubectl replumb datastore dry-run` writes all reports",
                     ),
                 );
             }

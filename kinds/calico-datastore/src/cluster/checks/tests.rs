@@ -16,7 +16,7 @@ use crate::sources::{Flaw, Origin};
 use ::calico::etcd_access::StoreProblem;
 use engine::owner::Owner;
 
-/// Changes something of the facts.
+/// A change of the facts.
 type Change = fn(&mut ClusterFacts);
 
 fn policy() -> CheckPolicy {
@@ -35,7 +35,7 @@ fn stores(facts: &mut ClusterFacts) -> &mut crate::cluster::facts::StoreFacts {
 }
 
 #[test]
-fn a_good_cluster_passes_every_check_by_name() {
+fn a_good_cluster_passes_every_check() {
     let checks = judged(&facts());
     for check in &checks {
         assert_eq!(check.verdict, Verdict::Pass, "{}", check.line());
@@ -49,28 +49,32 @@ fn a_good_cluster_passes_every_check_by_name() {
 #[case(CheckName::NodesReady, |facts: &mut ClusterFacts| facts.nodes.get_mut("a").unwrap().ready = false, "NotReady")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.pods[0].ready = false, "not Ready")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.pods[1].image = "calico/node:v2.6.2".to_owned(), "v2.6.2 on b")]
-#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.pods.pop(); }, "1 pods")]
-#[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.controllers = None, "not in the cluster")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.pods.pop(); }, "number of pods: found 1")]
+#[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.controllers = None, "only in the manifest")]
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push(("ReplicaSet kube-system/calico-policy-controller".to_owned(), Owner::Cluster)), "writes to etcd v2")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.not_applied.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
-#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.nodes.insert("c".to_owned(), engine::cluster::Node { name: "c".to_owned(), ready: true, ..engine::cluster::Node::default() }); }, "Node c: found no pod of it")]
+#[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.nodes.insert("c".to_owned(), engine::cluster::Node { name: "c".to_owned(), ready: true, ..engine::cluster::Node::default() }); }, "Node c: found no pod of calico-node")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.other_daemon_sets.push("DaemonSet kube-system/calico-node-arm".to_owned()), "calico-node-arm")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).phase = Some(Phase::Completed), "--after-completion")]
-#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.refused.push(("DaemonSet kube-system/calico-node".to_owned(), "no".to_owned())), "would not take it: no")]
+#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.refused.push(("DaemonSet kube-system/calico-node".to_owned(), "no".to_owned())), "refused by the API server: no")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.unseen.push("ClusterRole calico-node".to_owned()), "deploy/calico-datastore")]
 #[case(CheckName::Manifest, |facts: &mut ClusterFacts| facts.daemon_set.as_mut().unwrap().selector = json!({"matchLabels": {"a": "b"}}), "selector")]
-#[case(CheckName::DatastoreAccess, |facts: &mut ClusterFacts| facts.stores = Some(Err(StoreProblem { message: "etcd: refused".to_owned(), hint: "look".to_owned() })), "etcd: refused")]
+#[case(CheckName::DatastoreAccess, |facts: &mut ClusterFacts| facts.stores = Some(Err(StoreProblem { message: "etcd: refused".to_owned(), hint: "check etcd".to_owned() })), "etcd: refused")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v2 = ReadyV2::Missing, "no such key")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v2 = ReadyV2::Paused("false".to_owned()), "datastore abort")]
-#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v3 = ReadyV3::Open, "works with it")]
-#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).keys_v3 = 7, "7 keys")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v3 = ReadyV3::Open, "works with etcd v3")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).keys_v3 = 7, "keys: 7")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).phase = Some(Phase::Written), "phase Written")]
-#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).at_work = Some("somebody".to_owned()), "somebody is at work")]
-#[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "2 values".to_owned(), hint: "mend".to_owned(), lines: vec!["p: no JSON".to_owned()] }), "p: no JSON")]
-#[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "too old".to_owned(), hint: "mend".to_owned(), lines: Vec::new() }), "too old")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).at_work = Some("another process".to_owned()), "held by another process")]
+#[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "2 values".to_owned(), hint: "correct them".to_owned(), lines: vec!["p: not JSON".to_owned()] }), "p: not JSON")]
+#[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "too old".to_owned(), hint: "upgrade".to_owned(), lines: Vec::new() }), "too old")]
 #[case(CheckName::Permissions, |facts: &mut ClusterFacts| { facts.permissions.insert("create secrets".to_owned(), false); }, "denied")]
 #[case(CheckName::DatastoreOwners, |facts: &mut ClusterFacts| { facts.daemon_set.as_mut().unwrap().object.managers.push("argocd-controller (Apply)".to_owned()); }, "Argo CD")]
-fn what_refuses(#[case] name: CheckName, #[case] change: Change, #[case] words: &str) {
+fn a_spoiled_fact_refuses_with_its_check(
+    #[case] name: CheckName,
+    #[case] change: Change,
+    #[case] words: &str,
+) {
     let mut facts = facts();
     change(&mut facts);
     let checks = judged(&facts);
@@ -86,13 +90,13 @@ fn what_refuses(#[case] name: CheckName, #[case] change: Change, #[case] words: 
         "{refusals:?}"
     );
     for line in &refusals {
-        assert!(line.starts_with(name.as_str()), "and nothing else: {line}");
+        assert!(line.starts_with(name.as_str()), "another check refuses: {line}");
     }
 }
 
-/// A tenant may call an image whatever it wants: that is named, and refuses nothing.
+/// A tenant can choose any name for an image, so such an image does not refuse the migration.
 #[test]
-fn a_tenants_image_that_is_called_like_a_controller_warns() {
+fn a_tenants_image_with_the_name_of_a_controller_warns() {
     let mut facts = facts();
     let of_a_tenant = Owner::Tenant("shop".to_owned());
     facts
@@ -109,8 +113,8 @@ fn a_tenants_image_that_is_called_like_a_controller_warns() {
     );
 }
 
-/// The cluster, with what the conversion leaves, and these controllers in the manifest.
-fn with_left(controllers: Option<serde_json::Value>) -> Vec<String> {
+/// Refusals of the cluster with objects that the controllers have to write, and with these controllers in the manifest.
+fn refusals_with_controllers(controllers: Option<serde_json::Value>) -> Vec<String> {
     let mut facts = facts();
     let Ok(converted) = &mut stores(&mut facts).conversion else {
         panic!()
@@ -138,8 +142,8 @@ fn with_left(controllers: Option<serde_json::Value>) -> Vec<String> {
 }
 
 #[test]
-fn what_the_conversion_leaves_somebody_writes() {
-    let lines = with_left(None);
+fn controllers_that_do_not_write_the_remaining_objects_are_refused() {
+    let lines = refusals_with_controllers(None);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(
         lines[0].starts_with("KubeControllers") && lines[0].contains("1 profile (kns.default)"),
@@ -156,7 +160,7 @@ fn what_the_conversion_leaves_somebody_writes() {
             |names| json!([{ "name": "ENABLED_CONTROLLERS", "value": names }]),
         );
         deployment["spec"]["template"]["spec"]["initContainers"] = json!([]);
-        with_left(Some(deployment))
+        refusals_with_controllers(Some(deployment))
     };
     for all in [
         None,
@@ -178,7 +182,7 @@ fn what_the_conversion_leaves_somebody_writes() {
     }
 }
 
-/// The cluster, with these objects of which v3 cannot have anything.
+/// Results for the cluster with these objects that v3 cannot have.
 fn with_flawed(flawed: Vec<(Origin, Flaw)>) -> Vec<Check> {
     let mut facts = facts();
     let Ok(converted) = &mut stores(&mut facts).conversion else {
@@ -190,9 +194,9 @@ fn with_flawed(flawed: Vec<(Origin, Flaw)>) -> Vec<Check> {
     checks.filter(|check| check.verdict > Verdict::Pass).collect()
 }
 
-/// Nobody would write its profile.
+/// The controllers could not write the profile of such a namespace.
 #[test]
-fn a_label_that_v3_refuses_is_shortened_before() {
+fn a_namespace_with_a_label_too_long_for_v3_is_refused() {
     let flaw = Flaw::Labels("a".repeat(59));
     let checks = with_flawed(vec![(Origin::Namespace("shop".to_owned()), flaw)]);
     let lines: Vec<String> = checks.iter().map(Check::line).collect();
@@ -204,9 +208,9 @@ fn a_label_that_v3_refuses_is_shortened_before() {
     );
 }
 
-/// Nobody would write that policy, and it would hold nothing back. Where that is not known, an operator knows it before.
+/// The controllers could not write such a policy, and it would restrict nothing. A policy that may be too large only warns.
 #[test]
-fn a_policy_that_v3_cannot_have_is_named_before() {
+fn a_policy_that_v3_cannot_have_is_refused_by_name() {
     let policy = || {
         Origin::Policy(PolicyName {
             namespace: "shop".to_owned(),
@@ -259,7 +263,7 @@ fn a_manifest_of_another_calico_is_refused() {
 }
 
 #[test]
-fn what_is_missing_altogether_is_said_before_there_are_settings() {
+fn a_missing_manifest_or_daemon_set_is_refused_without_settings() {
     let refused = |change: Change| {
         let mut facts = facts();
         change(&mut facts);
@@ -270,7 +274,7 @@ fn what_is_missing_altogether_is_said_before_there_are_settings() {
             .collect::<Vec<_>>()
             .join("\n")
     };
-    assert!(refused(|facts: &mut ClusterFacts| facts.manifest = None).contains("no YAML"));
+    assert!(refused(|facts: &mut ClusterFacts| facts.manifest = None).contains("not valid YAML"));
     assert!(
         refused(|facts: &mut ClusterFacts| facts.manifest = Some(Err(vec!["found 2 of".to_owned()])))
             .contains("found 2 of")
@@ -282,7 +286,7 @@ fn what_is_missing_altogether_is_said_before_there_are_settings() {
 }
 
 #[test]
-fn the_plan_says_every_object_and_the_point_of_no_return() {
+fn the_plan_names_every_object_and_the_point_of_no_return() {
     let mut facts = facts();
     let settings = settings(&facts);
     let order = ["a".to_owned(), "b".to_owned()];
@@ -305,13 +309,13 @@ fn the_plan_says_every_object_and_the_point_of_no_return() {
     let of_kops = document(&settings, &facts, &order);
     assert!(format!("{of_kops:?}").contains("majorVersion: v3"));
     assert_ne!(of_kops.hash(), plan.hash());
-    // What comes and goes in the stores is no other plan.
+    // A change of the data in the stores does not change the plan.
     stores(&mut facts).conversion = Ok(crate::cluster::facts::Converted::default());
     assert_eq!(document(&settings, &facts, &order).hash(), of_kops.hash());
 }
 
 #[test]
-fn more_nodes_than_the_pause_has_time_for_are_refused_before_it_begins() {
+fn more_nodes_than_the_pause_has_time_for_are_refused() {
     let facts = facts();
     let mut settings = settings(&facts);
     settings.pause_limit_seconds.value = 60;
@@ -329,14 +333,14 @@ fn more_nodes_than_the_pause_has_time_for_are_refused_before_it_begins() {
     };
     let refused = lines(1);
     assert!(
-        refused.len() == 1 && refused[0].contains("about 95 s for 2 nodes, 1 at a time"),
+        refused.len() == 1 && refused[0].contains("about 95 s (nodes: 2, at a time: 1)"),
         "{refused:?}"
     );
     assert_eq!(lines(2), Vec::<String>::new());
 }
 
 #[test]
-fn two_etcds_and_one_config_map_are_refused() {
+fn one_config_map_for_two_etcds_is_refused() {
     let mut facts = facts();
     let Some(Ok(manifest)) = &mut facts.manifest else {
         panic!()
@@ -350,13 +354,13 @@ fn two_etcds_and_one_config_map_are_refused() {
         .map(Check::line)
         .collect();
     assert!(
-        lines.iter().any(|line| line.contains("their etcds differ")),
+        lines.iter().any(|line| line.contains("whose etcds differ")),
         "{lines:?}"
     );
 }
 
 #[test]
-fn whoever_keeps_pods_from_being_made_is_told_of() {
+fn a_fail_closed_webhook_and_a_missing_image_warn() {
     let mut facts = facts();
     facts.webhooks.push(engine::cluster::Webhook {
         object: "ValidatingWebhookConfiguration x, webhook y".to_owned(),
@@ -378,7 +382,7 @@ fn whoever_keeps_pods_from_being_made_is_told_of() {
     assert!(
         warned
             .iter()
-            .any(|line| line.contains("calico/kube-controllers:v3.8.9 is not seen on Nodes b")),
+            .any(|line| line.contains("calico/kube-controllers:v3.8.9 is not reported by Nodes b")),
         "{warned:?}"
     );
 }
