@@ -1,8 +1,8 @@
-//! Numbers of autonomous systems: plain (`65546`) or dotted (`1.10`).
+//! Parses numbers of autonomous systems: plain (`65546`) or dotted (`1.10`).
 
 use super::go_values::unsigned;
 
-/// Reads one.
+/// Parses a number; `None` when the text is not one.
 pub fn as_number(text: &str) -> Option<u32> {
     unsigned(text, u32::MAX).or_else(|| {
         let (high, low) = text.split_once('.')?;
@@ -30,7 +30,7 @@ mod tests {
     #[case("-1", None)]
     #[case("seventy", None)]
     #[case("", None)]
-    fn plain_and_dotted(#[case] text: &str, #[case] number: Option<u32>) {
+    fn plain_and_dotted_numbers_are_read(#[case] text: &str, #[case] number: Option<u32>) {
         assert_eq!(as_number(text), number);
     }
 }

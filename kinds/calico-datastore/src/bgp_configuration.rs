@@ -1,4 +1,4 @@
-//! Settings of BGP for all nodes.
+//! Converts the settings of BGP for all nodes.
 
 use serde_json::{Map, json};
 
@@ -13,10 +13,10 @@ use super::report::Cause;
 use super::resource::Resource;
 use super::v2::Tree;
 
-/// Where they stand.
+/// Parent key of the settings.
 const DIRECTORY: &str = "/calico/bgp/v1/global";
 
-/// Whether every node peers with every other.
+/// Whether every node peers with every other node.
 #[derive(Default)]
 struct Mesh {
     enabled: bool,
@@ -31,7 +31,7 @@ impl Decode for Mesh {
     }
 }
 
-/// The object, if there is a setting.
+/// Writes the object, if there is a setting.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let value = |name: &str| {
         let path = format!("{DIRECTORY}/{name}");

@@ -12,7 +12,7 @@ use crate::fixture::converted;
 #[case("node_mesh", r#"{"enabled": false}"#, json!({ "nodeToNodeMeshEnabled": false }))]
 #[case("node_mesh", r#"{"ENABLED": true}"#, json!({ "nodeToNodeMeshEnabled": true }))]
 #[case("node_mesh", "{}", json!({ "nodeToNodeMeshEnabled": false }))]
-fn settings(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
+fn a_setting_becomes_a_field(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
     let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), value)]);
     assert!(conversion.is_clean());
     assert_eq!(conversion.value("bgpconfigurations/default")["spec"], wanted);
@@ -21,7 +21,7 @@ fn settings(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
 #[rstest]
 #[case("as_num")]
 #[case("loglevel")]
-fn an_empty_one_is_not_there(#[case] name: &str) {
+fn an_empty_setting_writes_no_object(#[case] name: &str) {
     let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), "")]);
     assert!(conversion.is_clean() && !conversion.has_resources());
 }
@@ -31,7 +31,7 @@ fn an_empty_one_is_not_there(#[case] name: &str) {
 #[case("node_mesh", "{not json", Difference::NodeMesh)]
 #[case("node_mesh", "", Difference::NodeMesh)]
 #[case("node_mesh", r#"{"enabled": "true"}"#, Difference::NodeMesh)]
-fn what_cannot_be_read_is_a_line(#[case] name: &str, #[case] value: &str, #[case] difference: Difference) {
+fn an_invalid_setting_is_reported_in_one_line(#[case] name: &str, #[case] value: &str, #[case] difference: Difference) {
     let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), value)]);
     let said = conversion.said();
     assert_eq!(said.len(), 1);

@@ -1,4 +1,4 @@
-//! Peers of BGP: of every node, or of one.
+//! Converts BGP peers: of all nodes, or of one node.
 
 use serde::Serialize;
 
@@ -32,8 +32,8 @@ impl Decode for Peer {
     }
 }
 
-/// An AS number in quotes, maybe twice. Calico's own tool reads digits, and dots only within two pairs of quotes; the forms that
-/// it reads elsewhere are read here, too, and said.
+/// An AS number in one or two pairs of quotes. Calico's own tool reads dotted numbers here only in two pairs of quotes; the forms
+/// that it reads elsewhere are accepted here as well, with a note.
 #[derive(Debug, Default)]
 struct AsNumber {
     number: u32,
@@ -45,7 +45,7 @@ impl Decode for AsNumber {
         let mismatch = || Mismatch::new(json, "an AS number like \"64512\" or \"1.10\"");
         let text = match json {
             Json::Null => return Ok(Self::default()),
-            // Within the quotes there is JSON again.
+            // The quoted text is JSON again.
             Json::Text(text) => match Json::parse(text) {
                 Ok(Json::Null) => return Ok(Self::default()),
                 Ok(Json::Text(inner)) => {
@@ -83,7 +83,7 @@ struct Spec {
     as_number: u32,
 }
 
-/// Peers of every node.
+/// Converts the peers of all nodes.
 pub fn of_all(tree: &Tree, conversion: &mut Conversion) {
     let mut batch = conversion.batch();
     for entry in tree.matching("/calico/bgp/v1/global/peer_v?/*") {
@@ -91,7 +91,7 @@ pub fn of_all(tree: &Tree, conversion: &mut Conversion) {
     }
 }
 
-/// Peers of single nodes.
+/// Converts the peers of single nodes.
 pub fn of_nodes(tree: &Tree, conversion: &mut Conversion) {
     let mut batch = conversion.batch();
     for entry in tree.matching("/calico/bgp/v1/host/*/peer_v?/*") {

@@ -5,7 +5,7 @@ use crate::difference::Difference;
 use crate::fixture::{converted, converted_value};
 
 #[test]
-fn peers_of_all_and_of_one() {
+fn peers_of_all_nodes_and_of_one_node_are_converted() {
     let conversion = converted(&[
         (
             "/calico/bgp/v1/global/peer_v4/192.168.9.9",
@@ -43,12 +43,12 @@ fn peers_of_all_and_of_one() {
 #[case(json!("null"), 0, false)]
 #[case(json!(" 7 "), 7, false)]
 #[case(Value::Null, 0, false)]
-fn forms_of_as_numbers(#[case] value: Value, #[case] number: u32, #[case] said: bool) {
+fn every_form_of_an_as_number_is_read(#[case] value: Value, #[case] number: u32, #[case] has_note: bool) {
     let peer = json!({ "ip": "10.0.0.1", "as_num": value });
     let conversion = converted_value("/calico/bgp/v1/global/peer_v4/10.0.0.1", &peer);
     assert!(conversion.is_clean());
     assert_eq!(conversion.value("bgppeers/10-0-0-1")["spec"]["asNumber"], number);
-    assert_eq!(conversion.differs_by(Difference::PeerAsNumber), said);
+    assert_eq!(conversion.differs_by(Difference::PeerAsNumber), has_note);
 }
 
 #[rstest]
@@ -58,7 +58,7 @@ fn forms_of_as_numbers(#[case] value: Value, #[case] number: u32, #[case] said: 
 #[case(json!(-1))]
 #[case(json!("nope"))]
 #[case(json!(["1"]))]
-fn what_is_no_as_number(#[case] value: Value) {
+fn an_invalid_as_number_is_reported_in_one_line(#[case] value: Value) {
     let peer = json!({ "ip": "10.0.0.1", "as_num": value });
     let conversion = converted_value("/calico/bgp/v1/global/peer_v4/10.0.0.1", &peer);
     let said = conversion.said();
@@ -69,7 +69,7 @@ fn what_is_no_as_number(#[case] value: Value) {
 }
 
 #[test]
-fn the_value_s_address_counts() {
+fn the_address_in_the_value_takes_precedence_over_the_key() {
     let peer = json!({ "ip": "10.0.0.2", "as_num": "1" });
     let conversion = converted_value("/calico/bgp/v1/global/peer_v4/10.0.0.1", &peer);
     assert_eq!(
@@ -85,7 +85,7 @@ fn the_value_s_address_counts() {
 }
 
 #[test]
-fn a_key_without_an_address_is_a_line() {
+fn a_key_without_an_address_is_reported_in_one_line() {
     let key = "/calico/bgp/v1/global/peer_v4/router";
     let conversion = converted_value(key, &json!({ "ip": "10.0.0.1", "as_num": "1" }));
     let said = conversion.said();

@@ -1,4 +1,4 @@
-//! What the cluster is, which version wrote its store, and the flag that holds v3's nodes back.
+//! Converts the identity of the cluster, the version that wrote the store, and the flag that keeps v3 closed.
 
 use serde_json::{Map, json};
 
@@ -9,18 +9,18 @@ use super::report::Cause;
 use super::resource::Resource;
 use super::v2::Tree;
 
-/// Texts that are copied, in v2 and in v3.
+/// Copied texts: the name in v2 and the name in v3.
 const TEXTS: [(&str, &str); 3] = [
     ("ClusterGUID", "clusterGUID"),
     ("ClusterType", "clusterType"),
     ("CalicoVersion", "calicoVersion"),
 ];
-/// The flag. What v2 says of it does not count, and has to be one.
+/// Name of the flag in v2. Its value is ignored, but has to be a boolean.
 const READY: &str = "DatastoreReady";
-/// Settings that come here and not to Felix.
+/// Settings that belong to this object and not to Felix.
 pub const SETTINGS: [&str; 4] = ["ClusterGUID", "ClusterType", "CalicoVersion", READY];
 
-/// The object, with the flag down. Calico's CNI plugin of v3 crashes where the flag is missing.
+/// Writes the object, with the flag false. Calico's CNI plugin of v3 crashes without the flag.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let value = |name: &str| {
         let path = format!("/calico/v1/config/{name}");

@@ -1,4 +1,4 @@
-//! The conversion of a whole store: what is written in v3, in order, and what there is to say.
+//! Converts a whole store: the objects of v3 in the order of writing, and the reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,38 +16,39 @@ use super::{
     profile, workload_endpoint,
 };
 
-/// What becomes of a store.
+/// Result of the conversion of a store.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conversion {
-    /// What is written, in the order of writing: resources in the order of Calico's own tool, then the settings of the address
-    /// management, blocks, claims on them, and handles. No key twice.
+    /// Objects in the order of writing: resources in the order of Calico's own tool, then the settings of the IPAM, blocks, block
+    /// affinities, and handles. No key occurs twice.
     pub objects: Vec<Object>,
-    /// Every object with a name of its own, as it was and as it is: the report `convertednames`.
+    /// Every object with its old and its new name: the report `convertednames`.
     pub renamed: Vec<Renamed>,
-    /// Objects with one name: the report `nameclashes`.
+    /// Objects that would get the same name: the report `nameclashes`.
     pub clashes: Vec<Clash>,
     /// Values that cannot be converted: the report `conversionerrors`.
     pub conversion_errors: Vec<Problem>,
     /// Objects that v3 would refuse: the report `validationerrors`.
     pub validation_errors: Vec<Problem>,
-    /// What else an operator should know.
+    /// Other information for the user.
     pub notes: Vec<Note>,
 }
 
 /// One value of the v3 store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
-    /// Its key in etcd.
+    /// Key in etcd.
     pub key: String,
-    /// What is written, but for `metadata.uid` and `metadata.creationTimestamp` of what has `metadata`.
+    /// Value to write, without `metadata.uid` and `metadata.creationTimestamp`.
     pub value: Value,
-    /// What it is.
+    /// Kind of the object.
     pub kind: ObjectKind,
 }
 
-/// Converts a store. What cannot be converted is left out of the objects, so they are written only when the conversion is clean.
+/// Converts a store. Values that cannot be converted are missing in the objects, so the objects are written only when the
+/// conversion is clean.
 ///
-/// The same store gives the same conversion, also in order.
+/// The same store gives the same conversion, in the same order.
 pub fn convert(tree: &Tree) -> Conversion {
     let mut conversion = Conversion::default();
     felix::of_all(tree, &mut conversion);
@@ -65,23 +66,23 @@ pub fn convert(tree: &Tree) -> Conversion {
     ipam::convert(tree, &mut conversion);
     conversion.notes.extend(tree.hidden().map(|path| Note::NotRead {
         path: path.to_owned(),
-        what: "etcd lists nothing whose name begins with an underscore, so Calico has never read it",
+        what: "etcd does not list names that begin with an underscore, so Calico has never read this key",
     }));
     conversion
 }
 
 impl Conversion {
-    /// Whether nothing clashes and nothing is wrong: it may be written.
+    /// Whether there are no clashes and no errors, so that the objects may be written.
     pub fn is_clean(&self) -> bool {
         self.clashes.is_empty() && self.conversion_errors.is_empty() && self.validation_errors.is_empty()
     }
 
-    /// Whether there is anything but address management. A store without it is the wrong one.
+    /// Whether there are other objects than those of the IPAM. A store without them is not Calico's.
     pub fn has_resources(&self) -> bool {
         self.objects.iter().any(|object| object.kind.has_metadata())
     }
 
-    /// Where Calico's own tool does otherwise with this store.
+    /// Differences from Calico's own tool for this store.
     pub fn differences(&self) -> BTreeSet<Difference> {
         let problems = self.conversion_errors.iter().chain(&self.validation_errors);
         problems
@@ -90,7 +91,7 @@ impl Conversion {
             .collect()
     }
 
-    /// A value that cannot be converted.
+    /// Reports a value that cannot be converted.
     pub(super) fn fail(&mut self, key: V2Key, path: impl Into<String>, cause: Cause) {
         self.conversion_errors.push(Problem {
             key,
@@ -100,12 +101,12 @@ impl Conversion {
         });
     }
 
-    /// An object that needs no new name and that v3 does not check.
+    /// Adds an object that keeps its name and that v3 does not validate.
     pub(super) fn write(&mut self, resource: &Resource) {
         self.objects.push(resource.object());
     }
 
-    /// The objects of one kind, whose names are told apart.
+    /// Starts a batch of objects of one kind, whose names have to differ.
     pub(super) fn batch(&mut self) -> Batch<'_> {
         Batch {
             conversion: self,
@@ -114,16 +115,16 @@ impl Conversion {
     }
 }
 
-/// Objects of one kind, one after the other.
+/// A batch of objects of one kind.
 pub(super) struct Batch<'conversion> {
     pub(super) conversion: &'conversion mut Conversion,
-    /// Who had a name last.
+    /// The last value with each name.
     names: BTreeMap<V3Name, V2Key>,
 }
 
 impl Batch<'_> {
-    /// What became of a value. It is written if it has its name alone and v3 takes it; otherwise everything that is wrong with it
-    /// is said.
+    /// Adds the result for one value. The object is written if its name is unique and v3 accepts it; otherwise all problems are
+    /// reported.
     pub(super) fn add(&mut self, key: V2Key, path: &str, converted: Result<Resource, Cause>) {
         let resource = match converted {
             Ok(resource) => resource,
@@ -131,7 +132,7 @@ impl Batch<'_> {
         };
         let name = resource.name.clone();
         let earlier = self.names.insert(name.clone(), key.clone());
-        let is_alone = earlier.is_none();
+        let is_unique = earlier.is_none();
         if let Some(earlier) = earlier {
             self.conversion.clashes.push(Clash {
                 later: key.clone(),
@@ -146,7 +147,7 @@ impl Batch<'_> {
                 v3: Some(name),
                 cause: Cause::Invalid(resource.findings),
             });
-        } else if is_alone {
+        } else if is_unique {
             self.conversion.write(&resource);
             self.conversion.renamed.push(Renamed { from: key, to: name });
         }

@@ -43,7 +43,7 @@ const STORE: [(&str, &str); 17] = [
 ];
 
 #[test]
-fn a_whole_store_in_the_order_of_writing() {
+fn a_whole_store_is_converted_in_the_order_of_writing() {
     let conversion = converted(&STORE);
     assert!(conversion.is_clean() && conversion.has_resources());
     let keys: Vec<&str> = conversion
@@ -97,17 +97,17 @@ fn the_same_store_gives_the_same_conversion() {
 }
 
 #[test]
-fn an_empty_store_is_clean_and_has_nothing() {
+fn an_empty_store_gives_an_empty_conversion() {
     let conversion = converted(&[]);
     assert!(conversion.is_clean() && !conversion.has_resources());
     assert_eq!(conversion, Conversion::default());
 }
 
-/// Nothing that cannot be read is left out without a line.
+/// No invalid value is omitted without a line in a report.
 #[test]
-fn whatever_value_is_spoilt_there_is_a_line() {
-    for spoilt in 0..STORE.len() {
-        let (key, _) = STORE[spoilt];
+fn any_invalid_value_is_reported_in_one_line() {
+    for invalid in 0..STORE.len() {
+        let (key, _) = STORE[invalid];
         let is_raw = ["/calico/v1/Ready", "/calico/v1/config/", "/config/"]
             .iter()
             .any(|part| key.contains(part));
@@ -115,7 +115,7 @@ fn whatever_value_is_spoilt_there_is_a_line() {
             continue;
         }
         let mut store = STORE;
-        store[spoilt].1 = "\u{0}";
+        store[invalid].1 = "\u{0}";
         let conversion = converted(&store);
         assert_eq!(
             conversion.conversion_errors.len(),
@@ -132,7 +132,7 @@ fn whatever_value_is_spoilt_there_is_a_line() {
     }
 }
 
-/// Whatever somebody may have written below keys that are read.
+/// Arbitrary values below the keys that are read.
 fn store() -> impl Strategy<Value = Vec<(String, String)>> {
     let name = prop::sample::select(vec![
         "a",
@@ -205,17 +205,17 @@ fn store() -> impl Strategy<Value = Vec<(String, String)>> {
 
 proptest! {
     #[test]
-    fn whatever_is_in_a_store_it_is_converted_or_said(values in store()) {
+    fn every_value_is_converted_or_reported(values in store()) {
         let tree = Tree::of(values.into_iter().collect());
         let conversion = convert(&tree);
         let keys: BTreeSet<&str> = conversion.objects.iter().map(|object| object.key.as_str()).collect();
-        prop_assert_eq!(keys.len(), conversion.objects.len(), "no key twice");
+        prop_assert_eq!(keys.len(), conversion.objects.len(), "a key occurs twice");
         for key in keys {
             prop_assert!(!key.contains("//") && !key.ends_with('/') || !conversion.is_clean(), "{}", key);
         }
         let lines = conversion.conversion_errors.iter().chain(&conversion.validation_errors);
         for line in lines {
-            prop_assert!(!line.to_string().contains('\n'), "one line: {}", line);
+            prop_assert!(!line.to_string().contains('\n'), "more than one line: {}", line);
             prop_assert!(line.path.starts_with("/calico/"), "{}", line.path);
         }
     }

@@ -1,5 +1,5 @@
-//! Values of the v2 store as Go's `encoding/json` reads them into a struct: keys match without regard to case, `null` is "not
-//! set", the last of several counts, what is not known is left alone, and one value of another type spoils the whole text.
+//! Decodes values of the v2 store as Go's `encoding/json` reads them into a struct: keys match in any case, `null` is "not set",
+//! the last of equal keys is used, unknown keys are ignored, and one value of a wrong type makes the whole text invalid.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,14 +10,14 @@ use super::go_values::equal_fold;
 use super::json::Json;
 use super::report::Cause;
 
-/// A value of another type than its field has.
+/// A value whose type does not fit its field.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct Mismatch {
     /// The field: `inbound_rules[0].src_nets[1]`; empty for the value itself.
     pub path: String,
-    /// What is there.
+    /// The value found.
     pub found: String,
-    /// What has to be there.
+    /// The value needed.
     pub needed: &'static str,
 }
 
@@ -52,18 +52,18 @@ impl Mismatch {
     }
 }
 
-/// What can be read from JSON.
+/// A type that can be decoded from JSON.
 pub trait Decode: Sized {
-    /// Reads it. `null` is what the field has when it is not there.
+    /// Decodes a value. `null` gives the value of a missing field.
     fn decode(json: &Json) -> Result<Self, Mismatch>;
 
-    /// Reads it over what the same field said before in the same text: that is gone, unless the type says otherwise.
+    /// Decodes a value over an earlier one of the same field in the same text. By default, the earlier value is replaced.
     fn decode_over(self, json: &Json) -> Result<Self, Mismatch> {
         Self::decode(json)
     }
 }
 
-/// Reads the whole text of a value.
+/// Decodes the whole text of a value.
 pub(super) fn read<T: Decode>(text: &str) -> Result<T, Cause> {
     let json = Json::parse(text).map_err(|error| Cause::NotJson {
         reason: error.to_string(),
@@ -93,7 +93,7 @@ impl<'json> Fields<'json> {
     }
 }
 
-/// A `null` after a value changes nothing.
+/// Keeps the earlier value when the later one is `null`.
 pub(super) fn keep_over_null<T: Decode>(before: T, json: &Json) -> Result<T, Mismatch> {
     match json {
         Json::Null => Ok(before),
@@ -129,7 +129,7 @@ impl Decode for bool {
     }
 }
 
-/// An integer within these bounds.
+/// An integer within the bounds of the type.
 fn integer<T: TryFrom<i128> + Default>(json: &Json, needed: &'static str) -> Result<T, Mismatch> {
     match json {
         Json::Integer(value) => T::try_from(*value).map_err(|_| Mismatch::new(json, needed)),
@@ -157,7 +157,7 @@ impl Decode for u16 {
 impl Decode for f64 {
     fn decode(json: &Json) -> Result<Self, Mismatch> {
         match json {
-            // Orders of policies are small; what is past 2^53 is rounded as Go rounds it.
+            // Orders of policies are small; larger numbers than 2^53 are rounded as Go rounds them.
             #[expect(clippy::cast_precision_loss)]
             Json::Integer(value) => Ok(*value as Self),
             Json::Fraction(value) => Ok(*value),
@@ -204,7 +204,7 @@ impl<T: Decode> Decode for BTreeMap<String, T> {
             .collect()
     }
 
-    /// Two maps are put together.
+    /// Merges two maps.
     fn decode_over(mut self, json: &Json) -> Result<Self, Mismatch> {
         let later = Self::decode(json)?;
         if *json == Json::Null {

@@ -23,7 +23,7 @@ impl Decode for Port {
 }
 
 #[test]
-fn keys_match_in_any_case_and_the_last_counts() {
+fn keys_match_in_any_case_and_the_last_is_used() {
     let port: Port = read(r#"{"NAME": "a", "Name": "b", "port": 1, "other": [{}]}"#).unwrap();
     assert_eq!((port.name.as_str(), port.number), ("b", 1));
 }
@@ -32,12 +32,12 @@ fn keys_match_in_any_case_and_the_last_counts() {
 #[case("null")]
 #[case("{}")]
 #[case(r#"{"name": null, "port": null, "labels": null, "order": null}"#)]
-fn null_is_not_set(#[case] text: &str) {
+fn null_is_the_same_as_a_missing_field(#[case] text: &str) {
     assert_eq!(read::<Port>(text), Ok(Port::default()));
 }
 
 #[test]
-fn what_is_said_twice_is_read_as_go_reads_it() {
+fn a_repeated_field_is_read_as_go_reads_it() {
     let port: Port = read(
         r#"{"name": "a", "Name": null, "port": 1, "PORT": null, "order": 1, "Order": null,
             "labels": {"a": "1"}, "LABELS": {"b": "2"}}"#,
@@ -64,23 +64,23 @@ fn null_in_a_list_or_a_map_is_an_empty_value() {
 #[case(r#"{"name": 1, "name": "b"}"#, "name: found 1, needed a string")]
 #[case(r#"{"labels": {"a": {}}}"#, "labels[\"a\"]: found an object, needed a string")]
 #[case("[]", "the value: found a list, needed an object")]
-fn another_type_is_named_with_its_field(#[case] text: &str, #[case] said: &str) {
+fn a_wrong_type_is_reported_with_its_field(#[case] text: &str, #[case] message: &str) {
     let Err(Cause::Mismatch(mismatch)) = read::<Port>(text) else {
         panic!("{text} was read");
     };
-    assert_eq!(mismatch.to_string(), said);
+    assert_eq!(mismatch.to_string(), message);
 }
 
 #[test]
-fn places_in_lists_are_said() {
+fn the_path_of_a_mismatch_has_the_index_in_a_list() {
     let Err(Cause::Mismatch(mismatch)) = read::<Vec<Port>>(r#"[{}, {"port": []}]"#) else {
-        panic!("it was read");
+        panic!("the value was read");
     };
     assert_eq!(mismatch.path, "[1].port");
 }
 
 #[test]
-fn what_is_no_json_is_another_cause() {
+fn invalid_json_is_another_cause() {
     assert!(matches!(read::<Port>("{not json"), Err(Cause::NotJson { .. })));
     assert!(matches!(read::<Port>(""), Err(Cause::NotJson { .. })));
 }

@@ -1,4 +1,4 @@
-//! Named ports of endpoints.
+//! Converts named ports of endpoints.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::key::V2Key;
 use super::note::Note;
 use super::protocol::Protocol;
 
-/// A port that rules may name.
+/// A port that rules can refer to by name.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct EndpointPort {
     pub name: String,
@@ -17,7 +17,7 @@ pub struct EndpointPort {
 }
 
 impl EndpointPort {
-    /// With its protocol as v3 writes it.
+    /// The port with its protocol in the form of v3.
     pub fn in_v3(&self) -> Self {
         Self {
             protocol: self.protocol.of_port_in_v3(),
@@ -25,7 +25,7 @@ impl EndpointPort {
         }
     }
 
-    /// What to know when its protocol is written in another way than by Calico's own tool, which copies numbers.
+    /// The note on a protocol that is written as a name, where Calico's own tool copies the number.
     pub fn note(&self, key: &V2Key) -> Option<Note> {
         let is_number =
             matches!(self.protocol, Protocol::Number(_)) && self.in_v3().protocol != self.protocol;

@@ -1,11 +1,11 @@
-//! Names inside keys: a slash would end the part, so it is written `%2f`, and a percent sign `%25`.
+//! Escapes names inside keys: a slash is written `%2f`, because it would end the part, and a percent sign `%25`.
 
-/// A name as it stands in a key. Names of hosts stand there as they are.
+/// The escaped form of a name. Names of hosts are not escaped.
 pub fn escaped(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2f")
 }
 
-/// The name that stands in a key. Only lower-case digits are read, as Calico does.
+/// The name in a part of a key. Only lower-case digits are decoded, as in Calico.
 pub fn unescaped(part: &str) -> String {
     part.replace("%2f", "/").replace("%25", "%")
 }
@@ -23,13 +23,13 @@ mod tests {
     #[case("%252f", "%2f")]
     #[case("%2F", "%2F")]
     #[case("%", "%")]
-    fn parts_of_keys(#[case] part: &str, #[case] name: &str) {
+    fn a_part_of_a_key_is_unescaped(#[case] part: &str, #[case] name: &str) {
         assert_eq!(unescaped(part), name);
     }
 
     proptest! {
         #[test]
-        fn every_name_comes_back(name in "[a-c/%25f]{0,12}") {
+        fn an_escaped_name_is_unescaped_to_itself(name in "[a-c/%25f]{0,12}") {
             prop_assert_eq!(unescaped(&escaped(&name)), name.clone());
             prop_assert!(!escaped(&name).contains('/'));
         }

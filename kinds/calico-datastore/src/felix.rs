@@ -1,4 +1,4 @@
-//! Settings of Felix: one value each in v2, one object of all of them in v3, for all nodes and for single ones.
+//! Converts the settings of Felix: v2 has one value for each, v3 one object for all nodes and one for each single node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ use super::resource::Resource;
 use super::v2::Tree;
 use super::{cluster_information, go_duration, names};
 
-/// The address of a host's tunnel: a field of its Node in v3.
+/// Setting with the address of a host's tunnel: a field of the Node in v3.
 pub const TUNNEL_ADDRESS: &str = "IpInIpTunnelAddr";
-/// A level that v3 has none for.
+/// Level in v3 for every level that v3 does not have.
 const INFO: &str = "Info";
-/// What v3 takes when somebody writes these again. Values are written as v3 writes them where Felix of v2 took them in any
-/// case, and copied whatever else they are.
+/// Values of settings that v3 validates. Felix of v2 accepts them in any case, so their case is corrected; other values are
+/// copied unchanged.
 const CHECKED: [(&str, &[&str], &str); 4] = [
     (
         "DefaultEndpointToHostAction",
@@ -41,14 +41,14 @@ const CHECKED: [(&str, &[&str], &str); 4] = [
     ("IptablesBackend", &["Legacy", "NFT"], "Legacy or NFT"),
 ];
 
-/// A value, where it stands, and what it is called in reports.
+/// A value with its path and its name in reports.
 struct Found<'tree> {
     key: V2Key,
     path: &'tree str,
     text: &'tree str,
 }
 
-/// The object for all nodes.
+/// Converts the settings for all nodes.
 pub fn of_all(tree: &Tree, conversion: &mut Conversion) {
     let values = tree
         .matching("/calico/v1/config/**")
@@ -65,7 +65,7 @@ pub fn of_all(tree: &Tree, conversion: &mut Conversion) {
     convert("default", &values, &cluster_information::SETTINGS, conversion);
 }
 
-/// The objects for single nodes. Hosts whose names become one share an object.
+/// Converts the settings of single nodes. Hosts that become one node share an object.
 pub fn of_nodes(tree: &Tree, conversion: &mut Conversion) {
     let mut nodes: BTreeMap<String, BTreeMap<&str, Found<'_>>> = BTreeMap::new();
     let mut hosts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -78,7 +78,7 @@ pub fn of_nodes(tree: &Tree, conversion: &mut Conversion) {
             text: entry.value,
         };
         hosts.entry(node.clone()).or_default().insert(host.to_owned());
-        // Of several hosts' values the last counts.
+        // Of the values of several hosts, the last is used.
         nodes.entry(node).or_default().insert(name, found);
     }
     for (node, values) in nodes {
@@ -90,7 +90,7 @@ pub fn of_nodes(tree: &Tree, conversion: &mut Conversion) {
     }
 }
 
-/// One object of these values. `others` are settings that go elsewhere.
+/// Writes one object with these values. `others` are settings of other objects.
 fn convert(name: &str, values: &BTreeMap<&str, Found<'_>>, others: &[&str], conversion: &mut Conversion) {
     let mut spec = Map::new();
     let mut is_set = false;
@@ -122,7 +122,7 @@ fn convert(name: &str, values: &BTreeMap<&str, Found<'_>>, others: &[&str], conv
     }
 }
 
-/// The value in v3; `None` when it is set and left out.
+/// The value in v3; `None` for a value that is omitted.
 fn value(setting: &Setting, text: &str) -> Result<Option<Value>, Cause> {
     let needed = |needed: &'static str, difference: Option<Difference>| Cause::Value {
         found: text.to_owned(),
@@ -159,7 +159,7 @@ fn value(setting: &Setting, text: &str) -> Result<Option<Value>, Cause> {
             let time = number(text).ok_or_else(|| needed(what, Some(Difference::DurationOnce)))?;
             let time = go_duration::nanoseconds(time, unit).ok_or_else(|| {
                 needed(
-                    "a time that is a number, of at most 292 years",
+                    "a number for a duration of at most 292 years",
                     Some(Difference::DurationRange),
                 )
             })?;
@@ -167,7 +167,7 @@ fn value(setting: &Setting, text: &str) -> Result<Option<Value>, Cause> {
         }
         Form::Failsafe => Some(failsafe(text).ok_or_else(|| {
             needed(
-                "ports from 0 to 65535 with commas between them, each maybe after tcp: or udp:, or none",
+                "none, or ports from 0 to 65535 with commas between them, each with an optional tcp: or udp:",
                 None,
             )
         })?),
@@ -179,7 +179,7 @@ fn value(setting: &Setting, text: &str) -> Result<Option<Value>, Cause> {
     })
 }
 
-/// How v3 writes a value of a setting of which it takes only some: `Return` for `RETURN`, which every node of v2 has.
+/// The form in v3 of a value of a validated setting: `Return` for `RETURN`, which every node of v2 writes.
 fn spelled(setting: &Setting, text: &str) -> Option<&'static str> {
     let (_, allowed, _) = CHECKED.iter().find(|(name, ..)| *name == setting.v2)?;
     allowed.iter().copied().find(|one| equal_fold(one, text))
@@ -210,7 +210,7 @@ fn notes(setting: &Setting, found: &Found<'_>) -> Option<Note> {
     }
 }
 
-/// The note of a level that is none of v3's.
+/// The note on a level that v3 does not have.
 pub fn silenced(key: V2Key, text: &str) -> Option<Note> {
     (level(text) == INFO && !equal_fold(text, INFO)).then(|| Note::SilencedLog {
         key,
@@ -218,7 +218,7 @@ pub fn silenced(key: V2Key, text: &str) -> Option<Note> {
     })
 }
 
-/// A level as v3 writes it; whatever is none is `Info`, also `none`.
+/// The level in v3; unknown levels become `Info`, also `none`.
 pub fn level(text: &str) -> &'static str {
     match lower(text).as_str() {
         "" => "",
@@ -230,7 +230,7 @@ pub fn level(text: &str) -> &'static str {
     }
 }
 
-/// A mask in decimal, or in hexadecimal after `0x`.
+/// Parses a mask in decimal, or in hexadecimal after `0x`.
 fn mask(text: &str) -> Option<u32> {
     let hexadecimal = || {
         let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
@@ -240,7 +240,7 @@ fn mask(text: &str) -> Option<u32> {
     unsigned(text, u32::MAX).or_else(hexadecimal)
 }
 
-/// A list of ports. One without a port is no list to Calico: v3's default holds.
+/// Parses a list of ports. For a list without a port, the default of v3 applies, as in Calico.
 fn failsafe(text: &str) -> Option<Value> {
     if text == "none" {
         return Some(json!([]));

@@ -1,24 +1,24 @@
-//! Settings of Felix: their names in v2 and in v3, and the form of their values (libcalico-go, `lib/apis/v3/felixconfig.go`).
+//! The settings of Felix: names in v2 and v3, and form of the value (libcalico-go, `lib/apis/v3/felixconfig.go`).
 
 /// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Boolean,
     Integer,
-    /// Of 32 bits.
+    /// A number of 32 bits.
     Mask,
-    /// Left out when it is empty.
+    /// A text, omitted when it is empty.
     Text,
-    /// Written also when it is empty.
+    /// A text, written even when it is empty.
     TextOrEmpty,
-    /// The least important message that is logged.
+    /// A log level.
     Level,
-    /// A number of seconds, maybe with a fraction.
+    /// A number of seconds, with an optional fraction.
     Seconds,
     Milliseconds,
-    /// Ports that stay open whatever policies say.
+    /// Ports that policies cannot close.
     Failsafe,
-    /// Nobody has ever written one in v2.
+    /// The form in v2 is unknown, because v2 never had this setting.
     Unknown,
 }
 
@@ -34,7 +34,7 @@ const fn setting(v2: &'static str, v3: &'static str, form: Form) -> Setting {
     Setting { v2, v3, form }
 }
 
-/// Every setting, in the order of v3's own list.
+/// All settings in the order of v3's list.
 pub const SETTINGS: [Setting; 69] = [
     setting(
         "UseInternalDataplaneDriver",

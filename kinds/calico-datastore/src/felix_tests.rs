@@ -32,7 +32,7 @@ fn spec(name: &str, value: &str) -> Value {
 #[case("FailsafeInboundHostPorts", "tcp:22, Udp:68,443", json!({ "failsafeInboundHostPorts": [
     { "protocol": "TCP", "port": 22 }, { "protocol": "UDP", "port": 68 }, { "protocol": "TCP", "port": 443 },
 ] }))]
-fn values(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
+fn a_setting_is_converted_to_its_form_in_v3(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
     assert_eq!(spec(name, value), wanted);
     assert!(setting(name, value).is_clean());
 }
@@ -51,7 +51,7 @@ fn values(#[case] name: &str, #[case] value: &str, #[case] wanted: Value) {
 #[case("FailsafeInboundHostPorts", "None")]
 #[case("NATPortRange", "1:2")]
 #[case("DatastoreReady", "maybe")]
-fn what_cannot_be_read_is_one_line_with_the_value(#[case] name: &str, #[case] value: &str) {
+fn an_invalid_setting_is_reported_in_one_line_with_its_value(#[case] name: &str, #[case] value: &str) {
     let conversion = setting(name, value);
     let said = conversion.said();
     assert_eq!(said.len(), 1, "{said:?}");
@@ -67,14 +67,14 @@ fn what_cannot_be_read_is_one_line_with_the_value(#[case] name: &str, #[case] va
 #[case("10s", Difference::DurationOnce)]
 #[case("inf", Difference::DurationRange)]
 #[case("9.3e9", Difference::DurationRange)]
-fn a_bad_time_is_one_line(#[case] value: &str, #[case] difference: Difference) {
+fn an_invalid_duration_is_reported_in_one_line(#[case] value: &str, #[case] difference: Difference) {
     let conversion = setting("RouteRefreshInterval", value);
     assert_eq!(conversion.conversion_errors.len(), 1);
     assert!(conversion.differs_by(difference));
 }
 
 #[test]
-fn a_mask_may_be_hexadecimal() {
+fn a_hexadecimal_mask_is_read() {
     assert_eq!(
         spec("IptablesMarkMask", "0xff000000"),
         json!({ "iptablesMarkMask": 0xff00_0000_u32 })
@@ -86,12 +86,12 @@ fn a_mask_may_be_hexadecimal() {
 #[rstest]
 #[case("UnknownFelixKnob", "x", "no such setting")]
 #[case("interfaceprefix", "cali", "write it as InterfacePrefix")]
-#[case("LogSeveritySys", "none", "written from Info on")]
+#[case("LogSeveritySys", "none", "log level becomes Info")]
 #[case("DefaultEndpointToHostAction", "ACCEPT", "is written as Accept")]
 #[case("DefaultEndpointToHostAction", "reject", "Drop, Accept or Return")]
-#[case("IptablesBackend", "NFT", "did not know it")]
+#[case("IptablesBackend", "NFT", "unknown to Felix of v2")]
 #[case("XDPRefreshInterval", "90", "xdpRefreshInterval")]
-fn what_is_lost_or_means_another_thing_is_noted(
+fn a_lost_or_changed_setting_has_a_note(
     #[case] name: &str,
     #[case] value: &str,
     #[case] words: &str,
@@ -102,13 +102,13 @@ fn what_is_lost_or_means_another_thing_is_noted(
     assert!(said[0].contains(words), "{said:?}");
 }
 
-/// calico-node of v3.31.7 that has to add a log level to an object with ACCEPT: "failed to validate Field", and it ends.
+/// calico-node of v3.31.7 exits with "failed to validate Field" when it has to add a log level to an object with ACCEPT.
 #[rstest]
 #[case("DefaultEndpointToHostAction", "RETURN", "Return")]
 #[case("DefaultEndpointToHostAction", "drop", "Drop")]
 #[case("IptablesFilterAllowAction", "ACCEPT", "Accept")]
 #[case("IptablesMangleAllowAction", "return", "Return")]
-fn actions_are_written_so_that_v3_can_write_them_again(
+fn an_action_is_written_in_the_form_that_v3_accepts(
     #[case] name: &str,
     #[case] value: &str,
     #[case] written: &str,
@@ -121,7 +121,7 @@ fn actions_are_written_so_that_v3_can_write_them_again(
 }
 
 #[test]
-fn what_is_not_felix_s_makes_no_object() {
+fn settings_of_other_objects_write_no_felix_configuration() {
     let conversion = converted(&[
         ("/calico/v1/config/UnknownFelixKnob", "x"),
         ("/calico/v1/config/CalicoVersion", "v2.6.12"),
@@ -155,7 +155,7 @@ fn hosts_that_become_one_node_share_an_object() {
 }
 
 #[test]
-fn every_name_is_there_once() {
+fn every_setting_has_unique_names() {
     let count = |name: fn(&Setting) -> &'static str| {
         let names: BTreeSet<&str> = SETTINGS.iter().map(name).collect();
         names.len()
@@ -165,7 +165,7 @@ fn every_name_is_there_once() {
 }
 
 #[test]
-fn the_flag_is_down_whatever_v2_says() {
+fn the_flag_is_false_for_any_value_in_v2() {
     let conversion = setting("DatastoreReady", "true");
     assert_eq!(
         conversion.value("clusterinformations/default")["spec"],
@@ -174,7 +174,7 @@ fn the_flag_is_down_whatever_v2_says() {
 }
 
 #[test]
-fn the_cluster_is_what_it_was() {
+fn the_identity_of_the_cluster_is_copied() {
     let conversion = converted(&[
         ("/calico/v1/config/CalicoVersion", "v2.6.12"),
         ("/calico/v1/config/ClusterGUID", "abc"),

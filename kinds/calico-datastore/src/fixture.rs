@@ -16,18 +16,18 @@ pub(super) fn tree(values: &[(&str, &str)]) -> Tree {
     )
 }
 
-/// What becomes of these values.
+/// The conversion of these values.
 pub(super) fn converted(values: &[(&str, &str)]) -> Conversion {
     convert(&tree(values))
 }
 
-/// What becomes of one JSON value.
+/// The conversion of one JSON value.
 pub(super) fn converted_value(key: &str, value: &Value) -> Conversion {
     converted(&[(key, &value.to_string())])
 }
 
 impl Conversion {
-    /// The object at this place below the resources, or of the whole key.
+    /// The object with this key, or with this part of the key below the resources.
     pub(super) fn value(&self, key: &str) -> &Value {
         let resource = format!("/calico/resources/v3/projectcalico.org/{key}");
         let object = self
@@ -40,7 +40,7 @@ impl Conversion {
         }
     }
 
-    /// Lines of every report, and of the notes.
+    /// Lines of all reports and of the notes.
     pub(super) fn said(&self) -> Vec<String> {
         let problems = self.conversion_errors.iter().chain(&self.validation_errors);
         problems
@@ -50,12 +50,12 @@ impl Conversion {
             .collect()
     }
 
-    /// New names, line by line.
+    /// Lines of the report of new names.
     pub(super) fn names(&self) -> Vec<String> {
         self.renamed.iter().map(ToString::to_string).collect()
     }
 
-    /// Whether Calico's own tool does otherwise for this reason alone.
+    /// Whether this is the only difference from Calico's own tool.
     pub(super) fn differs_by(&self, difference: Difference) -> bool {
         self.differences().into_iter().eq([difference])
     }

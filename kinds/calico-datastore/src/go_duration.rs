@@ -1,14 +1,14 @@
-//! Times as Go writes them: `1m30s`, `50.325ms`, `0s`.
+//! Formats durations as Go does: `1m30s`, `50.325ms`, `0s`.
 
 const MICROSECOND: u64 = 1_000;
-/// Nanoseconds of a millisecond.
+/// Nanoseconds in a millisecond.
 pub const MILLISECOND: u64 = 1_000_000;
-/// Nanoseconds of a second.
+/// Nanoseconds in a second.
 pub const SECOND: u64 = 1_000_000_000;
 /// The first number of nanoseconds that does not fit in 64 bits.
 const LIMIT: f64 = 9_223_372_036_854_775_808.0;
 
-/// Nanoseconds of a number of units, without what is smaller; `None` when they do not fit in 64 bits.
+/// Nanoseconds of a number of units, rounded towards zero; `None` when they do not fit in 64 bits.
 pub fn nanoseconds(number: f64, unit: u64) -> Option<i64> {
     // Both units are exact as floats.
     #[expect(clippy::cast_precision_loss)]
@@ -18,7 +18,7 @@ pub fn nanoseconds(number: f64, unit: u64) -> Option<i64> {
     fits.then_some(nanoseconds as i64)
 }
 
-/// The text of a time (`time.Duration.String`).
+/// The text of a duration (`time.Duration.String`).
 pub fn text(nanoseconds: i64) -> String {
     let sign = if nanoseconds < 0 { "-" } else { "" };
     let time = nanoseconds.unsigned_abs();
@@ -40,7 +40,7 @@ pub fn text(nanoseconds: i64) -> String {
     format!("{sign}{text}")
 }
 
-/// A number of units with its fraction, without zeros at the end.
+/// A number of units with its fraction, without trailing zeros.
 fn decimal(time: u64, unit: u64) -> String {
     let digits = unit.ilog10() as usize;
     let fraction = format!("{:0digits$}", time % unit);
@@ -70,7 +70,7 @@ mod tests {
     #[case(-90_000_000_000, "-1m30s")]
     #[case(i64::MAX, "2562047h47m16.854775807s")]
     #[case(i64::MIN, "-2562047h47m16.854775808s")]
-    fn texts_are_those_of_gos_own_tests(#[case] time: i64, #[case] wanted: &str) {
+    fn a_duration_is_formatted_as_in_the_tests_of_go(#[case] time: i64, #[case] wanted: &str) {
         assert_eq!(text(time), wanted);
     }
 
@@ -81,7 +81,7 @@ mod tests {
     #[case(0.0, SECOND, "0s")]
     #[case(0.000_000_000_9, SECOND, "0s")]
     #[case(-1.5, SECOND, "-1.5s")]
-    fn numbers_of_a_unit(#[case] number: f64, #[case] unit: u64, #[case] wanted: &str) {
+    fn a_number_of_units_becomes_nanoseconds(#[case] number: f64, #[case] unit: u64, #[case] wanted: &str) {
         assert_eq!(nanoseconds(number, unit).map(text).as_deref(), Some(wanted));
     }
 
@@ -90,7 +90,7 @@ mod tests {
     #[case(-1e10)]
     #[case(f64::NAN)]
     #[case(f64::INFINITY)]
-    fn what_does_not_fit_is_no_time(#[case] number: f64) {
+    fn a_number_out_of_range_is_refused(#[case] number: f64) {
         assert_eq!(nanoseconds(number, SECOND), None);
     }
 }

@@ -1,8 +1,8 @@
-//! `strconv.ParseFloat`: numbers in decimal and in hexadecimal, with underscores between their digits.
+//! Parses numbers as `strconv.ParseFloat` does: decimal and hexadecimal, with underscores between digits.
 
-/// Reads a number. `inf` and `nan` are numbers; digits of one that is too large are none.
+/// Parses a number. `inf` and `nan` are valid; digits of a number that is too large are not.
 pub fn number(text: &str) -> Option<f64> {
-    if !underscores_stand_between_digits(text) {
+    if !has_valid_underscores(text) {
         return None;
     }
     let digits = text.replace('_', "");
@@ -18,7 +18,7 @@ pub fn number(text: &str) -> Option<f64> {
     }
     let number: f64 = digits.parse().ok()?;
     let is_word = !unsigned.bytes().any(|byte| byte.is_ascii_digit());
-    // A sign has no meaning before `nan`, and Go takes none.
+    // Go does not accept a sign before `nan`.
     let is_taken = if number.is_nan() {
         unsigned == digits
     } else {
@@ -27,7 +27,7 @@ pub fn number(text: &str) -> Option<f64> {
     is_taken.then_some(number)
 }
 
-/// Digits with a point or without, and always an exponent of 2: `1.8p1` is 3.
+/// Parses digits with an optional point and a required exponent of 2: `1.8p1` is 3.
 fn hexadecimal_number(text: &str) -> Option<f64> {
     let (digits, exponent) = text.split_once(['p', 'P'])?;
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
@@ -44,8 +44,8 @@ fn hexadecimal_number(text: &str) -> Option<f64> {
     number.is_finite().then_some(number)
 }
 
-/// `1_000` and `0x_1p-2`, but neither `1__0` nor `_1` nor `1_`.
-fn underscores_stand_between_digits(text: &str) -> bool {
+/// Whether all underscores are between digits: `1_000` and `0x_1p-2` are valid; `1__0`, `_1` and `1_` are not.
+fn has_valid_underscores(text: &str) -> bool {
     let unsigned = text.trim_start_matches(['+', '-']);
     let is_prefixed = unsigned
         .get(..2)
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    // What Go 1.26 reads.
+    // Results of Go 1.26.
     #[rstest]
     #[case("12.345", 12.345)]
     #[case("1e3", 1000.0)]
@@ -90,7 +90,7 @@ mod tests {
     #[case("0x_1p-2", 0.25)]
     #[case("-inf", f64::NEG_INFINITY)]
     #[case("+Infinity", f64::INFINITY)]
-    fn numbers(#[case] text: &str, #[case] value: f64) {
+    fn a_number_is_read_as_go_reads_it(#[case] text: &str, #[case] value: f64) {
         let found = number(text).unwrap();
         assert!(found.total_cmp(&value).is_eq(), "{found}");
     }
@@ -114,12 +114,12 @@ mod tests {
     #[case("0x1p")]
     #[case("0x1gp1")]
     #[case("0x1p99999")]
-    fn what_is_no_number(#[case] text: &str) {
+    fn an_invalid_number_is_refused(#[case] text: &str) {
         assert_eq!(number(text), None);
     }
 
     #[test]
-    fn nan_is_a_number_of_gos() {
+    fn nan_is_read() {
         assert!(number("NaN").unwrap().is_nan());
     }
 }

@@ -1,4 +1,4 @@
-//! Raw values as Go's `strconv` reads them: what it refuses, a v2 setting cannot say.
+//! Parses raw values as Go's `strconv` does, since Calico reads its settings so.
 
 /// `strconv.ParseBool`.
 pub fn boolean(text: &str) -> Option<bool> {
@@ -14,22 +14,22 @@ pub fn integer(text: &str) -> Option<i64> {
     text.parse().ok()
 }
 
-/// `strconv.ParseUint` in base 10: digits alone, and at most so large.
+/// `strconv.ParseUint` in base 10: only digits, at most `largest`.
 pub fn unsigned(text: &str, largest: u32) -> Option<u32> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // Digits that are too many for 32 bits do not parse.
+    // A number of more than 32 bits does not parse.
     let number: u32 = if digits { text.parse().ok()? } else { return None };
     (number <= largest).then_some(number)
 }
 
-/// `strings.ToLower`: letter by letter. Of all letters one has two for its lower case, and Go takes the first.
+/// `strings.ToLower`: character by character. One character has two characters as lower case, and Go takes the first.
 pub fn lower(text: &str) -> String {
     text.chars()
         .filter_map(|letter| letter.to_lowercase().next())
         .collect()
 }
 
-/// `strings.EqualFold` for words of ASCII letters: of all other letters two fold into those.
+/// `strings.EqualFold` for words of ASCII letters: two other characters fold into ASCII letters.
 pub fn equal_fold(one: &str, other: &str) -> bool {
     let fold = |letter: char| match letter {
         '\u{17f}' => 's',
@@ -55,7 +55,7 @@ mod tests {
     #[case("yes", None)]
     #[case("", None)]
     #[case(" true", None)]
-    fn booleans(#[case] text: &str, #[case] value: Option<bool>) {
+    fn booleans_are_read_as_go_reads_them(#[case] text: &str, #[case] value: Option<bool>) {
         assert_eq!(boolean(text), value);
     }
 
@@ -69,7 +69,7 @@ mod tests {
     #[case("0x10", None)]
     #[case("1_000", None)]
     #[case("", None)]
-    fn integers(#[case] text: &str, #[case] value: Option<i64>) {
+    fn integers_are_read_as_go_reads_them(#[case] text: &str, #[case] value: Option<i64>) {
         assert_eq!(integer(text), value);
     }
 
@@ -80,18 +80,18 @@ mod tests {
     #[case("4294967296", None)]
     #[case("0xff000000", None)]
     #[case("", None)]
-    fn unsigned_numbers(#[case] text: &str, #[case] value: Option<u32>) {
+    fn unsigned_numbers_are_read_as_go_reads_them(#[case] text: &str, #[case] value: Option<u32>) {
         assert_eq!(unsigned(text, u32::MAX), value);
     }
 
     #[test]
-    fn unsigned_numbers_of_fewer_bits() {
+    fn an_unsigned_number_above_the_limit_is_refused() {
         assert_eq!(unsigned("65535", u16::MAX.into()), Some(65535));
         assert_eq!(unsigned("65536", u16::MAX.into()), None);
     }
 
     #[test]
-    fn words_in_any_case() {
+    fn words_are_compared_in_any_case() {
         assert!(equal_fold("SCTP", "sctp") && equal_fold("\u{17f}ctp", "SCTP"));
         assert!(!equal_fold("tcp", "tcpx") && !equal_fold("tcp", "udp"));
         assert_eq!(lower("wARN\u{130}NG"), "warning");

@@ -1,4 +1,4 @@
-//! Hardware addresses as Go reads and writes them.
+//! Parses and formats hardware addresses as Go does.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ const LENGTHS: [usize; 3] = [6, 8, 20];
 pub struct HardwareAddress(Vec<u8>);
 
 impl HardwareAddress {
-    /// Reads `ca:fe:1d:52:bb:e9`, `ca-fe-…`, `cafe.1d52.bbe9` or `cafe1d52bbe9`, of any of the three lengths.
+    /// Parses `ca:fe:1d:52:bb:e9`, `ca-fe-…`, `cafe.1d52.bbe9` or `cafe1d52bbe9`, in any of the three lengths.
     pub fn parse(text: &str) -> Option<Self> {
         let grouped = [(':', 2), ('-', 2), ('.', 4)]
             .into_iter()
@@ -32,7 +32,7 @@ impl HardwareAddress {
         if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
-        // A digit too many is in no pair, and in no address.
+        // An odd number of digits is invalid.
         let bytes: Option<Vec<u8>> = (0..digits.len().div_ceil(2))
             .map(|place| u8::from_str_radix(digits.get(2 * place..2 * place + 2)?, 16).ok())
             .collect();
@@ -79,7 +79,7 @@ mod tests {
     #[case("cafe1d52bbe91", None)]
     #[case("1:2:3:4:5:6", None)]
     #[case("", None)]
-    fn forms(#[case] text: &str, #[case] written: Option<&str>) {
+    fn every_form_is_read_as_go_reads_it(#[case] text: &str, #[case] written: Option<&str>) {
         let found = HardwareAddress::parse(text).map(|address| address.to_string());
         assert_eq!(found.as_deref(), written);
     }

@@ -1,4 +1,4 @@
-//! Interfaces of hosts that policies hold for.
+//! Converts host endpoints: interfaces of hosts that policies apply to.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::selector::OLD_NAMESPACE;
 use super::v2::Tree;
 use super::validate::{Findings, endpoint, metadata};
 
-/// An endpoint as v2 stores it.
+/// An endpoint in v2.
 #[derive(Debug, Default)]
 struct Endpoint {
     interface: String,
@@ -44,7 +44,7 @@ impl Decode for Endpoint {
     }
 }
 
-/// An endpoint as v3 writes it.
+/// An endpoint in v3.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -60,7 +60,7 @@ pub struct Spec {
     pub ports: Vec<EndpointPort>,
 }
 
-/// Every host endpoint.
+/// Converts all host endpoints.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let mut batch = conversion.batch();
     for entry in tree.matching("/calico/v1/host/*/endpoint/*") {

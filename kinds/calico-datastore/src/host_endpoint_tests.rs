@@ -16,7 +16,7 @@ fn said(value: &Value) -> String {
 }
 
 #[test]
-fn an_endpoint_with_everything() {
+fn an_endpoint_with_all_fields_is_converted() {
     let conversion = endpoint(&json!({
         "name": "eth0", "expected_ipv4_addrs": ["192.168.0.1"], "expected_ipv6_addrs": ["fd00::1"],
         "profile_ids": ["profile1", "k8s_ns.default", "My_Profile"], "labels": { "type": "production" },
@@ -38,9 +38,9 @@ fn an_endpoint_with_everything() {
     );
 }
 
-/// Felix of v3.31.7 treats an endpoint with a number there as missing: its policies would hold no more.
+/// Felix of v3.31.7 treats an endpoint with a number there as missing, so its policies would have no effect.
 #[test]
-fn a_port_by_the_number_of_its_protocol_costs_no_host_its_policies() {
+fn a_protocol_number_of_a_port_is_written_as_a_name() {
     let conversion = endpoint(&json!({
         "name": "eth0", "ports": [{ "name": "web", "protocol": 6, "port": 80 }],
     }));
@@ -53,7 +53,7 @@ fn a_port_by_the_number_of_its_protocol_costs_no_host_its_policies() {
 }
 
 #[test]
-fn names_are_unescaped_and_made_ones_of_v3() {
+fn a_name_is_unescaped_and_converted_to_v3() {
     let conversion = converted(&[("/calico/v1/host/myhost2/endpoint/Eth0%2f1", r#"{"name": "*"}"#)]);
     assert_eq!(
         conversion.names()[1],
@@ -62,7 +62,7 @@ fn names_are_unescaped_and_made_ones_of_v3() {
 }
 
 #[test]
-fn the_label_of_namespaces_stays_and_is_noted() {
+fn the_old_namespace_label_stays_with_a_note() {
     let conversion = endpoint(&json!({ "name": "eth0", "labels": { "calico/k8s_ns": "default" } }));
     let object = conversion.value("hostendpoints/myhost.eth0");
     assert_eq!(object["metadata"]["labels"]["calico/k8s_ns"], "default");
@@ -81,7 +81,7 @@ fn the_label_of_namespaces_stays_and_is_noted() {
     json!({ "name": "eth0", "ports": [{ "name": "a", "protocol": "icmp", "port": 1 }] }),
     &["ports[0].protocol is \"ICMP\""]
 )]
-fn what_v3_refuses(#[case] value: Value, #[case] words: &[&str]) {
+fn an_endpoint_that_v3_refuses_is_reported(#[case] value: Value, #[case] words: &[&str]) {
     let said = said(&value);
     assert!(
         said.starts_with("HostEndpoint(node=MyHost, name=eth0) -> HostEndpoint(myhost.eth0): "),
@@ -93,7 +93,7 @@ fn what_v3_refuses(#[case] value: Value, #[case] words: &[&str]) {
 }
 
 #[test]
-fn a_name_has_253_bytes_at_most() {
+fn a_name_of_more_than_253_bytes_is_reported() {
     let name = "a".repeat(250);
     let conversion = converted(&[(
         &format!("/calico/v1/host/node/endpoint/{name}"),
@@ -107,7 +107,7 @@ fn a_name_has_253_bytes_at_most() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_said() {
+fn all_problems_of_an_endpoint_are_reported() {
     let said = said(&json!({ "name": "eth 0", "labels": { "a": "b c", "d e": "f" }, "profile_ids": ["."] }));
     assert_eq!(said.matches(", needed ").count(), 4, "{said}");
 }

@@ -1,4 +1,4 @@
-//! Pools of addresses.
+//! Converts IP pools.
 
 use serde::Serialize;
 
@@ -15,35 +15,35 @@ use super::resource::Resource;
 use super::v2::Tree;
 use super::validate::{Findings, metadata, pool};
 
-/// A pool as v2 stores it.
+/// A pool in v2.
 #[derive(Debug, Default)]
 struct Pool {
     network: Network,
     tunnel: String,
     tunnel_mode: String,
     masquerade: bool,
-    /// Whether addresses are given out; `None` when it is not said.
-    gives_addresses: Option<bool>,
+    /// Whether Calico allocates addresses from the pool; `None` when it is not set.
+    allocates: Option<bool>,
     disabled: bool,
 }
 
 impl Decode for Pool {
     fn decode(json: &Json) -> Result<Self, Mismatch> {
         let fields = Fields::of(json)?;
-        // Read for its type alone: no pool of v2 had VXLAN.
+        // Only its type is checked: no pool of v2 had VXLAN.
         fields.get::<String>("vxlan_mode")?;
         Ok(Self {
             network: fields.get("cidr")?,
             tunnel: fields.get("ipip")?,
             tunnel_mode: fields.get("ipip_mode")?,
             masquerade: fields.get("masquerade")?,
-            gives_addresses: fields.get("ipam")?,
+            allocates: fields.get("ipam")?,
             disabled: fields.get("disabled")?,
         })
     }
 }
 
-/// A pool as v3 writes it.
+/// A pool in v3.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -58,13 +58,13 @@ pub struct Spec {
     node_selector: &'static str,
 }
 
-/// Every pool.
+/// Converts all pools.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let mut batch = conversion.batch();
     for entry in tree.matching("/calico/v1/ipam/v?/pool/*") {
         let Some((_, own)) = cidr(&entry.parts[0].replacen('-', "/", 1)) else {
             let key = V2Key::Unreadable(entry.path.to_owned());
-            let needed = "network, with a dash for its slash";
+            let needed = "network with a dash in place of the slash";
             batch.add(key, entry.path, Err(Cause::Key { needed }));
             continue;
         };
@@ -101,7 +101,7 @@ fn converted(key: &V2Key, own: &Network, pool: &Pool) -> Result<Resource, Cause>
             found: spec.cidr,
         });
     }
-    if pool.gives_addresses == Some(false) && !pool.disabled {
+    if pool.allocates == Some(false) && !pool.disabled {
         resource.notes.push(Note::PoolBecomesUsable { key: key.clone() });
     }
     Ok(resource)

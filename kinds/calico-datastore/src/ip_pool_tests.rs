@@ -23,7 +23,7 @@ fn pool(value: &Value) -> Conversion {
     json!({ "cidr": "fd80:24e2:f998:72d6::/64", "ipip_mode": "always" }),
     json!({ "cidr": "fd80:24e2:f998:72d6::/64", "ipipMode": "Never", "blockSize": 122 })
 )]
-fn pools(#[case] old: Value, #[case] mut wanted: Value) {
+fn a_pool_is_converted(#[case] old: Value, #[case] mut wanted: Value) {
     let conversion = pool(&old);
     assert!(conversion.is_clean(), "{:?}", conversion.said());
     wanted["nodeSelector"] = json!("all()");
@@ -32,13 +32,13 @@ fn pools(#[case] old: Value, #[case] mut wanted: Value) {
 }
 
 #[test]
-fn a_pool_is_called_by_its_value() {
+fn a_pool_is_named_after_the_network_in_its_value() {
     let conversion = pool(&json!({ "cidr": "fd80:24e2:f998:72d6::/64" }));
     assert_eq!(
         conversion.names(),
         ["IPPool(cidr=10.1.0.0/16) -> IPPool(fd80-24e2-f998-72d6---64)"]
     );
-    assert!(conversion.said()[0].contains("its value says fd80:24e2:f998:72d6::/64"));
+    assert!(conversion.said()[0].contains("the value has fd80:24e2:f998:72d6::/64"));
 }
 
 #[rstest]
@@ -51,7 +51,7 @@ fn a_pool_is_called_by_its_value() {
 #[case::around_link_local(json!({ "cidr": "168.0.0.0/6" }), &["169.254.0.0/16"])]
 #[case::link_local_six(json!({ "cidr": "fe80::/64" }), &["fe80::/10"])]
 #[case::nothing(json!({}), &["metadata.name", "spec.cidr is \"<nil>\""])]
-fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
+fn a_pool_that_v3_refuses_is_reported(#[case] old: Value, #[case] words: &[&str]) {
     let conversion = pool(&old);
     assert_eq!(
         (conversion.validation_errors.len(), conversion.objects.len()),
@@ -64,7 +64,7 @@ fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
 }
 
 #[test]
-fn a_pool_that_gave_no_addresses_gives_some() {
+fn a_pool_without_allocation_becomes_usable_with_a_note() {
     let old = json!({ "cidr": "10.1.0.0/16", "ipam": false });
     let said = pool(&old).said();
     assert!(said.len() == 1 && said[0].contains("\"ipam\": false"), "{said:?}");
@@ -77,14 +77,14 @@ fn a_pool_that_gave_no_addresses_gives_some() {
 #[case(json!({ "cidr": "10.1.0.0/33" }))]
 #[case(json!({ "cidr": "10.1.0.0/16", "masquerade": "yes" }))]
 #[case(json!({ "cidr": "10.1.0.0/16", "vxlan_mode": 1 }))]
-fn what_cannot_be_read_is_a_line(#[case] old: Value) {
+fn an_invalid_pool_is_reported_in_one_line(#[case] old: Value) {
     let conversion = pool(&old);
     assert_eq!(conversion.said().len(), 1);
     assert!(conversion.differs_by(Difference::UnparsableValue));
 }
 
 #[test]
-fn a_key_without_a_network_is_a_line() {
+fn a_key_without_a_network_is_reported() {
     let conversion = converted_value("/calico/v1/ipam/v4/pool/all", &json!({ "cidr": "10.1.0.0/16" }));
     assert!(conversion.differs_by(Difference::UnreadableKey));
 }

@@ -1,4 +1,5 @@
-//! Address management. Keys stay as they are, but hosts are called as v3 calls them: blocks, claims on them, handles.
+//! Converts the data of the IPAM: settings, blocks, block affinities and handles. Keys stay the same, except for the names of
+//! hosts.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +18,10 @@ use super::v2::{Entry, Tree};
 use super::verify::cross_check;
 
 const CONFIG: &str = "/calico/ipam/v2/config";
-/// What a block's affinity begins with when it is a host's.
+/// Prefix of the affinity of a block that belongs to a host.
 const HOST: &str = "host:";
 
-/// Settings of the address management, in v2 as in v3: what is false is left out.
+/// Settings of the IPAM, the same in v2 and v3. False values are omitted.
 #[derive(Debug, Default, Serialize)]
 struct Config {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -39,7 +40,7 @@ impl Decode for Config {
     }
 }
 
-/// A block, in v2 as in v3. A list that is not there is written as `null`.
+/// A block, the same in v2 and v3. A missing list is written as `null`.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Block {
@@ -76,7 +77,7 @@ fn as_text<S: Serializer>(network: &Network, serializer: S) -> Result<S::Ok, S::
     serializer.collect_str(network)
 }
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Debug, Default, Serialize)]
 struct Attribute {
     handle_id: Option<String>,
@@ -93,7 +94,7 @@ impl Decode for Attribute {
     }
 }
 
-/// A host's claim on a block, in v2 as in v3. Old ones say nothing, which v3 takes for confirmed.
+/// Affinity of a block for a host, the same in v2 and v3. v3 takes an old one without a state for confirmed.
 #[derive(Debug, Default, Serialize)]
 struct Affinity {
     state: String,
@@ -110,7 +111,7 @@ impl Decode for Affinity {
     }
 }
 
-/// Addresses that are released together, by block, in v2 as in v3.
+/// A handle: addresses that are released together, by block, the same in v2 and v3.
 #[derive(Debug, Default, Serialize)]
 struct Handle {
     block: Option<BTreeMap<String, i64>>,
@@ -127,7 +128,7 @@ impl Decode for Handle {
     }
 }
 
-/// All of it, and what does not go together.
+/// Converts all data of the IPAM, and notes inconsistencies.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let mut writer = Writer {
         conversion,
@@ -185,7 +186,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     conversion.notes.extend(problems.into_iter().map(Note::Ipam));
 }
 
-/// What Calico's own tool cannot write, and does not say before.
+/// The error for a value that Calico's own tool fails to write, without an earlier report.
 fn late(found: &str, needed: &'static str) -> Cause {
     Cause::Value {
         found: found.to_owned(),
@@ -194,7 +195,7 @@ fn late(found: &str, needed: &'static str) -> Cause {
     }
 }
 
-/// The block with its host as v3 calls it.
+/// The block with the name that its host has in v3.
 fn with_host_of_v3(mut block: Block) -> Result<Block, Cause> {
     if block.network.address.is_none() {
         return Err(late("", "a network in \"cidr\""));
@@ -223,18 +224,18 @@ fn block_key(network: &Network) -> String {
 
 struct Writer<'conversion> {
     conversion: &'conversion mut Conversion,
-    /// Where each key's object is, and what it came from.
+    /// For each key, the index of its object and the source.
     places: BTreeMap<String, (usize, V2Key)>,
 }
 
 impl Writer<'_> {
-    /// The network that the key ends in; an error when it is none.
+    /// The network at the end of the key; reports an error when it is invalid.
     fn network(&mut self, entry: &Entry<'_>) -> Option<Network> {
         let text = entry.parts.last()?.replacen('-', "/", 1);
         let network = cidr(&text).map(|(_, network)| network);
         if network.is_none() {
             let key = V2Key::Unreadable(entry.path.to_owned());
-            let needed = "network, with a dash for its slash";
+            let needed = "network with a dash in place of the slash";
             self.conversion.fail(key, entry.path, Cause::Key { needed });
         }
         network
@@ -256,7 +257,7 @@ impl Writer<'_> {
         };
         let objects = &mut self.conversion.objects;
         if let Some((place, earlier)) = self.places.get(&new) {
-            // The last one counts, as if it were written over the other.
+            // The last value is used, as if it overwrote the earlier one.
             if let Some(object) = objects.get_mut(*place) {
                 object.value = value;
             }

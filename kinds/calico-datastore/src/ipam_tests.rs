@@ -8,7 +8,7 @@ use crate::fixture::{converted, converted_value};
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.0-30";
 
 #[test]
-fn all_of_it_in_order() {
+fn all_data_is_converted_in_order() {
     let block = r#"{"cidr": "10.0.0.0/30", "affinity": "host:Node1.Example", "allocations": [0, null, null, null],
         "unallocated": [1, 2, 3], "attributes": [{"handle_id": "h1", "secondary": {"node": "Node1.Example"}}]}"#;
     let conversion = converted(&[
@@ -53,7 +53,7 @@ fn all_of_it_in_order() {
     );
     assert_eq!(
         conversion.said(),
-        ["IPAMConfigKey(): it is copied, strict affinity on"]
+        ["IPAMConfigKey(): copied, strict affinity on"]
     );
     assert!(conversion.differs_by(Difference::IpamConfig));
 }
@@ -66,13 +66,13 @@ fn all_of_it_in_order() {
 #[case(json!({ "affinity": "virtual:X" }), json!("virtual:X"), None)]
 #[case(json!({ "affinity": "host:" }), json!("host:"), None)]
 #[case(json!({}), Value::Null, None)]
-fn hosts_of_blocks(#[case] mut block: Value, #[case] affinity: Value, #[case] old: Option<&str>) {
+fn the_host_of_a_block_is_converted(#[case] mut block: Value, #[case] affinity: Value, #[case] old: Option<&str>) {
     block["cidr"] = json!("10.0.0.0/30");
     let conversion = converted_value(BLOCK, &block);
     let written = conversion.value(BLOCK);
     assert_eq!(written["affinity"], affinity);
     assert_eq!(written.get("hostAffinity").and_then(Value::as_str), old);
-    assert_eq!(written["allocations"], Value::Null, "what is not there is null");
+    assert_eq!(written["allocations"], Value::Null, "a missing list is null");
 }
 
 #[rstest]
@@ -93,7 +93,7 @@ fn hosts_of_blocks(#[case] mut block: Value, #[case] affinity: Value, #[case] ol
     r#"{"block": {"x": "1"}}"#,
     "IPAMHandleKey(id=h): block[\"x\"]: "
 )]
-fn what_cannot_be_read_is_a_line(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
+fn an_invalid_value_is_reported_in_one_line(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
     let conversion = converted(&[(key, value)]);
     let said = conversion.said();
     assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
@@ -103,7 +103,7 @@ fn what_cannot_be_read_is_a_line(#[case] key: &str, #[case] value: &str, #[case]
 #[rstest]
 #[case("/calico/ipam/v2/assignment/ipv4/block/10.0.0.0")]
 #[case("/calico/ipam/v2/host/a/ipv4/block/x-26")]
-fn a_key_without_a_network_is_a_line(#[case] key: &str) {
+fn a_key_without_a_network_is_reported(#[case] key: &str) {
     let conversion = converted(&[(key, "{}")]);
     assert!(conversion.said()[0].starts_with(key) && conversion.differs_by(Difference::UnreadableKey));
 }
@@ -115,7 +115,7 @@ fn a_key_without_a_network_is_a_line(#[case] key: &str) {
     "",
     "BlockAffinityKey(cidr=10.0.0.0/30, host=---): found \"---\""
 )]
-fn what_could_not_be_written_is_said_before(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
+fn a_value_that_could_not_be_written_is_reported(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
     let conversion = converted(&[(key, value)]);
     let said = conversion.said();
     assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
@@ -123,13 +123,13 @@ fn what_could_not_be_written_is_said_before(#[case] key: &str, #[case] value: &s
 }
 
 #[test]
-fn a_block_of_another_network_than_its_key_s_is_noted() {
+fn a_block_whose_network_differs_from_its_key_has_a_note() {
     let conversion = converted_value(BLOCK, &json!({ "cidr": "10.9.0.0/30" }));
-    assert!(conversion.is_clean() && conversion.said()[0].contains("its value says 10.9.0.0/30"));
+    assert!(conversion.is_clean() && conversion.said()[0].contains("the value has 10.9.0.0/30"));
 }
 
 #[test]
-fn the_last_of_two_claims_that_become_one_counts() {
+fn the_last_of_two_affinities_with_one_key_is_used() {
     let conversion = converted(&[
         (
             "/calico/ipam/v2/host/A/ipv4/block/10.0.0.0-30",
@@ -146,6 +146,6 @@ fn the_last_of_two_claims_that_become_one_counts() {
     let said = conversion.said();
     assert!(
         said.len() == 1
-            && said[0].contains("host=a) is written over BlockAffinityKey(cidr=10.0.0.0/30, host=A)")
+            && said[0].contains("host=a) overwrites BlockAffinityKey(cidr=10.0.0.0/30, host=A)")
     );
 }

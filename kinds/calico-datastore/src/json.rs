@@ -1,5 +1,4 @@
-//! JSON with the keys of objects in the order of the text, each as often as it is there: Go takes the last of those that differ
-//! in case alone.
+//! JSON values that keep the order and the repetition of keys: Go takes the last of the keys that differ only in case.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -26,42 +25,42 @@ pub enum Json {
 }
 
 impl Json {
-    /// Reads one value, and nothing after it.
+    /// Parses a text that is one value.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(&without_half_letters(text))
+        serde_json::from_str(&without_lone_surrogates(text))
     }
 }
 
-/// The text with `\ufffd` for every half of a letter that stands alone (`\ud800`), as Go reads it.
-fn without_half_letters(text: &str) -> Cow<'_, str> {
+/// The text with `\ufffd` for every lone surrogate (`\ud800`), as Go reads it.
+fn without_lone_surrogates(text: &str) -> Cow<'_, str> {
     let code = |place: usize| -> Option<u16> {
         let digits = text.get(place..)?.strip_prefix("\\u")?.get(..4)?;
         u16::from_str_radix(digits, 16).ok()
     };
-    let (mut place, mut halves) = (0, Vec::new());
+    let (mut place, mut surrogates) = (0, Vec::new());
     while let Some(found) = text.get(place..).and_then(|rest| rest.find('\\')) {
         place += found;
         place += match code(place) {
             Some(0xd800..=0xdbff) if matches!(code(place + 6), Some(0xdc00..=0xdfff)) => 12,
             Some(0xd800..=0xdfff) => {
-                halves.push(place);
+                surrogates.push(place);
                 6
             }
-            // Whatever follows it belongs to it, also another backslash.
+            // The next character belongs to the backslash, also another backslash.
             Some(_) | None => 2,
         };
     }
-    if halves.is_empty() {
+    if surrogates.is_empty() {
         return Cow::Borrowed(text);
     }
     let mut whole = text.to_owned();
-    for place in halves {
+    for place in surrogates {
         whole.replace_range(place..place + 6, "\\ufffd");
     }
     Cow::Owned(whole)
 }
 
-/// The value as people read it in a message: scalars as they are, lists and objects by what they are.
+/// The value in messages: scalars in full, lists and objects by their type.
 impl fmt::Display for Json {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stay_in_order_and_are_kept_twice() {
+    fn keys_keep_their_order_and_repetition() {
         let Json::Object(fields) = Json::parse(r#"{"b": 1, "a": 1.0, "B": "x", "b": null}"#).unwrap() else {
-            panic!("no object");
+            panic!("not an object");
         };
         let keys: Vec<&str> = fields.iter().map(|(key, _)| key.as_str()).collect();
         assert_eq!(keys, ["b", "a", "B", "b"]);
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_letter_is_read_as_none() {
+    fn a_lone_surrogate_is_replaced() {
         for (text, read) in [
             (r#""a\ud800b""#, "a\u{fffd}b"),
             (r#""\udc00\ud83d\ude00""#, "\u{fffd}\u{1f600}"),
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_value_is_an_error() {
+    fn an_incomplete_value_or_text_after_it_is_an_error() {
         for text in ["", "{not json", "{} {}", "[1,]", "nul"] {
             assert!(Json::parse(text).is_err(), "{text}");
         }

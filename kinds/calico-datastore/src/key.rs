@@ -1,4 +1,4 @@
-//! What values are called in the reports: the v2 side by its key, the v3 side by its kind and name, as Calico's own tool writes them.
+//! Names of values in the reports, as Calico's own tool writes them: v2 by key, v3 by kind and name.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use std::fmt;
 pub enum V2Key {
     /// A setting of Felix, or of the cluster.
     Setting(String),
-    /// A setting of one host's Felix: the host as v3 names it, the setting.
+    /// A setting of Felix on one host: the name of the host in v3, the setting.
     HostSetting(String, String),
     /// A setting of BGP.
     BgpSetting(String),
-    /// A setting of one host's BGP: the host, the setting.
+    /// A setting of BGP on one host: the host, the setting.
     HostBgpSetting(String, String),
     /// A host.
     Node(String),
-    /// What orchestrators call a host.
+    /// Names of a host in orchestrators.
     OrchestratorReferences(String),
-    /// A peer of every node, by its address.
+    /// A peer of all nodes, by its address.
     GlobalPeer(String),
     /// A peer of one node: the node, the address.
     NodePeer(String, String),
-    /// A host's own interface: the host, the endpoint.
+    /// An interface of a host: the host, the endpoint.
     HostEndpoint(String, String),
     /// A pool, by its network.
     IpPool(String),
@@ -29,28 +29,28 @@ pub enum V2Key {
     Policy(String),
     /// A profile.
     Profile(String),
-    /// One of the three parts of a profile: `Tags`, `Labels` or `Rules`, the profile.
+    /// One of the three parts of a profile (`Tags`, `Labels` or `Rules`), and the profile.
     ProfilePart(&'static str, String),
     /// An interface of a workload.
     WorkloadEndpoint {
         /// The host.
         node: String,
-        /// Who started the workload.
+        /// The orchestrator of the workload.
         orchestrator: String,
         /// The workload.
         workload: String,
         /// The interface.
         endpoint: String,
     },
-    /// The settings of the address management.
+    /// The settings of the IPAM.
     IpamConfig,
     /// A block of addresses, by its network.
     Block(String),
-    /// A host's claim on a block: the network, the host.
+    /// Affinity of a block for a host: the network, the host.
     Affinity(String, String),
     /// Addresses that are released together.
     Handle(String),
-    /// A key that cannot be read, as it is.
+    /// An invalid key, unchanged.
     Unreadable(String),
 }
 
@@ -90,12 +90,12 @@ impl fmt::Display for V2Key {
     }
 }
 
-/// What an object of the v3 store is.
+/// Kind of an object in the v3 store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {
     /// Settings of Felix, for all nodes or for one.
     FelixConfiguration,
-    /// The cluster's identity, its version, and the flag that holds v3 nodes back.
+    /// Identity and version of the cluster, and the flag that keeps v3 closed.
     ClusterInformation,
     /// Settings of BGP.
     BgpConfiguration,
@@ -103,7 +103,7 @@ pub enum ObjectKind {
     Node,
     /// A BGP peer of all nodes or of one.
     BgpPeer,
-    /// A host's own interface.
+    /// An interface of a host.
     HostEndpoint,
     /// A pool of addresses.
     IpPool,
@@ -113,18 +113,18 @@ pub enum ObjectKind {
     Profile,
     /// An interface of a workload.
     WorkloadEndpoint,
-    /// Settings of the address management.
+    /// Settings of the IPAM.
     IpamConfig,
     /// A block of addresses.
     IpamBlock,
-    /// A host's claim on a block.
+    /// Affinity of a block for a host.
     BlockAffinity,
     /// Addresses that are released together.
     IpamHandle,
 }
 
 impl ObjectKind {
-    /// The kind as it is written, and its name in keys; `None` for address management, whose keys stayed as they were.
+    /// Name of the kind, and its plural in keys; `None` for the IPAM, whose keys are not resources.
     fn resource(self) -> Option<(&'static str, &'static str)> {
         Some(match self {
             Self::FelixConfiguration => ("FelixConfiguration", "felixconfigurations"),
@@ -141,12 +141,12 @@ impl ObjectKind {
         })
     }
 
-    /// Whether it is a resource with `metadata`, which gets a `uid` and a `creationTimestamp` when it is written.
+    /// Whether the kind is a resource with `metadata`, which gets a `uid` and a `creationTimestamp` when it is written.
     pub fn has_metadata(self) -> bool {
         self.resource().is_some()
     }
 
-    /// The kind as it is written: `GlobalNetworkPolicy`.
+    /// Name of the kind, such as `GlobalNetworkPolicy`.
     pub fn name(self) -> &'static str {
         match self {
             Self::IpamConfig => "IPAMConfig",
@@ -157,7 +157,7 @@ impl ObjectKind {
         }
     }
 
-    /// The directory of its objects; empty for address management.
+    /// Parent key of the objects of the kind; empty for the IPAM.
     pub(super) fn directory(self) -> String {
         self.resource().map_or_else(String::new, |(_, plural)| {
             format!("/calico/resources/v3/projectcalico.org/{plural}")
@@ -168,11 +168,11 @@ impl ObjectKind {
 /// The name of a v3 object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct V3Name {
-    /// What it is.
+    /// Kind of the object.
     pub kind: ObjectKind,
-    /// The namespace of what has one.
+    /// Namespace of a namespaced object.
     pub namespace: Option<String>,
-    /// Its name, of a policy without its tier.
+    /// Name of the object; for a policy without its tier.
     pub name: String,
 }
 

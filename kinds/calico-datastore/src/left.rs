@@ -1,8 +1,9 @@
-//! What the conversion leaves to Calico's controllers, who make it anew for v3: profiles of namespaces, policies of Kubernetes.
+//! Objects that are not converted, because Calico's controllers write them to v3: profiles of namespaces and policies of
+//! Kubernetes.
 //!
-//! Until that is there v3 is not whole, however much of it was read again. Felix of v3 drops every new connection of an endpoint whose
-//! profile is missing ("local endpoints refer to missing or invalid profile, profile's rules replaced with drop rules", v3.31), and nobody
-//! keeps a policy that is missing. Calico's controllers write it whether v3 is open or not.
+//! Until these objects exist, v3 is incomplete. Felix of v3 drops every new connection of an endpoint whose profile is missing
+//! ("local endpoints refer to missing or invalid profile, profile's rules replaced with drop rules", v3.31), and a missing policy
+//! has no effect. Calico's controllers write these objects whether v3 is open or not.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,26 +17,26 @@ use super::{policy, profile};
 use calico::etcd::Layout;
 use engine::check::names as first;
 
-/// What profiles of Kubernetes' namespaces begin with in v3.
+/// Prefix of profiles of namespaces in v3.
 const OF_NAMESPACE: &str = "kns.";
 
-/// The longest name of a policy of Kubernetes that v3 takes.
+/// The longest name of a policy of Kubernetes that v3 accepts.
 pub(super) const LONGEST_POLICY: usize = LONGEST_NAME - policy::OF_KUBERNETES.len();
 
-/// Directories of v2 in which it stands.
+/// Directories of v2 with these objects.
 pub const DIRECTORIES: [&str; 2] = [profile::DIRECTORY, policy::DIRECTORY];
 
-/// A policy of Kubernetes, as Calico names it.
+/// Identity of a policy of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PolicyName {
-    /// Its namespace.
+    /// Namespace of the policy.
     pub namespace: String,
-    /// Its name in Kubernetes.
+    /// Name of the policy in Kubernetes.
     pub name: String,
 }
 
 impl PolicyName {
-    /// Of the name that it has in v2: `knp.default.`, its namespace, a dot, and its name.
+    /// Parses the name in v2: `knp.default.`, the namespace, a dot, and the name.
     pub(super) fn of_v2(name: &str) -> Option<Self> {
         // No namespace has a dot in its name.
         let (namespace, name) = name.strip_prefix(policy::OF_KUBERNETES)?.split_once('.')?;
@@ -45,8 +46,8 @@ impl PolicyName {
         })
     }
 
-    /// Whether v3 cannot have it: it puts `knp.default.` before the name, and refuses what is longer than a name of Kubernetes (libcalico-go,
-    /// `validateObjectMeta`).
+    /// Whether the name is too long for v3, which adds the prefix `knp.default.` and refuses names that are longer than those of
+    /// Kubernetes (libcalico-go, `validateObjectMeta`).
     pub fn is_too_long(&self) -> bool {
         self.name.len() > LONGEST_POLICY
     }
@@ -57,7 +58,7 @@ impl PolicyName {
     }
 }
 
-/// What is left to the controllers.
+/// Objects that the controllers write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// Profiles, by their names in v3: `kns.default`.
@@ -67,7 +68,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// What the conversion of this store leaves. A tree of [`DIRECTORIES`] alone will do.
+    /// Objects that the conversion of this store does not write. A tree of [`DIRECTORIES`] is sufficient.
     pub fn of(tree: &Tree) -> Self {
         let profiles = tree
             .matching(&format!("{}/*/*", profile::DIRECTORY))
@@ -84,7 +85,7 @@ impl Left {
         Self { profiles, policies }
     }
 
-    /// Prefixes of the keys in v3 that say what of it is there.
+    /// Prefixes of the keys of these objects in v3.
     pub fn prefixes() -> [String; 2] {
         [
             Layout::Resources("Profile", "profiles").prefix(),
@@ -92,20 +93,20 @@ impl Left {
         ]
     }
 
-    /// What of it is not among these keys of v3.
+    /// Those objects that are not among these keys of v3.
     #[must_use]
     pub fn missing<'keys>(mut self, keys: impl IntoIterator<Item = &'keys str>) -> Self {
-        for made in keys.into_iter().filter_map(Made::by) {
-            match made {
-                Made::Profile(name) => self.profiles.remove(name),
-                Made::Policy(name) => self.policies.remove(&name),
+        for existing in keys.into_iter().filter_map(Existing::of_key) {
+            match existing {
+                Existing::Profile(name) => self.profiles.remove(name),
+                Existing::Policy(name) => self.policies.remove(&name),
             };
         }
         self
     }
 
-    /// What the controllers make of these objects of the cluster, which are of kinds that v2 has: what somebody has deleted since those of v2
-    /// wrote they do not make again, and what has come since they make, too.
+    /// Objects that the controllers write for these sources in the cluster. Sources that were deleted since v2 was written are
+    /// missing, and newer ones are included.
     pub fn made_of<'sources>(sources: impl IntoIterator<Item = &'sources Source>) -> Self {
         let mut made = Self::default();
         for source in sources {
@@ -117,7 +118,7 @@ impl Left {
         made
     }
 
-    /// Whether there is anything of the kind that the controllers make of this.
+    /// Whether there are objects of the kind that the controllers write for this source.
     pub fn has_kind(&self, origin: &Origin) -> bool {
         match origin {
             Origin::Namespace(_) => !self.profiles.is_empty(),
@@ -125,7 +126,7 @@ impl Left {
         }
     }
 
-    /// Whether what the controllers make of this is among it.
+    /// Whether the object that the controllers write for this source is included.
     pub fn has(&self, origin: &Origin) -> bool {
         match origin {
             Origin::Namespace(namespace) => self.profiles.contains(&profile_of(namespace)),
@@ -133,31 +134,31 @@ impl Left {
         }
     }
 
-    /// Whether a key of v3 is one that the controllers make, and no conversion.
+    /// Whether the controllers write this key of v3, and the conversion does not.
     pub fn is_key(key: &str) -> bool {
-        Made::by(key).is_some()
+        Existing::of_key(key).is_some()
     }
 
-    /// Whether nothing is left.
+    /// Whether there are no such objects.
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty() && self.policies.is_empty()
     }
 }
 
-/// The name of a namespace's profile in v3.
+/// The name of the profile of a namespace in v3.
 fn profile_of(namespace: &str) -> String {
     format!("{OF_NAMESPACE}{namespace}")
 }
 
-/// What the controllers have made.
-enum Made<'key> {
+/// An object of the controllers that exists in v3.
+enum Existing<'key> {
     Profile(&'key str),
     Policy(PolicyName),
 }
 
-impl<'key> Made<'key> {
-    /// What this key of v3 is of it.
-    fn by(key: &'key str) -> Option<Self> {
+impl<'key> Existing<'key> {
+    /// The object with this key of v3; `None` when the controllers do not write this key.
+    fn of_key(key: &'key str) -> Option<Self> {
         let [profiles, policies] = Left::prefixes();
         if let Some(name) = key.strip_prefix(&profiles) {
             return name.starts_with(OF_NAMESPACE).then_some(Self::Profile(name));
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_the_conversion_does_not_write() {
+    fn profiles_of_namespaces_and_policies_of_kubernetes_remain() {
         assert_eq!(
             left().to_string(),
             "2 profiles (kns.default, kns.team-a), 2 policies of Kubernetes (default/deny, team-a/web.example)"
@@ -220,13 +221,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_v3_is_not_missing() {
+    fn an_object_in_v3_is_not_missing() {
         let directory = "/calico/resources/v3/projectcalico.org";
         let keys = [
             "profiles/kns.default",
             "profiles/ksa.default.default",
             "networkpolicies/team-a/knp.default.web.example",
-            // Of another namespace, and one that is no policy of Kubernetes.
+            // A policy of another namespace, and one that is not a policy of Kubernetes.
             "networkpolicies/other/knp.default.deny",
             "networkpolicies/default/deny",
         ]
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_controllers_write() {
+    fn keys_of_the_controllers_are_recognized() {
         let of = |rest: &str| Left::is_key(&format!("/calico/resources/v3/projectcalico.org/{rest}"));
         assert!(of("profiles/kns.default"));
         assert!(of("networkpolicies/default/knp.default.deny"));
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cluster_has_is_made_anew() {
+    fn sources_in_the_cluster_give_the_objects_of_the_controllers() {
         let policy = PolicyName {
             namespace: "default".to_owned(),
             name: "deny".to_owned(),
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_the_first_are_named() {
+    fn a_long_list_names_the_first_ten() {
         let left = Left {
             profiles: (10..22).map(|number| format!("kns.{number}")).collect(),
             policies: BTreeSet::new(),

@@ -1,9 +1,8 @@
-//! The store of Calico v2 (etcd v2) as a store of Calico v3 (etcd v3): what is written, and what there is to say before anything is.
+//! Converts the store of Calico v2 (etcd v2) to a store of Calico v3 (etcd v3), and decides each step of such a migration.
 //!
-//! [`convert::convert`] takes a whole store and gives a whole store; it is Calico's own conversion (libcalico-go, `lib/upgrade`) in
-//! everything but what [`difference::Difference`] lists. [`version`] says which stores can be converted, [`verify`] whether
-//! Calico's own addresses go together, [`run`] what is next when it is carried out, and [`cluster`]
-//! what is next in a cluster that lives meanwhile.
+//! [`convert::convert`] converts a whole store, as Calico's own conversion does (libcalico-go, `lib/upgrade`), except for the
+//! differences in [`difference::Difference`]. [`version`] decides which stores can be converted, [`verify`] checks the IPAM's
+//! data, [`run`] decides the steps on the stores, and [`cluster`] the steps in a live cluster.
 
 mod as_number;
 mod bgp_configuration;

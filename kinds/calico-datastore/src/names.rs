@@ -1,5 +1,5 @@
-//! Names of v3 objects. A name that v3 does not allow is made into one that it does, and then, but for nodes, gets a hash of the
-//! old one, so that two of them do not meet in one (libcalico-go, `lib/upgrade/converters/names.go`).
+//! Names of v3 objects. A name that v3 does not allow is normalized and, except for nodes, gets a hash of the old name, so that
+//! two names stay different (libcalico-go, `lib/upgrade/converters/names.go`).
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -10,14 +10,14 @@ use super::go_values::lower;
 use super::network::Network;
 use super::report::Cause;
 
-/// Digits of the hash.
+/// Number of digits of the hash.
 const HASH_LENGTH: usize = 8;
 
-/// The name without what v3 does not allow: lower case, `/` is a dot, runs of other letters are a dash, dots stand alone, and
-/// neither dots nor dashes stand at an end. A name of nothing else becomes empty.
+/// Normalizes a name: lower case; `/` becomes a dot; runs of other characters become a dash; a dot has no other dots or dashes
+/// beside it; dots and dashes at the ends are removed. A name without valid characters becomes empty.
 fn normal(name: &str) -> String {
     let mut normal = String::new();
-    // Between two letters: nothing, dashes as many as there are, or one dot.
+    // Separator between two letters: none, a number of dashes, or one dot.
     let mut dashes = 0;
     let mut dot = false;
     let mut other = false;
@@ -47,22 +47,22 @@ fn normal(name: &str) -> String {
     normal
 }
 
-/// The name of a node: made normal, and nothing more, since it is the host's. Two hosts may meet in one.
+/// The name of a node: only normalized, because it is the name of the host. Two hosts can get the same name.
 pub fn node(name: &str) -> String {
     normal(name)
 }
 
-/// A name that may have dots.
+/// A name that can have dots.
 pub fn name(original: &str) -> String {
     qualified(original, normal(original))
 }
 
-/// A name without dots, as policies have.
+/// A name without dots, for policies.
 pub fn name_without_dots(original: &str) -> String {
     qualified(original, normal(original).replace('.', "-"))
 }
 
-/// The name of a profile. Those of Kubernetes' namespaces begin otherwise in v3.
+/// The name of a profile. Profiles of namespaces have another prefix in v3.
 pub fn profile(original: &str) -> String {
     match original.strip_prefix("k8s_ns.") {
         Some(namespace) => name(&format!("kns.{namespace}")),
@@ -70,7 +70,7 @@ pub fn profile(original: &str) -> String {
     }
 }
 
-/// An address inside a name: `10-0-0-1`, `fd00-0000-…-0001`; empty for none.
+/// An address inside a name: `10-0-0-1`, `fd00-0000-…-0001`; empty for no address.
 pub fn address(address: Option<IpAddr>) -> String {
     match address {
         Some(IpAddr::V4(address)) => address.to_string().replace('.', "-"),
@@ -84,11 +84,11 @@ pub fn network(network: &Network) -> String {
     network.to_string().replace(['.', ':', '/'], "-")
 }
 
-/// A part of the name of a workload endpoint: the field that it comes from, and its value.
+/// A part of the name of a workload endpoint: its field and its value.
 pub type Segment<'text> = (&'static str, &'text str);
 
-/// The name of a workload endpoint: every part with its dashes doubled, between dashes. A part that is empty, or has a dash at an
-/// end, cannot be told apart and is an error.
+/// The name of a workload endpoint: all parts with doubled dashes, separated by dashes. A part that is empty, or has a dash at an
+/// end, would be ambiguous and is an error.
 pub fn workload_endpoint(segments: &[Segment<'_>]) -> Result<String, Cause> {
     let escaped: Result<Vec<String>, Cause> = segments
         .iter()

@@ -22,7 +22,7 @@ use crate::validate::text::is_subdomain;
 #[case("Node1.Example", "node1.example")]
 #[case("\u{212a}\u{130}x", "kix")]
 #[case("aüb", "a-b")]
-fn names_of_nodes(#[case] original: &str, #[case] wanted: &str) {
+fn a_name_of_a_node_is_normalized(#[case] original: &str, #[case] wanted: &str) {
     assert_eq!(node(original), wanted);
 }
 
@@ -31,7 +31,7 @@ fn names_of_nodes(#[case] original: &str, #[case] wanted: &str) {
 #[case("Team.A/web", "team-a-web-8f80a781")]
 #[case("allow-tcp-6379", "allow-tcp-6379")]
 #[case("a.b", "a-b-69f6642c")]
-fn names_of_policies(#[case] original: &str, #[case] wanted: &str) {
+fn a_name_of_a_policy_has_no_dots(#[case] original: &str, #[case] wanted: &str) {
     assert_eq!(name_without_dots(original), wanted);
 }
 
@@ -41,19 +41,19 @@ fn names_of_policies(#[case] original: &str, #[case] wanted: &str) {
 #[case("myhost2.Eth0/1", "myhost2.eth0.1-5f5bd1df")]
 #[case("a.b", "a.b")]
 #[case("", "")]
-fn names_with_dots(#[case] original: &str, #[case] wanted: &str) {
+fn a_changed_name_gets_a_hash(#[case] original: &str, #[case] wanted: &str) {
     assert_eq!(name(original), wanted);
 }
 
 #[test]
-fn profiles_of_namespaces() {
+fn a_profile_of_a_namespace_gets_the_prefix_of_v3() {
     assert_eq!(profile("k8s_ns.default"), "kns.default");
     assert_eq!(profile("prof1"), "prof1");
     assert_eq!(profile("k8s_ns.A"), name("kns.A"));
 }
 
 #[test]
-fn addresses_and_networks_in_names() {
+fn addresses_and_networks_become_parts_of_names() {
     assert_eq!(address("192.168.9.9".parse().ok()), "192-168-9-9");
     assert_eq!(
         address("aa:bb::ff".parse().ok()),
@@ -66,7 +66,7 @@ fn addresses_and_networks_in_names() {
 }
 
 #[test]
-fn names_of_workload_endpoints() {
+fn the_name_of_a_workload_endpoint_has_all_parts() {
     let segments = [
         ("node", "rack1-host1"),
         ("orchestrator", "k8s"),
@@ -83,7 +83,7 @@ fn names_of_workload_endpoints() {
 #[case("")]
 #[case("-a")]
 #[case("a-")]
-fn parts_that_cannot_be_told_apart(#[case] pod: &str) {
+fn an_ambiguous_part_is_refused(#[case] pod: &str) {
     let cause = workload_endpoint(&[("node", "a"), ("pod", pod)]).unwrap_err();
     let said = cause.to_string();
     assert!(
@@ -94,14 +94,14 @@ fn parts_that_cannot_be_told_apart(#[case] pod: &str) {
 
 proptest! {
     #[test]
-    fn a_normal_name_stays(original in "\\PC{0,24}") {
+    fn a_normalized_name_does_not_change(original in "\\PC{0,24}") {
         let once = normal(&original);
         prop_assert_eq!(normal(&once), once.clone());
         prop_assert_eq!(name(&once), once);
     }
 
     #[test]
-    fn a_name_is_one_that_v3_allows(original in "[a-zA-Z0-9./_ -]{1,40}") {
+    fn every_name_is_valid_in_v3(original in "[a-zA-Z0-9./_ -]{1,40}") {
         let original = format!("x{original}");
         for name in [node(&original), name(&original), name_without_dots(&original)] {
             prop_assert!(is_subdomain(&name), "{}", name);
@@ -110,14 +110,14 @@ proptest! {
     }
 
     #[test]
-    fn two_that_are_made_alike_are_told_apart(one in "[aA._/-]{1,6}", other in "[aA._/-]{1,6}") {
+    fn two_different_names_stay_different(one in "[aA._/-]{1,6}", other in "[aA._/-]{1,6}") {
         prop_assume!(one != other);
         prop_assert_ne!(name(&one), name(&other));
         prop_assert_ne!(name_without_dots(&one), name_without_dots(&other));
     }
 
     #[test]
-    fn workload_endpoints_are_told_apart(
+    fn two_different_workload_endpoints_have_different_names(
         one in prop::array::uniform3("[ab]|[ab][ab-]{0,3}[ab]"),
         other in prop::array::uniform3("[ab]|[ab][ab-]{0,3}[ab]"),
     ) {

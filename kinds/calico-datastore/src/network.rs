@@ -1,5 +1,5 @@
-//! Addresses and networks as Calico's v2 model holds them (Go's `net.IP` and `net.IPNet`): an empty text is no address, an IPv4
-//! address written as IPv6 is the IPv4 one, and a network keeps the bits behind its length.
+//! Addresses and networks of Calico's v2 model (Go's `net.IP` and `net.IPNet`): an empty text is no address, an IPv4 address in
+//! IPv6 form is an IPv4 address, and a network keeps its host bits.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::decode::{Decode, Mismatch};
 use super::json::Json;
 
-/// How Go writes what is not there.
+/// Go's text for a missing address.
 const NOTHING: &str = "<nil>";
 
-/// An address, or none: `""` and `null` are none.
+/// An optional address: `""` and `null` are no address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Address(pub Option<IpAddr>);
 
@@ -36,23 +36,23 @@ impl Decode for Address {
     }
 }
 
-/// Reads an address (`net.ParseIP`): without a zone, without zeros before the numbers of IPv4.
+/// Parses an address (`net.ParseIP`): without a zone, and without leading zeros in IPv4.
 pub fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
-/// An address with a length. The length counts bits of the family in which it was written: `::ffff:10.0.0.0/120` is 10.0.0.0
-/// with 120 bits of 128, and is written 10.0.0.0/24.
+/// An address with a prefix length. The length is in bits of the family of the text: `::ffff:10.0.0.0/120` is 10.0.0.0 with 120
+/// of 128 bits, and is written 10.0.0.0/24.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The address with every bit; none for an empty text.
+    /// The address with its host bits; `None` for an empty text.
     pub address: Option<IpAddr>,
     length: u8,
     bits: u8,
 }
 
 impl Network {
-    /// The network of one address alone.
+    /// The network with a single address.
     pub fn of(address: IpAddr) -> Self {
         let bits = bits_of(&address);
         Self {
@@ -62,7 +62,7 @@ impl Network {
         }
     }
 
-    /// This address with the length of a network, as it stands in a node's settings.
+    /// This address with the length of a network, as in a node's settings.
     pub fn with_length_of(address: IpAddr, network: &Self) -> Self {
         Self {
             address: Some(address),
@@ -70,17 +70,17 @@ impl Network {
         }
     }
 
-    /// Whether every bit belongs to the network: it holds one address.
+    /// Whether the network has a single address.
     pub fn is_one_address(&self) -> bool {
         self.length == self.bits
     }
 
-    /// The length in the family in which it was written, as Calico compares it with a block's.
+    /// The length in the family of the text, as Calico compares it with the length of a block.
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// 4 or 6; 0 for none.
+    /// 4 or 6; 0 for no address.
     pub fn version(&self) -> u8 {
         match self.address {
             Some(IpAddr::V4(_)) => 4,
@@ -89,13 +89,13 @@ impl Network {
         }
     }
 
-    /// Without the bits behind its length; `None` when it is no network.
+    /// The network without host bits; `None` when it is not a network.
     pub fn masked(&self) -> Option<Self> {
         let (_, network) = cidr(&self.to_string())?;
         Some(network)
     }
 
-    /// Whether the address is in it.
+    /// Whether the network contains the address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let Some((own, length)) = self.written() else {
             return false;
@@ -103,13 +103,13 @@ impl Network {
         own.is_ipv4() == address.is_ipv4() && without_end(own, length) == without_end(address, length)
     }
 
-    /// Whether they share an address.
+    /// Whether both networks share an address.
     pub fn overlaps(&self, other: &Self) -> bool {
         let holds = |one: &Self, other: &Self| other.address.is_some_and(|address| one.contains(address));
         holds(self, other) || holds(other, self)
     }
 
-    /// The address, and the length in the address' own family; `None` when they do not go together.
+    /// The address, and the length in the family of the address; `None` when both do not match.
     fn written(&self) -> Option<(IpAddr, u8)> {
         match (self.address?, self.bits) {
             (address @ IpAddr::V4(_), 32) | (address @ IpAddr::V6(_), 128) => Some((address, self.length)),
@@ -128,7 +128,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// No network at all.
+/// No network.
 impl Default for Network {
     fn default() -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Decode for Network {
     }
 }
 
-/// Reads an address with a length: the address with all its bits, and the network without those behind the length.
+/// Parses an address with a length: the address with its host bits, and the network without them.
 pub fn cidr(text: &str) -> Option<(IpAddr, Network)> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -169,7 +169,7 @@ pub fn cidr(text: &str) -> Option<(IpAddr, Network)> {
     })
 }
 
-/// Reads an address with a length or without.
+/// Parses an address with an optional length.
 pub fn cidr_or_address(text: &str) -> Option<(IpAddr, Network)> {
     cidr(text).or_else(|| address(text).map(|address| (address, Network::of(address))))
 }

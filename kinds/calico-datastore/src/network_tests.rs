@@ -4,7 +4,7 @@ use rstest::rstest;
 use super::*;
 use crate::decode::read;
 
-// What Go 1.26 says: net.ParseIP and net.ParseCIDR of each, printed.
+// Results of net.ParseIP and net.ParseCIDR in Go 1.26.
 #[rstest]
 #[case("10.0.0.1", Some("10.0.0.1"))]
 #[case("::ffff:1.2.3.4", Some("1.2.3.4"))]
@@ -15,7 +15,7 @@ use crate::decode::read;
 #[case("fe80::1%eth0", None)]
 #[case(" 10.0.0.1", None)]
 #[case("", None)]
-fn addresses(#[case] text: &str, #[case] written: Option<&str>) {
+fn an_address_is_read_as_go_reads_it(#[case] text: &str, #[case] written: Option<&str>) {
     assert_eq!(
         address(text).map(|address| address.to_string()).as_deref(),
         written
@@ -34,7 +34,7 @@ fn addresses(#[case] text: &str, #[case] written: Option<&str>) {
 #[case("1.2.3.4/", None)]
 #[case("1.2.3.4/8/8", None)]
 #[case("1.2.3.4", None)]
-fn networks(#[case] text: &str, #[case] written: Option<(&str, &str)>) {
+fn a_network_is_read_as_go_reads_it(#[case] text: &str, #[case] written: Option<(&str, &str)>) {
     let found = cidr(text).map(|(address, network)| (address.to_string(), network.to_string()));
     let wanted = written.map(|(address, network)| (address.to_owned(), network.to_owned()));
     assert_eq!(found, wanted);
@@ -46,23 +46,23 @@ fn networks(#[case] text: &str, #[case] written: Option<(&str, &str)>) {
 #[case(r#""fd00::5""#, "fd00::5/128")]
 #[case(r#""""#, "<nil>")]
 #[case("null", "<nil>")]
-fn a_value_keeps_every_bit(#[case] json: &str, #[case] written: &str) {
+fn a_network_in_a_value_keeps_its_host_bits(#[case] json: &str, #[case] written: &str) {
     let network: Network = read(json).unwrap();
     assert_eq!(network.to_string(), written);
 }
 
 #[test]
-fn no_network_has_no_family_and_no_bits_to_mask() {
+fn an_empty_network_has_no_family_and_no_mask() {
     let nothing = Network::default();
     assert_eq!((nothing.version(), nothing.masked()), (0, None));
 }
 
-/// What a node's settings say may be of two families: Go takes the end of the longer mask.
+/// The settings of a node can mix families: Go uses the end of the longer mask.
 #[rstest]
 #[case("10.0.0.1", "10.0.0.0/24", "10.0.0.1/24")]
 #[case("10.0.0.1", "fd00::/64", "10.0.0.1/0")]
 #[case("fd00::1", "10.0.0.0/24", "<nil>")]
-fn an_address_with_the_length_of_a_network(#[case] own: &str, #[case] network: &str, #[case] written: &str) {
+fn an_address_takes_the_length_of_a_network(#[case] own: &str, #[case] network: &str, #[case] written: &str) {
     let (_, network) = cidr(network).unwrap();
     let found = Network::with_length_of(address(own).unwrap(), &network);
     assert_eq!(found.to_string(), written);
@@ -74,14 +74,14 @@ fn an_address_with_the_length_of_a_network(#[case] own: &str, #[case] network: &
 #[case("169.254.0.0/16", "169.255.0.0/16", false)]
 #[case("169.254.0.0/16", "fe80::/10", false)]
 #[case("fe80::/10", "fe80:1::/64", true)]
-fn overlaps(#[case] one: &str, #[case] other: &str, #[case] wanted: bool) {
+fn networks_with_a_common_address_overlap(#[case] one: &str, #[case] other: &str, #[case] wanted: bool) {
     let network = |text: &str| cidr(text).unwrap().1;
     assert_eq!(network(one).overlaps(&network(other)), wanted);
 }
 
 proptest! {
     #[test]
-    fn what_is_masked_is_what_is_written(bits: u32, length in 0_u8..=32) {
+    fn a_parsed_network_is_masked_and_keeps_its_text(bits: u32, length in 0_u8..=32) {
         let text = format!("{}/{length}", Ipv4Addr::from_bits(bits));
         let (address, network) = cidr(&text).unwrap();
         prop_assert!(network.contains(address));

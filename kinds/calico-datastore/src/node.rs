@@ -1,4 +1,4 @@
-//! Hosts: every directory below `/calico/v1/host` is one, with what BGP knows of it.
+//! Converts hosts to nodes: every directory below `/calico/v1/host`, with its settings of BGP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use super::validate::{Findings, metadata};
 
 const HOSTS: &str = "/calico/v1/host";
 const BGP_HOSTS: &str = "/calico/bgp/v1/host";
-/// What of a host's BGP is read; the rest is not in v3's Node.
+/// Settings of BGP that v3's Node has.
 const BGP_VALUES: [&str; 5] = ["ip_addr_v4", "network_v4", "ip_addr_v6", "network_v6", "as_num"];
 
 #[derive(Debug, Default, Serialize)]
@@ -47,7 +47,7 @@ struct Bgp {
     tunnel_address: Option<String>,
 }
 
-/// What an orchestrator calls a host.
+/// The name of a host in an orchestrator.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct OrchestratorReference {
@@ -66,7 +66,7 @@ impl Decode for OrchestratorReference {
     }
 }
 
-/// Every node.
+/// Converts all nodes.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
     let hosts = tree.children(HOSTS);
     let tunnels = tunnels(tree);
@@ -79,10 +79,10 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
             resource,
         );
     }
-    note_what_is_not_read(tree, &hosts, conversion);
+    note_ignored_settings(tree, &hosts, conversion);
 }
 
-/// Addresses of tunnels by node, each with the host and where it stands. Of several hosts that become one node the last counts.
+/// Addresses of tunnels by node, each with its path. Of several hosts that become one node, the last is used.
 fn tunnels(tree: &Tree) -> BTreeMap<String, (&str, &str)> {
     tree.matching(&format!("{HOSTS}/*/config/{TUNNEL_ADDRESS}"))
         .into_iter()
@@ -127,7 +127,7 @@ fn node(
     Ok(resource)
 }
 
-/// A value of a host's BGP; an empty one is not there. What cannot be read is an error and not there.
+/// A value of BGP on a host; `None` when it is missing, empty or invalid. An invalid value is reported.
 fn value<T>(
     tree: &Tree,
     host: &str,
@@ -154,7 +154,7 @@ fn value<T>(
     parsed
 }
 
-/// A node peers if it has an address.
+/// The settings of BGP of a node; `None` when it has no address.
 fn bgp(tree: &Tree, host: &str, conversion: &mut Conversion, findings: &mut Findings) -> Option<Bgp> {
     let mut of_family = |family: u8, needed: &'static str| -> Option<String> {
         let own = value(
@@ -221,7 +221,7 @@ fn orchestrator_references(
     })
 }
 
-fn note_what_is_not_read(tree: &Tree, hosts: &BTreeSet<&str>, conversion: &mut Conversion) {
+fn note_ignored_settings(tree: &Tree, hosts: &BTreeSet<&str>, conversion: &mut Conversion) {
     for host in tree.children(BGP_HOSTS) {
         if !hosts.contains(host) {
             conversion.notes.push(Note::NoNode {

@@ -6,7 +6,7 @@ use crate::convert::convert as whole;
 use crate::fixture::{converted, tree};
 
 #[test]
-fn a_host_with_everything() {
+fn a_host_with_all_values_is_converted() {
     let conversion = converted(&[
         ("/calico/v1/host/Node1.Example/metadata", "{}"),
         ("/calico/v1/host/Node1.Example/bird_ip", "10.0.0.1"),
@@ -45,7 +45,7 @@ fn a_host_with_everything() {
 }
 
 #[test]
-fn a_directory_is_a_host_and_so_is_a_value_in_its_place() {
+fn a_directory_or_a_value_below_host_is_a_node() {
     let mut tree = tree(&[("/calico/v1/host/b", "x")]);
     tree.directories.insert("/calico/v1/host/a".to_owned());
     let conversion = whole(&tree);
@@ -79,7 +79,7 @@ fn two_hosts_with_one_name_clash() {
 #[case("ip_addr_v4", "10.0.0.300", Difference::NodeValue)]
 #[case("network_v6", "fd00::", Difference::NodeValue)]
 #[case("as_num", "seventy", Difference::NodeValue)]
-fn what_cannot_be_read_is_a_line_and_the_rest_stays(
+fn an_invalid_value_is_reported_and_the_others_are_converted(
     #[case] name: &str,
     #[case] value: &str,
     #[case] difference: Difference,
@@ -102,7 +102,7 @@ fn what_cannot_be_read_is_a_line_and_the_rest_stays(
 }
 
 #[test]
-fn references_that_cannot_be_read_are_a_line() {
+fn invalid_orchestrator_references_are_reported_in_one_line() {
     let conversion = converted(&[("/calico/v1/host/a/orchestrator_refs", "k8s")]);
     let said = conversion.said();
     assert!(
@@ -135,7 +135,7 @@ fn an_address_and_a_network_of_two_families_are_refused() {
 }
 
 #[test]
-fn a_tunnel_s_address_is_checked() {
+fn an_invalid_tunnel_address_is_reported() {
     let values = [
         ("/calico/v1/host/A/config/IpInIpTunnelAddr", "<none>"),
         ("/calico/bgp/v1/host/A/ip_addr_v4", "10.0.0.1"),
@@ -150,7 +150,7 @@ fn a_tunnel_s_address_is_checked() {
 }
 
 #[test]
-fn what_goes_nowhere_is_noted() {
+fn settings_without_a_place_in_v3_have_notes() {
     let conversion = converted(&[
         ("/calico/v1/host/a/config/IpInIpTunnelAddr", "10.0.0.1"),
         ("/calico/bgp/v1/host/gone/ip_addr_v4", "10.0.0.9"),
@@ -167,7 +167,7 @@ fn what_goes_nowhere_is_noted() {
 }
 
 #[test]
-fn a_host_without_a_letter_has_no_name() {
+fn a_host_without_a_letter_is_reported() {
     let conversion = converted(&[("/calico/v1/host/---/metadata", "{}")]);
     let said = conversion.said();
     assert!(

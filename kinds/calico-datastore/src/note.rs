@@ -1,5 +1,4 @@
-//! What an operator should know of a conversion that is no error: what is lost, what means another thing, and what is converted
-//! although Calico's own tool would not.
+//! Notes on a conversion that are not errors: lost values, values with another meaning, and values that only this tool converts.
 
 use std::fmt;
 
@@ -7,51 +6,51 @@ use super::difference::Difference;
 use super::key::V2Key;
 use super::report::Problem;
 
-/// One thing to know.
+/// A note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// v3 has no such setting: it is not copied.
+    /// A setting that v3 does not have, which is not copied.
     UnknownSetting {
         /// The setting.
         key: V2Key,
-        /// The setting that it is but for its case. Felix of v2 read it in any case.
+        /// A known setting that differs only in case. Felix of v2 reads names in any case.
         like: Option<&'static str>,
     },
-    /// A setting that v3 would refuse if somebody wrote it again.
+    /// A setting whose later writes v3 would refuse.
     RefusedLater {
         /// The setting.
         key: V2Key,
-        /// What it says.
+        /// The value.
         found: String,
-        /// What v3 takes.
+        /// Values that v3 accepts.
         needed: &'static str,
     },
-    /// A setting that is written as v3 writes it.
+    /// A setting that is written in the form of v3.
     FelixAction {
         /// The setting.
         key: V2Key,
-        /// What it says.
+        /// The value.
         found: String,
-        /// What v3 calls it.
+        /// The form in v3.
         written: &'static str,
     },
     /// A log that was off.
     SilencedLog {
         /// The setting.
         key: V2Key,
-        /// What it says.
+        /// The value.
         found: String,
     },
     /// A mask in hexadecimal.
     MarkMask {
         /// The setting.
         key: V2Key,
-        /// What it says.
+        /// The value.
         found: String,
         /// The number.
         mask: u32,
     },
-    /// A setting that is written under another name than Calico's own tool writes it.
+    /// A setting that Calico's own tool writes under another name.
     XdpName {
         /// The setting.
         key: V2Key,
@@ -61,122 +60,122 @@ pub enum Note {
         /// The setting.
         key: V2Key,
     },
-    /// Settings of several hosts became those of one node.
+    /// Settings of several hosts that become one node.
     MergedHosts {
         /// The node.
         node: String,
-        /// The hosts; of what several say, the last counts.
+        /// The hosts. Of equal settings, that of the last host is used.
         hosts: Vec<String>,
     },
-    /// The address of a tunnel of a node without BGP.
+    /// The address of a tunnel on a node without BGP.
     TunnelAddressLost {
         /// The setting.
         key: V2Key,
         /// The address.
         address: String,
     },
-    /// A host of which there is nothing but settings of BGP.
+    /// A host that has only settings of BGP.
     NoNode {
         /// The host.
         host: String,
     },
     /// A value that is not read.
     NotRead {
-        /// Where it stands.
+        /// The key.
         path: String,
-        /// What it is.
+        /// The reason.
         what: &'static str,
     },
-    /// A peer whose AS number is written in another way.
+    /// A peer whose AS number has another form.
     PeerAsNumber {
         /// The peer.
         key: V2Key,
-        /// What it says.
+        /// The value.
         found: String,
         /// The number.
         number: u32,
     },
-    /// The address in a peer's value is not the one in its key.
+    /// A value whose address or network differs from its key.
     OtherAddress {
-        /// The peer, or the pool, by its key.
+        /// The object, by its key.
         key: V2Key,
-        /// What the value says, which counts.
+        /// The address or network in the value, which is used.
         found: String,
     },
-    /// v2's label of a namespace on a host endpoint.
+    /// The namespace label of v2 on a host endpoint.
     NamespaceLabel {
         /// The endpoint.
         key: V2Key,
     },
-    /// A pool that gave no addresses.
+    /// A pool without allocation in v2.
     PoolBecomesUsable {
         /// The pool.
         key: V2Key,
     },
-    /// A selector with the letters of the old label elsewhere.
+    /// A selector that contains the old label inside another word.
     Selector {
         /// The policy or the profile.
         key: V2Key,
         /// The field.
         field: String,
-        /// What it says.
+        /// The selector.
         selector: String,
     },
-    /// What a rule's log lines begin with.
+    /// The log prefix of a rule.
     LogPrefix {
         /// The policy or the profile.
         key: V2Key,
         /// The field.
         field: String,
-        /// What it says.
+        /// The value.
         found: String,
     },
-    /// A workload's port with its protocol in lower case.
+    /// A port of a workload with its protocol in lower case.
     WorkloadPort {
         /// The endpoint.
         key: V2Key,
         /// The port's name.
         port: String,
     },
-    /// An endpoint's port with its protocol by number.
+    /// A port of an endpoint with its protocol as a number.
     PortNumber {
         /// The endpoint.
         key: V2Key,
         /// The port's name.
         port: String,
     },
-    /// What Calico's controllers make anew.
+    /// Objects that Calico's controllers write again.
     LeftToControllers {
-        /// What it is.
+        /// Kinds of the objects.
         what: &'static str,
-        /// How many there are.
+        /// Number of the objects.
         count: usize,
     },
-    /// A policy of Kubernetes that v3 cannot have, since its name is too long there.
+    /// A policy of Kubernetes whose name is too long for v3.
     LongPolicyName {
         /// The policy.
         key: V2Key,
     },
-    /// The settings of the address management are copied.
+    /// The settings of the IPAM, which are copied.
     IpamConfig {
-        /// Whether a node's block is that node's alone.
+        /// Whether a node uses only addresses of its own blocks.
         strict_affinity: bool,
     },
-    /// Two keys became one.
+    /// Two keys of v2 that become one.
     Overwritten {
         /// The key in v3.
         key: String,
-        /// The v2 side that was overwritten.
+        /// The overwritten key of v2.
         earlier: V2Key,
-        /// The one that overwrote it.
+        /// The key of v2 that is used.
         later: V2Key,
     },
-    /// Blocks and handles do not go together. They are copied so.
+    /// An inconsistency of blocks and handles, which is copied.
     Ipam(Problem),
 }
 
 impl Note {
-    /// Why Calico's own tool does otherwise, if it does.
+    /// The difference from Calico's own tool, if there is one.
     pub fn difference(&self) -> Option<Difference> {
         match self {
             Self::MarkMask { .. } => Some(Difference::MarkMask),
@@ -211,99 +210,99 @@ impl fmt::Display for Note {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownSetting { key, like: None } => {
-                write!(formatter, "{key}: v3 has no such setting; it is not copied")
+                write!(formatter, "{key}: not copied: v3 has no such setting")
             }
             Self::UnknownSetting {
                 key,
                 like: Some(like),
             } => write!(
                 formatter,
-                "{key}: it is not copied, since settings are read by their exact names; if it counts, write it as {like}"
+                "{key}: not copied, because names of settings are case-sensitive; if it is needed, write it as {like}"
             ),
             Self::RefusedLater { key, found, needed } => write!(
                 formatter,
-                "{key}: {found:?} is copied as it is; v3 takes {needed} alone when somebody writes it again"
+                "{key}: {found:?} is copied unchanged; for later writes, v3 accepts only {needed}"
             ),
             Self::FelixAction { key, found, written } => {
                 write!(formatter, "{key}: {found:?} is written as {written}")
             }
             Self::SilencedLog { key, found } => write!(
                 formatter,
-                "{key}: {found:?} is no level of v3; the log is written from Info on"
+                "{key}: {found:?} is not a level of v3; the log level becomes Info"
             ),
             Self::MarkMask { key, found, mask } => write!(formatter, "{key}: {found:?} is written as {mask}"),
-            Self::XdpName { key } => write!(formatter, "{key}: it is written as xdpRefreshInterval"),
+            Self::XdpName { key } => write!(formatter, "{key}: written as xdpRefreshInterval"),
             Self::CrashingSetting { key } => {
                 write!(
                     formatter,
-                    "{key}: Felix of v2 did not know it; from now on it counts"
+                    "{key}: unknown to Felix of v2; it takes effect in v3"
                 )
             }
             Self::MergedHosts { node, hosts } => write!(
                 formatter,
-                "Node({node}): settings of the hosts {} are put together; where several say one, the last counts",
+                "Node({node}): settings of the hosts {} are merged; of equal settings, the last one is used",
                 hosts.join(", ")
             ),
             Self::TunnelAddressLost { key, address } => write!(
                 formatter,
-                "{key}: {address} is not copied, since the node has no address for BGP; v3 gives it another"
+                "{key}: {address} is not copied, because the node has no address for BGP; v3 assigns another one"
             ),
             Self::NoNode { host } => write!(
                 formatter,
-                "host {host}: it has settings of BGP and nothing else, so it becomes no Node; delete them if the host is gone"
+                "host {host}: not a Node in v3, because it has only settings of BGP; delete them if the host does not exist"
             ),
-            Self::NotRead { path, what } => write!(formatter, "{path}: {what}; it is not copied"),
+            Self::NotRead { path, what } => write!(formatter, "{path}: not copied: {what}"),
             Self::PeerAsNumber { key, found, number } => {
                 write!(formatter, "{key}: the AS number {found} is written as {number}")
             }
             Self::OtherAddress { key, found } => write!(
                 formatter,
-                "{key}: its value says {found}, and that is what becomes of it"
+                "{key}: the value has {found}, which is used instead of the key"
             ),
             Self::NamespaceLabel { key } => write!(
                 formatter,
-                "{key}: the label calico/k8s_ns stays as it is, while selectors ask for projectcalico.org/namespace from now on"
+                "{key}: the label calico/k8s_ns stays, but selectors use projectcalico.org/namespace in v3"
             ),
             Self::PoolBecomesUsable { key } => write!(
                 formatter,
-                "{key}: it gave no addresses (\"ipam\": false), and v3 has no such setting: pods get addresses of it from now on; \
-                 set \"disabled\": true if they must not"
+                "{key}: without allocation in v2 (\"ipam\": false), and v3 has no such setting: in v3, pods get addresses from \
+                 it; set \"disabled\": true to prevent this"
             ),
             Self::Selector { key, field, selector } => write!(
                 formatter,
-                "{key}: {field} is {selector:?}: calico/k8s_ns is replaced also inside a text or a longer label; look whether it \
-                 selects what it should"
+                "{key}: {field} is {selector:?}: calico/k8s_ns is also replaced inside a text or a longer label; check that the \
+                 selector is correct"
             ),
             Self::LogPrefix { key, field, found } => write!(
                 formatter,
-                "{key}: {field} is {found:?}; rules of v3 have no prefix of their own, so it is not copied"
+                "{key}: {field} is {found:?}, which is not copied: rules of v3 have no log prefix"
             ),
             Self::WorkloadPort { key, port } => write!(
                 formatter,
-                "{key}: the protocol of port {port:?} is written as v3 writes it"
+                "{key}: the protocol of port {port:?} is written in the form of v3"
             ),
             Self::PortNumber { key, port } => write!(
                 formatter,
-                "{key}: the protocol of port {port:?} is written by its name, the only way in which Felix of v3 takes it"
+                "{key}: the protocol of port {port:?} is written as a name, the only form that Felix of v3 accepts"
             ),
             Self::LeftToControllers { what, count } => write!(
                 formatter,
-                "{count} {what} are not copied: those who made them make them anew in v3"
+                "{what}: {count} not copied: their controllers write them again in v3"
             ),
             Self::LongPolicyName { key } => write!(
                 formatter,
-                "{key}: its name is too long for v3, which cannot have this policy: create the NetworkPolicy again with a shorter name, or it \
-                 holds nothing back once v3 is open"
+                "{key}: name too long for v3, which cannot have this policy: create the NetworkPolicy again with a shorter name, \
+                 or it restricts nothing when v3 is open"
             ),
             Self::IpamConfig { strict_affinity } => write!(
                 formatter,
-                "IPAMConfigKey(): it is copied, strict affinity {}",
+                "IPAMConfigKey(): copied, strict affinity {}",
                 if *strict_affinity { "on" } else { "off" }
             ),
             Self::Overwritten { key, earlier, later } => {
-                write!(formatter, "{key}: {later} is written over {earlier}")
+                write!(formatter, "{key}: {later} overwrites {earlier}")
             }
-            Self::Ipam(problem) => write!(formatter, "{problem}; it is copied so"),
+            Self::Ipam(problem) => write!(formatter, "{problem}; copied unchanged"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Policies.
+//! Converts policies.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ use super::validate::{Findings, metadata, policy};
 
 /// The tier whose policies are read.
 const TIER: &str = "default";
-/// What policies begin with that Kubernetes' policies became.
+/// Prefix of policies that come from policies of Kubernetes.
 pub(super) const OF_KUBERNETES: &str = "knp.default.";
-/// Where those of the tier stand.
+/// Parent key of the policies of the tier.
 pub(super) const DIRECTORY: &str = "/calico/v1/policy/tier/default/policy";
 
-/// A policy as v2 stores it.
+/// A policy in v2.
 #[derive(Debug, Default)]
 struct Policy {
     order: Option<f64>,
@@ -44,7 +44,7 @@ struct Policy {
 impl Decode for Policy {
     fn decode(json: &Json) -> Result<Self, Mismatch> {
         let fields = Fields::of(json)?;
-        // Read for its type alone.
+        // Only its type is checked.
         fields.get::<String>("namespace")?;
         Ok(Self {
             order: fields.get("order")?,
@@ -60,7 +60,7 @@ impl Decode for Policy {
     }
 }
 
-/// A policy as v3 writes it.
+/// A policy in v3.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -81,11 +81,11 @@ pub struct Spec {
     apply_on_forward: bool,
 }
 
-/// The place of a policy among all, the least first.
+/// Order of a policy among all, the smallest first.
 #[derive(Debug)]
 struct Order(f64);
 
-/// The shortest digits that mean it, as Go writes them, which are those of a whole number if it is one.
+/// Writes the shortest digits with the same value, as Go does; a whole number has no fraction.
 impl Serialize for Order {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let digits = self.0.to_string();
@@ -97,21 +97,21 @@ impl Serialize for Order {
     }
 }
 
-/// Every policy but those of Kubernetes, of the one tier that there is.
+/// Converts all policies of the default tier, except those of Kubernetes.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
-    let mut left = 0;
+    let mut of_kubernetes = 0;
     let mut batch = conversion.batch();
     for entry in tree.matching("/calico/v1/policy/tier/*/policy/*") {
         if entry.parts[0] != TIER {
             batch.conversion.notes.push(Note::NotRead {
                 path: entry.path.to_owned(),
-                what: "a policy of another tier than the default one",
+                what: "the policy belongs to another tier than the default one",
             });
             continue;
         }
         let name = unescaped(entry.parts[1]);
         if name.starts_with(OF_KUBERNETES) {
-            left += 1;
+            of_kubernetes += 1;
             if PolicyName::of_v2(&name).is_some_and(|policy| policy.is_too_long()) {
                 let key = V2Key::Policy(name);
                 batch.conversion.notes.push(Note::LongPolicyName { key });
@@ -122,10 +122,10 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         let converted = read(entry.value).and_then(|policy| converted(&key, &name, policy));
         batch.add(key, entry.path, converted);
     }
-    if left > 0 {
+    if of_kubernetes > 0 {
         conversion.notes.push(Note::LeftToControllers {
             what: "policies of Kubernetes",
-            count: left,
+            count: of_kubernetes,
         });
     }
 }
@@ -148,7 +148,7 @@ fn converted(key: &V2Key, name: &str, policy: Policy) -> Result<Resource, Cause>
         types: types(&policy)?,
         do_not_track: policy.untracked,
         pre_dnat: policy.before_translation,
-        // Such policies hold for what is forwarded, also those from before there was a field for it.
+        // Such policies apply to forwarded traffic, also older ones without this field.
         apply_on_forward: policy.forward || policy.untracked || policy.before_translation,
     };
     let name = names::name_without_dots(name);
@@ -163,7 +163,7 @@ fn converted(key: &V2Key, name: &str, policy: Policy) -> Result<Resource, Cause>
     Ok(resource)
 }
 
-/// What a policy is for. Those from before there was a field for it are for both, but before translation there is ingress alone.
+/// Types of a policy. Older policies without this field have both types, but a pre-DNAT policy only ingress.
 fn types(policy: &Policy) -> Result<Vec<&'static str>, Cause> {
     if policy.types.is_empty() {
         return Ok(if policy.before_translation {

@@ -34,7 +34,7 @@ fn spec(value: &Value) -> Value {
         "egress": [{ "action": "Allow", "source": {}, "destination": {} }],
     })
 )]
-fn policies(#[case] old: Value, #[case] wanted: Value) {
+fn a_policy_is_converted(#[case] old: Value, #[case] wanted: Value) {
     assert_eq!(spec(&old), wanted);
 }
 
@@ -47,7 +47,7 @@ fn policies(#[case] old: Value, #[case] wanted: Value) {
 #[case("0.1", json!(0.1))]
 #[case("12345678901234567890", json!(12_345_678_901_234_567_000_u64))]
 #[case("1e300", json!(1e300))]
-fn orders_are_written_as_go_writes_them(#[case] order: &str, #[case] wanted: Value) {
+fn an_order_is_written_as_go_writes_it(#[case] order: &str, #[case] wanted: Value) {
     let value = serde_json::from_str(&format!(r#"{{"order": {order}}}"#)).unwrap();
     assert_eq!(spec(&value)["order"], wanted);
 }
@@ -68,7 +68,7 @@ fn a_policy_is_stored_under_its_tier() {
 }
 
 #[test]
-fn a_type_that_is_none_is_a_conversion_error() {
+fn an_invalid_type_is_a_conversion_error() {
     let conversion = policy(&json!({ "types": ["ingress", "both"] }));
     assert_eq!(conversion.conversion_errors.len(), 1);
     let said = conversion.conversion_errors[0].to_string();
@@ -89,7 +89,7 @@ fn a_type_that_is_none_is_a_conversion_error() {
     json!({ "inbound_rules": [{}, { "dst_ports": [1] }], "outbound_rules": [{ "action": "x" }] }),
     &["spec.ingress[1].protocol", "spec.egress[0].action is \"x\""]
 )]
-fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
+fn a_policy_that_v3_refuses_is_reported(#[case] old: Value, #[case] words: &[&str]) {
     let conversion = policy(&old);
     assert_eq!(
         (conversion.validation_errors.len(), conversion.objects.len()),
@@ -106,7 +106,7 @@ fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_line_and_not_left_out() {
+fn an_invalid_policy_is_reported_and_not_omitted() {
     let conversion = converted(&[
         ("/calico/v1/policy/tier/default/policy/p1", "{not json"),
         (
@@ -117,14 +117,14 @@ fn what_cannot_be_read_is_a_line_and_not_left_out() {
     assert_eq!(conversion.names(), ["Policy(name=p2) -> GlobalNetworkPolicy(p2)"]);
     let said = conversion.said();
     assert!(
-        said.len() == 1 && said[0].starts_with("Policy(name=p1): the value is no JSON"),
+        said.len() == 1 && said[0].starts_with("Policy(name=p1): the value is not JSON"),
         "{said:?}"
     );
     assert!(conversion.differs_by(Difference::UnparsableValue));
 }
 
 #[test]
-fn names_clash_also_after_the_hash() {
+fn names_that_are_equal_after_the_hash_clash() {
     let name = names::name_without_dots("a.b");
     let conversion = converted(&[
         ("/calico/v1/policy/tier/default/policy/a.b", "{}"),
@@ -140,7 +140,7 @@ fn names_clash_also_after_the_hash() {
 }
 
 #[test]
-fn kubernetes_and_other_tiers_are_left_and_said() {
+fn policies_of_kubernetes_and_of_other_tiers_have_notes() {
     let conversion = converted(&[
         (
             "/calico/v1/policy/tier/default/policy/knp.default.ns1.allow",
@@ -155,14 +155,14 @@ fn kubernetes_and_other_tiers_are_left_and_said() {
     let said = conversion.said();
     assert_eq!(said.len(), 2);
     assert!(
-        said[0].contains("/tier/security/") && said[1].starts_with("1 policies of Kubernetes"),
+        said[0].contains("/tier/security/") && said[1].starts_with("policies of Kubernetes: 1 not copied"),
         "{said:?}"
     );
 }
 
-/// v3 puts 12 letters before the name of a policy of Kubernetes, and its namespace no more.
+/// v3 adds a prefix of 12 characters to the name of a policy of Kubernetes, and no longer its namespace.
 #[test]
-fn a_policy_of_kubernetes_that_v3_cannot_have_is_said() {
+fn a_policy_of_kubernetes_with_a_name_too_long_for_v3_has_a_note() {
     let said = |letters: usize| {
         let path = format!(
             "/calico/v1/policy/tier/default/policy/knp.default.shop.{}",
@@ -182,7 +182,7 @@ fn a_policy_of_kubernetes_that_v3_cannot_have_is_said() {
 }
 
 #[test]
-fn what_is_selected_otherwise_is_noted() {
+fn a_selector_or_prefix_that_changes_has_a_note() {
     let conversion = policy(&json!({
         "selector": "a == 'calico/k8s_ns'",
         "inbound_rules": [{ "!dst_selector": "has(calico/k8s_ns_x)" }],

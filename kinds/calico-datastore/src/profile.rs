@@ -1,4 +1,4 @@
-//! Profiles: three values each in v2, one object in v3. Tags become labels without a value.
+//! Converts profiles: three values each in v2, one object in v3. Tags become labels without a value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,18 @@ use super::rule::{self, OldRule, Rule};
 use super::v2::{Entry, Tree};
 use super::validate::{self, Findings, metadata};
 
-/// Where they stand.
+/// Parent key of the profiles.
 pub(super) const DIRECTORY: &str = "/calico/v1/policy/profile";
-/// What profiles of Kubernetes' namespaces begin with.
+/// Prefix of profiles of namespaces.
 pub(super) const OF_NAMESPACE: &str = "k8s_ns.";
-/// What profiles begin with that others make anew: those, and security groups of `OpenStack`, which are policies in v3.
+/// Prefixes of profiles that controllers write again: those of namespaces, and security groups of `OpenStack`, which are policies
+/// in v3.
 const OF_CONTROLLERS: [&str; 2] = [OF_NAMESPACE, "openstack-sg-"];
 
-/// A profile as v2 stores it, in three values.
+/// A profile in v2, in three values.
 #[derive(Debug, Default)]
 struct Profile {
-    /// Whether one of the three could be read.
+    /// Whether at least one of the three values is valid.
     is_read: bool,
     tags: Vec<String>,
     labels: BTreeMap<String, String>,
@@ -50,7 +51,7 @@ impl Decode for Rules {
     }
 }
 
-/// A profile as v3 writes it.
+/// A profile in v3.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec {
@@ -62,14 +63,14 @@ struct Spec {
     labels_to_apply: BTreeMap<String, String>,
 }
 
-/// Every profile but those that others make anew, by name.
+/// Converts all profiles except those of controllers, in the order of their names.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
-    let mut left = BTreeSet::new();
+    let mut of_controllers = BTreeSet::new();
     let mut profiles: BTreeMap<String, Profile> = BTreeMap::new();
     for entry in tree.matching(&format!("{DIRECTORY}/*/*")) {
         let name = unescaped(entry.parts[0]);
         if OF_CONTROLLERS.iter().any(|start| name.starts_with(start)) {
-            left.insert(name);
+            of_controllers.insert(name);
         } else {
             take(&entry, name, &mut profiles, conversion);
         }
@@ -81,15 +82,15 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         let converted = converted(&key, &name, profile);
         batch.add(key, &path, converted);
     }
-    if !left.is_empty() {
+    if !of_controllers.is_empty() {
         conversion.notes.push(Note::LeftToControllers {
             what: "profiles of namespaces and security groups",
-            count: left.len(),
+            count: of_controllers.len(),
         });
     }
 }
 
-/// One of the three values of a profile.
+/// Adds one of the three values of a profile.
 fn take(
     entry: &Entry<'_>,
     name: String,
@@ -112,7 +113,7 @@ fn take(
 fn converted(key: &V2Key, name: &str, profile: Profile) -> Result<Resource, Cause> {
     let mut labels = profile.labels;
     for tag in profile.tags {
-        // A tag that is there twice is a label that is there already.
+        // A repeated tag is an existing label.
         if let Some(value) = labels.get(&tag) {
             return Err(Cause::TagIsLabel {
                 value: value.clone(),

@@ -5,7 +5,7 @@ use crate::difference::Difference;
 use crate::fixture::converted;
 
 #[test]
-fn three_values_are_one_object() {
+fn three_values_become_one_object() {
     let conversion = converted(&[
         ("/calico/v1/policy/profile/My%2fProfile/labels", r#"{"a": "b"}"#),
         (
@@ -31,7 +31,7 @@ fn three_values_are_one_object() {
 }
 
 #[test]
-fn one_value_is_enough_and_null_is_one() {
+fn a_single_null_value_makes_a_profile() {
     let conversion = converted(&[("/calico/v1/policy/profile/a/tags", "null")]);
     assert_eq!(conversion.value("profiles/a")["spec"], json!({}));
 }
@@ -53,7 +53,7 @@ fn a_tag_that_is_a_label_is_a_conversion_error() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_line_and_the_rest_stays() {
+fn an_invalid_value_is_reported_and_the_others_are_converted() {
     let conversion = converted(&[
         ("/calico/v1/policy/profile/a/labels", r#"{"a": 1}"#),
         ("/calico/v1/policy/profile/a/tags", r#"["t"]"#),
@@ -70,7 +70,7 @@ fn what_cannot_be_read_is_a_line_and_the_rest_stays() {
 }
 
 #[test]
-fn what_v3_refuses() {
+fn a_profile_that_v3_refuses_is_reported() {
     let conversion = converted(&[
         ("/calico/v1/policy/profile/a/labels", r#"{"bad key!": ""}"#),
         (
@@ -90,7 +90,7 @@ fn what_v3_refuses() {
 }
 
 #[test]
-fn what_others_make_anew_is_left_and_counted() {
+fn profiles_of_controllers_are_counted_in_a_note() {
     let conversion = converted(&[
         ("/calico/v1/policy/profile/k8s_ns.default/labels", "{}"),
         ("/calico/v1/policy/profile/k8s_ns.default/tags", "{not json"),
@@ -100,7 +100,7 @@ fn what_others_make_anew_is_left_and_counted() {
     assert!(conversion.is_clean());
     assert_eq!(conversion.objects.len(), 1);
     assert!(
-        conversion.said()[0].starts_with("2 profiles of"),
+        conversion.said()[0].starts_with("profiles of namespaces and security groups: 2 not copied"),
         "{:?}",
         conversion.said()
     );

@@ -1,4 +1,4 @@
-//! A value of Calico v2 that is neither written nor told of, or that ends the conversion.
+//! Searches for a value of Calico v2 that is neither written nor reported, or that makes the conversion panic.
 
 #![no_main]
 
