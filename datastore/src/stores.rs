@@ -109,7 +109,7 @@ impl Stores {
         Ok(Left::of(&tree))
     }
 
-    /// Those of them that are missing in v3.
+    /// The given objects that are missing in v3.
     pub async fn missing(&self, left: Left) -> Result<Left, StoreError> {
         if left.is_empty() {
             return Ok(left);

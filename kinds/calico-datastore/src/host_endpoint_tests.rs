@@ -100,7 +100,7 @@ fn a_name_of_more_than_253_bytes_is_reported() {
         r#"{"name": "*"}"#,
     )]);
     assert!(
-        conversion.said()[0].contains("255 bytes, needed 253 bytes"),
+        conversion.said()[0].contains("255 bytes, needed at most 253 bytes"),
         "{:?}",
         conversion.said()
     );

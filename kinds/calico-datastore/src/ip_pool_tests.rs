@@ -45,7 +45,7 @@ fn a_pool_is_named_after_the_network_in_its_value() {
 #[case::too_small(json!({ "cidr": "10.1.0.0/27" }), &["spec.cidr is \"10.1.0.0/27\"", "/26 or wider"])]
 #[case::one_address(json!({ "cidr": "10.1.0.0" }), &["10.1.0.0/32"])]
 #[case::too_small_six(json!({ "cidr": "fd00::/123" }), &["/122 or wider"])]
-#[case::bits(json!({ "cidr": "10.1.0.5/16" }), &["without bits behind its length: 10.1.0.0/16"])]
+#[case::bits(json!({ "cidr": "10.1.0.5/16" }), &["without host bits: 10.1.0.0/16"])]
 #[case::tunnel(json!({ "cidr": "fd00::/64", "ipip": "tunl0" }), &["spec.ipipMode is \"Always\""])]
 #[case::link_local(json!({ "cidr": "169.254.0.0/24" }), &["169.254.0.0/16"])]
 #[case::around_link_local(json!({ "cidr": "168.0.0.0/6" }), &["169.254.0.0/16"])]

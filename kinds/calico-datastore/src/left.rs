@@ -93,7 +93,7 @@ impl Left {
         ]
     }
 
-    /// Those objects that are not among these keys of v3.
+    /// The objects that are not among these keys of v3.
     #[must_use]
     pub fn missing<'keys>(mut self, keys: impl IntoIterator<Item = &'keys str>) -> Self {
         for existing in keys.into_iter().filter_map(Existing::of_key) {

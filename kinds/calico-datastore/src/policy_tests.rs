@@ -81,9 +81,9 @@ fn an_invalid_type_is_a_conversion_error() {
 #[rstest]
 #[case::selector(json!({ "selector": "role = bad" }), &["spec.selector is \"role = bad\"", "byte 5"])]
 #[case::both(json!({ "pre_dnat": true, "untracked": true }), &["spec.preDNAT is true"])]
-#[case::egress(json!({ "pre_dnat": true, "outbound_rules": [{}] }), &["spec.egress is 1 rules"])]
+#[case::egress(json!({ "pre_dnat": true, "outbound_rules": [{}] }), &["spec.egress is a list of 1,"])]
 #[case::egress_type(json!({ "pre_dnat": true, "types": ["egress"] }), &["spec.types is [\"Egress\"]"])]
-#[case::twice(json!({ "types": ["ingress", "Ingress"] }), &["each once"])]
+#[case::twice(json!({ "types": ["ingress", "Ingress"] }), &["each type once"])]
 #[case::annotation(json!({ "annotations": { "a b": "" } }), &["metadata.annotations"])]
 #[case::rules(
     json!({ "inbound_rules": [{}, { "dst_ports": [1] }], "outbound_rules": [{ "action": "x" }] }),

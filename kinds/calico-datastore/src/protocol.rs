@@ -1,4 +1,4 @@
-//! Protocols and ports of rules and endpoints, each a number or a name.
+//! Converts protocols and ports of rules and endpoints, each a number or a name.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::decode::{Decode, Mismatch};
 use super::go_values::{equal_fold, unsigned};
 use super::json::Json;
 
-/// Names as v3 writes them; v2 wrote them in lower case.
+/// Names in v3; v2 writes them in lower case.
 const NAMES: [&str; 6] = ["UDP", "TCP", "ICMP", "ICMPv6", "SCTP", "UDPLite"];
 /// The protocols that have ports, by number and name.
 const WITH_PORTS: [(u8, &str); 3] = [(6, "TCP"), (17, "UDP"), (132, "SCTP")];
@@ -16,14 +16,14 @@ const WITH_PORTS: [(u8, &str); 3] = [(6, "TCP"), (17, "UDP"), (132, "SCTP")];
 /// A protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// By its number.
+    /// A number.
     Number(u8),
-    /// By its name.
+    /// A name.
     Name(String),
 }
 
 impl Protocol {
-    /// As v3 writes it. A name that nobody knows stays: it is the check that refuses it.
+    /// The form in v3. An unknown name stays; validation refuses it.
     pub fn in_v3(&self) -> Self {
         match self {
             Self::Number(number) => Self::Number(*number),
@@ -34,7 +34,7 @@ impl Protocol {
         }
     }
 
-    /// As v3 writes it at an endpoint's port: by its name, if it has ports at all.
+    /// The form in v3 for the port of an endpoint: a name, if the protocol has ports.
     pub fn of_port_in_v3(&self) -> Self {
         let named = WITH_PORTS
             .into_iter()
@@ -42,12 +42,12 @@ impl Protocol {
         named.map_or_else(|| self.in_v3(), |(_, name)| Self::Name(name.to_owned()))
     }
 
-    /// Whether it is this one, by its name.
+    /// Whether the protocol has this name.
     pub fn is(&self, name: &str) -> bool {
         matches!(self, Self::Name(own) if own == name)
     }
 
-    /// Whether v3 knows it: a number that is not 0, or one of the names.
+    /// Whether v3 accepts the protocol: a number other than 0, or a known name.
     pub fn is_known(&self) -> bool {
         match self {
             Self::Number(number) => *number > 0,
@@ -55,7 +55,7 @@ impl Protocol {
         }
     }
 
-    /// Whether it has ports.
+    /// Whether the protocol has ports.
     pub fn has_ports(&self) -> bool {
         match self {
             Self::Number(number) => WITH_PORTS.iter().any(|(with_ports, _)| with_ports == number),
@@ -92,7 +92,7 @@ impl Decode for Protocol {
     fn decode(json: &Json) -> Result<Self, Mismatch> {
         let mismatch = || Mismatch::new(json, "a name or a number from 0 to 255");
         match json {
-            // A number in quotes is the number.
+            // A quoted number is a number.
             Json::Text(text) => Ok(unsigned(text, u8::MAX.into())
                 .and_then(|number| u8::try_from(number).ok())
                 .map_or_else(|| Self::Name(text.clone()), Self::Number)),
@@ -106,9 +106,9 @@ impl Decode for Protocol {
 /// Ports of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// From the first to the last, both of them too.
+    /// First and last port, both included.
     Range(u16, u16),
-    /// The ports that endpoints have under this name.
+    /// Ports of endpoints with this name.
     Named(String),
 }
 

@@ -15,7 +15,7 @@ use crate::decode::read;
 #[case(r#""gre""#, json!("gre"), false, false)]
 #[case(r#""""#, json!(""), false, false)]
 #[case("null", json!(0), false, false)]
-fn protocols(#[case] text: &str, #[case] written: Value, #[case] known: bool, #[case] ports: bool) {
+fn a_protocol_is_converted_to_v3(#[case] text: &str, #[case] written: Value, #[case] known: bool, #[case] ports: bool) {
     let protocol = read::<Protocol>(text).unwrap().in_v3();
     assert_eq!(serde_json::to_value(&protocol).unwrap(), written);
     assert_eq!((protocol.is_known(), protocol.has_ports()), (known, ports));
@@ -29,7 +29,7 @@ fn protocols(#[case] text: &str, #[case] written: Value, #[case] known: bool, #[
 #[case(r#""named""#, json!("named"))]
 #[case(r#""12a""#, json!("12a"))]
 #[case("null", json!(0))]
-fn ports(#[case] text: &str, #[case] written: Value) {
+fn a_port_is_converted_to_v3(#[case] text: &str, #[case] written: Value) {
     assert_eq!(
         serde_json::to_value(read::<Port>(text).unwrap()).unwrap(),
         written
@@ -46,7 +46,7 @@ fn ports(#[case] text: &str, #[case] written: Value) {
 #[case(r#""a b""#)]
 #[case(r#""""#)]
 #[case("true")]
-fn what_is_no_port(#[case] text: &str) {
+fn an_invalid_port_is_refused(#[case] text: &str) {
     assert!(read::<Port>(text).is_err());
 }
 
@@ -54,6 +54,6 @@ fn what_is_no_port(#[case] text: &str) {
 #[case("256")]
 #[case("6.0")]
 #[case("{}")]
-fn what_is_no_protocol(#[case] text: &str) {
+fn an_invalid_protocol_is_refused(#[case] text: &str) {
     assert!(read::<Protocol>(text).is_err());
 }

@@ -1,4 +1,4 @@
-//! What a conversion says: names that changed, names that clash, errors.
+//! Reports of a conversion: changed names, clashes of names, and errors.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ pub use super::validate::Finding;
 /// An object under its new name. Prints a line of the report `convertednames`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Renamed {
-    /// What it was.
+    /// The object in v2.
     pub from: V2Key,
-    /// What it is.
+    /// The object in v3.
     pub to: V3Name,
 }
 
@@ -24,12 +24,12 @@ impl fmt::Display for Renamed {
     }
 }
 
-/// Two objects with one new name. Prints a line of the report `nameclashes`.
+/// Two objects with the same new name. Prints a line of the report `nameclashes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Clash {
-    /// The one that came to a name which was taken.
+    /// The later object.
     pub later: V2Key,
-    /// The one that had it.
+    /// The earlier object, which keeps the name.
     pub earlier: V2Key,
     /// The name.
     pub name: V3Name,
@@ -46,11 +46,11 @@ impl fmt::Display for Clash {
 pub struct Problem {
     /// The value.
     pub key: V2Key,
-    /// Where it stands in the v2 store; of a value with several keys the directory.
+    /// The key in the v2 store; the directory of an object with several keys.
     pub path: String,
-    /// What it would be in v3, if it got so far.
+    /// The object in v3; `None` when the value was not converted.
     pub v3: Option<V3Name>,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub cause: Cause,
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Problem {
         match &self.v3 {
             Some(v3) => write!(
                 formatter,
-                "{} -> {v3}: {}; write {} anew in v2",
+                "{} -> {v3}: {}; correct {} in v2",
                 self.key, self.cause, self.path
             ),
             None => write!(formatter, "{}: {}", self.key, self.cause),
@@ -68,112 +68,112 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What is wrong with a value, and what to do.
+/// A problem of a value, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Cause {
-    /// It has to be JSON.
-    #[error("the value is no JSON ({reason}): write it anew, or delete the key")]
+    /// The value is not JSON.
+    #[error("the value is not JSON ({reason}): correct it, or delete the key")]
     NotJson {
-        /// What the reader says.
+        /// The error of the parser.
         reason: String,
     },
-    /// A field is of another type.
-    #[error("{0}: write the value anew, or delete the key")]
+    /// A field has a wrong type.
+    #[error("{0}: correct the value, or delete the key")]
     Mismatch(Mismatch),
-    /// It has to be something that can be read.
-    #[error("found {found:?}, needed {needed}: write it anew, or delete the key")]
+    /// The value is invalid.
+    #[error("found {found:?}, needed {needed}: correct it, or delete the key")]
     Value {
-        /// What it says.
+        /// The value found.
         found: String,
-        /// What it has to say.
+        /// The value needed.
         needed: &'static str,
-        /// Why Calico's own tool does not say so, or says it otherwise.
+        /// The difference from Calico's own tool, if there is one.
         difference: Option<Difference>,
     },
-    /// The key itself has to be something that can be read.
-    #[error("the key ends in no {needed}: delete it, and write the value under its right key")]
+    /// The key is invalid.
+    #[error("the key has no {needed} at its end: delete it, and write the value under the correct key")]
     Key {
-        /// What it has to end in.
+        /// The last part that is needed.
         needed: &'static str,
     },
-    /// v3's setting has a form that nobody wrote in v2.
+    /// The setting has no known form in v2.
     #[error(
-        "found {found:?}, which has no form to be converted from: delete the key, and set it in the FelixConfiguration after the migration"
+        "found {found:?}, which has no known form in v2: delete the key, and set it in the FelixConfiguration after the migration"
     )]
     Unconvertible {
-        /// What it says.
+        /// The value found.
         found: String,
     },
-    /// A policy is for ingress or egress.
-    #[error("types: found {found:?}, needed \"ingress\" or \"egress\": write the policy anew")]
+    /// The type of a policy is invalid.
+    #[error("types: found {found:?}, needed \"ingress\" or \"egress\": correct the policy")]
     PolicyType {
-        /// What it says.
+        /// The type found.
         found: String,
     },
-    /// Tags become labels.
+    /// A tag is already a label.
     #[error(
-        "the tag {tag:?} becomes a label without a value, and there is a label {tag:?} with the value {value:?}: rename one of them"
+        "the tag {tag:?} becomes a label without a value, but the label {tag:?} has the value {value:?}: rename one of them"
     )]
     TagIsLabel {
         /// The tag.
         tag: String,
-        /// The label's value.
+        /// The value of the label.
         value: String,
     },
-    /// Kubernetes' workloads are called namespace.pod.
+    /// The name of a workload of Kubernetes is not `NAMESPACE.POD`.
     #[error(
-        "the workload is called {workload:?}, needed NAMESPACE.POD as Calico's CNI plugin writes it: delete the endpoint, or give it to another orchestrator"
+        "workload is {workload:?}, needed NAMESPACE.POD from Calico's CNI plugin: delete the endpoint, or change its orchestrator"
     )]
     Workload {
         /// The workload.
         workload: String,
     },
-    /// A part of a name.
+    /// A part of a name is ambiguous.
     #[error(
-        "{field} is {value:?}, needed one that is not empty and has no dash at an end: it is a part of the name in v3"
+        "{field} is {value:?}, needed a text that is not empty and has no dash at its ends: it is a part of the name in v3"
     )]
     Segment {
         /// The field in v3.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         value: String,
     },
-    /// v3 refuses it.
+    /// v3 refuses the object.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<Finding>),
     /// The object cannot be written as JSON.
-    #[error("it cannot be written: {0}")]
+    #[error("cannot be written: {0}")]
     Unwritable(String),
-    /// Nobody could release the address.
-    #[error("{address} is given out, and has no handle by which it is released")]
+    /// An address has no handle.
+    #[error("{address} is allocated without a handle, so it cannot be released")]
     NoHandle {
         /// The address.
         address: String,
     },
-    /// The block is torn.
-    #[error("{address} is given out, and points at attribute {index} of {attributes}")]
+    /// An address refers to an attribute that does not exist.
+    #[error("{address} is allocated to attribute {index} of {attributes}")]
     NoAttribute {
         /// The address.
         address: String,
-        /// The attribute's place.
+        /// Index of the attribute.
         index: i64,
-        /// How many there are.
+        /// Number of attributes.
         attributes: usize,
     },
-    /// A handle and a block count otherwise.
-    #[error("it counts {counted} addresses of {block}, and the block gives it {given}")]
+    /// A handle and a block have different counts.
+    #[error("counts addresses of {block}: {counted}, allocated in the block: {given}")]
     HandleCount {
-        /// The block's network.
+        /// Network of the block.
         block: String,
-        /// What the handle says.
+        /// Count of the handle.
         counted: i64,
-        /// What the block says.
+        /// Count of the block.
         given: i64,
     },
 }
 
 impl Cause {
-    /// Why Calico's own tool does not say so, or says it otherwise.
+    /// The difference from Calico's own tool, if there is one.
     pub fn difference(&self) -> Option<Difference> {
         match self {
             Self::NotJson { .. } | Self::Mismatch(_) => Some(Difference::UnparsableValue),

@@ -1,4 +1,4 @@
-//! An object of v3 before it is written.
+//! A resource of v3 before it is written.
 
 use std::collections::BTreeMap;
 
@@ -11,32 +11,32 @@ use super::note::Note;
 use super::report::Cause;
 use super::validate::Finding;
 
-/// Version of v3's objects.
+/// API version of v3's resources.
 const API_VERSION: &str = "projectcalico.org/v3";
-/// The tier that every policy of v2 is in: a part of its name where it is stored.
+/// The tier of every policy of v2: a part of its name in the store.
 const TIER: &str = "default";
 
-/// An object, with what there is to say of it.
+/// A resource with its findings and notes.
 #[derive(Debug)]
 pub struct Resource {
     pub name: V3Name,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     spec: Value,
-    /// What v3 refuses of it.
+    /// Fields that v3 refuses.
     pub findings: Vec<Finding>,
-    /// What there is to know of it.
+    /// Notes for the user.
     pub notes: Vec<Note>,
 }
 
 impl Resource {
-    /// An object without a namespace.
+    /// A resource without a namespace.
     pub fn new(kind: ObjectKind, name: impl Into<String>, spec: &impl Serialize) -> Result<Self, Cause> {
         let spec = serde_json::to_value(spec).map_err(|error| Cause::Unwritable(error.to_string()))?;
         Ok(Self::of_spec(kind, name, spec))
     }
 
-    /// An object with these settings.
+    /// A resource with these settings.
     pub fn of_settings(kind: ObjectKind, name: impl Into<String>, settings: Map<String, Value>) -> Self {
         Self::of_spec(kind, name, Value::Object(settings))
     }
@@ -56,7 +56,7 @@ impl Resource {
         }
     }
 
-    /// As it is stored.
+    /// The key and value in the store.
     pub fn object(&self) -> Object {
         let V3Name {
             kind,

@@ -1,7 +1,8 @@
-//! What a cluster has of what Calico's controllers of v3 make something of: what of it v3 cannot have, and what v3 is not opened without.
+//! Objects of the cluster that Calico's controllers of v3 convert: those that v3 cannot have, and those that v3 has to have
+//! before it is opened.
 //!
-//! They put a word before each label and before each name of a policy, and make many rules of one. What libcalico-go refuses then
-//! (`lib/validator/v3`), or etcd, v3 never has, however long somebody waits.
+//! The controllers add a prefix to each label and to each name of a policy, and make many rules of one. v3 never gets the objects
+//! that libcalico-go (`lib/validator/v3`) or etcd then refuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,26 +14,26 @@ use engine::drain::Selector;
 use engine::owner::Owner;
 use engine::words::cut;
 
-/// etcd takes no request of more bytes, by default.
-const ETCD_TAKES: usize = 1536 * 1024;
-/// Bytes of a rule of v3 but for its peer, at most: action, protocol, port, and the names of the fields.
+/// Default limit of a request to etcd, in bytes.
+const ETCD_LIMIT: usize = 1536 * 1024;
+/// Most bytes of a rule of v3 without its peer: action, protocol, port, and the names of the fields.
 const RULE_BYTES: usize = 200;
-/// Bytes of a value or a label in a list, but for itself, at most.
+/// Most bytes that a value or a label in a list adds to its own length.
 const ITEM_BYTES: usize = 16;
-/// No more bytes of a selector are told.
+/// Most bytes of a selector in a message.
 const SELECTOR_BYTES: usize = 200;
 
-/// What the controllers make something of.
+/// An object that the controllers convert.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// A Namespace: of its labels they make a profile.
+    /// A Namespace, whose labels become a profile.
     Namespace(String),
     /// A `NetworkPolicy` of Kubernetes.
     Policy(PolicyName),
 }
 
 impl Origin {
-    /// Its kind in Kubernetes.
+    /// Kind of the object in Kubernetes.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Namespace(_) => "Namespace",
@@ -40,7 +41,7 @@ impl Origin {
         }
     }
 
-    /// Its name, for people.
+    /// Name of the object in messages.
     pub fn name(&self) -> String {
         match self {
             Self::Namespace(name) => name.clone(),
@@ -48,7 +49,7 @@ impl Origin {
         }
     }
 
-    /// The namespace that it is, or is in.
+    /// The namespace itself, or the namespace of the policy.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Namespace(name) => name,
@@ -57,21 +58,21 @@ impl Origin {
     }
 }
 
-/// Why v3 has nothing of an object.
+/// Reason why v3 cannot have an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Flaw {
-    /// These labels of a Namespace are too long behind what v3 puts before each.
+    /// These labels of a Namespace are too long with the prefix of v3.
     Labels(String),
-    /// The name of a policy, of so many letters, is too long behind what v3 puts before it.
+    /// The name of a policy, with this number of characters, is too long with the prefix of v3.
     Name(usize),
-    /// A selector is none in v3: a value of it ends too early. A Kubernetes that is older than 1.27 took any text as a value.
+    /// A selector is invalid in v3, because of a quotation mark in a value. Kubernetes before 1.27 accepted any text as a value.
     Selector(String),
-    /// Up to so many bytes are written, and etcd may refuse them. How many there are depends on the version of v3.
+    /// Up to this number of bytes are written, which etcd may refuse. The number depends on the version of v3.
     Size(usize),
 }
 
 impl Flaw {
-    /// Whether v3 is known to refuse it.
+    /// Whether v3 refuses the object in any case.
     pub fn is_certain(&self) -> bool {
         match self {
             Self::Labels(_) | Self::Name(_) | Self::Selector(_) => true,
@@ -79,77 +80,79 @@ impl Flaw {
         }
     }
 
-    /// The field, what it is, what is needed, and what a person does.
+    /// The field, the value found, the value needed, and the fix.
     pub fn finding(&self) -> Finding<'static> {
         match self {
             Self::Labels(labels) => Finding::new(
                 "metadata.labels",
                 labels,
-                "58 letters at most in the name of a label without a prefix, 248 in a prefix",
-                "shorten it: v3 puts `pcns.` before it and refuses the profile of this namespace, without which Felix drops what its pods begin",
+                "at most 58 characters in the name of a label without a prefix, at most 248 in a prefix",
+                "shorten it: v3 adds the prefix `pcns.` and refuses the profile of this namespace, so Felix drops new \
+                 connections of its pods",
             ),
-            Self::Name(letters) => Finding::new(
+            Self::Name(characters) => Finding::new(
                 "metadata.name",
-                format!("{letters} letters"),
-                format!("{LONGEST_POLICY} letters at most"),
-                "create it again with a shorter name: v3 puts `knp.default.` before it and refuses it, so that it holds nothing back",
+                format!("{characters} characters"),
+                format!("at most {LONGEST_POLICY} characters"),
+                "create it again with a shorter name: v3 adds the prefix `knp.default.` and refuses it, so the policy restricts \
+                 nothing",
             ),
             Self::Selector(written) => Finding::new(
                 "spec",
                 format!("the selector {written:?} in v3"),
                 "no quotation mark in its values",
-                "correct it: v3 refuses this policy, so that it holds nothing back",
+                "correct it: v3 refuses this policy, so the policy restricts nothing",
             ),
             Self::Size(bytes) => Finding::new(
                 "",
                 format!("up to {bytes} bytes in v3"),
-                format!("{ETCD_TAKES} bytes at most, which is what etcd takes"),
-                "divide it: v3 has each peer of a rule once for each port",
+                format!("at most {ETCD_LIMIT} bytes, the limit of etcd"),
+                "split it: v3 has each peer of a rule once for each port",
             ),
         }
     }
 }
 
-/// An object that the controllers make something of.
+/// An object that the controllers convert, with its flaw.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its UID: one of the same name that comes later is another.
+    /// UID: a later object of the same name is another one.
     pub uid: String,
-    /// What it is.
+    /// The object.
     pub origin: Origin,
-    /// Why v3 has nothing of it, if that is so.
+    /// Reason why v3 cannot have it; `None` when v3 can.
     pub flaw: Option<Flaw>,
 }
 
-/// Whom a rule of a policy is about, and at how many ports.
+/// Peers and number of ports of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleShape {
-    /// Each peer.
+    /// The peers.
     pub peers: Vec<Peer>,
-    /// Ports.
+    /// Number of ports.
     pub ports: usize,
 }
 
 /// A peer of a rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// Its selectors.
+    /// Selectors of the peer.
     pub selectors: Vec<Selector>,
-    /// Its networks, and those that are excepted.
+    /// Networks of the peer, with excluded ones.
     pub networks: Vec<String>,
 }
 
-/// What decides whether v3 takes what becomes of a policy, but for its name.
+/// The parts of a policy, besides its name, that decide whether v3 accepts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyShape {
-    /// Which pods it is for.
+    /// Selector of the pods of the policy.
     pub selector: Selector,
-    /// Its rules, of both directions.
+    /// Rules of both directions.
     pub rules: Vec<RuleShape>,
 }
 
 impl Source {
-    /// Of a Namespace with these labels.
+    /// The source for a Namespace with these labels.
     pub fn of_namespace(name: String, uid: String, labels: &BTreeMap<String, String>) -> Self {
         let keys = labels.keys().map(String::as_str);
         let too_long: Vec<&str> = keys.filter(|label| is_too_long(label)).collect();
@@ -168,7 +171,7 @@ impl Source {
         }
     }
 
-    /// Of a policy.
+    /// The source for a policy.
     pub fn of_policy(name: PolicyName, uid: String, policy: &PolicyShape) -> Self {
         let of_peers = policy.rules.iter().flat_map(|rule| &rule.peers);
         let mut selectors = of_peers
@@ -189,8 +192,8 @@ impl Source {
         }
     }
 
-    /// Whether v3 is not opened before it has something of this object. What v3 never has is not waited for, but for the profile of a namespace
-    /// of the cluster's own: without it the name servers get no answer, and no tenant can have written its labels.
+    /// Whether v3 has to have this object before it is opened. Objects that v3 cannot have are not waited for, except the profile
+    /// of a system namespace: without it DNS fails, and no tenant can have written its labels.
     fn is_needed(&self, system: &[&str]) -> bool {
         match (&self.flaw, &self.origin) {
             (None, _) => true,
@@ -200,17 +203,18 @@ impl Source {
     }
 }
 
-/// Whether a label with this key keeps the controllers of v3 from writing the profile of its Namespace: they put `pcns.` before the key
-/// (libcalico-go, `NamespaceToProfile`), and a key of v3 is as long as one of Kubernetes. v2 had each label in a key of etcd's.
+/// Whether a label with this key prevents the profile of its Namespace: the controllers of v3 add the prefix `pcns.`
+/// (libcalico-go, `NamespaceToProfile`), and keys in v3 have the same limit as in Kubernetes. In v2, each label was a key in
+/// etcd.
 fn is_too_long(label: &str) -> bool {
     !is_qualified_name(&format!("pcns.{label}"))
 }
 
 fn too_large(bytes: usize) -> Option<Flaw> {
-    (bytes > ETCD_TAKES).then_some(Flaw::Size(bytes))
+    (bytes > ETCD_LIMIT).then_some(Flaw::Size(bytes))
 }
 
-/// How many bytes become of a policy at most: before v3.11 each peer with each port was a rule of its own.
+/// The largest size of a policy in v3, in bytes: before v3.11, each peer with each port was a rule of its own.
 fn bytes(policy: &PolicyShape) -> usize {
     let of_peer = |peer: &Peer| {
         let of_selectors = peer.selectors.iter().map(|selector| written(selector).len());
@@ -246,44 +250,44 @@ fn written(selector: &Selector) -> String {
     of_labels.chain(of_terms).collect::<Vec<_>>().join(" && ")
 }
 
-/// Which objects v3 is not opened without: those that were there when this conversion was looked at for the first time since its controllers
-/// were started. They write what comes later as well, and whoever makes objects all the time holds nothing.
+/// Objects that v3 has to have before it is opened: those that existed at the first observation after the start of the
+/// controllers. The controllers also write newer objects, but constantly created objects must not delay the migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Awaited {
-    /// The conversion, by its id.
+    /// ID of the conversion.
     conversion: Option<String>,
-    /// UIDs of those of which v3 had nothing at the last look; `None` before the first.
-    left: Option<BTreeSet<String>>,
+    /// UIDs of objects that were missing in v3 at the last observation; `None` before the first.
+    remaining: Option<BTreeSet<String>>,
 }
 
 impl Awaited {
-    /// Forgets what was awaited of another conversion.
+    /// Starts again when the conversion is another one.
     pub fn begin(&mut self, conversion: Option<&str>) {
         if self.conversion.as_deref() != conversion {
             *self = Self {
                 conversion: conversion.map(str::to_owned),
-                left: None,
+                remaining: None,
             };
         }
     }
 
-    /// Those of these objects that are awaited still. `system` are namespaces that are the cluster's own.
+    /// The objects among these that are still awaited. `system` are system namespaces.
     pub fn among<'sources>(&self, sources: &'sources [Source], system: &[&str]) -> Vec<&'sources Source> {
-        let is_left = |uid: &String| self.left.as_ref().is_none_or(|left| left.contains(uid));
+        let is_remaining = |uid: &String| self.remaining.as_ref().is_none_or(|uids| uids.contains(uid));
         sources
             .iter()
-            .filter(|source| is_left(&source.uid) && source.is_needed(system))
+            .filter(|source| is_remaining(&source.uid) && source.is_needed(system))
             .collect()
     }
 
-    /// Remembers which of those that were awaited v3 has not.
+    /// Remembers the awaited objects that are missing in v3.
     pub fn keep(&mut self, awaited: &[&Source], missing: &Left) {
         let is_missing = awaited.iter().filter(|source| missing.has(&source.origin));
-        self.left = Some(is_missing.map(|source| source.uid.clone()).collect());
+        self.remaining = Some(is_missing.map(|source| source.uid.clone()).collect());
     }
 }
 
-/// What is told while Calico is paused of objects that v3 cannot have: what each is about, and the words.
+/// Warnings about objects that v3 cannot have, while Calico is paused: the subject and the text of each.
 pub fn told<'sources>(
     sources: &'sources [Source],
     system: &'sources [&'sources str],
@@ -298,10 +302,10 @@ pub fn told<'sources>(
         } = flaw.finding();
         let has = if flaw.is_certain() { "cannot" } else { "may not" };
         let is = if source.is_needed(system) { "is not" } else { "is" };
-        let part = if part.is_empty() { "it" } else { part };
+        let part = if part.is_empty() { "the object" } else { part };
         let (kind, name) = (source.origin.kind(), source.origin.name());
         let words = format!(
-            "{kind} {name}: v3 {has} have what becomes of it, and {is} opened without it: {part} is {found}, needed {needed}; {fix}"
+            "{kind} {name}: v3 {has} have this object, and {is} opened without it: {part} is {found}, needed {needed}; {fix}"
         );
         Some((format!("namespace {}", source.origin.namespace()), words))
     })

@@ -37,29 +37,29 @@ fn is_of(value: &str) -> Selector {
 #[case::plain("a", 58, false)]
 #[case::too_long("a", 59, true)]
 #[case::with_a_prefix("example.com/a", 63, false)]
-fn a_label_that_is_too_long_for_a_profile(
+fn a_label_too_long_for_a_profile_is_a_flaw(
     #[case] start: &str,
-    #[case] letters: usize,
+    #[case] characters: usize,
     #[case] is_flawed: bool,
 ) {
     let prefix = start.trim_end_matches('a');
-    let label = (format!("{prefix}{}", "a".repeat(letters)), "x".to_owned());
+    let label = (format!("{prefix}{}", "a".repeat(characters)), "x".to_owned());
     let source = namespace("shop", std::slice::from_ref(&label));
     let flaw = is_flawed.then_some(Flaw::Labels(label.0));
     assert_eq!(source.flaw, flaw);
 }
 
 #[test]
-fn a_prefix_of_a_label_that_is_too_long_for_a_profile() {
+fn a_label_prefix_too_long_for_a_profile_is_a_flaw() {
     let of =
-        |letters: usize| namespace("shop", &[(format!("{}/a", "a".repeat(letters)), String::new())]).flaw;
+        |length: usize| namespace("shop", &[(format!("{}/a", "a".repeat(length)), String::new())]).flaw;
     assert_eq!(of(248), None);
     assert!(matches!(of(249), Some(Flaw::Labels(_))));
 }
 
-/// v3 puts 12 letters before the name, and takes 253.
+/// v3 adds a prefix of 12 characters to the name, and accepts 253.
 #[test]
-fn a_name_that_is_too_long_for_a_policy() {
+fn a_policy_name_too_long_for_v3_is_a_flaw() {
     assert_eq!(plain(&"a".repeat(241)).flaw, None);
     assert_eq!(plain(&"a".repeat(242)).flaw, Some(Flaw::Name(242)));
     assert_eq!(plain(&"a".repeat(253)).flaw, Some(Flaw::Name(253)));
@@ -69,11 +69,11 @@ fn a_name_that_is_too_long_for_a_policy() {
 #[case("a", false)]
 #[case("a_b.C-9", false)]
 #[case("", false)]
-// No label has it, and an old Kubernetes took it all the same: v3 takes it, too.
+// Invalid in a label, but accepted by an old Kubernetes and by v3.
 #[case("a b", false)]
 #[case("a'b", true)]
 #[case("it's", true)]
-fn a_selector_that_v3_refuses(#[case] value: &str, #[case] is_flawed: bool) {
+fn a_selector_that_v3_refuses_is_a_flaw(#[case] value: &str, #[case] is_flawed: bool) {
     let of_pods = PolicyShape {
         selector: is_of(value),
         ..PolicyShape::default()
@@ -94,9 +94,9 @@ fn a_selector_that_v3_refuses(#[case] value: &str, #[case] is_flawed: bool) {
     }
 }
 
-/// Every operator, and labels that a selector of v3 could take for words of its own.
+/// Every operator, and labels that are also keywords in selectors of v3.
 #[test]
-fn whatever_kubernetes_takes_is_a_selector_of_v3() {
+fn every_selector_of_kubernetes_is_valid_in_v3() {
     let words = [
         "in",
         "not",
@@ -131,9 +131,9 @@ fn whatever_kubernetes_takes_is_a_selector_of_v3() {
     assert_eq!(policy("web", &shape).flaw, None);
 }
 
-/// A small policy of Kubernetes becomes a large one: each peer once for each port.
+/// A small policy of Kubernetes can become a large one: each peer once for each port.
 #[test]
-fn what_etcd_may_refuse_is_told() {
+fn an_object_too_large_for_etcd_is_a_flaw() {
     let rules = |peers: usize, ports: usize| {
         let peer = Peer {
             selectors: Vec::new(),
@@ -173,9 +173,9 @@ fn names_of(sources: &[&Source]) -> Vec<String> {
     sources.iter().map(|source| source.origin.name()).collect()
 }
 
-/// What v3 never has is not waited for; but no tenant has written the labels of a namespace of the cluster's own.
+/// Objects that v3 cannot have are not waited for, except those of system namespaces, whose labels no tenant can write.
 #[test]
-fn what_v3_cannot_have_is_told_and_not_awaited() {
+fn an_object_that_v3_cannot_have_is_reported_and_not_awaited() {
     let long = [("a".repeat(60), String::new())];
     let sources = [
         plain("web"),
@@ -206,31 +206,31 @@ fn what_v3_cannot_have_is_told_and_not_awaited() {
         (0, "NetworkPolicy shop/bbb"),
         (
             0,
-            "and is opened without it: metadata.name is 250 letters, needed 241 letters at most",
+            "and is opened without it: metadata.name is 250 characters, needed at most 241 characters",
         ),
         (
             1,
-            "Namespace shop: v3 cannot have what becomes of it, and is opened without it",
+            "Namespace shop: v3 cannot have this object, and is opened without it",
         ),
         (
             2,
-            "Namespace kube-system: v3 cannot have what becomes of it, and is not opened without it",
+            "Namespace kube-system: v3 cannot have this object, and is not opened without it",
         ),
     ] {
         assert!(told[place].1.contains(words), "{told:#?}");
     }
 }
 
-/// The controllers write a moment after an object was made: with one that makes them all the time there is always one that is missing.
+/// The controllers write a moment after the creation of an object, so constantly created objects are always missing for a moment.
 #[test]
-fn who_makes_objects_all_the_time_holds_nothing() {
+fn constantly_created_objects_do_not_delay_the_migration() {
     let mut awaited = Awaited::default();
     let mut sources = vec![namespace("shop", &[]), plain("web")];
     for look in 0..10 {
         awaited.begin(Some("conversion"));
         sources.push(plain(&format!("new-{look}")));
         let asked = awaited.among(&sources, &[]);
-        // All but the newest.
+        // All except the newest.
         let missing = Left::made_of(
             asked
                 .iter()
@@ -240,7 +240,7 @@ fn who_makes_objects_all_the_time_holds_nothing() {
         assert_eq!(missing.policies.len(), usize::from(look == 0), "look {look}");
         awaited.keep(&asked, &missing);
     }
-    // One that is deleted and made again is another.
+    // An object that is deleted and created again is another one.
     let mut awaited = Awaited::default();
     for look in 0..3 {
         let again = Source {
@@ -256,7 +256,7 @@ fn who_makes_objects_all_the_time_holds_nothing() {
 }
 
 #[test]
-fn what_was_there_is_awaited_until_it_is_written_or_gone() {
+fn an_existing_object_is_awaited_until_it_is_written_or_deleted() {
     let mut awaited = Awaited::default();
     awaited.begin(Some("first"));
     let sources = [plain("slow"), plain("web")];
@@ -268,8 +268,8 @@ fn what_was_there_is_awaited_until_it_is_written_or_gone() {
         awaited.begin(Some("first"));
     }
     assert_eq!(names_of(&awaited.among(&sources, &[])), ["shop/slow"]);
-    assert!(awaited.among(&sources[1..], &[]).is_empty(), "it was deleted");
-    // Another conversion begins with all of it.
+    assert!(awaited.among(&sources[1..], &[]).is_empty(), "the object was deleted");
+    // Another conversion awaits all objects again.
     awaited.begin(Some("second"));
     assert_eq!(awaited.among(&sources, &[]).len(), 2);
 }

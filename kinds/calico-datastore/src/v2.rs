@@ -1,23 +1,23 @@
-//! What a store of Calico v2 holds, and reading it by the shape of its keys, in the order in which etcd v2 lists them.
+//! The content of a store of Calico v2, read by patterns of keys, in the order of etcd v2.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `true` while the nodes may change their kernels, `false` while they have to wait.
+/// Key of the flag of v2: `true` while Calico works with v2, `false` while its nodes have to wait.
 pub const READY: &str = "/calico/v1/Ready";
-/// The version that wrote the store last.
+/// Key of the version that wrote the store last.
 pub const CALICO_VERSION: &str = "/calico/v1/config/CalicoVersion";
 
-/// What etcd v2 holds below `/calico`: values by key, and directories (also empty ones).
+/// Content of etcd v2 below `/calico`: values by key, and directories with empty ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// Values by their whole key: `/calico/v1/Ready`.
+    /// Values by their full key: `/calico/v1/Ready`.
     pub values: BTreeMap<String, String>,
-    /// Whole keys of directories, without a slash at the end. A node is there by its directory alone.
+    /// Full keys of directories, without a trailing slash. A directory alone is enough for a node to exist.
     pub directories: BTreeSet<String>,
 }
 
-/// One value, with the parts of its key that a pattern left open.
+/// One value, with the parts of its key that match the wildcards of a pattern.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry<'tree> {
     pub(super) path: &'tree str,
@@ -26,7 +26,7 @@ pub(super) struct Entry<'tree> {
 }
 
 impl Tree {
-    /// These values, with every directory that their keys are in.
+    /// A tree of these values, with the directories of their keys.
     pub fn of(values: BTreeMap<String, String>) -> Self {
         let directories = values.keys().flat_map(|key| parents(key)).collect();
         Self { values, directories }
@@ -37,23 +37,23 @@ impl Tree {
         self.values.get(key).map(String::as_str)
     }
 
-    /// The value of a key as Calico reads it: of a directory it is empty.
+    /// The value of a key as Calico reads it: empty for a directory.
     pub(super) fn read(&self, key: &str) -> Option<&str> {
         let is_directory = self.directories.contains(key);
         self.value(key).or(is_directory.then_some(""))
     }
 
-    /// The flag that holds the nodes back; `None` when it is not there. Whatever is not `true` is false to Calico.
+    /// The flag of v2; `None` when it does not exist. Calico takes every value except `true` for false.
     pub fn ready(&self) -> Option<bool> {
         self.read(READY).map(|text| text == "true")
     }
 
-    /// The version that wrote the store last, as it is written.
+    /// The version that wrote the store last, as text.
     pub fn calico_version(&self) -> Option<&str> {
         self.read(CALICO_VERSION)
     }
 
-    /// Whole keys of values that etcd lists nowhere, so that no Calico has ever read them.
+    /// Full keys of values that etcd does not list, so that Calico has never read them.
     pub(super) fn hidden(&self) -> impl Iterator<Item = &str> {
         self.values
             .keys()
@@ -61,7 +61,7 @@ impl Tree {
             .filter(|key| is_hidden(key))
     }
 
-    /// What is directly in a directory: names of values and of directories, sorted.
+    /// Names of values and directories directly in a directory, sorted.
     pub(super) fn children(&self, directory: &str) -> BTreeSet<&str> {
         let name = |key: &'_ String| -> Option<usize> {
             let rest = key.strip_prefix(directory)?.strip_prefix('/')?;
@@ -76,8 +76,8 @@ impl Tree {
             .collect()
     }
 
-    /// Every value whose key has this shape, as etcd v2 lists them. In a pattern `*` is any part, `**` is all that is left,
-    /// and a `?` at the end of a part is any character.
+    /// Every value whose key matches the pattern, in the order of etcd v2. In a pattern, `*` is any part, `**` is the rest of the
+    /// key, and a `?` at the end of a part is any character.
     pub(super) fn matching<'tree>(&'tree self, pattern: &str) -> Vec<Entry<'tree>> {
         let fixed = pattern.find(['*', '?']).unwrap_or(pattern.len());
         let prefix = &pattern[..fixed];
@@ -93,13 +93,13 @@ impl Tree {
     }
 }
 
-/// etcd v2 leaves out of a list whatever begins with `_`, and all that is in it.
+/// Whether etcd v2 hides the key in lists: a part of it begins with `_`.
 fn is_hidden(key: &str) -> bool {
     key.split('/').any(|part| part.starts_with('_'))
 }
 
-/// The order of etcd v2: directory by directory, in each by name. A name that goes on with `-` or `.` comes after the
-/// shorter one with all that is in it, and not before.
+/// The order of etcd v2: directory by directory, by name in each. A name that continues with `-` or `.` comes after the shorter
+/// name and all its children.
 fn listed(one: &str, other: &str) -> Ordering {
     one.split('/').cmp(other.split('/'))
 }

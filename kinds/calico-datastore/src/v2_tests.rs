@@ -11,7 +11,7 @@ fn tree(keys: &[&str]) -> Tree {
 }
 
 #[test]
-fn directories_are_what_the_keys_are_in() {
+fn a_tree_has_the_directories_of_its_keys() {
     let tree = tree(&["/calico/v1/host/a/metadata", "/calico/v1/Ready"]);
     let directories: Vec<&str> = tree.directories.iter().map(String::as_str).collect();
     assert_eq!(
@@ -21,7 +21,7 @@ fn directories_are_what_the_keys_are_in() {
 }
 
 #[test]
-fn an_empty_directory_is_a_child_too() {
+fn an_empty_directory_is_a_child() {
     let mut tree = tree(&["/calico/v1/host/b/metadata", "/calico/v1/hostile/x"]);
     tree.directories.insert("/calico/v1/host/a".to_owned());
     let children: Vec<&str> = tree.children("/calico/v1/host").into_iter().collect();
@@ -29,7 +29,7 @@ fn an_empty_directory_is_a_child_too() {
 }
 
 #[test]
-fn a_longer_name_comes_after_all_that_is_in_the_shorter_one() {
+fn a_longer_name_comes_after_the_children_of_the_shorter_one() {
     let tree = tree(&[
         "/calico/v1/host/a-1/config/X",
         "/calico/v1/host/a.b/config/X",
@@ -44,7 +44,7 @@ fn a_longer_name_comes_after_all_that_is_in_the_shorter_one() {
 }
 
 #[test]
-fn what_begins_with_an_underscore_is_in_no_list() {
+fn a_name_with_a_leading_underscore_is_not_listed() {
     let tree = tree(&["/calico/v1/host/_a/endpoint/b", "/calico/v1/host/a/endpoint/_b"]);
     assert_eq!(tree.matching("/calico/v1/host/*/endpoint/*"), []);
     let hosts: Vec<&str> = tree.children("/calico/v1/host").into_iter().collect();
@@ -76,7 +76,7 @@ fn a_directory_where_a_value_should_be_reads_as_empty() {
     "/calico/bgp/v1/global/peer_v/1.2.3.4",
     None
 )]
-fn shapes(#[case] pattern: &str, #[case] path: &str, #[case] parts: Option<Vec<&str>>) {
+fn a_pattern_captures_its_wildcards(#[case] pattern: &str, #[case] path: &str, #[case] parts: Option<Vec<&str>>) {
     assert_eq!(captures(path, pattern), parts);
     let tree = tree(&[path]);
     let found = tree.matching(pattern).into_iter().next().map(|entry| entry.parts);
@@ -88,7 +88,7 @@ fn shapes(#[case] pattern: &str, #[case] path: &str, #[case] parts: Option<Vec<&
 #[case(Some("true"), Some(true))]
 #[case(Some("false"), Some(false))]
 #[case(Some("True"), Some(false))]
-fn whatever_is_not_true_is_not_ready(#[case] value: Option<&str>, #[case] ready: Option<bool>) {
+fn only_true_is_ready(#[case] value: Option<&str>, #[case] ready: Option<bool>) {
     let values = value.map(|value| (READY.to_owned(), value.to_owned()));
     assert_eq!(Tree::of(values.into_iter().collect()).ready(), ready);
 }

@@ -1,5 +1,4 @@
-//! Whether blocks and handles go together. What did not go together in v2 is copied so, as Calico's own tool does, and is a note of the
-//! conversion.
+//! Checks that blocks and handles are consistent. Inconsistencies of v2 are copied, as Calico's own tool does, and become notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,8 +10,7 @@ use super::report::{Cause, Problem};
 
 const HANDLES: &str = "/calico/ipam/v2/handle/";
 
-/// Whether every address that is given out has a handle, and every handle counts as many addresses of a block as the block gives
-/// it.
+/// Checks that every allocated address has a handle, and that every handle counts the addresses that the block allocates to it.
 pub fn cross_check(objects: &[Object]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut given: BTreeMap<(String, String), i64> = BTreeMap::new();
@@ -60,7 +58,7 @@ pub fn cross_check(objects: &[Object]) -> Vec<Problem> {
     problems
 }
 
-/// How many addresses of a block each handle has. Addresses that have none are problems.
+/// Number of addresses of a block for each handle. Addresses without a handle are reported.
 fn handles_of(object: &Object, block: &str, problems: &mut Vec<Problem>) -> BTreeMap<String, i64> {
     let list = |field: &str| object.value[field].as_array().map_or(&[][..], Vec::as_slice);
     let attributes = list("attributes");
@@ -96,7 +94,7 @@ fn handles_of(object: &Object, block: &str, problems: &mut Vec<Problem>) -> BTre
     handles
 }
 
-/// The address at a place of a block, or the place if the block has no network.
+/// The address at a position of a block, or the position if the block has no network.
 fn address(block: &str, place: usize) -> String {
     let Some((first, _)) = cidr(block) else {
         return format!("address {place}");

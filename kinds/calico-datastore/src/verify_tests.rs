@@ -15,7 +15,7 @@ fn said(values: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn blocks_and_handles_that_go_together() {
+fn consistent_blocks_and_handles_give_no_problem() {
     let block = block("[0, 1, 0, null]", r#"[{"handle_id": "a"}, {"handle_id": "b"}]"#);
     let values = [
         (BLOCK, block.as_str()),
@@ -30,40 +30,40 @@ fn blocks_and_handles_that_go_together() {
     "[null, 0, null, null]",
     r#"[{"handle_id": null}]"#,
     "{}",
-    "BlockKey(cidr=10.0.0.0/30): 10.0.0.1 is given out, and has no handle"
+    "BlockKey(cidr=10.0.0.0/30): 10.0.0.1 is allocated without a handle"
 )]
 #[case::no_attribute(
     "[3, null, null, null]",
     r#"[{"handle_id": "h"}]"#,
     "{}",
-    "10.0.0.0 is given out, and points at attribute 3 of 1"
+    "10.0.0.0 is allocated to attribute 3 of 1"
 )]
-#[case::negative("[-1, null, null, null]", "[]", "{}", "points at attribute -1 of 0")]
+#[case::negative("[-1, null, null, null]", "[]", "{}", "is allocated to attribute -1 of 0")]
 #[case::too_few(
     "[0, 0, null, null]",
     r#"[{"handle_id": "h"}]"#,
     r#"{"block": {"10.0.0.0/30": 1}}"#,
-    "IPAMHandleKey(id=h): it counts 1 addresses of 10.0.0.0/30, and the block gives it 2"
+    "IPAMHandleKey(id=h): counts addresses of 10.0.0.0/30: 1, allocated in the block: 2"
 )]
 #[case::not_counted(
     "[0, null, null, null]",
     r#"[{"handle_id": "h"}]"#,
     "{}",
-    "it counts 0 addresses of 10.0.0.0/30"
+    "counts addresses of 10.0.0.0/30: 0,"
 )]
 #[case::not_given(
     "[null, null, null, null]",
     "[]",
     r#"{"block": {"10.0.0.0/30": 1}}"#,
-    "the block gives it 0"
+    "allocated in the block: 0"
 )]
 #[case::no_block(
     "[null, null, null, null]",
     "[]",
     r#"{"block": {"10.9.0.0/30": 2}}"#,
-    "it counts 2 addresses of 10.9.0.0/30"
+    "counts addresses of 10.9.0.0/30: 2,"
 )]
-fn what_does_not_go_together(
+fn an_inconsistency_is_reported_and_copied(
     #[case] allocations: &str,
     #[case] attributes: &str,
     #[case] handle: &str,
@@ -73,6 +73,6 @@ fn what_does_not_go_together(
     let values = [(BLOCK, block.as_str()), ("/calico/ipam/v2/handle/h", handle)];
     let said = said(&values);
     assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
-    // It is copied so.
+    // The inconsistency is copied.
     assert!(converted(&values).is_clean());
 }

@@ -1,22 +1,22 @@
-//! Which versions of Calico can be migrated, and whether a store still has to be.
+//! Decides which versions of Calico can be migrated, and whether a store needs a migration.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// The oldest version that keeps the flag which holds nodes back (libcalico-go, `lib/upgrade/migrator`).
+/// The oldest version whose nodes obey the flag of v2 (libcalico-go, `lib/upgrade/migrator`).
 const OLDEST: (i64, i64, i64) = (2, 6, 5);
-/// The first version with the new data model.
+/// The first major version with the new data model.
 const NEW_MODEL: i64 = 3;
 
-/// A version of Calico whose store can be migrated. What follows the three numbers (`-rc1`, `-15-gabc`) does not count.
+/// A version of Calico whose store can be migrated. Suffixes (`-rc1`, `-15-gabc`) are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// The first number.
+    /// Major version.
     pub major: i64,
-    /// The second.
+    /// Minor version.
     pub minor: i64,
-    /// The third.
+    /// Patch version.
     pub patch: i64,
 }
 
@@ -26,44 +26,46 @@ impl fmt::Display for Version {
     }
 }
 
-/// Why a store is not migrated.
+/// Reason why a store cannot be migrated.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VersionRefused {
-    /// The store says no version.
+    /// The store has no version.
     #[error(
-        "the v2 store says no version (/calico/v1/config/CalicoVersion is missing), needed v2.6.5 or later: is this the right etcd?"
+        "/calico/v1/config/CalicoVersion is missing in etcd v2, needed v2.6.5 or later: check that this is the etcd of Calico v2"
     )]
     Missing,
-    /// It is not three numbers.
-    #[error("the version is {found:?}, needed one like v2.6.12: run a tagged release of Calico first")]
+    /// The version does not have three numbers.
+    #[error("Calico's version is {found:?}, needed a version like v2.6.12: run a tagged release of Calico first")]
     Unreadable {
-        /// As it is written.
+        /// The version as text.
         found: String,
     },
-    /// Its nodes do not wait for the flag.
-    #[error("the version is {found:?}, needed v2.6.5 or later: upgrade Calico to the last v2.6 first")]
+    /// The nodes of this version do not obey the flag.
+    #[error("Calico's version is {found:?}, needed v2.6.5 or later: upgrade Calico to the last v2.6 first")]
     TooOld {
-        /// As it is written.
+        /// The version as text.
         found: String,
     },
-    /// Calico v3 never writes there.
-    #[error("the v2 store says version {found:?}, needed v2.6.5 or later and before v3: who wrote it there?")]
+    /// The version is v3, which never writes to v2.
+    #[error(
+        "Calico's version in etcd v2 is {found:?}, needed v2.6.5 or later and before v3: find out which program wrote it"
+    )]
     NewModel {
-        /// As it is written.
+        /// The version as text.
         found: String,
     },
 }
 
-/// Whether there is anything to migrate.
+/// Whether a migration is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The v3 store is not written by v3 nodes yet, and the v2 store can be migrated.
+    /// Nodes of v3 have not written to the v3 store yet, and the v2 store can be migrated.
     Needed,
-    /// v3 nodes have written the v3 store, or there is no Calico at all.
+    /// Nodes of v3 have written to the v3 store, or neither store has data of Calico.
     NotNeeded,
 }
 
-/// Whether a store of this version can be migrated; `None` when it says none.
+/// Checks that a store of this version can be migrated; `None` is a store without a version.
 pub fn gate(version: Option<&str>) -> Result<Version, VersionRefused> {
     let text = version.ok_or(VersionRefused::Missing)?;
     let found = || text.to_owned();
@@ -77,8 +79,8 @@ pub fn gate(version: Option<&str>) -> Result<Version, VersionRefused> {
     Ok(version)
 }
 
-/// Whether a migration is needed, by what the v3 store's `ClusterInformation` says and, when it says nothing, by what the v2 store
-/// says. A migrated store says the version that was copied, so the answer stays until a v3 node writes its own.
+/// Whether a migration is needed, by the version in `ClusterInformation` of v3 or, when that is empty, by the version in v2. A
+/// migrated store has the version that was copied, so the answer stays until a node of v3 writes its own.
 pub fn needed(v3: Option<&str>, v2: Option<&str>) -> Result<Need, VersionRefused> {
     match (v3.filter(|text| !text.is_empty()), v2) {
         (Some(v3), _) => match gate(Some(v3)) {
@@ -91,7 +93,7 @@ pub fn needed(v3: Option<&str>, v2: Option<&str>) -> Result<Need, VersionRefused
     }
 }
 
-/// Three numbers, with what may follow them after `-` and `+` (semver as `coreos/go-semver` reads it).
+/// Parses three numbers with optional suffixes after `-` and `+` (semver as `coreos/go-semver` reads it).
 fn parse(text: &str) -> Option<Version> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let (text, build) = split_off(text, '+');
@@ -104,7 +106,7 @@ fn parse(text: &str) -> Option<Version> {
     Some(Version { major, minor, patch })
 }
 
-/// What comes before the sign, and what comes after it unless that is nothing.
+/// The text before the sign, and the text after it unless that is empty.
 fn split_off(text: &str, sign: char) -> (&str, Option<&str>) {
     match text.split_once(sign) {
         Some((before, after)) => (before, Some(after).filter(|after| !after.is_empty())),

@@ -9,7 +9,7 @@ use super::*;
 #[case("v2.6.5-15-gabcdef", (2, 6, 5))]
 #[case("v2.7.0+build.1", (2, 7, 0))]
 #[case("v2.6.5-", (2, 6, 5))]
-fn versions_that_can_be_migrated(#[case] text: &str, #[case] version: (i64, i64, i64)) {
+fn a_supported_version_is_accepted(#[case] text: &str, #[case] version: (i64, i64, i64)) {
     let found = gate(Some(text)).unwrap();
     assert_eq!((found.major, found.minor, found.patch), version);
 }
@@ -19,7 +19,7 @@ fn versions_that_can_be_migrated(#[case] text: &str, #[case] version: (i64, i64,
 #[case("v2.6.4-rc1")]
 #[case("1.9.9")]
 #[case("v0.0.0")]
-fn older_ones_do_not_wait_for_the_flag(#[case] text: &str) {
+fn an_older_version_is_refused(#[case] text: &str) {
     let found = text.to_owned();
     assert_eq!(gate(Some(text)), Err(VersionRefused::TooOld { found }));
 }
@@ -34,13 +34,13 @@ fn older_ones_do_not_wait_for_the_flag(#[case] text: &str) {
 #[case("v2.6.5-rc_1")]
 #[case("v2.6.5-rc..1")]
 #[case(" v2.6.5")]
-fn what_is_no_version_is_refused(#[case] text: &str) {
+fn an_invalid_version_is_refused(#[case] text: &str) {
     let found = text.to_owned();
     assert_eq!(gate(Some(text)), Err(VersionRefused::Unreadable { found }));
 }
 
 #[test]
-fn a_new_version_has_no_place_in_the_old_store() {
+fn a_version_of_v3_or_a_missing_version_in_v2_is_refused() {
     let found = "v3.0.0".to_owned();
     assert_eq!(gate(Some("v3.0.0")), Err(VersionRefused::NewModel { found }));
     assert_eq!(gate(None), Err(VersionRefused::Missing));
@@ -57,7 +57,7 @@ fn a_new_version_has_no_place_in_the_old_store() {
 #[case::unreadable(Some("master"), Some("v2.6.12"), None)]
 #[case::old(None, Some("v2.6.4"), None)]
 #[case::new_in_the_old_store(None, Some("v3.1.0"), None)]
-fn whether_a_migration_is_needed(
+fn the_need_follows_from_both_versions(
     #[case] v3: Option<&str>,
     #[case] v2: Option<&str>,
     #[case] need: Option<Need>,
@@ -66,7 +66,7 @@ fn whether_a_migration_is_needed(
 }
 
 #[test]
-fn what_is_said_names_the_value_and_what_to_do() {
+fn a_refused_version_is_named_with_its_fix() {
     let refused = gate(Some("v2.6.4")).unwrap_err().to_string();
     assert!(
         refused.contains("\"v2.6.4\"") && refused.contains("upgrade Calico"),

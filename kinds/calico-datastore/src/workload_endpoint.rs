@@ -1,4 +1,4 @@
-//! Interfaces of workloads.
+//! Converts workload endpoints.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ use super::selector::{NEW_NAMESPACE, OLD_NAMESPACE};
 use super::v2::Tree;
 use super::validate::{Findings, metadata, workload};
 
-/// Whose endpoints its own driver makes anew.
+/// Orchestrator whose own driver writes its endpoints again.
 const OPENSTACK: &str = "openstack";
-/// The namespace of what Kubernetes did not start.
+/// Namespace of endpoints of other orchestrators than Kubernetes.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// An endpoint as v2 stores it.
+/// An endpoint in v2.
 #[derive(Debug, Default)]
 struct Endpoint {
     interface: String,
@@ -42,7 +42,7 @@ struct Endpoint {
 impl Decode for Endpoint {
     fn decode(json: &Json) -> Result<Self, Mismatch> {
         let fields = Fields::of(json)?;
-        // Read for their types alone.
+        // Only their types are checked.
         for name in ["state", "generate_name"] {
             fields.get::<String>(name)?;
         }
@@ -76,7 +76,7 @@ impl Decode for OldTranslation {
     }
 }
 
-/// An endpoint as v3 writes it.
+/// An endpoint in v3.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -110,7 +110,7 @@ pub struct Spec {
     pub ports: Vec<EndpointPort>,
 }
 
-/// One address that stands for another.
+/// A NAT from an external address to an internal one.
 #[derive(Debug, Serialize)]
 pub struct Translation {
     #[serde(rename = "internalIP")]
@@ -119,7 +119,7 @@ pub struct Translation {
     pub external_ip: String,
 }
 
-/// Where an endpoint stands.
+/// The parts of the key of an endpoint.
 struct Place<'tree> {
     host: &'tree str,
     orchestrator: String,
@@ -127,9 +127,9 @@ struct Place<'tree> {
     endpoint: String,
 }
 
-/// Every endpoint but those of `OpenStack`.
+/// Converts all endpoints except those of `OpenStack`.
 pub fn convert(tree: &Tree, conversion: &mut Conversion) {
-    let mut left = 0;
+    let mut of_openstack = 0;
     let mut batch = conversion.batch();
     for entry in tree.matching("/calico/v1/host/*/workload/*/*/endpoint/*") {
         let place = Place {
@@ -139,7 +139,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
             endpoint: unescaped(entry.parts[3]),
         };
         if place.orchestrator == OPENSTACK {
-            left += 1;
+            of_openstack += 1;
             continue;
         }
         let key = V2Key::WorkloadEndpoint {
@@ -151,10 +151,10 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         let converted = read(entry.value).and_then(|endpoint| converted(&key, &place, endpoint));
         batch.add(key, entry.path, converted);
     }
-    if left > 0 {
+    if of_openstack > 0 {
         conversion.notes.push(Note::LeftToControllers {
             what: "endpoints of OpenStack",
-            count: left,
+            count: of_openstack,
         });
     }
 }
@@ -233,7 +233,7 @@ fn translation(old: &OldTranslation) -> Translation {
     }
 }
 
-/// The name that its settings make.
+/// The name of an endpoint, from its spec.
 fn name(spec: &Spec) -> Result<String, Cause> {
     let third = match spec.orchestrator.as_str() {
         "k8s" => ("pod", spec.pod.as_str()),

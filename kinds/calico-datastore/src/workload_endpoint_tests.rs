@@ -24,7 +24,7 @@ fn with(field: &str, of_field: Value) -> Value {
 }
 
 #[test]
-fn a_pod() {
+fn an_endpoint_of_a_pod_is_converted() {
     let conversion = at("k8s/default.front.end/endpoint/eth0", &value());
     assert_eq!(conversion.said(), [""; 0]);
     let object = conversion.value("workloadendpoints/default/rack1-k8s-front.end-eth0");
@@ -64,14 +64,14 @@ fn a_pod() {
     "workload",
     "my-task-70be8f60"
 )]
-fn other_workloads(#[case] place: &str, #[case] name: &str, #[case] field: &str, #[case] wanted: &str) {
+fn an_endpoint_of_another_orchestrator_is_converted(#[case] place: &str, #[case] name: &str, #[case] field: &str, #[case] wanted: &str) {
     let conversion = at(place, &value());
     let object = conversion.value(&format!("workloadendpoints/default/{name}"));
     assert_eq!(object["spec"][field], wanted);
 }
 
 #[test]
-fn addresses_that_stand_for_others() {
+fn nats_and_gateways_are_converted() {
     let mut value = with(
         "ipv4_nat",
         json!([{ "int_ip": "100.96.1.5", "ext_ip": "1.2.3.4" }]),
@@ -89,7 +89,7 @@ fn addresses_that_stand_for_others() {
 }
 
 #[test]
-fn protocols_of_ports_are_written_as_v3_writes_them() {
+fn a_protocol_of_a_port_is_written_in_the_form_of_v3() {
     let ports = json!([{ "name": "web", "protocol": "tcp", "port": 80 }, { "name": "dns", "protocol": "UDP", "port": 53 }]);
     let conversion = at("k8s/a.b/endpoint/eth0", &with("ports", ports));
     assert!(conversion.is_clean() && conversion.differs_by(Difference::WorkloadPorts));
@@ -98,9 +98,9 @@ fn protocols_of_ports_are_written_as_v3_writes_them() {
     assert_eq!(conversion.notes.len(), 1);
 }
 
-/// Felix of v3.31.7, given the number, of the whole endpoint: "Validation failed; treating as missing".
+/// Felix of v3.31.7 ignores the whole endpoint when it has a number: "Validation failed; treating as missing".
 #[test]
-fn a_port_by_the_number_of_its_protocol_costs_no_pod_its_network() {
+fn a_protocol_number_of_a_port_is_written_as_a_name() {
     let ports = json!([
         { "name": "web", "protocol": 6, "port": 80 },
         { "name": "dns", "protocol": "17", "port": 53 },
@@ -127,7 +127,7 @@ fn a_port_by_the_number_of_its_protocol_costs_no_pod_its_network() {
     "cni/-a/endpoint/eth0",
     "WorkloadEndpoint(node=Rack1, orchestrator=cni, workload=-a, name=eth0): "
 )]
-fn what_has_no_name_in_v3(#[case] place: &str, #[case] start: &str) {
+fn an_endpoint_without_a_name_in_v3_is_reported(#[case] place: &str, #[case] start: &str) {
     let conversion = at(place, &value());
     assert_eq!(conversion.conversion_errors.len(), 1);
     let said = conversion.conversion_errors[0].to_string();
@@ -146,7 +146,7 @@ fn what_has_no_name_in_v3(#[case] place: &str, #[case] start: &str) {
 #[case::no_outer("ipv4_nat", json!([{ "int_ip": "100.96.1.5" }]), "externalIP is \"<nil>\"", Some(Difference::Crash))]
 #[case::container("active_instance_id", json!("a.b"), "spec.containerID is \"a.b\"", None)]
 #[case::label("labels", json!({ "a": "b c" }), "metadata.labels[\"a\"]", None)]
-fn what_v3_refuses(
+fn an_endpoint_that_v3_refuses_is_reported(
     #[case] field: &str,
     #[case] of_field: Value,
     #[case] words: &str,
@@ -162,7 +162,7 @@ fn what_v3_refuses(
 #[rstest]
 #[case("k8s/.pod/endpoint/eth0")]
 #[case("k8s/a%2fb.pod/endpoint/eth0")]
-fn a_namespace_that_no_key_can_hold(#[case] place: &str) {
+fn an_invalid_namespace_is_reported(#[case] place: &str) {
     let conversion = at(place, &value());
     assert!(conversion.differs_by(Difference::Namespace));
 }
@@ -171,18 +171,18 @@ fn a_namespace_that_no_key_can_hold(#[case] place: &str) {
 #[case("mac", json!(""))]
 #[case("ipv4_nets", json!(["x"]))]
 #[case("state", json!(1))]
-fn what_cannot_be_read_is_a_line(#[case] field: &str, #[case] of_field: Value) {
+fn an_invalid_endpoint_is_reported_in_one_line(#[case] field: &str, #[case] of_field: Value) {
     let conversion = at("k8s/a.b/endpoint/eth0", &with(field, of_field));
     assert!(conversion.conversion_errors.len() == 1 && conversion.differs_by(Difference::UnparsableValue));
 }
 
 #[test]
-fn openstack_s_are_left() {
+fn endpoints_of_openstack_are_counted_in_a_note() {
     let conversion = converted(&[(
         "/calico/v1/host/h4/workload/openstack/os%2fwl/endpoint/ep",
         "{not json",
     )]);
     assert!(conversion.is_clean());
     assert_eq!(conversion.objects.len(), 1, "the host");
-    assert!(conversion.said()[0].starts_with("1 endpoints of OpenStack"));
+    assert!(conversion.said()[0].starts_with("endpoints of OpenStack: 1 not copied"));
 }

@@ -1,5 +1,5 @@
-//! Whatever stands in a value of Calico v2 is written, or something is said of it: nothing is lost in silence. `fuzz` looks for a value
-//! for which that is not so, for as long as one lets it.
+//! Every value of Calico v2 is written or reported; none is lost silently. The fuzzer in `kinds/calico-datastore/fuzz` searches
+//! for exceptions.
 
 mod values;
 
@@ -12,8 +12,8 @@ fn every_shape_can_be_converted() {
     }
 }
 
-/// A value, and what becomes of it when some of it is taken away, doubled or exchanged.
-fn torn(value: &'static str) -> impl Strategy<Value = String> {
+/// Variants of a value with removed, inserted and replaced characters.
+fn mutated(value: &'static str) -> impl Strategy<Value = String> {
     let characters: Vec<char> = value.chars().collect();
     let edits = prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<char>()), 0..4);
     edits.prop_map(move |edits| {
@@ -39,14 +39,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_torn_value_is_written_or_told_of((shape, value) in (0..values::SHAPES.len()).prop_flat_map(|shape| {
-        torn(values::SHAPES[shape].1).prop_map(move |value| (shape, value))
+    fn a_mutated_value_is_written_or_reported((shape, value) in (0..values::SHAPES.len()).prop_flat_map(|shape| {
+        mutated(values::SHAPES[shape].1).prop_map(move |value| (shape, value))
     })) {
         values::check(shape, &value);
     }
 
     #[test]
-    fn any_text_is_written_or_told_of(shape in 0..values::SHAPES.len(), value in any::<String>()) {
+    fn any_text_is_written_or_reported(shape in 0..values::SHAPES.len(), value in any::<String>()) {
         values::check(shape, &value);
     }
 }

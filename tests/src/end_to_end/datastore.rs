@@ -319,16 +319,16 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     let tool = bench.tool(&url, &url);
     for (version, words) in [
         ("v2.6.4", "needed v2.6.5 or later"),
-        ("master", "needed one like v2.6.12"),
+        ("master", "needed a version like v2.6.12"),
     ] {
         etcd.put_v2(VERSION, version).await?;
         refuse(&[etcd], &tool, &start, words).await?;
     }
     etcd.put_v2(VERSION, "v2.6.12").await?;
-    refuse(&[etcd], &tool, &COMPLETE, "that nobody has filled").await?;
+    refuse(&[etcd], &tool, &COMPLETE, "would work with a store without data").await?;
     etcd.put_v3("/calico/resources/v3/projectcalico.org/nodes/a", "{}")
         .await?;
-    refuse(&[etcd], &tool, &start, "1 keys below /calico/").await?;
+    refuse(&[etcd], &tool, &start, "keys of unknown origin below /calico/: 1").await?;
     seed(etcd).await?;
     etcd.put_v2("/calico/v1/policy/tier/default/policy/torn", "{\"selector\": ")
         .await?;

@@ -1,4 +1,4 @@
-//! Rules of policies and profiles.
+//! Converts rules of policies and profiles.
 
 mod v2;
 mod v3;
@@ -12,10 +12,10 @@ use super::note::Note;
 use super::selector;
 use v2::{Listed, Side};
 
-/// Actions as v3 writes them.
+/// Actions in v3.
 pub const ACTIONS: [&str; 4] = ["Allow", "Deny", "Log", "Pass"];
 
-/// A list of rules, with what there is to know of them. `field` is the list's name in v2.
+/// Converts a list of rules, with notes. `field` is the name of the list in v2.
 pub fn converted(rules: &[OldRule], field: &str, note: &mut impl FnMut(RuleNote)) -> Vec<Rule> {
     rules
         .iter()
@@ -24,16 +24,16 @@ pub fn converted(rules: &[OldRule], field: &str, note: &mut impl FnMut(RuleNote)
         .collect()
 }
 
-/// What there is to know of a rule: the field in v2, its value.
+/// A note on a rule: the field in v2 and its value.
 pub enum RuleNote {
-    /// The letters of the old label are replaced elsewhere, too.
+    /// The old label is also replaced inside another word.
     Selector(String, String),
-    /// A prefix of its log lines is lost.
+    /// The log prefix is lost.
     LogPrefix(String, String),
 }
 
 impl RuleNote {
-    /// The note of a rule of this policy or profile.
+    /// The note on a rule of this policy or profile.
     pub fn of(self, key: &super::key::V2Key) -> Note {
         let key = key.clone();
         match self {
@@ -78,7 +78,7 @@ fn converted_rule(rule: &OldRule, field: &str, note: &mut impl FnMut(RuleNote)) 
     }
 }
 
-/// Nothing is to allow; what nobody knows stays, and is refused.
+/// The action in v3. An empty action is `Allow`; an unknown one stays, and validation refuses it.
 fn action(action: &str) -> String {
     match action {
         "" => "Allow".to_owned(),
@@ -103,7 +103,7 @@ fn entity(side: &Side, not: &Side) -> Entity {
     }
 }
 
-/// The list, and then the one that stood alone, without the bits behind their lengths.
+/// The networks of the list, then the single one, all without host bits.
 fn networks(side: &Side) -> Vec<String> {
     let listed = side.nets.iter().map(|Listed(network)| network);
     listed

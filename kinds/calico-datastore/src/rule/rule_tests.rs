@@ -12,7 +12,7 @@ fn convert(old: &Value) -> (Vec<Rule>, usize) {
     (converted(&rules, "inbound_rules", &mut |_| notes += 1), notes)
 }
 
-/// What v3 writes, and what it refuses.
+/// The rule in v3, and the fields that v3 refuses.
 fn checked(old: &Value) -> (Value, Vec<String>) {
     let (rules, _) = convert(&json!([old]));
     let mut findings = Findings::default();
@@ -22,7 +22,7 @@ fn checked(old: &Value) -> (Value, Vec<String>) {
 }
 
 #[test]
-fn an_empty_rule_allows_everything_between_two_ends() {
+fn an_empty_rule_allows_everything() {
     let (rule, said) = checked(&json!({}));
     assert_eq!(
         rule,
@@ -32,7 +32,7 @@ fn an_empty_rule_allows_everything_between_two_ends() {
 }
 
 #[test]
-fn the_network_that_stood_alone_comes_last_and_all_are_masked() {
+fn the_single_network_comes_last_and_all_are_masked() {
     let (rule, said) = checked(&json!({
         "src_net": "192.168.0.129/25", "src_nets": ["30.0.0.3/24", "40.0.0.4"], "!dst_net": "20.0.0.2/24", "dst_net": "",
     }));
@@ -45,7 +45,7 @@ fn the_network_that_stood_alone_comes_last_and_all_are_masked() {
 }
 
 #[test]
-fn tags_and_the_label_of_namespaces_go_into_selectors() {
+fn tags_and_the_namespace_label_become_parts_of_selectors() {
     let (rule, said) = checked(&json!({
         "src_tag": "tag1", "src_selector": "has(calico/k8s_ns) || bake == 'cake'", "!src_tag": "bad",
     }));
@@ -68,14 +68,14 @@ fn tags_and_the_label_of_namespaces_go_into_selectors() {
 #[case("log", "Log")]
 #[case("Next-Tier", "Next-Tier")]
 #[case("reject", "reject")]
-fn actions(#[case] old: &str, #[case] new: &str) {
+fn an_action_is_converted_to_v3(#[case] old: &str, #[case] new: &str) {
     let (rule, said) = checked(&json!({ "action": old }));
     assert_eq!(rule["action"], new);
     assert_eq!(said.is_empty(), ACTIONS.contains(&new));
 }
 
 #[test]
-fn messages_of_icmp() {
+fn icmp_types_and_codes_are_converted() {
     let (rule, said) =
         checked(&json!({ "protocol": "icmp", "icmp_type": 8, "icmp_code": 0, "!icmp_type": 0 }));
     assert_eq!(rule["icmp"], json!({ "type": 8, "code": 0 }));
@@ -96,7 +96,7 @@ fn messages_of_icmp() {
 #[case::icmp_code(json!({ "protocol": "icmp", "icmp_type": 0, "icmp_code": 256 }), &["0 to 255"])]
 #[case::negative(json!({ "protocol": "icmp", "icmp_type": -1 }), &["icmp.type is -1"])]
 #[case::code_alone(json!({ "!icmp_code": 1 }), &["notICMP.code is 1", "a type"])]
-#[case::icmp_by_number(json!({ "protocol": 1, "icmp_type": 1 }), &["protocol is 1", "by its name"])]
+#[case::icmp_by_number(json!({ "protocol": 1, "icmp_type": 1 }), &["protocol is 1", "as a name"])]
 #[case::version(json!({ "ip_version": 5 }), &["ipVersion is 5"])]
 #[case::version_zero(json!({ "ip_version": 0 }), &["ipVersion is 0"])]
 #[case::icmp_of_six(json!({ "protocol": "icmp", "ip_version": 6 }), &["ipVersion is 6", "4"])]
@@ -106,7 +106,7 @@ fn messages_of_icmp() {
 #[case::families_in_a_list(json!({ "src_nets": ["10.0.0.0/8", "fd00::/64"] }), &["source.nets", "one family"])]
 #[case::selector(json!({ "src_selector": "role = bad" }), &["\"role = bad\"", "byte 5"])]
 #[case::tag(json!({ "!dst_tag": "bad tag" }), &["notSelector"])]
-fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
+fn a_rule_that_v3_refuses_is_reported(#[case] old: Value, #[case] words: &[&str]) {
     let (_, said) = checked(&old);
     assert_eq!(said.len(), 1, "{said:?}");
     for word in words {
@@ -122,12 +122,12 @@ fn what_v3_refuses(#[case] old: Value, #[case] words: &[&str]) {
 #[case(json!([{ "icmp_type": "8" }]))]
 #[case(json!([{ "log_prefix": 5 }]))]
 #[case(json!([{ "http": { "methods": "GET" } }]))]
-fn what_is_no_rule(#[case] old: Value) {
+fn an_invalid_rule_is_refused(#[case] old: Value) {
     assert!(read::<Vec<OldRule>>(&old.to_string()).is_err());
 }
 
 #[test]
-fn what_is_lost_or_means_another_thing_is_noted() {
+fn a_lost_prefix_and_a_changed_selector_have_notes() {
     let (_, notes) = convert(&json!([
         { "log_prefix": "seen", "src_selector": "a == 'calico/k8s_ns'" },
         { "!dst_selector": "calico/k8s_ns == 'a'" },
@@ -166,7 +166,7 @@ fn old_rule() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_v2_took_v3_takes(old in old_rule()) {
+    fn every_valid_rule_of_v2_is_valid_in_v3(old in old_rule()) {
         let (rule, said) = checked(&old);
         prop_assert!(said.is_empty(), "{:?}", said);
         let count = |value: &Value| value.as_array().map_or(0, Vec::len);

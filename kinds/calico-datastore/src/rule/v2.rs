@@ -1,4 +1,4 @@
-//! A rule as v2 stores it.
+//! A rule in v2.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::super::json::Json;
 use super::super::network::Network;
 use super::super::protocol::{Port, Protocol};
 
-/// What v2 keeps for others than its converters: read for their types alone.
+/// Fields that the conversion ignores: only their types are checked.
 const TEXTS: [&str; 8] = [
     "orig_src_selector",
     "orig_src_namespace_selector",
@@ -38,7 +38,7 @@ pub struct Rule {
     pub log_prefix: String,
 }
 
-/// What a rule asks of one end of a connection.
+/// Conditions of a rule on one end of a connection.
 #[derive(Debug, Default)]
 pub struct Side {
     pub tag: String,
@@ -48,7 +48,7 @@ pub struct Side {
     pub ports: Vec<Port>,
 }
 
-/// A network in a list. Calico's own tool crashes at one that is empty.
+/// A network in a list. Calico's own tool crashes at an empty one.
 #[derive(Debug)]
 pub struct Listed(pub Network);
 
@@ -103,7 +103,7 @@ impl Decode for Rule {
     }
 }
 
-/// Read for its types alone.
+/// Only its types are checked.
 #[derive(Default)]
 struct Http;
 
@@ -116,7 +116,7 @@ impl Decode for Http {
     }
 }
 
-/// Read for its types alone.
+/// Only its types are checked.
 struct HttpPath;
 
 impl Decode for HttpPath {
@@ -128,7 +128,7 @@ impl Decode for HttpPath {
     }
 }
 
-/// Read for its types alone.
+/// Only its types are checked.
 #[derive(Default)]
 struct Metadata;
 

@@ -1,4 +1,4 @@
-//! A rule as v3 writes it: what is empty is left out, but for the two ends.
+//! A rule in v3. Empty fields are omitted, except for source and destination.
 
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub struct Rule {
     pub destination: Entity,
 }
 
-/// Messages of ICMP.
+/// Type and code of ICMP.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Icmp {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! The next step, from the record and both flags as they are now.
+//! Decides the next step from the record and both flags.
 
 pub use calico::etcd::ReadyV3;
 use jiff::{SignedDuration, Timestamp};
@@ -7,29 +7,29 @@ use super::record::{Phase, Record};
 use super::refusal::Refusal;
 use crate::left::Left;
 
-/// Where it is to go.
+/// Goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// v2 paused, and all of it in v3.
+    /// v2 is paused, and all its data is in v3.
     Start {
-        /// Go on although something is below `/calico/` in v3: equal keys are written over.
+        /// Continue although v3 has keys below `/calico/`: equal keys are overwritten.
         over_existing: bool,
     },
-    /// Recorded that calico-nodes of v3 may run from now on.
+    /// The record says that calico-nodes of v3 may run from now on.
     AnnounceNodes,
-    /// v3 open.
+    /// v3 is open.
     Complete {
-        /// Go on although v2 says something else than what was converted.
+        /// Continue although v2 has changed since the conversion.
         despite_changes: bool,
-        /// Go on although v3 has not all that the conversion leaves to Calico's controllers.
+        /// Continue although objects of Calico's controllers are missing in v3.
         despite_missing: bool,
     },
-    /// v2 open again. v3 stays closed, with what is in it: a calico-node of v3 that finds nothing there opens it. Once none runs any more,
-    /// `Abort` goes the rest of the way.
+    /// v2 is open again. v3 stays closed and keeps its data, because a calico-node of v3 opens an empty v3. When none runs any
+    /// more, `Abort` completes the rollback.
     Reopen,
-    /// v2 open again, v3 as it was.
+    /// v2 is open again, and v3 is restored.
     Abort {
-        /// Also from an open v3: pods that got their network since then lose it.
+        /// Also from an open v3: newer pods lose their network.
         after_completion: bool,
     },
 }
@@ -37,16 +37,16 @@ pub enum Goal {
 /// `/calico/v1/Ready`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadyV2 {
-    /// There is no such key: nothing of Calico v2 lives here.
+    /// The key does not exist: this is not a store of Calico v2.
     Missing,
     /// Calico works with v2.
     Open,
-    /// It does not; what the key says. Whatever is not `true` is `false`.
+    /// Calico is paused; the value of the key. Every value except `true` counts as `false`.
     Paused(String),
 }
 
 impl ReadyV2 {
-    /// Of the key's value.
+    /// Derived from the value of the key.
     pub fn of(value: Option<&str>) -> Self {
         match value {
             None => Self::Missing,
@@ -56,7 +56,7 @@ impl ReadyV2 {
     }
 }
 
-/// Both stores as they are.
+/// State of both stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// The record, if there is one.
@@ -65,77 +65,76 @@ pub struct Observed {
     pub v2: ReadyV2,
     /// The flag of v3.
     pub v3: ReadyV3,
-    /// How many keys are below `/calico/` in v3.
+    /// Number of keys below `/calico/` in v3.
     pub keys: usize,
     /// `ClusterGUID` of v2.
     pub cluster: String,
-    /// Hash of what v2 is converted to now.
+    /// Hash of the present data of v2 after conversion.
     pub hash: String,
-    /// What the conversion leaves to Calico's controllers and v3 has not. Read on the way to completion alone, and empty elsewhere.
+    /// Objects of Calico's controllers that are missing in v3. Read only for `Complete`, and empty otherwise.
     pub missing: Left,
-    /// How long after the pause v2 is left alone: what a CNI plugin had begun before ends.
+    /// Time between the pause and the read of v2, for CNI plugins that started before the pause.
     pub settle: SignedDuration,
-    /// Now.
+    /// The present time.
     pub now: Timestamp,
 }
 
-/// One change: one write, or many of which each can be made again, and the record last.
+/// One change: a single write, or several repeatable writes with the record as the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write the record.
     Announce,
     /// Set v2's flag to false, if it is true.
     Pause,
-    /// Record that v2 is paused, and since when.
+    /// Record that v2 is paused, with the time.
     RecordPaused,
-    /// Keep aside what is below `/calico/` in v3, and record how much that is.
+    /// Copy the keys below `/calico/` in v3, and record their number.
     Keep,
-    /// Make v3 as it was before, should somebody have started over, but for what its controllers are to write anew; read v2, and record what
-    /// is converted.
+    /// Restore v3 after an earlier attempt, except for keys of its controllers; then read v2, and record the snapshot.
     TakeSnapshot,
-    /// Write keys of the snapshot, from this one on, each batch with the record in one transaction.
+    /// Write keys of the snapshot, each batch with the record in one transaction.
     Write {
-        /// How many are there already.
+        /// Number of keys that are already written.
         from: usize,
     },
-    /// Record that all are written.
+    /// Record that all keys are written.
     RecordWritten,
-    /// Read every key again and compare; record that.
+    /// Read every key again, compare it, and record the result.
     Verify,
-    /// v2 says something else than when its data were chosen: record that nothing is chosen and nothing of it written. Before v3 is
-    /// changed, since v2 may say again what it said.
+    /// Record that there is no snapshot and no written key, because v2 has changed since the snapshot. v3 is changed only
+    /// afterwards, because v2 can change back.
     StartOver,
     /// Record that calico-nodes of v3 may run.
     RecordNodes,
-    /// Record that v3 is to be opened.
+    /// Record that v3 is about to be opened.
     AnnounceCompletion,
     /// Set v3's flag to true, if it is false.
     OpenV3,
-    /// Record that v3 is open. What was kept aside stays, for whoever goes back all the same.
+    /// Record that v3 is open. The copies of former keys stay, for a later abort.
     RecordCompleted,
-    /// Record that it goes back.
+    /// Record the start of an abort.
     AnnounceAbort,
     /// Set v3's flag to false.
     CloseV3,
     /// Set v2's flag to true.
     OpenV2,
-    /// Write v2's flag once more, so that nobody who stood still writes it by what he saw; make v3 as it was before, its
-    /// `ClusterInformation` last; record that.
+    /// Write v2's flag again, so that a stopped process cannot write it by an old index; restore v3, its `ClusterInformation`
+    /// last; record the end.
     Restore,
 }
 
-/// What is next.
+/// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This change.
+    /// Perform this step.
     Run(Step),
-    /// Nothing until then: what a CNI plugin began before the pause ends.
+    /// Wait until this time for CNI plugins that started before the pause.
     Settle(Timestamp),
-    /// It is past its deadline: abort.
+    /// Abort, because the pause had to end at this time.
     Overdue(Timestamp),
-    /// It is where it was to go.
+    /// The goal is reached.
     Done,
-    /// It does not go there, and nothing is changed.
+    /// The goal is refused, and nothing is changed.
     Refuse(Refusal),
 }
 
@@ -178,13 +177,13 @@ fn start(observed: &Observed, over_existing: bool) -> Next {
             ReadyV2::Open => Next::Run(Step::Pause),
             ReadyV2::Paused(_) => Next::Run(Step::RecordPaused),
         }),
-        // Somebody has turned a flag since: what is in hand is not what was paused.
+        // Another program has changed a flag since the pause.
         Phase::Paused | Phase::Writing | Phase::Written | Phase::Verified if observed.v2 == ReadyV2::Open => {
             Next::Refuse(Refusal::V2Open)
         }
         Phase::Paused | Phase::Writing | Phase::Written | Phase::Verified if observed.v3 == ReadyV3::Open => {
             Next::Refuse(Refusal::V3Open {
-                then: "what is converted would be written over what it works with",
+                then: "the conversion would overwrite the data that Calico works with",
             })
         }
         Phase::Paused => before(prepare(record, observed)),
@@ -192,8 +191,8 @@ fn start(observed: &Observed, over_existing: bool) -> Next {
         Phase::Verified => before(Next::Done),
         Phase::Completing => Next::Refuse(Refusal::BeingCompleted),
         Phase::Completed => Next::Refuse(Refusal::Completed),
-        // Half-way back is nowhere to start from.
-        Phase::Aborting => go_back(observed, Way::Whole),
+        // An abort has to end before a new start.
+        Phase::Aborting => roll_back(observed, Way::Whole),
     }
 }
 
@@ -201,7 +200,7 @@ fn begin(observed: &Observed, over_existing: bool) -> Next {
     let open = observed.v3 == ReadyV3::Open;
     match &observed.v2 {
         _ if open => Next::Refuse(Refusal::V3Open {
-            then: "what is converted now would be written over what it works with",
+            then: "the conversion would overwrite the data that Calico works with",
         }),
         ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
         ReadyV2::Paused(value) => Next::Refuse(Refusal::PausedBySomebody { value: value.clone() }),
@@ -212,7 +211,7 @@ fn begin(observed: &Observed, over_existing: bool) -> Next {
     }
 }
 
-/// v2 is paused and nothing is written.
+/// The next step while v2 is paused and nothing is written.
 fn prepare(record: &Record, observed: &Observed) -> Next {
     let since = record.paused_at.unwrap_or(record.started_at);
     let settled = since.checked_add(observed.settle).unwrap_or(Timestamp::MAX);
@@ -240,7 +239,7 @@ fn write(record: &Record, observed: &Observed) -> Next {
     }
 }
 
-/// As little as it takes for a calico-node of v3 to find v3 closed.
+/// Requires only that a calico-node of v3 finds v3 closed.
 fn announce_nodes(observed: &Observed) -> Next {
     let Some(record) = &observed.record else {
         return Next::Refuse(Refusal::NothingConverted);
@@ -266,7 +265,7 @@ fn complete(observed: &Observed, despite_changes: bool, despite_missing: bool) -
     };
     let open = |next: Next| match &observed.v2 {
         ReadyV2::Open => Next::Refuse(Refusal::V2Open),
-        // Components of v2 that start make the flag where there is none, and it is true then.
+        // Components of v2 create a missing flag at their start, with the value true.
         ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
         ReadyV2::Paused(_) => match lost(record, observed) {
             Some(refusal) => Next::Refuse(refusal),
@@ -293,7 +292,7 @@ fn complete(observed: &Observed, despite_changes: bool, despite_missing: bool) -
     }
 }
 
-/// Whether v3 has less than what was written to it.
+/// The refusal when v3 has fewer keys than were written.
 fn lost(record: &Record, observed: &Observed) -> Option<Refusal> {
     let objects = record.snapshot.as_ref().map_or(0, |snapshot| snapshot.objects);
     (observed.v3 == ReadyV3::Missing || observed.keys < objects).then_some(Refusal::Lost {
@@ -302,7 +301,7 @@ fn lost(record: &Record, observed: &Observed) -> Option<Refusal> {
     })
 }
 
-/// Whether v2 says something else now than what was converted.
+/// Whether v2 has changed since the conversion.
 fn is_changed(record: &Record, observed: &Observed) -> bool {
     record
         .snapshot
@@ -310,30 +309,30 @@ fn is_changed(record: &Record, observed: &Observed) -> bool {
         .is_none_or(|snapshot| snapshot.hash != observed.hash)
 }
 
-/// How far back it goes.
+/// Extent of an abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Until v2 is open.
     UntilV2IsOpen,
-    /// Until v3 is as it was, too.
+    /// Until v3 is restored as well.
     Whole,
 }
 
 fn abort(observed: &Observed, after_completion: bool, way: Way) -> Next {
     let v3_is_open = observed.v3 == ReadyV3::Open;
     match observed.record.as_ref().map(|record| record.phase) {
-        Some(Phase::Aborting) => go_back(observed, way),
+        Some(Phase::Aborting) => roll_back(observed, way),
         None | Some(Phase::Aborted) => match &observed.v2 {
             ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
-            // Not ours: whoever opened v3 has a record of it, or knows.
+            // Another program has opened v3: a run of this tool would have a record.
             _ if v3_is_open => Next::Refuse(Refusal::V3Open {
-                then: "there is no record of how it came to that, so nobody knows what to take back",
+                then: "there is no record of a conversion to undo",
             }),
             ReadyV2::Open => Next::Done,
             ReadyV2::Paused(_) => Next::Run(Step::OpenV2),
         },
         Some(_) if observed.v2 == ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
-        // Also when somebody has closed v3 since: what is in it is what the cluster is.
+        // Even when v3 was closed afterwards: its data is the state of the cluster.
         Some(Phase::Completed) if !after_completion => Next::Refuse(Refusal::LeavesCompleted),
         Some(Phase::Completing) if v3_is_open && !after_completion => Next::Refuse(Refusal::LeavesCompleted),
         Some(
@@ -348,8 +347,8 @@ fn abort(observed: &Observed, after_completion: bool, way: Way) -> Next {
     }
 }
 
-/// v3 is closed before v2 is opened, and v2 is opened before v3 is tidied: pods get a network again as early as can be.
-fn go_back(observed: &Observed, way: Way) -> Next {
+/// Closes v3 before v2 is opened, and opens v2 before v3 is restored, so that pods get a network again as early as possible.
+fn roll_back(observed: &Observed, way: Way) -> Next {
     match (&observed.v2, observed.v3) {
         (ReadyV2::Missing, _) => Next::Refuse(Refusal::NoFlag),
         (_, ReadyV3::Open) => Next::Run(Step::CloseV3),

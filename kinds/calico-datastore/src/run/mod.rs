@@ -1,8 +1,8 @@
-//! One conversion of a datastore as it is carried out: what is recorded, and what is next from whatever was left behind.
+//! A run of a conversion on the stores: its record, and the next step from any state.
 //!
-//! Two flags say which store Calico works with: `/calico/v1/Ready` in v2, and `datastoreReady` of `ClusterInformation` in v3. At no moment
-//! are both true. While neither is, Calico is *paused*: packets flow by the rules that are there, and no pod gets a network. So the
-//! pause has a deadline, and whoever finds it past leads back to v2.
+//! Two flags decide which store Calico works with: `/calico/v1/Ready` in v2, and `datastoreReady` of `ClusterInformation` in v3.
+//! Both are never true at the same time. While both are false, Calico is *paused*: traffic follows the existing rules, and no new
+//! pod gets a network. Therefore the pause has a deadline, after which every run returns to v2.
 
 pub mod decide;
 pub mod record;

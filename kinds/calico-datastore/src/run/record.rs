@@ -1,33 +1,33 @@
-//! What is written down about a conversion, in etcd v3 beside Calico's own keys.
+//! The record of a conversion, in etcd v3 beside Calico's own keys.
 
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Everything of ours in etcd v3. Not below `/calico/`: that has to be empty before, and is Calico's.
+/// Prefix of all keys of replumb in etcd v3. Not below `/calico/`, which belongs to Calico and has to be empty before.
 pub const PREFIX: &str = "/replumb/calico-datastore/";
 
-/// How far it is, as what is true for certain.
+/// Phase of a conversion: the state that is certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
-    /// It was announced. Whether v2 is paused is not known from this alone.
+    /// The conversion is announced. v2 may be paused.
     Pausing,
-    /// v2 is paused, by us. v3 is as it was.
+    /// The conversion has paused v2. v3 is unchanged.
     Paused,
-    /// What was in v3 before is kept aside. The data of v2 that are converted are chosen, and some of them are in v3.
+    /// Former keys of v3 are copied, the snapshot of v2 is taken, and some of its keys may be in v3.
     Writing,
-    /// All of them are in v3.
+    /// All keys are in v3.
     Written,
-    /// They were read again, and are what the conversion says.
+    /// All keys were read again and are correct.
     Verified,
-    /// v3 is being opened. Whether it is open is not known from this alone.
+    /// v3 is being opened, and may be open.
     Completing,
-    /// v3 is open, v2 is not. The end.
+    /// v3 is open, and v2 is not. Final.
     Completed,
-    /// It goes back. Which of the flags have been turned is not known from this alone.
+    /// The conversion is being aborted. Either flag may have changed already.
     Aborting,
-    /// v2 is open, v3 is as it was before. The other end.
+    /// v2 is open, and v3 is restored. Final.
     Aborted,
 }
 
@@ -52,15 +52,15 @@ impl fmt::Display for Phase {
     }
 }
 
-/// The data of v2 that are converted.
+/// The snapshot of v2 that is converted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Snapshot {
-    /// SHA-256 of all that is written, in hexadecimal: of equal data it is equal.
+    /// SHA-256 of the converted data, in hexadecimal, without `uid` and time.
     pub hash: String,
-    /// When v2 was read. `creationTimestamp` of every resource.
+    /// Time of the read of v2, and `creationTimestamp` of every resource.
     pub taken_at: Timestamp,
-    /// How many keys are written.
+    /// Number of keys to write.
     pub objects: usize,
 }
 
@@ -68,49 +68,50 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Names it: 32 hexadecimal digits. The `uid` of each resource follows from it, so that whoever goes on writes the same.
+    /// ID of the run: 32 hexadecimal digits. The `uid` of each resource is derived from it, so that a run that continues writes
+    /// the same values.
     pub id: String,
-    /// How far it is.
+    /// Phase of the conversion.
     pub phase: Phase,
-    /// `ClusterGUID` of v2: of another cluster this record says nothing.
+    /// `ClusterGUID` of v2. The record is valid only for this cluster.
     pub cluster: String,
-    /// When it was announced.
+    /// Time of the announcement.
     pub started_at: Timestamp,
-    /// When v2 was found paused.
+    /// Time at which v2 was found paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused_at: Option<Timestamp>,
-    /// When it goes back by itself, unless v3 is open by then.
+    /// Time of the automatic abort, unless v3 is open by then.
     pub abort_at: Timestamp,
-    /// What is converted; from phase Writing on.
+    /// The snapshot; set in phase Writing and later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<Snapshot>,
-    /// How many keys of the snapshot are in v3, in order.
+    /// Number of keys of the snapshot that are in v3, in order.
     #[serde(default)]
     pub written: usize,
-    /// Whether something may be below `/calico/` in v3 before, and is written over.
+    /// Whether v3 may have keys below `/calico/`, which are overwritten.
     #[serde(default)]
     pub over_existing: bool,
-    /// How many keys were below `/calico/` in v3 before; they are kept aside.
+    /// Number of former keys below `/calico/` in v3, which are copied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<usize>,
-    /// Whether a calico-node of v3 may run: one that starts and finds no `ClusterInformation` opens v3, so that it stays there, closed,
-    /// on the way back.
+    /// Whether a calico-node of v3 may run. One that starts without `ClusterInformation` opens v3, so an abort keeps this object,
+    /// with the flag false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nodes_of_v3: bool,
-    /// Why it goes back, or went.
+    /// Cause of an automatic abort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Version of the tool that wrote this.
+    /// Version of the tool that wrote the record.
     pub tool: String,
 }
 
 impl Record {
-    /// Whether it says something of another cluster. One that has gone back says nothing of any.
+    /// Whether the record belongs to another cluster. The record of an aborted conversion belongs to none.
     pub fn is_of_another(&self, cluster: &str) -> bool {
         self.phase != Phase::Aborted && self.cluster != cluster
     }
 
-    /// Whether no pod gets a network by now for longer than was meant.
+    /// Whether the pause has lasted longer than its limit.
     pub fn is_overdue(&self, v3_is_open: bool, now: Timestamp) -> bool {
         let is_paused = match self.phase {
             Phase::Pausing

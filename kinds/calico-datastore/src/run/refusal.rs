@@ -1,131 +1,128 @@
-//! Why a conversion does not go where it was to go, and what a person does about it.
+//! Reasons to refuse a goal, with the fix for the user.
 
 use thiserror::Error;
 
 use super::record::Phase;
 use crate::left::Left;
 
-/// Why it does not go there.
+/// Reason to refuse a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// v2 has no flag.
     #[error("etcd v2 has no key /calico/v1/Ready: no Calico v2 works with it")]
     NoFlag,
-    /// v2 was paused by somebody else.
+    /// Another program has paused v2.
     #[error(
-        "/calico/v1/Ready in etcd v2 is {value:?} and there is no record of ours: somebody else has paused Calico"
+        "/calico/v1/Ready in etcd v2 is {value:?}, and etcd v3 has no record of it: another program has paused Calico"
     )]
     PausedBySomebody {
-        /// What the flag says.
+        /// The value of the flag.
         value: String,
     },
     /// v3 has data.
-    #[error("etcd v3 has {keys} keys below /calico/: whose they are is not known")]
+    #[error("etcd v3 has keys of unknown origin below /calico/: {keys}")]
     NotEmpty {
-        /// How many.
+        /// Number of keys.
         keys: usize,
     },
-    /// v3 is open without our doing, or since we were done.
+    /// v3 is open, and this tool has not opened it in this conversion.
     #[error("Calico works with etcd v3 already (datastoreReady is true): {then}")]
     V3Open {
-        /// What would follow.
+        /// The consequence.
         then: &'static str,
     },
-    /// v2 is open while v3 is to be.
+    /// v2 is open, and v3 would be open as well.
     #[error(
-        "/calico/v1/Ready in etcd v2 is true: with datastoreReady as well Calico would work with two stores"
+        "/calico/v1/Ready in etcd v2 is true: with datastoreReady true as well, Calico would work with two stores"
     )]
     V2Open,
-    /// There is nothing to complete.
-    #[error(
-        "there is no record of a conversion in etcd v3: Calico would be led to a store that nobody has filled"
-    )]
+    /// There is no conversion to complete.
+    #[error("etcd v3 has no record of a conversion: Calico would work with a store without data")]
     NothingConverted,
-    /// It is not far enough.
-    #[error(
-        "the conversion is in phase {phase}: v3 is opened only when everything is written and was read again (Verified)"
-    )]
+    /// The data of v3 is not verified yet.
+    #[error("the conversion is in phase {phase}, needed Verified: all keys written and read again")]
     NotVerified {
-        /// How far it is.
+        /// Phase of the conversion.
         phase: Phase,
     },
-    /// It was completed.
-    #[error("the conversion was completed at an earlier time: Calico works with etcd v3")]
+    /// The conversion is completed.
+    #[error("the conversion was completed before: Calico works with etcd v3")]
     Completed,
-    /// It was completed, and is to be left.
+    /// The conversion is completed, and an abort would lose data.
     #[error(
-        "the conversion was completed: what has been written to etcd v3 since then would be lost, and pods with it their network"
+        "the conversion was completed: later changes in etcd v3 would be lost, and newer pods would lose their network"
     )]
     LeavesCompleted,
-    /// v3 has lost what was written.
+    /// Keys of v3 are missing.
     #[error(
-        "etcd v3 has {keys} keys below /calico/, and {objects} were written: Calico would be led to half a store"
+        "keys below /calico/ in etcd v3: found {keys}, needed {objects}: Calico would work with an incomplete store"
     )]
     Lost {
-        /// How many are there.
+        /// Number of existing keys.
         keys: usize,
-        /// How many there have to be.
+        /// Number of written keys.
         objects: usize,
     },
-    /// It is being completed.
+    /// The conversion is being completed.
     #[error("the conversion is being completed")]
     BeingCompleted,
     /// v2 has changed.
-    #[error("etcd v2 says something else than what was converted: those changes would be lost")]
+    #[error("etcd v2 has changed since the conversion: these changes would be lost")]
     Changed,
-    /// The controllers of v3 have not written theirs.
+    /// The controllers of v3 have not written all their objects.
     #[error(
-        "etcd v3 has not yet {left}, which Calico's controllers of v3 write: once v3 is open, new connections of pods whose profile is missing are \
-         dropped, and policies that are missing hold nothing back"
+        "etcd v3 has not yet {left}, which Calico's controllers of v3 write: with v3 open, pods without a profile lose new \
+         connections, and missing policies restrict nothing"
     )]
     Missing {
-        /// What is missing.
+        /// The missing objects.
         left: Left,
     },
-    /// The record is of another cluster.
-    #[error("the record in etcd v3 is of the cluster {record:?}, and etcd v2 is of the cluster {here:?}")]
+    /// The record belongs to another cluster.
+    #[error("the record in etcd v3 belongs to cluster {record:?}, and etcd v2 to cluster {here:?}")]
     OtherCluster {
-        /// The record's.
+        /// Cluster of the record.
         record: String,
-        /// That of v2.
+        /// Cluster of v2.
         here: String,
     },
 }
 
 impl Refusal {
-    /// What a person does about it.
+    /// The fix for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::NoFlag => {
-                "are these the endpoints of the etcd that Calico v2 uses, and is Calico v2 with etcd installed?"
+                "check that these are the endpoints of the etcd of Calico v2, and that Calico v2 with etcd is installed"
             }
             Self::PausedBySomebody { .. } => {
-                "if no other upgrade is under way, `abort` sets it to true; then start again"
+                "if no other upgrade is in progress, `abort` sets it to true; then start again"
             }
             Self::NotEmpty { .. } => {
-                "look at them (`etcdctl get --prefix --keys-only /calico/`); remove them, or start with --ignore-v3-data, which writes over \
-                 equal keys and, on abort, puts back what was there"
+                "list them (`etcdctl get --prefix --keys-only /calico/`) and remove them, or start with --ignore-v3-data, which \
+                 overwrites equal keys; `abort` restores them"
             }
             Self::V3Open { .. } => {
-                "who opened it? `status` shows both stores; nobody but a person can tell which of them is right"
+                "find out which program opened it: `status` shows both stores, and only you can decide which one is right"
             }
-            Self::V2Open => "who set it to true? `abort` takes the conversion back; then start again",
-            Self::NothingConverted => "`start` first; and are these the endpoints that it was started with?",
-            Self::NotVerified { .. } => "`start` goes on where it stopped, `abort` takes it back",
-            Self::Completed => "nothing is to be done; `status` shows both stores",
+            Self::V2Open => "find out which program set it to true; `abort` the conversion, then start again",
+            Self::NothingConverted => "run `start` first, and check that the endpoints are the same",
+            Self::NotVerified { .. } => "`start` continues where it stopped, `abort` undoes the conversion",
+            Self::Completed => "nothing to do; `status` shows both stores",
             Self::LeavesCompleted => {
-                "undo the upgrade of calico-node and the controllers first (`kubectl rollout undo`), then `abort --after-completion`"
+                "undo the upgrade of calico-node and controllers first (`kubectl rollout undo`), then `abort --after-completion`"
             }
-            Self::Lost { .. } => "who took them away? `abort` takes the conversion back; then start again",
-            Self::BeingCompleted => "`complete` goes on where it stopped; `abort` takes it back",
+            Self::Lost { .. } => "find out which program deleted them; `abort` the conversion, then start again",
+            Self::BeingCompleted => "`complete` continues where it stopped; `abort` undoes the conversion",
             Self::Changed => {
-                "`abort`, then start again; or `complete --despite-changes` if what changed does not matter (`dry-run` shows it)"
+                "`abort`, then start again; or `complete --despite-changes` if the changes do not matter (see `dry-run`)"
             }
             Self::Missing { .. } => {
-                "let calico-kube-controllers of v3 run, which write it within seconds while Calico is paused (see their log); then `complete` again. \
-                 Where nobody is to write it (its namespace was deleted meanwhile, no controllers run), `complete --despite-missing`"
+                "run calico-kube-controllers of v3, which writes them within seconds while Calico is paused (check its log), \
+                 then `complete` again. If they will never be written (the namespace was deleted, or no controllers run), use \
+                 `complete --despite-missing`"
             }
-            Self::OtherCluster { .. } => "check the endpoints of both stores: they have to be of one cluster",
+            Self::OtherCluster { .. } => "check the endpoints of both stores: both have to belong to one cluster",
         }
     }
 }

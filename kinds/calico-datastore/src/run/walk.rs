@@ -1,5 +1,5 @@
-//! Every state of both stores, with the tool killed after every single write, people who change their minds, v2 changed by somebody and
-//! the deadline past at any moment.
+//! Walks through every state of both stores: with the tool killed after every write, with changed goals, with changes of v2, and
+//! with the deadline past at any moment.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,34 +10,34 @@ use super::record::{Phase, Record, Snapshot};
 use super::refusal::Refusal;
 use crate::left::Left;
 
-/// How many keys v2 is converted to.
+/// Number of converted keys.
 const OBJECTS: usize = 3;
-/// How long after the announcement it goes back by itself, in seconds.
+/// Seconds between the announcement and the automatic abort.
 const LIMIT: i64 = 600;
 
-/// Both stores, as small as they can be: v3 has either what was there before, or so many keys of ours.
+/// Both stores in a minimal form: v3 has either former keys, or keys of the conversion.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct World {
     phase: Option<Phase>,
-    /// Of the record.
+    /// Number of written keys in the record.
     written: usize,
     kept: Option<usize>,
     hash: Option<u8>,
-    /// `None`: there is no key.
+    /// `None`: the key does not exist.
     v2_is_open: Option<bool>,
-    /// What v2 says.
-    v2_says: u8,
+    /// Version of the data of v2.
+    v2_data: u8,
     v3: Flag,
-    /// How many keys of ours are in v3, and of which state of v2.
+    /// Number of keys of the conversion in v3, and the version of v2's data that they come from.
     ours: usize,
     ours_of: Option<u8>,
-    /// How many of those keys that were in v3 before are there as they were, and how many are kept aside.
+    /// Number of unchanged former keys in v3, and number of their copies.
     theirs: usize,
-    aside: usize,
-    /// Whether it is recorded that nodes of v3 may run. Whoever goes back here has seen that none does.
+    copies: usize,
+    /// Whether the record says that nodes of v3 may run. An abort here assumes that none runs.
     nodes_of_v3: bool,
     is_late: bool,
-    /// Whether the controllers of v3 have written what the conversion leaves to them.
+    /// Whether the controllers of v3 have written all their objects.
     is_whole: bool,
 }
 
@@ -56,12 +56,12 @@ impl World {
             kept: None,
             hash: None,
             v2_is_open: Some(true),
-            v2_says: 0,
+            v2_data: 0,
             v3: Flag::Missing,
             ours: 0,
             ours_of: None,
             theirs,
-            aside: 0,
+            copies: 0,
             nodes_of_v3: false,
             is_late: false,
             is_whole: false,
@@ -103,14 +103,14 @@ impl World {
             },
             keys: self.ours + self.theirs,
             cluster: "guid".to_owned(),
-            hash: self.v2_says.to_string(),
-            missing: if self.is_whole { Left::default() } else { left() },
+            hash: self.v2_data.to_string(),
+            missing: if self.is_whole { Left::default() } else { remaining() },
             settle: SignedDuration::from_secs(15),
             now: second(if self.is_late { LIMIT } else { 20 }),
         }
     }
 
-    /// The states that a step goes through: after each of them the tool may be killed.
+    /// The states during a step: the tool can be killed after each of them.
     fn after(&self, step: Step) -> Vec<Self> {
         let mut states = Vec::new();
         let mut now = self.clone();
@@ -123,31 +123,31 @@ impl World {
             Step::Pause => now.v2_is_open = Some(false),
             Step::RecordPaused => now.phase = Some(Phase::Paused),
             Step::Keep => {
-                now.aside = 0;
+                now.copies = 0;
                 states.push(now.clone());
-                while now.aside < now.theirs {
-                    now.aside += 1;
+                while now.copies < now.theirs {
+                    now.copies += 1;
                     states.push(now.clone());
                 }
-                now.kept = Some(now.aside);
+                now.kept = Some(now.copies);
             }
             Step::TakeSnapshot => {
-                // One of those that were there is the controllers' of an earlier attempt.
+                // One of the former keys belongs to controllers of an earlier attempt.
                 states.extend(now.restore(1));
                 now.phase = Some(Phase::Writing);
-                now.hash = Some(now.v2_says);
+                now.hash = Some(now.v2_data);
             }
             Step::Write { from } => {
-                assert_eq!(from, now.ours, "a key is left out, or written twice");
+                assert_eq!(from, now.ours, "a key is omitted, or written twice");
                 assert_eq!(
                     now.hash,
-                    Some(now.v2_says),
-                    "what is written is not what was recorded"
+                    Some(now.v2_data),
+                    "the written data differs from the record"
                 );
                 now.ours += 1;
                 now.ours_of = now.hash;
                 now.written += 1;
-                // `ClusterInformation` is the first of ours; it takes the place of one that was there.
+                // `ClusterInformation` is the first key; it overwrites a former one.
                 now.v3 = Flag::Paused;
                 now.theirs = 0;
             }
@@ -156,8 +156,8 @@ impl World {
                 assert_eq!((now.ours, now.ours_of), (OBJECTS, now.hash));
                 assert_eq!(
                     now.hash,
-                    Some(now.v2_says),
-                    "what is compared with is not what was written"
+                    Some(now.v2_data),
+                    "the compared data differs from the written data"
                 );
                 now.phase = Some(Phase::Verified);
             }
@@ -167,7 +167,7 @@ impl World {
             }
             Step::Restore => {
                 states.extend(now.restore(0));
-                now.aside = 0;
+                now.copies = 0;
                 states.push(now.clone());
                 now.phase = Some(Phase::Aborted);
             }
@@ -183,7 +183,7 @@ impl World {
         states
     }
 
-    /// Makes v3 as it was before, key by key, but for so many that are left out.
+    /// Restores v3 key by key, except this number of former keys.
     fn restore(&mut self, left_out: usize) -> Vec<Self> {
         let mut states = Vec::new();
         while self.ours > 0 {
@@ -194,9 +194,9 @@ impl World {
         let wanted = self.kept.map(|kept| kept.saturating_sub(left_out));
         while wanted.is_some_and(|wanted| self.theirs < wanted) {
             assert_eq!(
-                Some(self.aside),
+                Some(self.copies),
                 self.kept,
-                "what was kept aside is not there any more"
+                "copies of former keys are missing"
             );
             self.theirs += 1;
             states.push(self.clone());
@@ -216,11 +216,11 @@ impl World {
             "Calico works with two stores: {self:?}"
         );
         if self.v3 == Flag::Open {
-            assert_eq!(self.ours, OBJECTS, "Calico works with half a store: {self:?}");
+            assert_eq!(self.ours, OBJECTS, "Calico works with an incomplete store: {self:?}");
         }
     }
 
-    /// Goes on until nothing is left to do; returns the states on the way and how it ended.
+    /// Runs to the goal; returns all states on the way and the last decision.
     fn go(&self, goal: Goal) -> (Vec<Self>, Next) {
         let (mut way, mut now, mut goal) = (Vec::new(), self.clone(), goal);
         for _ in 0..64 {
@@ -239,18 +239,18 @@ impl World {
                 ended => return (way, ended),
             }
         }
-        panic!("it does not end: {self:?} {goal:?}");
+        panic!("no end: {self:?} {goal:?}");
     }
 }
 
-fn left() -> Left {
+fn remaining() -> Left {
     Left {
         profiles: BTreeSet::from(["kns.default".to_owned()]),
         policies: BTreeSet::new(),
     }
 }
 
-/// v3 open, whatever v2 says since.
+/// Opens v3 despite changes of v2 and missing objects.
 const DESPITE_CHANGES: Goal = Goal::Complete {
     despite_changes: true,
     despite_missing: true,
@@ -282,8 +282,8 @@ const GOALS: [Goal; 10] = [
     },
 ];
 
-/// Every state that can come about; with strangers, who turn a flag as long as they open no second store by that.
-fn reachable(first: World, with_strangers: bool) -> BTreeSet<World> {
+/// All reachable states. Other programs change a flag only when this does not open a second store.
+fn reachable(first: World, with_other_programs: bool) -> BTreeSet<World> {
     let mut seen = BTreeSet::from([first.clone()]);
     let mut open = VecDeque::from([first]);
     while let Some(world) = open.pop_front() {
@@ -296,18 +296,18 @@ fn reachable(first: World, with_strangers: bool) -> BTreeSet<World> {
             is_late: true,
             ..world.clone()
         });
-        // Whoever writes to v2 does it while it is open, or by hand.
+        // v2 changes while it is open, or by hand.
         next.push(World {
-            v2_says: 1 - world.v2_says,
+            v2_data: 1 - world.v2_data,
             ..world.clone()
         });
-        // The controllers of v3 write whether it is open or not.
+        // The controllers of v3 write whether v3 is open or not.
         next.push(World {
             is_whole: true,
             ..world.clone()
         });
-        if with_strangers {
-            next.extend(strangers(&world));
+        if with_other_programs {
+            next.extend(changes_by_others(&world));
         }
         for world in next {
             if seen.insert(world.clone()) {
@@ -318,8 +318,8 @@ fn reachable(first: World, with_strangers: bool) -> BTreeSet<World> {
     seen
 }
 
-/// What somebody else may make of it.
-fn strangers(world: &World) -> Vec<World> {
+/// States after a change by another program.
+fn changes_by_others(world: &World) -> Vec<World> {
     let mut made = vec![World {
         v2_is_open: Some(false),
         ..world.clone()
@@ -344,7 +344,7 @@ fn all() -> BTreeSet<World> {
 }
 
 #[test]
-fn never_two_stores_and_every_phase_is_reached() {
+fn two_stores_are_never_open_and_every_phase_is_reached() {
     for theirs in [0, 2] {
         reachable(World::new(theirs), true);
     }
@@ -355,14 +355,14 @@ fn never_two_stores_and_every_phase_is_reached() {
 }
 
 #[test]
-fn whoever_aborts_arrives_and_v3_is_as_it_was() {
+fn an_abort_from_any_state_opens_v2_and_restores_v3() {
     for theirs in [0, 2] {
         for world in reachable(World::new(theirs), true) {
             let (way, ended) = world.go(Goal::Abort {
                 after_completion: true,
             });
             if world.v3 == Flag::Open && matches!(world.phase, None | Some(Phase::Aborted)) {
-                unreachable!("nobody opens v3 but `complete`: {world:?}");
+                unreachable!("only `complete` opens v3: {world:?}");
             }
             let last = way.last().unwrap_or(&world);
             assert_eq!(ended, Next::Done, "{world:?}");
@@ -377,7 +377,7 @@ fn whoever_aborts_arrives_and_v3_is_as_it_was() {
 }
 
 #[test]
-fn whoever_reopens_v2_leaves_v3_closed_with_what_is_in_it() {
+fn a_reopened_v2_leaves_v3_closed_with_its_data() {
     for world in reachable(World::new(0), true) {
         let (way, ended) = world.go(Goal::Reopen);
         if ended != Next::Done {
@@ -400,7 +400,7 @@ fn whoever_reopens_v2_leaves_v3_closed_with_what_is_in_it() {
 }
 
 #[test]
-fn what_was_completed_is_left_only_by_whoever_says_so() {
+fn a_completed_conversion_is_aborted_only_with_after_completion() {
     for world in reachable(World::new(0), true) {
         let (way, ended) = world.go(Goal::Abort {
             after_completion: false,
@@ -419,7 +419,7 @@ fn what_was_completed_is_left_only_by_whoever_says_so() {
 }
 
 #[test]
-fn half_a_store_is_not_opened() {
+fn an_incomplete_store_is_not_opened() {
     let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
     let verified = way.last().unwrap();
     for (ours, v3) in [
@@ -448,7 +448,7 @@ fn half_a_store_is_not_opened() {
 }
 
 #[test]
-fn a_record_of_another_cluster_says_nothing() {
+fn a_record_of_another_cluster_is_refused() {
     let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
     let mut observed = way.last().unwrap().observed();
     observed.cluster = "other".to_owned();
@@ -462,7 +462,7 @@ fn a_record_of_another_cluster_says_nothing() {
 }
 
 #[test]
-fn whoever_starts_again_arrives_unless_it_is_late() {
+fn a_start_from_any_state_before_the_deadline_is_verified() {
     for world in all().into_iter().filter(|world| !world.is_late) {
         let (way, ended) = world.go(Goal::Start { over_existing: true });
         let last = way.last().unwrap_or(&world);
@@ -482,7 +482,7 @@ fn whoever_starts_again_arrives_unless_it_is_late() {
 }
 
 #[test]
-fn a_pause_that_lasts_too_long_ends_by_itself() {
+fn a_pause_that_lasts_too_long_is_aborted() {
     for world in all().into_iter().filter(|world| world.is_late) {
         let is_before_the_end = world.phase.is_some_and(|phase| phase < Phase::Completing);
         let (way, _) = world.go(Goal::Start { over_existing: true });
@@ -493,7 +493,7 @@ fn a_pause_that_lasts_too_long_ends_by_itself() {
 }
 
 #[test]
-fn v3_is_opened_only_when_all_of_it_was_read_again() {
+fn v3_is_opened_only_after_verification() {
     for world in all() {
         let (way, ended) = world.go(DESPITE_CHANGES);
         if way.iter().any(|world| world.v3 == Flag::Open) {
@@ -507,11 +507,11 @@ fn v3_is_opened_only_when_all_of_it_was_read_again() {
 }
 
 #[test]
-fn what_changed_after_the_snapshot_is_not_lost_unseen() {
+fn a_change_after_the_snapshot_is_refused_unless_despite_changes() {
     let (way, _) = World::new(0).go(Goal::Start { over_existing: false });
     let verified = way.last().unwrap();
     let changed = World {
-        v2_says: 1,
+        v2_data: 1,
         ..verified.clone()
     };
     let complete = |despite_changes| {
@@ -526,7 +526,7 @@ fn what_changed_after_the_snapshot_is_not_lost_unseen() {
 }
 
 #[test]
-fn what_controllers_have_not_written_keeps_v3_closed_unless_somebody_says_so() {
+fn missing_objects_keep_v3_closed_unless_despite_missing() {
     let complete = |despite_missing| Goal::Complete {
         despite_changes: true,
         despite_missing,
@@ -537,7 +537,7 @@ fn what_controllers_have_not_written_keeps_v3_closed_unless_somebody_says_so() {
         if world.is_whole {
             assert_eq!(ended, Next::Done, "{world:?}");
         } else {
-            let missing = Refusal::Missing { left: left() };
+            let missing = Refusal::Missing { left: remaining() };
             assert_eq!((way, ended), (Vec::new(), Next::Refuse(missing)), "{world:?}");
         }
         assert_eq!(world.go(complete(true)).1, Next::Done, "{world:?}");
@@ -545,7 +545,7 @@ fn what_controllers_have_not_written_keeps_v3_closed_unless_somebody_says_so() {
 }
 
 #[test]
-fn what_nobody_recorded_is_not_taken_for_ours() {
+fn a_state_without_a_record_is_refused() {
     let world = World::new(2);
     let (_, ended) = world.go(Goal::Start { over_existing: false });
     assert_eq!(ended, Next::Refuse(Refusal::NotEmpty { keys: 2 }));

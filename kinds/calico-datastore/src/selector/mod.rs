@@ -1,4 +1,4 @@
-//! Selectors: the label of a pod's namespace has another name in v3, and v3 refuses what is no selector.
+//! Converts selectors: the namespace label has another name in v3, and v3 refuses invalid selectors.
 
 mod parse;
 mod token;
@@ -7,18 +7,17 @@ pub use parse::parse;
 
 use token::{Token, tokens};
 
-/// v2's label of the namespace that a pod is in.
+/// Label of the namespace of a pod in v2.
 pub const OLD_NAMESPACE: &str = "calico/k8s_ns";
-/// v3's.
+/// Label of the namespace of a pod in v3.
 pub const NEW_NAMESPACE: &str = "projectcalico.org/namespace";
 
-/// The selector with v3's label. It is replaced wherever its letters stand, as Calico's own migration does it.
+/// The selector with the label of v3. The label is replaced everywhere in the text, as Calico's own migration does it.
 pub fn rewritten(selector: &str) -> String {
     selector.replace(OLD_NAMESPACE, NEW_NAMESPACE)
 }
 
-/// Whether the letters of the old label stand somewhere that is not that label: in a text, or in a longer label. What is selected
-/// there is another thing after the rewriting.
+/// Whether the old label occurs inside a text or a longer label. The selector then changes its meaning.
 pub fn is_rewritten_elsewhere(selector: &str) -> bool {
     tokens(selector).is_ok_and(|tokens| {
         tokens.iter().any(|(_, token)| match token {
@@ -29,7 +28,7 @@ pub fn is_rewritten_elsewhere(selector: &str) -> bool {
     })
 }
 
-/// A rule's selector with its tag: tags are labels without a value in v3.
+/// The selector of a rule combined with its tag: tags are labels without a value in v3.
 pub fn with_tag(selector: &str, tag: &str) -> String {
     match (selector, tag) {
         (selector, "") => selector.to_owned(),

@@ -1,23 +1,23 @@
-//! The grammar of selectors: `||` of `&&` of, maybe negated, conditions and parentheses.
+//! The grammar of selectors: `||` of `&&` of conditions and parentheses, each with optional negation.
 
 use thiserror::Error;
 
 use super::token::{Token, tokens};
 
-/// Parentheses in parentheses: nobody needs more, and each costs stack.
+/// Limit of nested parentheses: more than any selector needs, and each level uses stack.
 const DEEPEST: usize = 200;
 
-/// What is wrong with a selector, and where.
+/// A syntax error of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("at byte {place} there has to be {needed}")]
+#[error("expected {needed} at byte {place}")]
 pub struct SelectorError {
-    /// The byte, from 0.
+    /// Position in bytes, from 0.
     pub place: usize,
-    /// What has to stand there.
+    /// The expected token.
     pub needed: &'static str,
 }
 
-/// Whether this is a selector. One without a word selects everything.
+/// Checks the syntax of a selector. An empty selector selects everything.
 pub fn parse(selector: &str) -> Result<(), SelectorError> {
     let tokens = tokens(selector)?;
     let mut parser = Parser {
@@ -49,7 +49,7 @@ impl<'text> Parser<'text> {
         self.tokens.first().is_some_and(|(_, token)| wanted(token))
     }
 
-    /// Goes past the next word if it is this one.
+    /// Consumes the next token if it is the wanted one.
     fn take(&mut self, wanted: impl Fn(&Token<'text>) -> bool) -> bool {
         let is_so = self.next_is(wanted);
         if is_so {
@@ -93,7 +93,7 @@ impl<'text> Parser<'text> {
         }
         if self.next_is(|token| *token == Token::OpeningParenthesis) {
             if depth >= DEEPEST {
-                return Err(self.error("fewer parentheses within each other"));
+                return Err(self.error("fewer nested parentheses"));
             }
             self.tokens = &self.tokens[1..];
             self.alternatives(depth + 1)?;
@@ -118,7 +118,7 @@ impl<'text> Parser<'text> {
         self.need(|token| matches!(token, Token::Text(_)), "a text in quotes")
     }
 
-    /// Texts between braces; a comma may follow the last.
+    /// Texts between braces, with an optional comma after the last.
     fn set(&mut self) -> Result<(), SelectorError> {
         self.need(|token| *token == Token::OpeningBrace, "{")?;
         while self.take(|token| matches!(token, Token::Text(_))) {

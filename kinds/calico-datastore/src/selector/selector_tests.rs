@@ -27,7 +27,7 @@ use super::*;
 #[case("all != 'all()'")]
 #[case("a == 'b' || c == 'd' && e == 'f'")]
 #[case("role == 'database' && !has(demo)")]
-fn selectors(#[case] selector: &str) {
+fn a_valid_selector_is_accepted(#[case] selector: &str) {
     assert_eq!(parse(selector), Ok(()));
 }
 
@@ -57,12 +57,12 @@ fn selectors(#[case] selector: &str) {
 #[case("ä == 'b'", 0)]
 #[case("!", 1)]
 #[case("()", 1)]
-fn what_is_no_selector(#[case] selector: &str, #[case] place: usize) {
+fn an_invalid_selector_is_refused_at_its_byte(#[case] selector: &str, #[case] place: usize) {
     assert_eq!(parse(selector).unwrap_err().place, place);
 }
 
 #[test]
-fn a_label_has_512_letters_at_most() {
+fn a_label_of_more_than_512_characters_is_refused() {
     let label = "a".repeat(512);
     assert!(parse(&format!("{label} == 'x'")).is_ok());
     assert!(parse(&format!("{label}a == 'x'")).is_err());
@@ -70,7 +70,7 @@ fn a_label_has_512_letters_at_most() {
 }
 
 #[test]
-fn parentheses_without_end_are_no_reason_to_fall() {
+fn a_million_open_parentheses_are_refused() {
     assert!(parse(&"(".repeat(1_000_000)).is_err());
     let deep = format!("{}all(){}", "(".repeat(100), ")".repeat(100));
     assert!(parse(&deep).is_ok());
@@ -88,7 +88,7 @@ fn parentheses_without_end_are_no_reason_to_fall() {
     true
 )]
 #[case("pcns.name == 'a'", "pcns.name == 'a'", false)]
-fn the_label_of_namespaces(#[case] old: &str, #[case] new: &str, #[case] elsewhere: bool) {
+fn the_namespace_label_is_replaced(#[case] old: &str, #[case] new: &str, #[case] elsewhere: bool) {
     assert_eq!(rewritten(old), new);
     assert_eq!(is_rewritten_elsewhere(old), elsewhere);
 }
@@ -98,7 +98,7 @@ fn the_label_of_namespaces(#[case] old: &str, #[case] new: &str, #[case] elsewhe
 #[case("a == 'b'", "", "a == 'b'")]
 #[case("", "tag1", "tag1 == ''")]
 #[case("a || b", "tag1", "(a || b) && tag1 == ''")]
-fn tags_are_labels_without_a_value(#[case] selector: &str, #[case] tag: &str, #[case] merged: &str) {
+fn a_tag_becomes_a_label_without_a_value(#[case] selector: &str, #[case] tag: &str, #[case] merged: &str) {
     assert_eq!(with_tag(selector, tag), merged);
 }
 
@@ -110,7 +110,7 @@ fn name() -> impl Strategy<Value = String> {
     prop_oneof!["[a-zA-Z0-9_./-]{1,12}", Just(OLD_NAMESPACE.to_owned())]
 }
 
-/// Whatever the grammar prints.
+/// Any selector of the grammar.
 fn selector() -> impl Strategy<Value = String> {
     let operator = prop::sample::select(vec!["==", "!=", "contains", "starts with", "endswith"]);
     let condition = prop_oneof![
@@ -136,12 +136,12 @@ fn selector() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn whatever_the_grammar_prints_is_a_selector(selector in selector()) {
+    fn every_selector_of_the_grammar_is_accepted(selector in selector()) {
         prop_assert_eq!(parse(&selector), Ok(()), "{}", selector);
     }
 
     #[test]
-    fn a_rewritten_selector_is_one_still(selector in selector(), tag in "[a-z][a-z0-9-]{0,8}") {
+    fn a_rewritten_selector_is_valid(selector in selector(), tag in "[a-z][a-z0-9-]{0,8}") {
         let rewritten = rewritten(&selector);
         prop_assert_eq!(parse(&rewritten), Ok(()), "{}", rewritten);
         prop_assert!(!rewritten.contains(OLD_NAMESPACE));
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_text_is_answered(text in "\\PC{0,40}") {
+    fn any_text_is_parsed_without_a_panic(text in "\\PC{0,40}") {
         let _ = parse(&text);
         let _ = is_rewritten_elsewhere(&text);
     }

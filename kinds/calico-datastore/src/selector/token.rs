@@ -1,11 +1,11 @@
-//! The words of a selector.
+//! Splits a selector into tokens.
 
 use super::parse::SelectorError;
 
-/// Calico's longest label.
+/// The longest label in Calico.
 const LONGEST_LABEL: usize = 512;
 
-/// One word.
+/// A token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'text> {
     Label(&'text str),
@@ -29,7 +29,7 @@ pub(super) enum Token<'text> {
     Comma,
 }
 
-/// Every word with the place of its first byte.
+/// All tokens with the position of their first byte.
 pub(super) fn tokens(selector: &str) -> Result<Vec<(usize, Token<'_>)>, SelectorError> {
     let mut tokens = Vec::new();
     let mut rest = selector.trim_start_matches([' ', '\t']);
@@ -43,7 +43,7 @@ pub(super) fn tokens(selector: &str) -> Result<Vec<(usize, Token<'_>)>, Selector
     Ok(tokens)
 }
 
-/// The first word, and what follows it; or what was needed there.
+/// The first token and the rest of the text; an error has the expected token.
 fn next(text: &str, after_label: bool) -> Result<(Token<'_>, &str), &'static str> {
     let signs = [
         ("(", Token::OpeningParenthesis),
@@ -64,7 +64,7 @@ fn next(text: &str, after_label: bool) -> Result<(Token<'_>, &str), &'static str
     }
     for quote in ['"', '\''] {
         if let Some(inside) = text.strip_prefix(quote) {
-            let (text, after) = inside.split_once(quote).ok_or("the quote that ends the text")?;
+            let (text, after) = inside.split_once(quote).ok_or("a closing quote")?;
             return Ok((Token::Text(text), after));
         }
     }
@@ -130,7 +130,7 @@ fn label(text: &str) -> Option<(&str, &str)> {
     (length > 0).then(|| text.split_at(length))
 }
 
-/// Without the blanks that a pattern of Go's leaves out.
+/// The text without leading whitespace, as in Go's patterns.
 fn spaced(text: &str) -> &str {
     text.trim_start_matches([' ', '\t', '\n', '\x0c', '\r'])
 }

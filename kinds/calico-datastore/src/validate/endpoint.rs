@@ -1,4 +1,4 @@
-//! What endpoints of hosts and of workloads have in common, and those of hosts.
+//! Validates host endpoints, and the fields that they share with workload endpoints.
 
 use super::super::endpoint_port::EndpointPort;
 use super::super::host_endpoint::Spec;
@@ -7,10 +7,10 @@ use super::metadata::NAME;
 use super::text::{is_interface, is_port_name, is_subdomain};
 use super::{Findings, rule};
 
-/// What an interface may be called.
+/// Valid names of interfaces.
 pub const INTERFACE: &str = "\"*\", or 1 to 15 letters, digits, '_', '.' or '-'";
 
-/// Profiles, each by its name.
+/// Validates the names of profiles.
 pub fn profiles(profiles: &[String], findings: &mut Findings) {
     for (place, profile) in profiles.iter().enumerate() {
         findings.text(
@@ -22,7 +22,7 @@ pub fn profiles(profiles: &[String], findings: &mut Findings) {
     }
 }
 
-/// Named ports.
+/// Validates named ports.
 pub fn ports(ports: &[EndpointPort], findings: &mut Findings) {
     for (place, port) in ports.iter().enumerate() {
         let field = format!("spec.ports[{place}]");
@@ -30,7 +30,7 @@ pub fn ports(ports: &[EndpointPort], findings: &mut Findings) {
             is_port_name(&port.name),
             format!("{field}.name"),
             &port.name,
-            "at most 15 lower-case letters, digits and single dashes between them, and a letter at least",
+            "at most 15 lower-case letters, digits and single dashes between them, with at least one letter",
         );
         if port.protocol.has_ports() {
             rule::protocol(&format!("{field}.protocol"), &port.protocol, findings);
@@ -43,7 +43,7 @@ pub fn ports(ports: &[EndpointPort], findings: &mut Findings) {
     }
 }
 
-/// The settings of a host endpoint.
+/// Validates the spec of a host endpoint.
 pub fn host(spec: &Spec, findings: &mut Findings) {
     findings.text(is_subdomain(&spec.node), "spec.node", &spec.node, NAME);
     if !spec.interface_name.is_empty() {
@@ -58,7 +58,7 @@ pub fn host(spec: &Spec, findings: &mut Findings) {
             false,
             "spec.interfaceName",
             &spec.interface_name,
-            "a name, since there are no expectedIPs",
+            "a name, because there are no expectedIPs",
         );
     }
     for (place, expected) in spec.expected_ips.iter().enumerate() {

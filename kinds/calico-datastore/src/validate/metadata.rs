@@ -1,4 +1,4 @@
-//! Names, labels and annotations of an object.
+//! Validates names, labels and annotations of an object.
 
 use std::collections::BTreeMap;
 
@@ -8,52 +8,53 @@ use super::text::{LONGEST_NAME, is_label_value, is_qualified_name, is_subdomain}
 
 /// Calico's limit for all annotations of an object together.
 const ANNOTATIONS: usize = 256 * 1024;
-/// What Kubernetes takes as a key.
-const KEY: &str = "at most 63 letters, digits, '-', '_' or '.', a letter or a digit at each end, maybe after a lower-case domain and '/'";
-/// What a name has to be.
+/// Valid keys in Kubernetes.
+const KEY: &str =
+    "of at most 63 letters, digits, '-', '_' or '.', a letter or a digit at each end, optionally after a domain and '/'";
+/// Valid names.
 pub const NAME: &str =
     "lower-case letters, digits, '-' and single dots between them, no '-' beside a dot or at an end";
 
-/// A name of an object.
+/// Validates the name of an object.
 pub fn name(name: &str, findings: &mut Findings) {
     if name.len() > LONGEST_NAME {
         findings.add(
             "metadata.name",
             format_args!("{name:?}, {} bytes", name.len()),
-            format!("{LONGEST_NAME} bytes at most: shorten the name in v2"),
+            format!("at most {LONGEST_NAME} bytes: shorten the name in v2"),
         );
     }
     findings.text(is_subdomain(name), "metadata.name", name, NAME);
 }
 
-/// Labels of an object.
+/// Validates the labels of an object.
 pub fn labels(field: &str, labels: &BTreeMap<String, String>, findings: &mut Findings) {
     for (key, value) in labels {
         if !is_qualified_name(key) {
             findings.add(
                 field,
                 format_args!("{{{key:?}: {value:?}}}"),
-                format!("as a key {KEY}"),
+                format!("a key {KEY}"),
             );
         }
         if !is_label_value(value) {
             findings.add(
                 format!("{field}[{key:?}]"),
                 format_args!("{value:?}"),
-                "at most 63 letters, digits, '-', '_' or '.', a letter or a digit at each end, or nothing",
+                "at most 63 letters, digits, '-', '_' or '.', a letter or a digit at each end, or an empty value",
             );
         }
     }
 }
 
-/// Annotations of an object.
+/// Validates the annotations of an object.
 pub fn annotations(annotations: &BTreeMap<String, String>, findings: &mut Findings) {
     for key in annotations.keys() {
         if !is_qualified_name(&lower(key)) {
             findings.add(
                 "metadata.annotations",
                 format_args!("{{{key:?}: …}}"),
-                format!("as a key {KEY}"),
+                format!("a key {KEY}"),
             );
         }
     }
@@ -65,7 +66,7 @@ pub fn annotations(annotations: &BTreeMap<String, String>, findings: &mut Findin
         findings.add(
             "metadata.annotations",
             format_args!("{size} bytes long"),
-            format!("{ANNOTATIONS} bytes at most"),
+            format!("at most {ANNOTATIONS} bytes"),
         );
     }
 }
@@ -87,32 +88,32 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_253_bytes_at_most() {
+    fn a_name_of_more_than_253_bytes_is_refused() {
         assert_eq!(said(|findings| name(&"a".repeat(253), findings)), [""; 0]);
         let long = said(|findings| name(&"a".repeat(254), findings));
         assert_eq!(long.len(), 1);
-        assert!(long[0].contains("254 bytes, needed 253 bytes"), "{long:?}");
+        assert!(long[0].contains("254 bytes, needed at most 253 bytes"), "{long:?}");
     }
 
     #[rstest]
     #[case("")]
     #[case("A")]
     #[case("a..b")]
-    fn what_is_no_name(#[case] text: &str) {
+    fn an_invalid_name_is_refused(#[case] text: &str) {
         assert_eq!(said(|findings| name(text, findings)).len(), 1);
     }
 
     #[rstest]
     #[case("bad key!", "v", "metadata.labels is {\"bad key!\": \"v\"}")]
     #[case("a", "bad value", "metadata.labels[\"a\"] is \"bad value\"")]
-    fn labels_are_named(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
+    fn an_invalid_label_is_named(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
         let said = said(|findings| labels("metadata.labels", &map(key, value), findings));
         assert_eq!(said.len(), 1);
         assert!(said[0].starts_with(start), "{said:?}");
     }
 
     #[test]
-    fn annotations_have_keys_of_any_case_and_a_size() {
+    fn annotations_are_limited_by_key_and_total_size() {
         assert_eq!(said(|findings| annotations(&map("A.B/c", ""), findings)), [""; 0]);
         assert_eq!(said(|findings| annotations(&map("a b", ""), findings)).len(), 1);
         let largest = "x".repeat(ANNOTATIONS - 1);

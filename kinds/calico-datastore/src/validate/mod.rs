@@ -1,4 +1,5 @@
-//! What v3 refuses (libcalico-go, `lib/validator/v3`), field by field. A finding names the field, its value and what is needed.
+//! Validates objects as v3 does (libcalico-go, `lib/validator/v3`). A finding has the field, the value found and the value
+//! needed.
 
 pub(super) mod endpoint;
 pub(super) mod metadata;
@@ -17,11 +18,11 @@ use super::difference::Difference;
 pub struct Finding {
     /// The field in v3: `spec.ingress[0].source.ports[1]`.
     pub field: String,
-    /// Its value.
+    /// The value found.
     pub found: String,
-    /// What it has to be.
+    /// The value needed.
     pub needed: String,
-    /// Why Calico's own tool does not say so.
+    /// The difference from Calico's own tool, if there is one.
     pub difference: Option<Difference>,
 }
 
@@ -39,7 +40,7 @@ impl fmt::Display for Finding {
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// A field, its value as it is printed, what is needed.
+    /// Adds a finding: the field, the printed value, and the value needed.
     pub fn add(&mut self, field: impl Into<String>, found: impl fmt::Display, needed: impl Into<String>) {
         self.0.push(Finding {
             field: field.into(),
@@ -49,14 +50,14 @@ impl Findings {
         });
     }
 
-    /// The same for a text, and only if it is not as it has to be.
+    /// Adds a finding on a text, unless the condition holds.
     pub fn text(&mut self, holds: bool, field: impl Into<String>, found: &str, needed: &str) {
         if !holds {
             self.add(field, format_args!("{found:?}"), needed);
         }
     }
 
-    /// What is found so is no finding of Calico's own tool.
+    /// Marks the last finding as one that Calico's own tool does not have.
     pub fn is_ours(&mut self, difference: Difference) {
         if let Some(finding) = self.0.last_mut() {
             finding.difference = Some(difference);

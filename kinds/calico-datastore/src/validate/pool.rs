@@ -1,13 +1,13 @@
-//! Pools.
+//! Validates IP pools.
 
 use super::super::ip_pool::Spec;
 use super::super::network::cidr;
 use super::Findings;
 
-/// What no pool may share an address with.
+/// Networks that no pool may overlap with.
 const LINK_LOCAL: [&str; 2] = ["169.254.0.0/16", "fe80::/10"];
 
-/// The settings of a pool.
+/// Validates the spec of a pool.
 pub fn spec(spec: &Spec, findings: &mut Findings) {
     let Some((address, network)) = cidr(&spec.cidr) else {
         findings.text(false, "spec.cidr", &spec.cidr, "a network like 10.1.0.0/16");
@@ -18,7 +18,7 @@ pub fn spec(spec: &Spec, findings: &mut Findings) {
             false,
             "spec.cidr",
             &spec.cidr,
-            &format!("a network without bits behind its length: {network}"),
+            &format!("a network without host bits: {network}"),
         );
     }
     if network.version() == 6 && spec.ipip_mode != "Never" {
@@ -26,7 +26,7 @@ pub fn spec(spec: &Spec, findings: &mut Findings) {
             false,
             "spec.ipipMode",
             spec.ipip_mode,
-            "Never, since the pool is of IPv6: empty \"ipip\" in v2",
+            "Never, because the pool is IPv6: clear \"ipip\" in v2",
         );
     }
     if !spec.disabled && network.length() > spec.block_size {
@@ -35,7 +35,7 @@ pub fn spec(spec: &Spec, findings: &mut Findings) {
             "spec.cidr",
             &spec.cidr,
             &format!(
-                "a /{} or wider, since a block is so large: disable the pool in v2, or replace it by a wider one",
+                "/{} or wider, the size of a block: disable the pool in v2, or replace it by a wider one",
                 spec.block_size
             ),
         );
@@ -46,7 +46,7 @@ pub fn spec(spec: &Spec, findings: &mut Findings) {
                 false,
                 "spec.cidr",
                 &spec.cidr,
-                &format!("a network apart from the link-local {reserved}"),
+                &format!("a network that does not overlap with link-local {reserved}"),
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Rules.
+//! Validates rules.
 
 use super::super::network::cidr;
 use super::super::protocol::{Port, Protocol};
@@ -7,11 +7,11 @@ use super::super::selector;
 use super::Findings;
 use super::text::is_port_name;
 
-/// The last type and the last code of ICMP that the kernel can match.
+/// Largest type and largest code of ICMP that the kernel can match.
 const LAST_TYPE: i64 = 254;
 const LAST_CODE: i64 = 255;
 
-/// Each rule of a list. `field` is the list's name.
+/// Validates each rule of a list. `field` is the name of the list.
 pub fn rules(field: &str, rules: &[Rule], findings: &mut Findings) {
     for (place, rule) in rules.iter().enumerate() {
         one(&format!("{field}[{place}]"), rule, findings);
@@ -45,7 +45,7 @@ fn one(field: &str, rule: &Rule, findings: &mut Findings) {
     networks(field, rule, findings);
 }
 
-/// A protocol: a number, or one of the names.
+/// Validates a protocol: a number, or a known name.
 pub fn protocol(field: &str, found: &Protocol, findings: &mut Findings) {
     if !found.is_known() {
         findings.add(
@@ -69,7 +69,7 @@ fn icmp(field: &str, icmp: &Icmp, findings: &mut Findings) {
         findings.add(
             format!("{field}.code"),
             code,
-            "a type with it: the kernel cannot match a code alone",
+            "a type as well: the kernel cannot match a code without a type",
         );
     }
 }
@@ -86,7 +86,7 @@ fn entity(field: &str, entity: &Entity, findings: &mut Findings) {
             let needed = match port {
                 Port::Range(0, _) => "ports from 1 to 65535",
                 Port::Named(name) if !is_port_name(name) => {
-                    "as a name at most 15 lower-case letters, digits and single dashes between them, and a letter at least"
+                    "a name of at most 15 lower-case letters, digits and single dashes between them, with at least one letter"
                 }
                 Port::Range(..) | Port::Named(_) => continue,
             };
@@ -99,14 +99,14 @@ fn entity(field: &str, entity: &Entity, findings: &mut Findings) {
     }
 }
 
-/// A selector; an empty one is one.
+/// Validates a selector; an empty one is valid.
 pub fn selector(field: &str, found: &str, findings: &mut Findings) {
     if let Err(error) = selector::parse(found) {
         findings.add(field, format_args!("{found:?}"), format!("a selector: {error}"));
     }
 }
 
-/// What fields of a rule ask of each other.
+/// Validates fields that depend on each other.
 fn together(field: &str, rule: &Rule, findings: &mut Findings) {
     if !rule.protocol.as_ref().is_some_and(Protocol::has_ports) {
         let found = rule
@@ -123,7 +123,7 @@ fn together(field: &str, rule: &Rule, findings: &mut Findings) {
             findings.add(
                 format!("{field}.protocol"),
                 &found,
-                format!("TCP, UDP or SCTP, since there are {name}"),
+                format!("TCP, UDP or SCTP, because {name} is set"),
             );
         }
     }
@@ -137,7 +137,7 @@ fn together(field: &str, rule: &Rule, findings: &mut Findings) {
         findings.add(
             format!("{field}.protocol"),
             found,
-            "ICMP or ICMPv6 by its name, since there is icmp",
+            "ICMP or ICMPv6 as a name, because icmp is set",
         );
     }
     for (name, version) in [("ICMP", 4), ("ICMPv6", 6)] {
@@ -146,13 +146,13 @@ fn together(field: &str, rule: &Rule, findings: &mut Findings) {
             findings.add(
                 format!("{field}.ipVersion"),
                 found,
-                format!("{version}, since the protocol is {name}"),
+                format!("{version}, because the protocol is {name}"),
             );
         }
     }
 }
 
-/// Networks of a rule are all of one family, and of the rule's.
+/// Validates that all networks of a rule have one family, which is that of the rule.
 fn networks(field: &str, rule: &Rule, findings: &mut Findings) {
     let mut seen: [bool; 2] = [false; 2];
     let lists = [
@@ -176,7 +176,7 @@ fn networks(field: &str, rule: &Rule, findings: &mut Findings) {
             findings.add(
                 &field,
                 &found,
-                format!("networks of IPv{version}, since ipVersion is {version}"),
+                format!("networks of IPv{version}, because ipVersion is {version}"),
             );
         }
         let both = |one: [bool; 2], other: [bool; 2]| one[0] && other[1];

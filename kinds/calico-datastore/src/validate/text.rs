@@ -1,12 +1,12 @@
-//! Forms of texts, as Kubernetes and Calico define them by patterns.
+//! Checks texts against the patterns of Kubernetes and Calico.
 
-/// Kubernetes' longest name.
+/// The longest name in Kubernetes.
 pub const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
 const LONGEST_PORT_NAME: usize = 15;
 const LONGEST_INTERFACE: usize = 15;
 
-/// Lower-case letters, digits and dashes, no dash at an end. Of any length: Calico asks for the length of the whole name alone.
+/// Lower-case letters, digits and dashes, no dash at an end. The length is not limited: Calico limits only the whole name.
 pub fn is_label(text: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     ends_are(text, letter) && text.bytes().all(|byte| letter(byte) || byte == b'-')
@@ -17,7 +17,7 @@ pub fn is_subdomain(text: &str) -> bool {
     text.split('.').all(is_label)
 }
 
-/// A key of labels and annotations: maybe a domain and a slash, then a name.
+/// A key of labels and annotations: an optional domain and slash, then a name.
 pub fn is_qualified_name(text: &str) -> bool {
     let (domain, name) = match text.split_once('/') {
         Some((domain, name)) => (Some(domain), name),
@@ -28,7 +28,7 @@ pub fn is_qualified_name(text: &str) -> bool {
         && is_label_value(name)
 }
 
-/// A value of a label: letters, digits, dashes, underscores and dots, a letter or a digit at each end; or nothing.
+/// A value of a label: empty, or letters, digits, dashes, underscores and dots, with a letter or a digit at each end.
 pub fn is_label_value(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     text.is_empty()
@@ -37,7 +37,7 @@ pub fn is_label_value(text: &str) -> bool {
             && text.bytes().all(inner))
 }
 
-/// A name of a port: lower-case letters, digits and single dashes between them, and a letter at least.
+/// A name of a port: lower-case letters, digits and single dashes between them, with at least one letter.
 pub fn is_port_name(text: &str) -> bool {
     text.len() <= LONGEST_PORT_NAME
         && is_label(text)
@@ -45,7 +45,7 @@ pub fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-/// A container's identifier.
+/// An ID of a container.
 pub fn is_container(text: &str) -> bool {
     ends_are(text, |byte| byte.is_ascii_alphanumeric())
         && text
@@ -82,7 +82,7 @@ mod tests {
     #[case("a.", false)]
     #[case("A", false)]
     #[case("", false)]
-    fn subdomains(#[case] text: &str, #[case] wanted: bool) {
+    fn a_subdomain_is_recognized(#[case] text: &str, #[case] wanted: bool) {
         assert_eq!(is_subdomain(text), wanted);
     }
 
@@ -97,12 +97,12 @@ mod tests {
     #[case("A.b/c", false)]
     #[case("_a", false)]
     #[case("", false)]
-    fn keys_of_labels(#[case] text: &str, #[case] wanted: bool) {
+    fn a_key_of_a_label_is_recognized(#[case] text: &str, #[case] wanted: bool) {
         assert_eq!(is_qualified_name(text), wanted);
     }
 
     #[test]
-    fn parts_of_a_key_have_a_longest() {
+    fn a_part_of_a_key_beyond_its_limit_is_refused() {
         let (longest, domain) = ("a".repeat(63), "a".repeat(253));
         assert!(is_qualified_name(&longest) && !is_qualified_name(&format!("{longest}a")));
         assert!(is_qualified_name(&format!("{domain}/a")) && !is_qualified_name(&format!("{domain}a/a")));
@@ -120,7 +120,7 @@ mod tests {
     #[case("", false)]
     #[case("abcdefghijklmno", true)]
     #[case("abcdefghijklmnop", false)]
-    fn names_of_ports(#[case] text: &str, #[case] wanted: bool) {
+    fn a_name_of_a_port_is_recognized(#[case] text: &str, #[case] wanted: bool) {
         assert_eq!(is_port_name(text), wanted);
     }
 
@@ -131,7 +131,7 @@ mod tests {
     #[case("eth 0", false)]
     #[case("eth0:1", false)]
     #[case("", false)]
-    fn interfaces(#[case] text: &str, #[case] wanted: bool) {
+    fn a_name_of_an_interface_is_recognized(#[case] text: &str, #[case] wanted: bool) {
         assert_eq!(is_interface(text), wanted);
     }
 
@@ -141,7 +141,7 @@ mod tests {
     #[case("a.b", false)]
     #[case("-a", false)]
     #[case("", false)]
-    fn containers(#[case] text: &str, #[case] wanted: bool) {
+    fn an_id_of_a_container_is_recognized(#[case] text: &str, #[case] wanted: bool) {
         assert_eq!(is_container(text), wanted);
     }
 }

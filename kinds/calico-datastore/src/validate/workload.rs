@@ -1,4 +1,4 @@
-//! Endpoints of workloads. Calico's own tool crashes at most of what is no address here.
+//! Validates workload endpoints. Calico's own tool crashes at most invalid addresses here.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::endpoint::{INTERFACE, ports, profiles};
 use super::metadata::NAME;
 use super::text::{is_container, is_interface, is_subdomain};
 
-/// The settings of an endpoint, and the namespace that it is in.
+/// Validates the spec of an endpoint, and its namespace.
 pub fn spec(namespace: &str, spec: &Spec, findings: &mut Findings) {
     if namespace.is_empty() || namespace.contains('/') {
         findings.text(
@@ -95,7 +95,7 @@ fn gateways(spec: &Spec, findings: &mut Findings) {
     }
 }
 
-/// An inner address is one of the endpoint's, and an outer one of its family.
+/// Validates that an internal address belongs to the endpoint, and that the external one has the same family.
 fn translations(spec: &Spec, findings: &mut Findings) {
     let is_own = |address: IpAddr| {
         spec.ip_networks

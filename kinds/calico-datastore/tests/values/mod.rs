@@ -1,4 +1,4 @@
-//! Whatever stands in a value of Calico v2: it is written, or something is said of it. Shared by a test and by the fuzzer.
+//! Checks that a value of Calico v2 is written or reported. Shared by a test and the fuzzer.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use calico_datastore::run::record::PREFIX;
 use calico_datastore::v2::Tree;
 use serde_json::Value;
 
-/// A key of each kind, and a value that it may have.
+/// A key of each kind with a valid value.
 pub const SHAPES: [(&str, &str); 27] = [
     ("/calico/v1/config/RouteRefreshInterval", "12.345"),
     ("/calico/v1/config/FailsafeInboundHostPorts", "tcp:22, udp:68,443"),
@@ -90,14 +90,14 @@ fn stores(shape: usize, value: &str) -> [Tree; 2] {
     [Tree::of(with), Tree::of(without)]
 }
 
-/// Whether the value is as good as one that is not there: an empty one, or an empty list of references.
-fn says_nothing(key: &str, value: &str) -> bool {
+/// Whether the value means the same as a missing one: an empty text, or an empty list of references.
+fn is_blank(key: &str, value: &str) -> bool {
     let is_nothing = |value: Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
     value.is_empty()
         || key.ends_with("/orchestrator_refs") && serde_json::from_str(value).is_ok_and(is_nothing)
 }
 
-/// Lines of every report.
+/// Number of lines in all reports.
 fn lines(conversion: &Conversion) -> usize {
     conversion.conversion_errors.len()
         + conversion.validation_errors.len()
@@ -105,15 +105,15 @@ fn lines(conversion: &Conversion) -> usize {
         + conversion.notes.len()
 }
 
-/// Converts a store with this value and checks what always holds.
+/// Converts a store with this value and checks the invariants.
 pub fn check(shape: usize, value: &str) {
     let [with, without] = stores(shape, value);
     let (found, before) = (convert(&with), convert(&without));
-    assert_eq!(found, convert(&with), "the same store is another conversion");
+    assert_eq!(found, convert(&with), "the same store gives another conversion");
     let key = SHAPES[shape % SHAPES.len()].0;
     assert!(
-        says_nothing(key, value) || found.objects != before.objects || lines(&found) > lines(&before),
-        "{key:?} = {value:?} is neither written nor is anything said of it"
+        is_blank(key, value) || found.objects != before.objects || lines(&found) > lines(&before),
+        "{key:?} = {value:?} is neither written nor reported"
     );
     let mut keys: Vec<&str> = found.objects.iter().map(|object| object.key.as_str()).collect();
     assert!(
@@ -132,6 +132,6 @@ pub fn check(shape: usize, value: &str) {
         .map(ToString::to_string)
         .chain(found.notes.iter().map(ToString::to_string))
     {
-        assert!(!text.contains('\n'), "a line of a report is two: {text:?}");
+        assert!(!text.contains('\n'), "a report has a line break: {text:?}");
     }
 }

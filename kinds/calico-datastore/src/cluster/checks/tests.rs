@@ -203,7 +203,7 @@ fn a_namespace_with_a_label_too_long_for_v3_is_refused() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert_eq!(checks[0].verdict, Verdict::Fail);
     assert!(
-        lines[0].starts_with("KubeControllers: Namespace shop") && lines[0].contains("58 letters at most"),
+        lines[0].starts_with("KubeControllers: Namespace shop") && lines[0].contains("at most 58 characters"),
         "{lines:?}"
     );
 }
@@ -221,7 +221,7 @@ fn a_policy_that_v3_cannot_have_is_refused_by_name() {
         (
             Flaw::Name(242),
             Verdict::Fail,
-            "metadata.name: found 242 letters, needed 241 letters at most",
+            "metadata.name: found 242 characters, needed at most 241 characters",
         ),
         (
             Flaw::Selector("a == 'b'c'".to_owned()),
