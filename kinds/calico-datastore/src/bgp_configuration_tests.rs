@@ -31,7 +31,11 @@ fn an_empty_setting_writes_no_object(#[case] name: &str) {
 #[case("node_mesh", "{not json", Difference::NodeMesh)]
 #[case("node_mesh", "", Difference::NodeMesh)]
 #[case("node_mesh", r#"{"enabled": "true"}"#, Difference::NodeMesh)]
-fn an_invalid_setting_is_reported_in_one_line(#[case] name: &str, #[case] value: &str, #[case] difference: Difference) {
+fn an_invalid_setting_is_reported_in_one_line(
+    #[case] name: &str,
+    #[case] value: &str,
+    #[case] difference: Difference,
+) {
     let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), value)]);
     let said = conversion.said();
     assert_eq!(said.len(), 1);

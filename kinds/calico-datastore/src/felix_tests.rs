@@ -91,11 +91,7 @@ fn a_hexadecimal_mask_is_read() {
 #[case("DefaultEndpointToHostAction", "reject", "Drop, Accept or Return")]
 #[case("IptablesBackend", "NFT", "unknown to Felix of v2")]
 #[case("XDPRefreshInterval", "90", "xdpRefreshInterval")]
-fn a_lost_or_changed_setting_has_a_note(
-    #[case] name: &str,
-    #[case] value: &str,
-    #[case] words: &str,
-) {
+fn a_lost_or_changed_setting_has_a_note(#[case] name: &str, #[case] value: &str, #[case] words: &str) {
     let conversion = setting(name, value);
     let said = conversion.said();
     assert!(conversion.is_clean() && said.len() == 1, "{said:?}");

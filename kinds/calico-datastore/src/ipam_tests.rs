@@ -51,10 +51,7 @@ fn all_data_is_converted_in_order() {
         conversion.value("/calico/ipam/v2/handle/h1"),
         &json!({ "block": { "10.0.0.0/30": 1 }, "deleted": false })
     );
-    assert_eq!(
-        conversion.said(),
-        ["IPAMConfigKey(): copied, strict affinity on"]
-    );
+    assert_eq!(conversion.said(), ["IPAMConfigKey(): copied, strict affinity on"]);
     assert!(conversion.differs_by(Difference::IpamConfig));
 }
 
@@ -66,7 +63,11 @@ fn all_data_is_converted_in_order() {
 #[case(json!({ "affinity": "virtual:X" }), json!("virtual:X"), None)]
 #[case(json!({ "affinity": "host:" }), json!("host:"), None)]
 #[case(json!({}), Value::Null, None)]
-fn the_host_of_a_block_is_converted(#[case] mut block: Value, #[case] affinity: Value, #[case] old: Option<&str>) {
+fn the_host_of_a_block_is_converted(
+    #[case] mut block: Value,
+    #[case] affinity: Value,
+    #[case] old: Option<&str>,
+) {
     block["cidr"] = json!("10.0.0.0/30");
     let conversion = converted_value(BLOCK, &block);
     let written = conversion.value(BLOCK);
@@ -115,7 +116,11 @@ fn a_key_without_a_network_is_reported(#[case] key: &str) {
     "",
     "BlockAffinityKey(cidr=10.0.0.0/30, host=---): found \"---\""
 )]
-fn a_value_that_could_not_be_written_is_reported(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
+fn a_value_that_could_not_be_written_is_reported(
+    #[case] key: &str,
+    #[case] value: &str,
+    #[case] start: &str,
+) {
     let conversion = converted(&[(key, value)]);
     let said = conversion.said();
     assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
@@ -145,7 +150,6 @@ fn the_last_of_two_affinities_with_one_key_is_used() {
     assert_eq!(conversion.value(key)["state"], "confirmed");
     let said = conversion.said();
     assert!(
-        said.len() == 1
-            && said[0].contains("host=a) overwrites BlockAffinityKey(cidr=10.0.0.0/30, host=A)")
+        said.len() == 1 && said[0].contains("host=a) overwrites BlockAffinityKey(cidr=10.0.0.0/30, host=A)")
     );
 }

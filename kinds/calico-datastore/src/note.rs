@@ -233,10 +233,7 @@ impl fmt::Display for Note {
             Self::MarkMask { key, found, mask } => write!(formatter, "{key}: {found:?} is written as {mask}"),
             Self::XdpName { key } => write!(formatter, "{key}: written as xdpRefreshInterval"),
             Self::CrashingSetting { key } => {
-                write!(
-                    formatter,
-                    "{key}: unknown to Felix of v2; it takes effect in v3"
-                )
+                write!(formatter, "{key}: unknown to Felix of v2; it takes effect in v3")
             }
             Self::MergedHosts { node, hosts } => write!(
                 formatter,

@@ -15,7 +15,12 @@ use crate::decode::read;
 #[case(r#""gre""#, json!("gre"), false, false)]
 #[case(r#""""#, json!(""), false, false)]
 #[case("null", json!(0), false, false)]
-fn a_protocol_is_converted_to_v3(#[case] text: &str, #[case] written: Value, #[case] known: bool, #[case] ports: bool) {
+fn a_protocol_is_converted_to_v3(
+    #[case] text: &str,
+    #[case] written: Value,
+    #[case] known: bool,
+    #[case] ports: bool,
+) {
     let protocol = read::<Protocol>(text).unwrap().in_v3();
     assert_eq!(serde_json::to_value(&protocol).unwrap(), written);
     assert_eq!((protocol.is_known(), protocol.has_ports()), (known, ports));

@@ -51,8 +51,7 @@ fn a_label_too_long_for_a_profile_is_a_flaw(
 
 #[test]
 fn a_label_prefix_too_long_for_a_profile_is_a_flaw() {
-    let of =
-        |length: usize| namespace("shop", &[(format!("{}/a", "a".repeat(length)), String::new())]).flaw;
+    let of = |length: usize| namespace("shop", &[(format!("{}/a", "a".repeat(length)), String::new())]).flaw;
     assert_eq!(of(248), None);
     assert!(matches!(of(249), Some(Flaw::Labels(_))));
 }
@@ -268,7 +267,10 @@ fn an_existing_object_is_awaited_until_it_is_written_or_deleted() {
         awaited.begin(Some("first"));
     }
     assert_eq!(names_of(&awaited.among(&sources, &[])), ["shop/slow"]);
-    assert!(awaited.among(&sources[1..], &[]).is_empty(), "the object was deleted");
+    assert!(
+        awaited.among(&sources[1..], &[]).is_empty(),
+        "the object was deleted"
+    );
     // Another conversion awaits all objects again.
     awaited.begin(Some("second"));
     assert_eq!(awaited.among(&sources, &[]).len(), 2);

@@ -76,7 +76,11 @@ fn a_directory_where_a_value_should_be_reads_as_empty() {
     "/calico/bgp/v1/global/peer_v/1.2.3.4",
     None
 )]
-fn a_pattern_captures_its_wildcards(#[case] pattern: &str, #[case] path: &str, #[case] parts: Option<Vec<&str>>) {
+fn a_pattern_captures_its_wildcards(
+    #[case] pattern: &str,
+    #[case] path: &str,
+    #[case] parts: Option<Vec<&str>>,
+) {
     assert_eq!(captures(path, pattern), parts);
     let tree = tree(&[path]);
     let found = tree.matching(pattern).into_iter().next().map(|entry| entry.parts);

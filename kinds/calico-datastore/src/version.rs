@@ -35,7 +35,9 @@ pub enum VersionRefused {
     )]
     Missing,
     /// The version does not have three numbers.
-    #[error("Calico's version is {found:?}, needed a version like v2.6.12: run a tagged release of Calico first")]
+    #[error(
+        "Calico's version is {found:?}, needed a version like v2.6.12: run a tagged release of Calico first"
+    )]
     Unreadable {
         /// The version as text.
         found: String,

@@ -64,7 +64,12 @@ fn an_endpoint_of_a_pod_is_converted() {
     "workload",
     "my-task-70be8f60"
 )]
-fn an_endpoint_of_another_orchestrator_is_converted(#[case] place: &str, #[case] name: &str, #[case] field: &str, #[case] wanted: &str) {
+fn an_endpoint_of_another_orchestrator_is_converted(
+    #[case] place: &str,
+    #[case] name: &str,
+    #[case] field: &str,
+    #[case] wanted: &str,
+) {
     let conversion = at(place, &value());
     let object = conversion.value(&format!("workloadendpoints/default/{name}"));
     assert_eq!(object["spec"][field], wanted);

@@ -112,7 +112,9 @@ impl Refusal {
             Self::LeavesCompleted => {
                 "undo the upgrade of calico-node and controllers first (`kubectl rollout undo`), then `abort --after-completion`"
             }
-            Self::Lost { .. } => "find out which program deleted them; `abort` the conversion, then start again",
+            Self::Lost { .. } => {
+                "find out which program deleted them; `abort` the conversion, then start again"
+            }
             Self::BeingCompleted => "`complete` continues where it stopped; `abort` undoes the conversion",
             Self::Changed => {
                 "`abort`, then start again; or `complete --despite-changes` if the changes do not matter (see `dry-run`)"
@@ -122,7 +124,9 @@ impl Refusal {
                  then `complete` again. If they will never be written (the namespace was deleted, or no controllers run), use \
                  `complete --despite-missing`"
             }
-            Self::OtherCluster { .. } => "check the endpoints of both stores: both have to belong to one cluster",
+            Self::OtherCluster { .. } => {
+                "check the endpoints of both stores: both have to belong to one cluster"
+            }
         }
     }
 }

@@ -104,7 +104,11 @@ impl World {
             keys: self.ours + self.theirs,
             cluster: "guid".to_owned(),
             hash: self.v2_data.to_string(),
-            missing: if self.is_whole { Left::default() } else { remaining() },
+            missing: if self.is_whole {
+                Left::default()
+            } else {
+                remaining()
+            },
             settle: SignedDuration::from_secs(15),
             now: second(if self.is_late { LIMIT } else { 20 }),
         }
@@ -193,11 +197,7 @@ impl World {
         self.ours_of = None;
         let wanted = self.kept.map(|kept| kept.saturating_sub(left_out));
         while wanted.is_some_and(|wanted| self.theirs < wanted) {
-            assert_eq!(
-                Some(self.copies),
-                self.kept,
-                "copies of former keys are missing"
-            );
+            assert_eq!(Some(self.copies), self.kept, "copies of former keys are missing");
             self.theirs += 1;
             states.push(self.clone());
         }
@@ -216,7 +216,10 @@ impl World {
             "Calico works with two stores: {self:?}"
         );
         if self.v3 == Flag::Open {
-            assert_eq!(self.ours, OBJECTS, "Calico works with an incomplete store: {self:?}");
+            assert_eq!(
+                self.ours, OBJECTS,
+                "Calico works with an incomplete store: {self:?}"
+            );
         }
     }
 

@@ -9,8 +9,7 @@ use super::text::{LONGEST_NAME, is_label_value, is_qualified_name, is_subdomain}
 /// Calico's limit for all annotations of an object together.
 const ANNOTATIONS: usize = 256 * 1024;
 /// Valid keys in Kubernetes.
-const KEY: &str =
-    "of at most 63 letters, digits, '-', '_' or '.', a letter or a digit at each end, optionally after a domain and '/'";
+const KEY: &str = "of at most 63 letters, digits, '-', '_' or '.', a letter or a digit at each end, optionally after a domain and '/'";
 /// Valid names.
 pub const NAME: &str =
     "lower-case letters, digits, '-' and single dots between them, no '-' beside a dot or at an end";
@@ -92,7 +91,10 @@ mod tests {
         assert_eq!(said(|findings| name(&"a".repeat(253), findings)), [""; 0]);
         let long = said(|findings| name(&"a".repeat(254), findings));
         assert_eq!(long.len(), 1);
-        assert!(long[0].contains("254 bytes, needed at most 253 bytes"), "{long:?}");
+        assert!(
+            long[0].contains("254 bytes, needed at most 253 bytes"),
+            "{long:?}"
+        );
     }
 
     #[rstest]
