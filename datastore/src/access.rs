@@ -336,37 +336,37 @@ mod tests {
 
     #[test]
     fn incomplete_settings_are_refused_by_name() {
-        let said = |endpoint: &str| Said {
+        let with_endpoint = |endpoint: &str| Said {
             endpoints: vec![endpoint.to_owned()],
             ..Said::default()
         };
-        for (said, words) in [
+        for (settings, words) in [
             (Said::default(), "--v3-endpoints or ETCD_ENDPOINTS"),
-            (said("c:2379"), "needed http://HOST:PORT"),
-            (said("https://c:2379"), "ETCD_CA_CERT_FILE"),
+            (with_endpoint("c:2379"), "needed http://HOST:PORT"),
+            (with_endpoint("https://c:2379"), "ETCD_CA_CERT_FILE"),
             (
                 Said {
                     certificate: Some("/c".into()),
-                    ..said("http://c:1")
+                    ..with_endpoint("http://c:1")
                 },
                 "no key",
             ),
             (
                 Said {
                     key: Some("/c".into()),
-                    ..said("http://c:1")
+                    ..with_endpoint("http://c:1")
                 },
                 "no certificate",
             ),
             (
                 Said {
                     username: Some("u".into()),
-                    ..said("http://c:1")
+                    ..with_endpoint("http://c:1")
                 },
                 "set both",
             ),
         ] {
-            let refused = said.access(Side::V3).unwrap_err().to_string();
+            let refused = settings.access(Side::V3).unwrap_err().to_string();
             assert!(refused.contains(words), "{refused}");
         }
     }

@@ -128,18 +128,18 @@ impl StoreError {
 /// The fix, by the words of etcd's answer.
 fn hint_of(why: &str) -> Option<&'static str> {
     let why = why.to_lowercase();
-    let said = |words: &str| why.contains(words);
-    if said("404") {
+    let has = |words: &str| why.contains(words);
+    if has("404") {
         Some("etcd does not serve its JSON gateway: start etcd with --enable-grpc-gateway=true")
-    } else if said("permission denied") {
+    } else if has("permission denied") {
         Some(
             "give the user a role that may read and write below /calico/ and below /replumb/calico-datastore/",
         )
-    } else if said("user name is empty") || said("invalid auth token") {
+    } else if has("user name is empty") || has("invalid auth token") {
         Some(
             "etcd needs a user: set ETCD_USERNAME and ETCD_PASSWORD. The JSON gateway takes no user name from a certificate",
         )
-    } else if said("space") {
+    } else if has("space") {
         Some("etcd is full: compact and defragment it, then disarm its alarm (`etcdctl alarm disarm`)")
     } else {
         None

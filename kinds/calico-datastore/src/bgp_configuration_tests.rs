@@ -37,11 +37,11 @@ fn an_invalid_setting_is_reported_in_one_line(
     #[case] difference: Difference,
 ) {
     let conversion = converted(&[(&format!("{DIRECTORY}/{name}"), value)]);
-    let said = conversion.said();
-    assert_eq!(said.len(), 1);
+    let report = conversion.report_lines();
+    assert_eq!(report.len(), 1);
     assert!(
-        said[0].starts_with(&format!("GlobalBGPConfig(name={name}): found {value:?}")),
-        "{said:?}"
+        report[0].starts_with(&format!("GlobalBGPConfig(name={name}): found {value:?}")),
+        "{report:?}"
     );
     assert!(conversion.differs_by(difference) && !conversion.has_resources());
 }

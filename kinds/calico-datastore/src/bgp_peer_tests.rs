@@ -61,10 +61,10 @@ fn every_form_of_an_as_number_is_read(#[case] value: Value, #[case] number: u32,
 fn an_invalid_as_number_is_reported_in_one_line(#[case] value: Value) {
     let peer = json!({ "ip": "10.0.0.1", "as_num": value });
     let conversion = converted_value("/calico/bgp/v1/global/peer_v4/10.0.0.1", &peer);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].starts_with("BGPPeer(global, ip=10.0.0.1): as_num: found "),
-        "{said:?}"
+        report.len() == 1 && report[0].starts_with("BGPPeer(global, ip=10.0.0.1): as_num: found "),
+        "{report:?}"
     );
 }
 
@@ -88,10 +88,10 @@ fn the_address_in_the_value_takes_precedence_over_the_key() {
 fn a_key_without_an_address_is_reported_in_one_line() {
     let key = "/calico/bgp/v1/global/peer_v4/router";
     let conversion = converted_value(key, &json!({ "ip": "10.0.0.1", "as_num": "1" }));
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].starts_with(&format!("{key}: ")),
-        "{said:?}"
+        report.len() == 1 && report[0].starts_with(&format!("{key}: ")),
+        "{report:?}"
     );
     assert!(conversion.differs_by(Difference::UnreadableKey));
 }

@@ -121,7 +121,7 @@ fn any_invalid_value_is_reported_in_one_line() {
             conversion.conversion_errors.len(),
             1,
             "{key}: {:?}",
-            conversion.said()
+            conversion.report_lines()
         );
         assert!(conversion.conversion_errors[0].path.starts_with(key), "{key}");
         assert!(

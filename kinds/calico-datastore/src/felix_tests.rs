@@ -53,11 +53,11 @@ fn a_setting_is_converted_to_its_form_in_v3(#[case] name: &str, #[case] value: &
 #[case("DatastoreReady", "maybe")]
 fn an_invalid_setting_is_reported_in_one_line_with_its_value(#[case] name: &str, #[case] value: &str) {
     let conversion = setting(name, value);
-    let said = conversion.said();
-    assert_eq!(said.len(), 1, "{said:?}");
+    let report = conversion.report_lines();
+    assert_eq!(report.len(), 1, "{report:?}");
     assert!(
-        said[0].starts_with(&format!("GlobalFelixConfig(name={name}): found {value:?}")),
-        "{said:?}"
+        report[0].starts_with(&format!("GlobalFelixConfig(name={name}): found {value:?}")),
+        "{report:?}"
     );
     assert_eq!(conversion.objects, []);
     assert_eq!(conversion.differences().len(), 0);
@@ -93,9 +93,9 @@ fn a_hexadecimal_mask_is_read() {
 #[case("XDPRefreshInterval", "90", "xdpRefreshInterval")]
 fn a_lost_or_changed_setting_has_a_note(#[case] name: &str, #[case] value: &str, #[case] words: &str) {
     let conversion = setting(name, value);
-    let said = conversion.said();
-    assert!(conversion.is_clean() && said.len() == 1, "{said:?}");
-    assert!(said[0].contains(words), "{said:?}");
+    let report = conversion.report_lines();
+    assert!(conversion.is_clean() && report.len() == 1, "{report:?}");
+    assert!(report[0].contains(words), "{report:?}");
 }
 
 /// calico-node of v3.31.7 exits with "failed to validate Field" when it has to add a log level to an object with ACCEPT.
@@ -139,14 +139,14 @@ fn hosts_that_become_one_node_share_an_object() {
         conversion.value("felixconfigurations/node.node-a")["spec"],
         json!({ "interfacePrefix": "new", "logPrefix": "a" })
     );
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said[0].starts_with("HostConfig(node=node-a,name=IpInIpMtu): "),
-        "{said:?}"
+        report[0].starts_with("HostConfig(node=node-a,name=IpInIpMtu): "),
+        "{report:?}"
     );
     assert!(
-        said.iter().any(|line| line.contains("Node_A, node-a")),
-        "{said:?}"
+        report.iter().any(|line| line.contains("Node_A, node-a")),
+        "{report:?}"
     );
 }
 

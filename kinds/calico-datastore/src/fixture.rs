@@ -41,7 +41,7 @@ impl Conversion {
     }
 
     /// Lines of all reports and of the notes.
-    pub(super) fn said(&self) -> Vec<String> {
+    pub(super) fn report_lines(&self) -> Vec<String> {
         let problems = self.conversion_errors.iter().chain(&self.validation_errors);
         problems
             .map(ToString::to_string)

@@ -9,9 +9,14 @@ fn endpoint(value: &Value) -> Conversion {
     converted_value("/calico/v1/host/MyHost/endpoint/eth0", value)
 }
 
-fn said(value: &Value) -> String {
+fn report(value: &Value) -> String {
     let conversion = endpoint(value);
-    assert_eq!(conversion.validation_errors.len(), 1, "{:?}", conversion.said());
+    assert_eq!(
+        conversion.validation_errors.len(),
+        1,
+        "{:?}",
+        conversion.report_lines()
+    );
     conversion.validation_errors[0].to_string()
 }
 
@@ -22,7 +27,7 @@ fn an_endpoint_with_all_fields_is_converted() {
         "profile_ids": ["profile1", "k8s_ns.default", "My_Profile"], "labels": { "type": "production" },
         "ports": [{ "name": "web", "protocol": "tcp", "port": 80 }],
     }));
-    assert_eq!(conversion.said(), [""; 0]);
+    assert_eq!(conversion.report_lines(), [""; 0]);
     let object = conversion.value("hostendpoints/myhost.eth0");
     assert_eq!(
         object["metadata"],
@@ -66,7 +71,7 @@ fn the_old_namespace_label_stays_with_a_note() {
     let conversion = endpoint(&json!({ "name": "eth0", "labels": { "calico/k8s_ns": "default" } }));
     let object = conversion.value("hostendpoints/myhost.eth0");
     assert_eq!(object["metadata"]["labels"]["calico/k8s_ns"], "default");
-    assert!(conversion.is_clean() && conversion.said()[0].contains("calico/k8s_ns"));
+    assert!(conversion.is_clean() && conversion.report_lines()[0].contains("calico/k8s_ns"));
 }
 
 #[rstest]
@@ -82,13 +87,13 @@ fn the_old_namespace_label_stays_with_a_note() {
     &["ports[0].protocol is \"ICMP\""]
 )]
 fn an_endpoint_that_v3_refuses_is_reported(#[case] value: Value, #[case] words: &[&str]) {
-    let said = said(&value);
+    let report = report(&value);
     assert!(
-        said.starts_with("HostEndpoint(node=MyHost, name=eth0) -> HostEndpoint(myhost.eth0): "),
-        "{said}"
+        report.starts_with("HostEndpoint(node=MyHost, name=eth0) -> HostEndpoint(myhost.eth0): "),
+        "{report}"
     );
     for word in words {
-        assert!(said.contains(word), "{said}");
+        assert!(report.contains(word), "{report}");
     }
 }
 
@@ -100,14 +105,15 @@ fn a_name_of_more_than_253_bytes_is_reported() {
         r#"{"name": "*"}"#,
     )]);
     assert!(
-        conversion.said()[0].contains("255 bytes, needed at most 253 bytes"),
+        conversion.report_lines()[0].contains("255 bytes, needed at most 253 bytes"),
         "{:?}",
-        conversion.said()
+        conversion.report_lines()
     );
 }
 
 #[test]
 fn all_problems_of_an_endpoint_are_reported() {
-    let said = said(&json!({ "name": "eth 0", "labels": { "a": "b c", "d e": "f" }, "profile_ids": ["."] }));
-    assert_eq!(said.matches(", needed ").count(), 4, "{said}");
+    let report =
+        report(&json!({ "name": "eth 0", "labels": { "a": "b c", "d e": "f" }, "profile_ids": ["."] }));
+    assert_eq!(report.matches(", needed ").count(), 4, "{report}");
 }

@@ -25,7 +25,7 @@ fn pool(value: &Value) -> Conversion {
 )]
 fn a_pool_is_converted(#[case] old: Value, #[case] mut wanted: Value) {
     let conversion = pool(&old);
-    assert!(conversion.is_clean(), "{:?}", conversion.said());
+    assert!(conversion.is_clean(), "{:?}", conversion.report_lines());
     wanted["nodeSelector"] = json!("all()");
     wanted["vxlanMode"] = json!("Never");
     assert_eq!(conversion.objects[0].value["spec"], wanted);
@@ -38,7 +38,7 @@ fn a_pool_is_named_after_the_network_in_its_value() {
         conversion.names(),
         ["IPPool(cidr=10.1.0.0/16) -> IPPool(fd80-24e2-f998-72d6---64)"]
     );
-    assert!(conversion.said()[0].contains("the value has fd80:24e2:f998:72d6::/64"));
+    assert!(conversion.report_lines()[0].contains("the value has fd80:24e2:f998:72d6::/64"));
 }
 
 #[rstest]
@@ -57,20 +57,23 @@ fn a_pool_that_v3_refuses_is_reported(#[case] old: Value, #[case] words: &[&str]
         (conversion.validation_errors.len(), conversion.objects.len()),
         (1, 0)
     );
-    let said = &conversion.said()[0];
+    let report = &conversion.report_lines()[0];
     for word in words {
-        assert!(said.contains(word), "{said}");
+        assert!(report.contains(word), "{report}");
     }
 }
 
 #[test]
 fn a_pool_without_allocation_becomes_usable_with_a_note() {
     let old = json!({ "cidr": "10.1.0.0/16", "ipam": false });
-    let said = pool(&old).said();
-    assert!(said.len() == 1 && said[0].contains("\"ipam\": false"), "{said:?}");
+    let report = pool(&old).report_lines();
+    assert!(
+        report.len() == 1 && report[0].contains("\"ipam\": false"),
+        "{report:?}"
+    );
     let mut disabled = old.clone();
     disabled["disabled"] = json!(true);
-    assert_eq!(pool(&disabled).said(), [""; 0]);
+    assert_eq!(pool(&disabled).report_lines(), [""; 0]);
 }
 
 #[rstest]
@@ -79,7 +82,7 @@ fn a_pool_without_allocation_becomes_usable_with_a_note() {
 #[case(json!({ "cidr": "10.1.0.0/16", "vxlan_mode": 1 }))]
 fn an_invalid_pool_is_reported_in_one_line(#[case] old: Value) {
     let conversion = pool(&old);
-    assert_eq!(conversion.said().len(), 1);
+    assert_eq!(conversion.report_lines().len(), 1);
     assert!(conversion.differs_by(Difference::UnparsableValue));
 }
 

@@ -51,7 +51,10 @@ fn all_data_is_converted_in_order() {
         conversion.value("/calico/ipam/v2/handle/h1"),
         &json!({ "block": { "10.0.0.0/30": 1 }, "deleted": false })
     );
-    assert_eq!(conversion.said(), ["IPAMConfigKey(): copied, strict affinity on"]);
+    assert_eq!(
+        conversion.report_lines(),
+        ["IPAMConfigKey(): copied, strict affinity on"]
+    );
     assert!(conversion.differs_by(Difference::IpamConfig));
 }
 
@@ -96,8 +99,8 @@ fn the_host_of_a_block_is_converted(
 )]
 fn an_invalid_value_is_reported_in_one_line(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
     let conversion = converted(&[(key, value)]);
-    let said = conversion.said();
-    assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
+    let report = conversion.report_lines();
+    assert!(report.len() == 1 && report[0].starts_with(start), "{report:?}");
     assert!(conversion.differs_by(Difference::UnparsableValue));
 }
 
@@ -106,7 +109,9 @@ fn an_invalid_value_is_reported_in_one_line(#[case] key: &str, #[case] value: &s
 #[case("/calico/ipam/v2/host/a/ipv4/block/x-26")]
 fn a_key_without_a_network_is_reported(#[case] key: &str) {
     let conversion = converted(&[(key, "{}")]);
-    assert!(conversion.said()[0].starts_with(key) && conversion.differs_by(Difference::UnreadableKey));
+    assert!(
+        conversion.report_lines()[0].starts_with(key) && conversion.differs_by(Difference::UnreadableKey)
+    );
 }
 
 #[rstest]
@@ -122,15 +127,15 @@ fn a_value_that_could_not_be_written_is_reported(
     #[case] start: &str,
 ) {
     let conversion = converted(&[(key, value)]);
-    let said = conversion.said();
-    assert!(said.len() == 1 && said[0].starts_with(start), "{said:?}");
+    let report = conversion.report_lines();
+    assert!(report.len() == 1 && report[0].starts_with(start), "{report:?}");
     assert!(conversion.differs_by(Difference::LateFailure));
 }
 
 #[test]
 fn a_block_whose_network_differs_from_its_key_has_a_note() {
     let conversion = converted_value(BLOCK, &json!({ "cidr": "10.9.0.0/30" }));
-    assert!(conversion.is_clean() && conversion.said()[0].contains("the value has 10.9.0.0/30"));
+    assert!(conversion.is_clean() && conversion.report_lines()[0].contains("the value has 10.9.0.0/30"));
 }
 
 #[test]
@@ -148,8 +153,9 @@ fn the_last_of_two_affinities_with_one_key_is_used() {
     assert_eq!(conversion.objects.len(), 1);
     let key = "/calico/ipam/v2/host/a/ipv4/block/10.0.0.0-30";
     assert_eq!(conversion.value(key)["state"], "confirmed");
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].contains("host=a) overwrites BlockAffinityKey(cidr=10.0.0.0/30, host=A)")
+        report.len() == 1
+            && report[0].contains("host=a) overwrites BlockAffinityKey(cidr=10.0.0.0/30, host=A)")
     );
 }

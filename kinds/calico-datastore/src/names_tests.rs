@@ -85,10 +85,10 @@ fn the_name_of_a_workload_endpoint_has_all_parts() {
 #[case("a-")]
 fn an_ambiguous_part_is_refused(#[case] pod: &str) {
     let cause = workload_endpoint(&[("node", "a"), ("pod", pod)]).unwrap_err();
-    let said = cause.to_string();
+    let report = cause.to_string();
     assert!(
-        said.contains("pod") && said.contains(&format!("{pod:?}")),
-        "{said}"
+        report.contains("pod") && report.contains(&format!("{pod:?}")),
+        "{report}"
     );
 }
 

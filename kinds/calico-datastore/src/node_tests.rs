@@ -24,7 +24,7 @@ fn a_host_with_all_values_is_converted() {
         ("/calico/bgp/v1/host/Node1.Example/network_v6", ""),
         ("/calico/bgp/v1/host/Node1.Example/as_num", "1.10"),
     ]);
-    assert_eq!(conversion.said(), [""; 0]);
+    assert_eq!(conversion.report_lines(), [""; 0]);
     assert_eq!(
         conversion.names(),
         ["Node(name=Node1.Example) -> Node(node1.example)"]
@@ -89,10 +89,10 @@ fn an_invalid_value_is_reported_and_the_others_are_converted(
         ("/calico/bgp/v1/host/a/ip_addr_v6", "fd00::1"),
         (&format!("/calico/bgp/v1/host/a/{name}"), value),
     ]);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].starts_with(&format!("HostBGPConfig(node=a; name={name}): ")),
-        "{said:?}"
+        report.len() == 1 && report[0].starts_with(&format!("HostBGPConfig(node=a; name={name}): ")),
+        "{report:?}"
     );
     assert!(conversion.differs_by(difference));
     assert_eq!(
@@ -104,10 +104,10 @@ fn an_invalid_value_is_reported_and_the_others_are_converted(
 #[test]
 fn invalid_orchestrator_references_are_reported_in_one_line() {
     let conversion = converted(&[("/calico/v1/host/a/orchestrator_refs", "k8s")]);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].starts_with("OrchRefs(nodename=a): "),
-        "{said:?}"
+        report.len() == 1 && report[0].starts_with("OrchRefs(nodename=a): "),
+        "{report:?}"
     );
 }
 
@@ -119,9 +119,9 @@ fn an_address_of_the_other_family_is_refused(#[case] name: &str, #[case] value: 
         ("/calico/v1/host/a/metadata", "{}"),
         (&format!("/calico/bgp/v1/host/a/{name}"), value),
     ]);
-    let said = conversion.said();
-    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
-    assert!(said[0].starts_with("Node(name=a) -> Node(a): "), "{said:?}");
+    let report = conversion.report_lines();
+    assert!(report.len() == 1 && report[0].contains(words), "{report:?}");
+    assert!(report[0].starts_with("Node(name=a) -> Node(a): "), "{report:?}");
 }
 
 #[test]
@@ -141,10 +141,10 @@ fn an_invalid_tunnel_address_is_reported() {
         ("/calico/bgp/v1/host/A/ip_addr_v4", "10.0.0.1"),
     ];
     let conversion = converted(&values);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said[0].starts_with("HostConfig(node=a,name=IpInIpTunnelAddr): found \"<none>\""),
-        "{said:?}"
+        report[0].starts_with("HostConfig(node=a,name=IpInIpTunnelAddr): found \"<none>\""),
+        "{report:?}"
     );
     assert!(conversion.differs_by(Difference::TunnelAddress));
 }
@@ -156,22 +156,22 @@ fn settings_without_a_place_in_v3_have_notes() {
         ("/calico/bgp/v1/host/gone/ip_addr_v4", "10.0.0.9"),
         ("/calico/bgp/v1/host/a/loglevel", "debug"),
     ]);
-    let said = conversion.said();
-    assert!(conversion.is_clean() && said.len() == 3, "{said:?}");
-    for (line, words) in said
+    let report = conversion.report_lines();
+    assert!(conversion.is_clean() && report.len() == 3, "{report:?}");
+    for (line, words) in report
         .iter()
         .zip(["10.0.0.1 is not copied", "host gone", "/loglevel"])
     {
-        assert!(line.contains(words), "{said:?}");
+        assert!(line.contains(words), "{report:?}");
     }
 }
 
 #[test]
 fn a_host_without_a_letter_is_reported() {
     let conversion = converted(&[("/calico/v1/host/---/metadata", "{}")]);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].starts_with("Node(name=---) -> Node(): metadata.name is \"\""),
-        "{said:?}"
+        report.len() == 1 && report[0].starts_with("Node(name=---) -> Node(): metadata.name is \"\""),
+        "{report:?}"
     );
 }

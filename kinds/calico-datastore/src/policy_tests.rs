@@ -11,7 +11,7 @@ fn policy(value: &Value) -> Conversion {
 
 fn spec(value: &Value) -> Value {
     let conversion = policy(value);
-    assert!(conversion.is_clean(), "{:?}", conversion.said());
+    assert!(conversion.is_clean(), "{:?}", conversion.report_lines());
     conversion.value("globalnetworkpolicies/default.p1")["spec"].clone()
 }
 
@@ -71,10 +71,10 @@ fn a_policy_is_stored_under_its_tier() {
 fn an_invalid_type_is_a_conversion_error() {
     let conversion = policy(&json!({ "types": ["ingress", "both"] }));
     assert_eq!(conversion.conversion_errors.len(), 1);
-    let said = conversion.conversion_errors[0].to_string();
+    let report = conversion.conversion_errors[0].to_string();
     assert!(
-        said.starts_with("Policy(name=p1): types: found \"both\""),
-        "{said}"
+        report.starts_with("Policy(name=p1): types: found \"both\""),
+        "{report}"
     );
 }
 
@@ -95,13 +95,13 @@ fn a_policy_that_v3_refuses_is_reported(#[case] old: Value, #[case] words: &[&st
         (conversion.validation_errors.len(), conversion.objects.len()),
         (1, 0)
     );
-    let said = conversion.validation_errors[0].to_string();
+    let report = conversion.validation_errors[0].to_string();
     assert!(
-        said.starts_with("Policy(name=p1) -> GlobalNetworkPolicy(p1): "),
-        "{said}"
+        report.starts_with("Policy(name=p1) -> GlobalNetworkPolicy(p1): "),
+        "{report}"
     );
     for word in words {
-        assert!(said.contains(word), "{said}");
+        assert!(report.contains(word), "{report}");
     }
 }
 
@@ -115,10 +115,10 @@ fn an_invalid_policy_is_reported_and_not_omitted() {
         ),
     ]);
     assert_eq!(conversion.names(), ["Policy(name=p2) -> GlobalNetworkPolicy(p2)"]);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said.len() == 1 && said[0].starts_with("Policy(name=p1): the value is not JSON"),
-        "{said:?}"
+        report.len() == 1 && report[0].starts_with("Policy(name=p1): the value is not JSON"),
+        "{report:?}"
     );
     assert!(conversion.differs_by(Difference::UnparsableValue));
 }
@@ -152,28 +152,29 @@ fn policies_of_kubernetes_and_of_other_tiers_have_notes() {
     ]);
     assert!(conversion.is_clean());
     assert_eq!(conversion.objects.len(), 1);
-    let said = conversion.said();
-    assert_eq!(said.len(), 2);
+    let report = conversion.report_lines();
+    assert_eq!(report.len(), 2);
     assert!(
-        said[0].contains("/tier/security/") && said[1].starts_with("policies of Kubernetes: 1 not copied"),
-        "{said:?}"
+        report[0].contains("/tier/security/")
+            && report[1].starts_with("policies of Kubernetes: 1 not copied"),
+        "{report:?}"
     );
 }
 
 /// v3 adds a prefix of 12 characters to the name of a policy of Kubernetes, and no longer its namespace.
 #[test]
 fn a_policy_of_kubernetes_with_a_name_too_long_for_v3_has_a_note() {
-    let said = |letters: usize| {
+    let report = |letters: usize| {
         let path = format!(
             "/calico/v1/policy/tier/default/policy/knp.default.shop.{}",
             "a".repeat(letters)
         );
         let conversion = converted(&[(&path, "{}")]);
         assert!(conversion.is_clean());
-        conversion.said()
+        conversion.report_lines()
     };
-    assert_eq!(said(241).len(), 1);
-    let long = said(242);
+    assert_eq!(report(241).len(), 1);
+    let long = report(242);
     assert_eq!(long.len(), 2, "{long:?}");
     assert!(
         long.iter().any(|line| line.contains("too long for v3")),
@@ -188,13 +189,13 @@ fn a_selector_or_prefix_that_changes_has_a_note() {
         "inbound_rules": [{ "!dst_selector": "has(calico/k8s_ns_x)" }],
         "outbound_rules": [{ "log_prefix": "seen" }],
     }));
-    let said = conversion.said();
-    assert!(conversion.is_clean() && said.len() == 3, "{said:?}");
-    for (line, words) in said.iter().zip([
+    let report = conversion.report_lines();
+    assert!(conversion.is_clean() && report.len() == 3, "{report:?}");
+    for (line, words) in report.iter().zip([
         "selector is \"a ==",
         "inbound_rules[0].!dst_selector",
         "outbound_rules[0].log_prefix is \"seen\"",
     ]) {
-        assert!(line.contains(words), "{said:?}");
+        assert!(line.contains(words), "{report:?}");
     }
 }

@@ -15,7 +15,7 @@ fn three_values_become_one_object() {
         ("/calico/v1/policy/profile/My%2fProfile/tags", r#"["t1", "t2"]"#),
         ("/calico/v1/policy/profile/My%2fProfile/other", "x"),
     ]);
-    assert_eq!(conversion.said(), [""; 0]);
+    assert_eq!(conversion.report_lines(), [""; 0]);
     let name = names::name("My/Profile");
     assert_eq!(
         conversion.names(),
@@ -43,10 +43,10 @@ fn a_tag_that_is_a_label_is_a_conversion_error() {
             ("/calico/v1/policy/profile/p/labels", labels),
             ("/calico/v1/policy/profile/p/tags", tags),
         ]);
-        let said = conversion.said();
+        let report = conversion.report_lines();
         assert!(
-            said.len() == 1 && said[0].starts_with("Profile(name=p): the tag \"a\""),
-            "{said:?}"
+            report.len() == 1 && report[0].starts_with("Profile(name=p): the tag \"a\""),
+            "{report:?}"
         );
         assert_eq!(conversion.differences().len(), 0);
     }
@@ -60,12 +60,12 @@ fn an_invalid_value_is_reported_and_the_others_are_converted() {
         ("/calico/v1/policy/profile/b/rules", "[]"),
     ]);
     assert_eq!(conversion.names(), ["Profile(name=a) -> Profile(a)"]);
-    let said = conversion.said();
+    let report = conversion.report_lines();
     assert!(
-        said[0].starts_with("ProfileLabels(name=a): [\"a\"]: found 1, needed a string"),
-        "{said:?}"
+        report[0].starts_with("ProfileLabels(name=a): [\"a\"]: found 1, needed a string"),
+        "{report:?}"
     );
-    assert!(said[1].starts_with("ProfileRules(name=b): "), "{said:?}");
+    assert!(report[1].starts_with("ProfileRules(name=b): "), "{report:?}");
     assert!(conversion.differs_by(Difference::UnparsableValue));
 }
 
@@ -78,14 +78,14 @@ fn a_profile_that_v3_refuses_is_reported() {
             r#"{"outbound_rules": [{"protocol": "gre"}]}"#,
         ),
     ]);
-    let said = conversion.said();
-    assert_eq!(said.len(), 1);
+    let report = conversion.report_lines();
+    assert_eq!(report.len(), 1);
     for words in [
         "Profile(name=a) -> Profile(a): ",
         "spec.labelsToApply",
         "spec.egress[0].protocol",
     ] {
-        assert!(said[0].contains(words), "{said:?}");
+        assert!(report[0].contains(words), "{report:?}");
     }
 }
 
@@ -100,8 +100,8 @@ fn profiles_of_controllers_are_counted_in_a_note() {
     assert!(conversion.is_clean());
     assert_eq!(conversion.objects.len(), 1);
     assert!(
-        conversion.said()[0].starts_with("profiles of namespaces and security groups: 2 not copied"),
+        conversion.report_lines()[0].starts_with("profiles of namespaces and security groups: 2 not copied"),
         "{:?}",
-        conversion.said()
+        conversion.report_lines()
     );
 }

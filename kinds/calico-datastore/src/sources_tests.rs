@@ -225,9 +225,9 @@ fn an_object_that_v3_cannot_have_is_reported_and_not_awaited() {
 fn constantly_created_objects_do_not_delay_the_migration() {
     let mut awaited = Awaited::default();
     let mut sources = vec![namespace("shop", &[]), plain("web")];
-    for look in 0..10 {
+    for round in 0..10 {
         awaited.begin(Some("conversion"));
-        sources.push(plain(&format!("new-{look}")));
+        sources.push(plain(&format!("new-{round}")));
         let asked = awaited.among(&sources, &[]);
         // All except the newest.
         let missing = Left::made_of(
@@ -236,19 +236,19 @@ fn constantly_created_objects_do_not_delay_the_migration() {
                 .copied()
                 .filter(|source| **source == sources[sources.len() - 1]),
         );
-        assert_eq!(missing.policies.len(), usize::from(look == 0), "look {look}");
+        assert_eq!(missing.policies.len(), usize::from(round == 0), "round {round}");
         awaited.keep(&asked, &missing);
     }
     // An object that is deleted and created again is another one.
     let mut awaited = Awaited::default();
-    for look in 0..3 {
+    for round in 0..3 {
         let again = Source {
-            uid: format!("look {look}"),
+            uid: format!("round {round}"),
             ..plain("again")
         };
         let sources = [again];
         let asked = awaited.among(&sources, &[]);
-        assert_eq!(asked.len(), usize::from(look == 0), "look {look}");
+        assert_eq!(asked.len(), usize::from(round == 0), "round {round}");
         let missing = Left::made_of(asked.iter().copied());
         awaited.keep(&asked, &missing);
     }

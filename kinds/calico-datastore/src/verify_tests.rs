@@ -9,7 +9,7 @@ fn block(allocations: &str, attributes: &str) -> String {
     format!(r#"{{"cidr": "10.0.0.0/30", "allocations": {allocations}, "attributes": {attributes}}}"#)
 }
 
-fn said(values: &[(&str, &str)]) -> Vec<String> {
+fn report(values: &[(&str, &str)]) -> Vec<String> {
     let objects = converted(values).objects;
     cross_check(&objects).iter().map(ToString::to_string).collect()
 }
@@ -22,7 +22,7 @@ fn consistent_blocks_and_handles_give_no_problem() {
         ("/calico/ipam/v2/handle/a", r#"{"block": {"10.0.0.0/30": 2}}"#),
         ("/calico/ipam/v2/handle/b", r#"{"block": {"10.0.0.0/30": 1}}"#),
     ];
-    assert_eq!(said(&values), [""; 0]);
+    assert_eq!(report(&values), [""; 0]);
 }
 
 #[rstest]
@@ -71,8 +71,8 @@ fn an_inconsistency_is_reported_and_copied(
 ) {
     let block = block(allocations, attributes);
     let values = [(BLOCK, block.as_str()), ("/calico/ipam/v2/handle/h", handle)];
-    let said = said(&values);
-    assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+    let report = report(&values);
+    assert!(report.len() == 1 && report[0].contains(words), "{report:?}");
     // The inconsistency is copied.
     assert!(converted(&values).is_clean());
 }

@@ -26,7 +26,7 @@ fn with(field: &str, of_field: Value) -> Value {
 #[test]
 fn an_endpoint_of_a_pod_is_converted() {
     let conversion = at("k8s/default.front.end/endpoint/eth0", &value());
-    assert_eq!(conversion.said(), [""; 0]);
+    assert_eq!(conversion.report_lines(), [""; 0]);
     let object = conversion.value("workloadendpoints/default/rack1-k8s-front.end-eth0");
     assert_eq!(
         object["metadata"],
@@ -84,7 +84,7 @@ fn nats_and_gateways_are_converted() {
     value["ipv4_gateway"] = json!("169.254.1.1");
     value["ipv6_gateway"] = Value::Null;
     let conversion = at("k8s/a.b/endpoint/eth0", &value);
-    assert!(conversion.is_clean(), "{:?}", conversion.said());
+    assert!(conversion.is_clean(), "{:?}", conversion.report_lines());
     let spec = &conversion.value("workloadendpoints/a/rack1-k8s-b-eth0")["spec"];
     assert_eq!(spec["ipv4Gateway"], "169.254.1.1");
     assert_eq!(
@@ -135,8 +135,8 @@ fn a_protocol_number_of_a_port_is_written_as_a_name() {
 fn an_endpoint_without_a_name_in_v3_is_reported(#[case] place: &str, #[case] start: &str) {
     let conversion = at(place, &value());
     assert_eq!(conversion.conversion_errors.len(), 1);
-    let said = conversion.conversion_errors[0].to_string();
-    assert!(said.starts_with(start), "{said}");
+    let report = conversion.conversion_errors[0].to_string();
+    assert!(report.starts_with(start), "{report}");
     assert_eq!(conversion.differences().len(), 0);
 }
 
@@ -158,9 +158,14 @@ fn an_endpoint_that_v3_refuses_is_reported(
     #[case] difference: Option<Difference>,
 ) {
     let conversion = at("k8s/a.b/endpoint/eth0", &with(field, of_field));
-    assert_eq!(conversion.validation_errors.len(), 1, "{:?}", conversion.said());
-    let said = conversion.validation_errors[0].to_string();
-    assert!(said.contains(words), "{said}");
+    assert_eq!(
+        conversion.validation_errors.len(),
+        1,
+        "{:?}",
+        conversion.report_lines()
+    );
+    let report = conversion.validation_errors[0].to_string();
+    assert!(report.contains(words), "{report}");
     assert_eq!(conversion.differences().into_iter().next(), difference);
 }
 
@@ -189,5 +194,5 @@ fn endpoints_of_openstack_are_counted_in_a_note() {
     )]);
     assert!(conversion.is_clean());
     assert_eq!(conversion.objects.len(), 1, "the host");
-    assert!(conversion.said()[0].starts_with("endpoints of OpenStack: 1 not copied"));
+    assert!(conversion.report_lines()[0].starts_with("endpoints of OpenStack: 1 not copied"));
 }

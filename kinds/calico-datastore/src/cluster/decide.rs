@@ -23,7 +23,7 @@ pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Times
         return None;
     }
     match direction {
-        Direction::There => turns_back(stores, now).map(|why| run(Stage::Open, Step::TurnBack(why))),
+        Direction::There => rollback_reason(stores, now).map(|why| run(Stage::Open, Step::TurnBack(why))),
         // v3 is restored later, when no program of v3 runs.
         Direction::Back if stores.is_paused() => Some(working(
             work,
@@ -52,9 +52,9 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
         return finish(view, stores, policy);
     }
     match view.direction {
-        Direction::Back => back(view, stores, policy),
+        Direction::Back => rollback(view, stores, policy),
         Direction::There => {
-            let next = there(view, stores, policy);
+            let next = forward(view, stores, policy);
             match (&next.decision, &policy.hold) {
                 (Decision::Run(step), Some(hold)) if is_held(step) => Next {
                     decision: Decision::Wait(hold.clone()),
@@ -82,7 +82,7 @@ fn is_held(step: &Step) -> bool {
     }
 }
 
-fn there(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
+fn forward(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     if let Some(drift) = drift(view) {
         return drift;
     }
@@ -127,7 +127,7 @@ fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> 
 }
 
 /// Reason for an automatic rollback, if there is one.
-fn turns_back(stores: &StoresView, now: Timestamp) -> Option<String> {
+fn rollback_reason(stores: &StoresView, now: Timestamp) -> Option<String> {
     if stores.phase == Some(Phase::Aborting) {
         return Some("the conversion is aborted in the stores".to_owned());
     }
@@ -150,7 +150,7 @@ fn drift(view: &View<'_>) -> Option<Next> {
     ];
     objects.into_iter().find_map(|(object, says)| {
         let message = match says? {
-            Says::Missing => gone(object),
+            Says::Missing => missing_object(object),
             Says::Other => format!(
                 "{object} has neither its former content nor that of the manifest of v3: another program has changed it. Change \
                  it back; status.before has both contents"
@@ -161,7 +161,7 @@ fn drift(view: &View<'_>) -> Option<Next> {
     })
 }
 
-fn gone(object: &str) -> String {
+fn missing_object(object: &str) -> String {
     format!(
         "{object} is missing: its object was deleted. Apply it again, of v2 or v3; status.before has the former content"
     )
@@ -247,7 +247,7 @@ fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
             return Some(halt(
                 Some(Stage::Nodes),
                 HaltReason::Drift,
-                gone("the ConfigMap of calico-node"),
+                missing_object("the ConfigMap of calico-node"),
             ));
         }
         Some(says) if !says.is(calico) => return Some(run(Stage::Nodes, Step::WriteConfiguration(calico))),
@@ -280,7 +280,7 @@ fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Nex
 }
 
 /// Waits for NotReady nodes: they do not delay the opening of a store, but the end of the migration.
-fn away(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
+fn not_ready_nodes(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
     match nodes::next(view.nodes, calico, policy.at_once) {
         nodes::Next::Away(found) => Some(Next {
             stage: Some(Stage::Nodes),
@@ -297,14 +297,14 @@ fn controllers(view: &View<'_>, calico: Calico, stage: Stage) -> Option<Next> {
         return Some(halt(
             Some(stage),
             HaltReason::Drift,
-            gone("calico-kube-controllers"),
+            missing_object("calico-kube-controllers"),
         ));
     }
     let is_written = controllers.template.is(calico) && controllers.is_whole;
     (!is_written).then(|| run(stage, Step::WriteControllers(calico)))
 }
 
-fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
+fn rollback(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     if matches!(view.work, Work::Busy { work, .. } if !work.is_back()) {
         return run(Stage::Open, Step::StopWork);
     }
@@ -340,7 +340,7 @@ fn back(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
         // The controllers come before the nodes: a missing node must not keep policies from the others.
         .or_else(|| controllers(view, Calico::V2, Stage::Controllers))
         .or_else(|| on_every_node(view, Calico::V2, policy))
-        .or_else(|| away(view, Calico::V2, policy))
+        .or_else(|| not_ready_nodes(view, Calico::V2, policy))
         .or_else(restored)
         .or_else(|| cleaned(view, Calico::V2))
         .unwrap_or_else(|| run(Stage::CleanUp, Step::Finish))
@@ -374,7 +374,7 @@ fn finish(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
     calico_node(view, Calico::V3, policy)
         .or_else(|| controllers(view, Calico::V3, Stage::Controllers))
         .or_else(|| cleaned(view, Calico::V3))
-        .or_else(|| away(view, Calico::V3, policy))
+        .or_else(|| not_ready_nodes(view, Calico::V3, policy))
         .or_else(|| {
             let message = view.without_network.clone()?;
             Some(wait(Stage::CleanUp, WaitReason::PodsWithoutNetwork, message))

@@ -17,23 +17,23 @@ fn checked(old: &Value) -> (Value, Vec<String>) {
     let (rules, _) = convert(&json!([old]));
     let mut findings = Findings::default();
     rule::rules("spec.ingress", &rules, &mut findings);
-    let said = findings.0.iter().map(ToString::to_string).collect();
-    (serde_json::to_value(&rules).unwrap()[0].clone(), said)
+    let report = findings.0.iter().map(ToString::to_string).collect();
+    (serde_json::to_value(&rules).unwrap()[0].clone(), report)
 }
 
 #[test]
 fn an_empty_rule_allows_everything() {
-    let (rule, said) = checked(&json!({}));
+    let (rule, report) = checked(&json!({}));
     assert_eq!(
         rule,
         json!({ "action": "Allow", "source": {}, "destination": {} })
     );
-    assert_eq!(said, [""; 0]);
+    assert_eq!(report, [""; 0]);
 }
 
 #[test]
 fn the_single_network_comes_last_and_all_are_masked() {
-    let (rule, said) = checked(&json!({
+    let (rule, report) = checked(&json!({
         "src_net": "192.168.0.129/25", "src_nets": ["30.0.0.3/24", "40.0.0.4"], "!dst_net": "20.0.0.2/24", "dst_net": "",
     }));
     assert_eq!(
@@ -41,12 +41,12 @@ fn the_single_network_comes_last_and_all_are_masked() {
         json!({ "nets": ["30.0.0.0/24", "40.0.0.4/32", "192.168.0.128/25"] })
     );
     assert_eq!(rule["destination"], json!({ "notNets": ["20.0.0.0/24"] }));
-    assert_eq!(said, [""; 0]);
+    assert_eq!(report, [""; 0]);
 }
 
 #[test]
 fn tags_and_the_namespace_label_become_parts_of_selectors() {
-    let (rule, said) = checked(&json!({
+    let (rule, report) = checked(&json!({
         "src_tag": "tag1", "src_selector": "has(calico/k8s_ns) || bake == 'cake'", "!src_tag": "bad",
     }));
     assert_eq!(
@@ -56,7 +56,7 @@ fn tags_and_the_namespace_label_become_parts_of_selectors() {
             "notSelector": "bad == ''",
         })
     );
-    assert_eq!(said, [""; 0]);
+    assert_eq!(report, [""; 0]);
 }
 
 #[rstest]
@@ -69,18 +69,18 @@ fn tags_and_the_namespace_label_become_parts_of_selectors() {
 #[case("Next-Tier", "Next-Tier")]
 #[case("reject", "reject")]
 fn an_action_is_converted_to_v3(#[case] old: &str, #[case] new: &str) {
-    let (rule, said) = checked(&json!({ "action": old }));
+    let (rule, report) = checked(&json!({ "action": old }));
     assert_eq!(rule["action"], new);
-    assert_eq!(said.is_empty(), ACTIONS.contains(&new));
+    assert_eq!(report.is_empty(), ACTIONS.contains(&new));
 }
 
 #[test]
 fn icmp_types_and_codes_are_converted() {
-    let (rule, said) =
+    let (rule, report) =
         checked(&json!({ "protocol": "icmp", "icmp_type": 8, "icmp_code": 0, "!icmp_type": 0 }));
     assert_eq!(rule["icmp"], json!({ "type": 8, "code": 0 }));
     assert_eq!(rule["notICMP"], json!({ "type": 0 }));
-    assert_eq!(said, [""; 0]);
+    assert_eq!(report, [""; 0]);
 }
 
 #[rstest]
@@ -107,10 +107,10 @@ fn icmp_types_and_codes_are_converted() {
 #[case::selector(json!({ "src_selector": "role = bad" }), &["\"role = bad\"", "byte 5"])]
 #[case::tag(json!({ "!dst_tag": "bad tag" }), &["notSelector"])]
 fn a_rule_that_v3_refuses_is_reported(#[case] old: Value, #[case] words: &[&str]) {
-    let (_, said) = checked(&old);
-    assert_eq!(said.len(), 1, "{said:?}");
+    let (_, report) = checked(&old);
+    assert_eq!(report.len(), 1, "{report:?}");
     for word in words {
-        assert!(said[0].contains(word), "{said:?}");
+        assert!(report[0].contains(word), "{report:?}");
     }
 }
 
@@ -167,8 +167,8 @@ fn old_rule() -> impl Strategy<Value = Value> {
 proptest! {
     #[test]
     fn every_valid_rule_of_v2_is_valid_in_v3(old in old_rule()) {
-        let (rule, said) = checked(&old);
-        prop_assert!(said.is_empty(), "{:?}", said);
+        let (rule, report) = checked(&old);
+        prop_assert!(report.is_empty(), "{:?}", report);
         let count = |value: &Value| value.as_array().map_or(0, Vec::len);
         prop_assert_eq!(count(&rule["source"]["nets"]), count(&old["src_nets"]));
         prop_assert_eq!(count(&rule["destination"]["ports"]), count(&old["dst_ports"]));

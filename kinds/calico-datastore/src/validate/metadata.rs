@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    fn said(check: impl FnOnce(&mut Findings)) -> Vec<String> {
+    fn lines(check: impl FnOnce(&mut Findings)) -> Vec<String> {
         let mut findings = Findings::default();
         check(&mut findings);
         findings.0.iter().map(ToString::to_string).collect()
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn a_name_of_more_than_253_bytes_is_refused() {
-        assert_eq!(said(|findings| name(&"a".repeat(253), findings)), [""; 0]);
-        let long = said(|findings| name(&"a".repeat(254), findings));
+        assert_eq!(lines(|findings| name(&"a".repeat(253), findings)), [""; 0]);
+        let long = lines(|findings| name(&"a".repeat(254), findings));
         assert_eq!(long.len(), 1);
         assert!(
             long[0].contains("254 bytes, needed at most 253 bytes"),
@@ -102,30 +102,33 @@ mod tests {
     #[case("A")]
     #[case("a..b")]
     fn an_invalid_name_is_refused(#[case] text: &str) {
-        assert_eq!(said(|findings| name(text, findings)).len(), 1);
+        assert_eq!(lines(|findings| name(text, findings)).len(), 1);
     }
 
     #[rstest]
     #[case("bad key!", "v", "metadata.labels is {\"bad key!\": \"v\"}")]
     #[case("a", "bad value", "metadata.labels[\"a\"] is \"bad value\"")]
     fn an_invalid_label_is_named(#[case] key: &str, #[case] value: &str, #[case] start: &str) {
-        let said = said(|findings| labels("metadata.labels", &map(key, value), findings));
-        assert_eq!(said.len(), 1);
-        assert!(said[0].starts_with(start), "{said:?}");
+        let report = lines(|findings| labels("metadata.labels", &map(key, value), findings));
+        assert_eq!(report.len(), 1);
+        assert!(report[0].starts_with(start), "{report:?}");
     }
 
     #[test]
     fn annotations_are_limited_by_key_and_total_size() {
-        assert_eq!(said(|findings| annotations(&map("A.B/c", ""), findings)), [""; 0]);
-        assert_eq!(said(|findings| annotations(&map("a b", ""), findings)).len(), 1);
+        assert_eq!(
+            lines(|findings| annotations(&map("A.B/c", ""), findings)),
+            [""; 0]
+        );
+        assert_eq!(lines(|findings| annotations(&map("a b", ""), findings)).len(), 1);
         let largest = "x".repeat(ANNOTATIONS - 1);
         assert_eq!(
-            said(|findings| annotations(&map("a", &largest), findings)),
+            lines(|findings| annotations(&map("a", &largest), findings)),
             [""; 0]
         );
         let larger = format!("{largest}x");
         assert_eq!(
-            said(|findings| annotations(&map("a", &larger), findings)).len(),
+            lines(|findings| annotations(&map("a", &larger), findings)).len(),
             1
         );
     }
