@@ -372,8 +372,8 @@ pub struct Drain {
     /// false.
     #[serde(default)]
     pub delete_empty_dir_data: bool,
-    /// `force` allows the eviction of pods without a controller. Evicted pods without a controller are not created again.
-    /// `podCidr` and `serviceCidr` have `deleteBarePods` for this. Defaults to false.
+    /// `force` allows the eviction of pods without a controller. Evicted pods without a controller are not created again. For
+    /// `podCidr` and `serviceCidr`, `deleteBarePods` of the kind has the same effect. Defaults to false.
     #[serde(default)]
     pub force: bool,
 }

@@ -62,6 +62,7 @@ mod summary;
 pub mod tell;
 pub mod traffic;
 mod untold;
+mod unused_fields;
 mod warnings;
 mod watches;
 mod watching;

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::limits;
 use crate::memory::Memory;
+use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 use crate::{bounds, planning, records};
 
@@ -51,6 +52,9 @@ pub(crate) trait Kind {
 
     /// Settings and checks; settings are `None` if the source of the migration was not found.
     fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
+
+    /// Whether this kind uses a field of the spec that not every kind uses.
+    fn uses(&self, field: SpecField) -> bool;
 
     /// Every action on every object, in order.
     fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;

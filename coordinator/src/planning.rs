@@ -21,6 +21,7 @@ use crate::memory::Memory;
 use crate::node_migrations::bring_to;
 use crate::records::{self, Content};
 use crate::tell::Tone;
+use crate::unused_fields;
 use crate::write::WriteError;
 
 /// Time to wait for agents, from the first read and from the last new report, before silent agents are a refusal.
@@ -110,7 +111,8 @@ async fn check<K: Kind>(
         report_unfinished(status, message);
         return Ok(());
     }
-    let (settings, found) = kind.judge(migration, &facts);
+    let (settings, mut found) = kind.judge(migration, &facts);
+    found.extend(unused_fields::check(&migration.spec, |field| kind.uses(field)));
     count_failed(context, &found);
     memory.checks_logged.log(&found);
     status.checks = few(found, CHECKS_BYTES);
@@ -326,6 +328,7 @@ mod tests {
 
     use super::*;
     use crate::fake_api::{FakeApi, MIGRATION};
+    use crate::unused_fields::SpecField;
 
     /// A kind with nothing to plan, whose saved state cannot be written at first.
     struct Unsaved(std::cell::Cell<bool>);
@@ -355,6 +358,10 @@ mod tests {
 
         fn judge(&self, _: &Migration, (): &()) -> (Option<()>, Vec<Check>) {
             (Some(()), Vec::new())
+        }
+
+        fn uses(&self, _: SpecField) -> bool {
+            false
         }
 
         fn document(&self, (): &(), (): &(), _: &str) -> Document {

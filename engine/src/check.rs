@@ -76,6 +76,9 @@ pub struct Check {
     pub whole: Vec<Check>,
 }
 
+/// Name of the check, of every kind, for fields that are set and that the kind does not use.
+pub const UNUSED_FIELDS: &str = "UnusedFields";
+
 impl Check {
     /// A prerequisite that holds; `found` is the value that showed it.
     pub fn pass(name: impl Into<String>, object: impl Into<String>, found: impl Into<String>) -> Self {

@@ -44,6 +44,7 @@ use crate::lifecycle::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::node_migrations;
+use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
 use looks::Asked;
@@ -58,19 +59,6 @@ fn wishes(kind: &CalicoDatastore) -> Wishes {
         settle_seconds: kind.settle_seconds,
         ignore_v3_data: kind.ignore_v3_data,
     }
-}
-
-/// Fields of `rollout` that are set and have no effect on this kind.
-fn without_effect(migration: &Migration) -> Vec<&'static str> {
-    let rollout = &migration.spec.rollout;
-    [
-        ("rollout.canary", rollout.canary.is_some()),
-        ("rollout.intervalSeconds", rollout.interval_seconds > 0),
-        ("rollbackNodes", !migration.spec.rollback_nodes.is_empty()),
-    ]
-    .into_iter()
-    .filter_map(|(field, said)| said.then_some(field))
-    .collect()
 }
 
 impl Kind for CalicoDatastore {
@@ -109,13 +97,29 @@ impl Kind for CalicoDatastore {
         };
         let policy = CheckPolicy {
             is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
-            without_effect: without_effect(migration),
             at_once: limits::rules(migration)
                 .max_unavailable
                 .resolve(facts.nodes.len()),
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
+    }
+
+    fn uses(&self, field: SpecField) -> bool {
+        match field {
+            SpecField::MaxUnavailable => true,
+            SpecField::RollbackNodes
+            | SpecField::RollbackServices
+            | SpecField::CanaryNodes
+            | SpecField::CanarySoak
+            | SpecField::Interval
+            | SpecField::DrainTimeout
+            | SpecField::GracePeriod
+            | SpecField::OnBlocked
+            | SpecField::EmptyDirData
+            | SpecField::Force
+            | SpecField::SoakGate => false,
+        }
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {

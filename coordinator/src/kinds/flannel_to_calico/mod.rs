@@ -64,6 +64,7 @@ use crate::context::Context;
 use crate::lifecycle::{Kind, wait};
 use crate::limits;
 use crate::memory::Memory;
+use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
 impl Kind for FlannelToCalico {
@@ -113,6 +114,22 @@ impl Kind for FlannelToCalico {
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
+    }
+
+    fn uses(&self, field: SpecField) -> bool {
+        match field {
+            SpecField::RollbackServices | SpecField::SoakGate => false,
+            SpecField::RollbackNodes
+            | SpecField::MaxUnavailable
+            | SpecField::CanaryNodes
+            | SpecField::CanarySoak
+            | SpecField::Interval
+            | SpecField::DrainTimeout
+            | SpecField::GracePeriod
+            | SpecField::OnBlocked
+            | SpecField::EmptyDirData
+            | SpecField::Force => true,
+        }
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, coordinator_node: &str) -> Document {

@@ -58,6 +58,7 @@ use crate::etcd_access::problem;
 use crate::lifecycle::{Kind, wait};
 use crate::limits;
 use crate::memory::Memory;
+use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
 pub use looks::Looks;
@@ -123,6 +124,23 @@ impl Kind for PodCidr {
         };
         let found = checks::check(&settings, facts, policy);
         (Some(settings), found)
+    }
+
+    fn uses(&self, field: SpecField) -> bool {
+        match field {
+            SpecField::MaxUnavailable
+            | SpecField::CanarySoak
+            | SpecField::GracePeriod
+            | SpecField::OnBlocked
+            | SpecField::EmptyDirData
+            | SpecField::Force => true,
+            SpecField::RollbackNodes
+            | SpecField::RollbackServices
+            | SpecField::CanaryNodes
+            | SpecField::Interval
+            | SpecField::DrainTimeout
+            | SpecField::SoakGate => false,
+        }
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {

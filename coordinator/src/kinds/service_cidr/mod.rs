@@ -63,6 +63,7 @@ use crate::ill::{self, ILL};
 use crate::lifecycle::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
 pub use looks::Looks;
@@ -141,6 +142,23 @@ impl Kind for ServiceCidr {
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
+    }
+
+    fn uses(&self, field: SpecField) -> bool {
+        match field {
+            SpecField::RollbackServices
+            | SpecField::GracePeriod
+            | SpecField::OnBlocked
+            | SpecField::EmptyDirData
+            | SpecField::Force
+            | SpecField::SoakGate => true,
+            SpecField::RollbackNodes
+            | SpecField::MaxUnavailable
+            | SpecField::CanaryNodes
+            | SpecField::CanarySoak
+            | SpecField::Interval
+            | SpecField::DrainTimeout => false,
+        }
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {

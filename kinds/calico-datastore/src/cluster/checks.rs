@@ -10,12 +10,10 @@ use super::settings::Settings;
 use engine::check::{Check, Permission, Verdict, access, policies};
 
 /// Fields of the spec that checks depend on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckPolicy {
     /// Whether traffic is not watched (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
-    /// Fields of `rollout` that are set and have no effect for this kind.
-    pub without_effect: Vec<&'static str>,
     /// Number of nodes that change at the same time.
     pub at_once: usize,
 }
@@ -51,8 +49,6 @@ pub enum CheckName {
     Permissions,
     /// Pods that have no network before the migration.
     PendingPods,
-    /// The rules of the rollout.
-    RolloutRules,
     /// Traffic is watched.
     TrafficGate,
     /// Versions of Kubernetes, Calico and etcd.
@@ -63,7 +59,7 @@ pub enum CheckName {
 
 impl CheckName {
     /// Every name.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 17] = [
         Self::AdmissionPolicies,
         Self::CalicoNode,
         Self::KubeControllers,
@@ -78,7 +74,6 @@ impl CheckName {
         Self::PauseLimit,
         Self::Permissions,
         Self::PendingPods,
-        Self::RolloutRules,
         Self::TrafficGate,
         Self::Versions,
         Self::Webhooks,
@@ -101,7 +96,6 @@ impl CheckName {
             Self::PauseLimit => "PauseLimit",
             Self::Permissions => "Permissions",
             Self::PendingPods => "PendingPods",
-            Self::RolloutRules => "RolloutRules",
             Self::TrafficGate => "TrafficGate",
             Self::Versions => "Versions",
             Self::Webhooks => "Webhooks",

@@ -13,7 +13,6 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
     [
         nodes(facts),
         vec![without_network(facts)],
-        rules(policy),
         vec![pause(settings, facts, policy)],
         webhooks(facts),
         vec![traffic(policy)],
@@ -62,23 +61,6 @@ fn without_network(facts: &ClusterFacts) -> Check {
         "no such pod: while Calico is paused, they are counted as waiting",
         "find out why they do not start: the cause stays the same after the migration",
     )
-}
-
-fn rules(policy: &CheckPolicy) -> Vec<Check> {
-    let mut report = Report::new(CheckName::RolloutRules);
-    for field in &policy.without_effect {
-        report.warn(
-            "",
-            *field,
-            Finding::new(
-                "",
-                "set",
-                "unset: no pod starts before the last node is done, so there is no wait between nodes",
-                "remove the field: it has no effect for this kind",
-            ),
-        );
-    }
-    report.finish("rollout", format!("nodes at a time: {}", policy.at_once))
 }
 
 /// Checks that all nodes can change before the end of the pause.
