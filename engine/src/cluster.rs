@@ -1,4 +1,4 @@
-//! What the coordinator reads off the API, whatever kind of migration it is for: objects as facts.
+//! The objects that the coordinator reads from the API, as facts. All kinds of migration share them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,14 +15,14 @@ pub struct Malformed {
     pub problem: String,
 }
 
-/// A field of an object that was not understood. The object is kept with all else that it says.
+/// A field of an object that was not understood. The other fields of the object are kept.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NotUnderstood {
     /// The field: `container web: resources.requests.cpu`.
     pub field: String,
-    /// The value found, quoted, no more of it than a line has room for.
+    /// The value found, quoted, cut to the length of a line.
     pub found: String,
-    /// What would have been understood.
+    /// The needed value.
     pub needed: Needed,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for NotUnderstood {
     }
 }
 
-/// What a field should have been.
+/// The value that a field needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Needed {
     /// A Kubernetes quantity that is not negative (`100m`, `1.5Gi`).
@@ -45,20 +45,20 @@ pub enum Needed {
     SmallerQuantity,
     /// An IP address.
     Address,
-    /// What the types of this version can read.
+    /// A value that the types of this version can read.
     Readable,
-    /// No more labels than are kept.
+    /// Labels within the size that is kept.
     FewerLabels,
 }
 
 impl Needed {
-    /// What the field counts as until it is corrected.
+    /// The effect of the field until its value is corrected.
     pub fn meanwhile(self) -> &'static str {
         match self {
-            Self::Quantity | Self::SmallerQuantity => "it counts as nothing where amounts are compared",
-            Self::Address => "it counts as no address",
-            Self::Readable => "it counts as absent",
-            Self::FewerLabels => "what selects pods by its other labels is not seen",
+            Self::Quantity | Self::SmallerQuantity => "the value counts as 0 in comparisons",
+            Self::Address => "the value counts as no address",
+            Self::Readable => "the value counts as absent",
+            Self::FewerLabels => "selectors on the other labels do not match the object",
         }
     }
 }
@@ -95,17 +95,17 @@ pub struct Node {
     pub taints: Vec<String>,
     /// `status.addresses` of type InternalIP.
     pub internal_addresses: Vec<IpAddr>,
-    /// Allocatable CPU in millicores; 0 when it is not known, like the others.
+    /// Allocatable CPU in millicores; 0 when not known.
     pub allocatable_cpu_millis: u64,
-    /// Allocatable memory in bytes.
+    /// Allocatable memory in bytes; 0 when not known.
     pub allocatable_memory_bytes: u64,
-    /// Allocatable number of pods.
+    /// Allocatable number of pods; 0 when not known.
     pub allocatable_pods: u64,
     /// Whether the Node is a control plane node (label `control-plane`, `master` or `controlplane`).
     pub control_plane: bool,
     /// `status.nodeInfo.operatingSystem`.
     pub operating_system: String,
-    /// What its fields say that was not understood.
+    /// Fields that were not understood.
     pub not_understood: Vec<NotUnderstood>,
 }
 
@@ -143,13 +143,13 @@ pub struct DaemonSet {
     pub annotations: BTreeMap<String, String>,
     /// Node selector of the pod template.
     pub node_selector: BTreeMap<String, String>,
-    /// Whether its pods are in the network of their host. Those of a pod network are: they make the links of the host.
+    /// Whether the pods use the host network. Pods of a pod network do: they create the links of the host.
     pub host_network: bool,
     /// Containers of the pod template, init containers first.
     pub containers: Vec<Container>,
     /// `ConfigMap`s mounted as volumes.
     pub config_maps: Vec<String>,
-    /// Field managers that own something of the object, with the operation: `argocd-controller (Apply)`.
+    /// Field managers that own fields of the object, with the operation: `argocd-controller (Apply)`.
     pub managers: Vec<String>,
     /// `status.desiredNumberScheduled`.
     pub desired: i32,
@@ -167,7 +167,7 @@ impl DaemonSet {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Names of the `ConfigMap`s of its namespace that it mounts or takes environment from.
+    /// Names of the `ConfigMap`s of its namespace that the pods mount or take environment from.
     pub fn referred_config_maps(&self) -> BTreeSet<&str> {
         let from_environment = self
             .containers
@@ -193,7 +193,7 @@ pub struct Container {
     pub arguments: Vec<String>,
     /// Environment with plain values.
     pub environment: BTreeMap<String, String>,
-    /// Environment whose value stands in a `ConfigMap` of the same namespace: variable → (name, key).
+    /// Environment whose values come from a `ConfigMap` of the same namespace: variable → (name, key).
     pub environment_from_config_maps: BTreeMap<String, (String, String)>,
     /// Whether it is an init container.
     pub init: bool,
@@ -212,7 +212,7 @@ pub struct Webhook {
     pub backends: Vec<(String, String, String, bool)>,
 }
 
-/// A Calico `IPPool`, the fields that matter here.
+/// A Calico `IPPool`, with the fields that replumb uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpPool {
     /// Name.

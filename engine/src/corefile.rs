@@ -1,26 +1,28 @@
-//! What `CoreDNS` is told by its Corefile, as far as it matters when its pods end.
+//! The settings of a Corefile that a migration depends on: how long a terminating `CoreDNS` pod answers, and its domain.
 
 use jiff::SignedDuration;
 
-/// So long a name server has to go on answering when it was told to end: kube-proxy learns of its end, waits for its next turn (a
-/// second), and writes its rules on every node. With 2 s names were lost in 3 of 6 rollouts, with 5 s in none of 10
-/// (docs/limits.md); kubeadm and kops write 5 s.
+/// The time for which a terminating name server has to answer: kube-proxy learns of the termination, waits for its next sync (1
+/// s) and writes its rules on every node. With 2 s, queries were lost in 3 of 6 rollouts; with 5 s, in none of 10
+/// (docs/limits.md). kubeadm and kops write 5 s.
 pub const LAMEDUCK: SignedDuration = SignedDuration::from_secs(5);
 
-/// How long a name server of this Corefile goes on answering when it was told to end; none that is not said or not understood.
+/// The time for which a terminating name server with this Corefile answers; zero when unset or not understood.
 pub fn lameduck(corefile: &str) -> SignedDuration {
     let lines = corefile
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default());
     let mut words = lines.flat_map(str::split_whitespace);
-    let said = words
+    let value = words
         .by_ref()
         .find(|word| *word == "lameduck")
         .and_then(|_| words.next());
-    said.and_then(|said| said.parse().ok()).unwrap_or_default()
+    value
+        .and_then(|value| value.parse().ok())
+        .unwrap_or_default()
 }
 
-/// The domain of the cluster's names: the zone of plugin `kubernetes` that is not for reverse names. `None` where none is said.
+/// The cluster domain: the zone of plugin `kubernetes` that is not for reverse lookups. `None` when unset.
 pub fn domain(corefile: &str) -> Option<&str> {
     let lines = corefile
         .lines()
@@ -30,7 +32,7 @@ pub fn domain(corefile: &str) -> Option<&str> {
         (word == "kubernetes").then_some(rest)
     });
     let mut zones = zones.flat_map(|rest| rest.split('{').next().unwrap_or_default().split_whitespace());
-    // Names for addresses have a zone of their own.
+    // Reverse lookups have their own zone.
     let is_reverse = |zone: &str| zone.rsplit('.').next() == Some("arpa");
     zones
         .by_ref()
@@ -58,7 +60,7 @@ mod tests {
         None
     )]
     #[case(".:53 {\n    kubernetes {\n }\n}", None)]
-    fn which_domain_it_answers_for(#[case] corefile: &str, #[case] expected: Option<&str>) {
+    fn the_domain_is_the_forward_zone_of_plugin_kubernetes(#[case] corefile: &str, #[case] expected: Option<&str>) {
         assert_eq!(domain(corefile), expected);
     }
 
@@ -70,7 +72,7 @@ mod tests {
     #[case("health {\n    # lameduck 5s\n}", 0)]
     #[case("health {\n    lameduck soon\n}", 0)]
     #[case("health {\n    lameduck", 0)]
-    fn how_long_it_goes_on(#[case] corefile: &str, #[case] milliseconds: i64) {
+    fn lameduck_is_read_in_all_spellings(#[case] corefile: &str, #[case] milliseconds: i64) {
         assert_eq!(lameduck(corefile), SignedDuration::from_millis(milliseconds));
     }
 }

@@ -1,4 +1,4 @@
-//! What to do next with one node: run a step, wait with a reason and a deadline, rest, or halt.
+//! The next action for one node: run a step, wait with a reason and a deadline, settle, or halt.
 
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
@@ -13,16 +13,16 @@ pub enum Direction {
     Back,
 }
 
-/// The outcome of one look at one node (or at the cluster).
+/// The decision for one node (or for the cluster), from one set of facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision<Step> {
     /// Perform this step now.
     Run(Step),
-    /// Nothing to perform; something else has to happen first.
+    /// No step now: the named condition must be met first.
     Wait(Wait),
     /// The goal is reached.
     Settled,
-    /// A person has to decide; nothing goes on by itself.
+    /// The user has to decide. The migration does not continue without the user.
     Halt(Halt),
 }
 
@@ -31,15 +31,15 @@ pub enum Decision<Step> {
 pub struct Wait {
     /// The enumerated reason.
     pub reason: WaitReason,
-    /// One sentence that names what is waited for.
+    /// One sentence that names the awaited object.
     pub message: String,
-    /// When the wait turns into a [`Halt`]. `None` only while nothing has begun on the node.
+    /// When the wait becomes a [`Halt`]. `None` only before the first step on the node.
     pub until: Option<Timestamp>,
 }
 
 impl Wait {
-    /// Whether people are told of the wait by now, in a stage that began at `since`: one that passes by itself is told when the stage has
-    /// lasted for `after`.
+    /// Whether the wait is reported now, in a stage that began at `since`. A wait that needs no user is reported once the stage
+    /// has lasted for `after`.
     pub fn is_told(&self, since: Timestamp, after: SignedDuration, now: Timestamp) -> bool {
         self.reason.needs_a_person() || now >= since + after
     }
@@ -50,7 +50,7 @@ impl Wait {
 pub struct Halt {
     /// The enumerated reason.
     pub reason: HaltReason,
-    /// One sentence that names the object, the value and what a person does about it.
+    /// One sentence that names the object, the value and the fix.
     pub message: String,
 }
 
@@ -147,8 +147,8 @@ pub enum HaltReason {
 }
 
 impl WaitReason {
-    /// Whether the wait may last until somebody does something. Where several nodes wait, this is what people have
-    /// to see first; the other reasons pass by themselves.
+    /// Whether the wait may last until the user acts. Where several nodes wait, such a reason is reported first; the other
+    /// reasons end without the user.
     pub fn needs_a_person(self) -> bool {
         match self {
             Self::DisruptionBudget
@@ -187,7 +187,7 @@ impl WaitReason {
         }
     }
 
-    /// Whether the wait may last, and has no deadline: the spec asks for it, or it is for people, in their own time.
+    /// Whether the wait has no deadline: the spec asks for it, or the user takes the time that is needed.
     pub fn is_asked_for(self) -> bool {
         match self {
             Self::Turn
@@ -268,7 +268,7 @@ impl WaitReason {
         Self::RequestRefused,
     ];
 
-    /// The reason as it stands in metrics, Events and the runbook.
+    /// The reason as written in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Turn => "Turn",
@@ -320,7 +320,7 @@ impl HaltReason {
         Self::DatastoreRefused,
     ];
 
-    /// The reason as it stands in metrics, Events and the runbook.
+    /// The reason as written in metrics, Events and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DeadlineExceeded => "DeadlineExceeded",
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_that_passes_by_itself_is_told_when_it_lasts() {
+    fn a_wait_that_needs_no_user_is_reported_after_a_delay() {
         let wait = |reason| Wait {
             reason,
             message: String::new(),

@@ -1,4 +1,4 @@
-//! What somebody looked for, whatever kind of migration looks.
+//! A value that a program looked for: absent, present or malformed.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -73,14 +73,14 @@ impl<T> From<FoundOnTheWire<T>> for Found<T> {
                 present: Some(value), ..
             } => Self::Present(value),
             FoundOnTheWire { absent: true, .. } => Self::Absent,
-            // Nobody said that it is not there.
-            FoundOnTheWire { absent: false, .. } => Self::Malformed("nothing is said of it".to_owned()),
+            // The record does not say that the value is absent.
+            FoundOnTheWire { absent: false, .. } => Self::Malformed("no value and no error are set".to_owned()),
         }
     }
 }
 
 impl<T> Found<T> {
-    /// The value, if there is one that was understood.
+    /// The value, if it exists and was understood.
     pub fn present(&self) -> Option<&T> {
         match self {
             Self::Present(value) => Some(value),
@@ -88,7 +88,7 @@ impl<T> Found<T> {
         }
     }
 
-    /// Whether it was looked for and is not there.
+    /// Whether the value is known not to exist.
     pub fn is_absent(&self) -> bool {
         match self {
             Self::Absent => true,
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_the_same_after_the_wire() {
+    fn a_found_value_survives_serialization() {
         for found in [
             Found::Absent,
             Found::Present(7),

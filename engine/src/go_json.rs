@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-/// Every value whose key is `key` in Go's eyes. More than one means that the text says it twice, in two spellings:
-/// Go takes whichever comes last in the text.
+/// Every value whose key Go reads as `key`. Two or more values mean that the text has the key in two spellings: Go takes the
+/// last one in the text.
 pub fn values<'map>(map: &'map Map<String, Value>, key: &str) -> Vec<(&'map str, &'map Value)> {
     map.iter()
         .filter(|(found, value)| found.eq_ignore_ascii_case(key) && !value.is_null())

@@ -1,4 +1,4 @@
-//! Labels that objects share: those of a workload's pods are the same, and there are many pods.
+//! Labels that objects share: the pods of a workload have the same labels, and a cluster has many pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ impl Labels {
         Some(&self.0[place].1)
     }
 
-    /// Whether there is a label of this key.
+    /// Whether a label with this key exists.
     pub fn contains_key(&self, key: &str) -> bool {
         self.place(key).is_ok()
     }
@@ -24,7 +24,7 @@ impl Labels {
         self.0.iter().map(|(key, value)| (key, value))
     }
 
-    /// Whether another object has the very same.
+    /// Whether another object shares these labels.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_by_key() {
+    fn the_last_value_of_a_key_counts_and_keys_are_sorted() {
         let labels = Labels::from([("b", "2"), ("a", "1"), ("b", "3")]);
         assert_eq!(labels.get("a"), Some("1"));
         assert_eq!(labels.get("b"), Some("3"));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_shares() {
+    fn a_clone_shares_the_labels() {
         let labels = Labels::from([("a", "1")]);
         assert!(!labels.is_shared());
         let other = labels.clone();

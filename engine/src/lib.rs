@@ -1,8 +1,8 @@
-//! What every kind of migration is made of, as decisions: facts come in as values, steps go out as values.
+//! The decisions that all kinds of migration share: facts come in as values, steps go out as values.
 //!
-//! Nothing here reads a clock, a file, a socket or an API; `clippy.toml` beside this crate bans them. [`check`] judges prerequisites,
-//! [`order`] and [`rollout`] choose which nodes may be migrated at the same time, [`drain`], [`evict`] and [`moves`] which pods are evicted, and
-//! [`decision`] names every reason to wait or to halt.
+//! Nothing here reads a clock, a file, a socket or an API; `clippy.toml` beside this crate bans them. [`check`] judges
+//! prerequisites, [`order`] and [`rollout`] choose which nodes may be migrated at the same time, [`drain`], [`evict`] and
+//! [`moves`] choose which pods are evicted, and [`decision`] names every reason to wait or to halt.
 
 pub mod check;
 pub mod cluster;

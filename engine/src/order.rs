@@ -1,6 +1,7 @@
-//! In which order nodes are worked on: the same on every look, so that a restart meets the same node first.
+//! The order in which nodes are migrated. The order is the same in every pass, so a restarted coordinator continues with the same
+//! node.
 
-/// What the order depends on.
+/// The facts of a node that its place in the order depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place<'node> {
     /// Name of the node.
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_then_control_plane_then_own_node() {
+    fn workers_come_first_then_control_plane_then_the_coordinators_node() {
         let place = |name, control_plane, coordinator| Place {
             name,
             control_plane,

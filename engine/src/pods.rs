@@ -1,4 +1,4 @@
-//! Pods that are shared, not copied: a large cluster has more than a hundred thousand.
+//! A list of pods that are shared, not copied: a large cluster has more than 100 000.
 
 use std::ops::{Index, IndexMut};
 use std::slice;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use crate::drain::Pod;
 
-/// Pods in some order. A clone shares each of them.
+/// An ordered list of pods. A clone shares the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pods(Vec<Arc<Pod>>);
 
-/// Goes over pods.
+/// Iterates over pods.
 pub type Iter<'pods> = std::iter::Map<slice::Iter<'pods, Arc<Pod>>, fn(&'pods Arc<Pod>) -> &'pods Pod>;
 
 impl Pods {
@@ -24,58 +24,59 @@ impl Pods {
         self.0.iter().map(AsRef::as_ref)
     }
 
-    /// Each pod, to be changed; one that is shared is copied first.
+    /// Each pod, mutable; a shared pod is copied first.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pod> {
         self.0.iter_mut().map(Arc::make_mut)
     }
 
-    /// Each pod, to be shared.
+    /// Each pod, as a shared pointer.
     pub fn shared(&self) -> slice::Iter<'_, Arc<Pod>> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// The number of pods.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Adds one at the end.
+    /// Adds a pod at the end.
     pub fn push(&mut self, pod: impl Into<Arc<Pod>>) {
         self.0.push(pod.into());
     }
 
-    /// Where a pod of this namespace and name is, or should be, among pods in that order.
+    /// The place of the pod with this namespace and name in a list sorted by name: `Ok` if found, `Err` with the place to insert
+    /// it.
     pub fn place(&self, namespace: &str, name: &str) -> Result<usize, usize> {
         self.0
             .binary_search_by(|pod| (pod.namespace.as_str(), pod.name.as_str()).cmp(&(namespace, name)))
     }
 
-    /// Puts one in at this place.
+    /// Inserts a pod at this place.
     pub fn insert(&mut self, place: usize, pod: Arc<Pod>) {
         self.0.insert(place, pod);
     }
 
-    /// Puts this one in place of the one that is there.
+    /// Replaces the pod at this place.
     pub fn replace(&mut self, place: usize, pod: Arc<Pod>) {
         self.0[place] = pod;
     }
 
-    /// Takes out the one at this place.
+    /// Removes the pod at this place.
     pub fn remove(&mut self, place: usize) -> Arc<Pod> {
         self.0.remove(place)
     }
 
-    /// Keeps those of which this is true.
+    /// Keeps the pods for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&Pod) -> bool) {
         self.0.retain(|pod| keep(pod));
     }
 
-    /// Puts them in order of namespace and name.
+    /// Sorts the pods by namespace and name.
     pub fn sort_by_name(&mut self) {
         self.0
             .sort_by(|left, right| (&left.namespace, &left.name).cmp(&(&right.namespace, &right.name)));

@@ -1,10 +1,11 @@
-//! Two ranges of addresses: how they lie to each other, and reading one as a person writes it.
+//! Address ranges: the relation of two ranges, and parsing of a range that the user writes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// What no host routes, each with what it is for. Calico refuses link-local ones; a write past its own API refuses none.
+/// Ranges that no host routes, each with its purpose. Calico's API refuses link-local ranges; a write that bypasses Calico's API
+/// refuses none.
 const RESERVED: [(IpNet, &str); 8] = [
     (v4([0, 0, 0, 0], 8), "this network"),
     (v4([127, 0, 0, 0], 8), "loopback"),
@@ -25,29 +26,29 @@ const fn v6(address: u128, length: u8) -> IpNet {
     IpNet::new_assert(IpAddr::V6(Ipv6Addr::from_bits(address)), length)
 }
 
-/// What part of this range no pod can have, and what that is for; `None` when pods can have all of it.
+/// The reserved part of this range, with its purpose; `None` when pods can use the whole range.
 pub fn reserved(range: &IpNet) -> Option<(IpNet, &'static str)> {
     RESERVED
         .into_iter()
         .find(|(reserved, _)| overlap(reserved, range))
 }
 
-/// How the new range lies to the old one. Two ranges are apart, or one is within the other.
+/// The relation of the new range to the old range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// They share no address.
+    /// The ranges share no address.
     Apart,
-    /// They are the same.
+    /// The ranges are the same.
     Same,
-    /// The new one is within the old one, as kops had it before 1.7.
+    /// The new range is within the old range, as in kops before 1.7.
     NewWithinOld,
-    /// The old one is within the new one.
+    /// The old range is within the new range.
     OldWithinNew,
-    /// They are of different families.
+    /// The ranges have different address families.
     OtherFamily,
 }
 
-/// How `to` lies to `from`.
+/// The relation of `to` to `from`.
 pub fn relation(from: &IpNet, to: &IpNet) -> Relation {
     if from.addr().is_ipv4() != to.addr().is_ipv4() {
         Relation::OtherFamily
@@ -62,13 +63,13 @@ pub fn relation(from: &IpNet, to: &IpNet) -> Relation {
     }
 }
 
-/// Whether they share an address.
+/// Whether the ranges share an address.
 pub fn overlap(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 
-/// Reads a range; the words say what is wrong with it. A range whose address has bits behind its prefix is refused, since
-/// nobody knows which part of it is the slip.
+/// Reads a range; the error message names the value found and the value needed. A range with host bits set is refused, since
+/// either its address or its prefix length may be the mistake.
 pub fn read(text: &str) -> Result<IpNet, String> {
     let range: IpNet = text
         .parse()
@@ -77,7 +78,7 @@ pub fn read(text: &str) -> Result<IpNet, String> {
         Ok(range)
     } else {
         Err(format!(
-            "found {text:?}, which has bits behind its prefix; needed {} or another range",
+            "found {text:?}, which has host bits set; needed {} or another range",
             range.trunc()
         ))
     }
@@ -95,7 +96,7 @@ mod tests {
     #[case("100.96.0.0/11", "100.96.0.0/11", Relation::Same)]
     #[case("100.96.0.0/11", "172.16.0.0/13", Relation::Apart)]
     #[case("100.96.0.0/11", "fd00::/64", Relation::OtherFamily)]
-    fn how_two_ranges_lie(#[case] from: &str, #[case] to: &str, #[case] expected: Relation) {
+    fn two_ranges_have_one_relation(#[case] from: &str, #[case] to: &str, #[case] expected: Relation) {
         let (from, to) = (read(from).unwrap(), read(to).unwrap());
         assert_eq!(relation(&from, &to), expected);
         let shares = !matches!(expected, Relation::Apart | Relation::OtherFamily);
@@ -113,7 +114,7 @@ mod tests {
     #[case("fe80::/64", Some("link-local addresses"))]
     #[case("::/0", Some("no address"))]
     #[case("ff00::/16", Some("groups"))]
-    fn what_no_pod_can_have(#[case] range: &str, #[case] expected: Option<&str>) {
+    fn reserved_parts_of_a_range_are_named(#[case] range: &str, #[case] expected: Option<&str>) {
         assert_eq!(reserved(&read(range).unwrap()).map(|(_, what)| what), expected);
     }
 
@@ -122,7 +123,7 @@ mod tests {
     #[case("10.200.0/16", "needed a range")]
     #[case("", "needed a range")]
     #[case("10.200.1.0/16", "needed 10.200.0.0/16")]
-    fn what_is_no_range_is_refused_with_what_is_needed(#[case] text: &str, #[case] words: &str) {
+    fn an_invalid_range_is_refused_with_the_needed_value(#[case] text: &str, #[case] words: &str) {
         let error = read(text).unwrap_err();
         assert!(
             error.contains(words) && error.contains(&format!("{text:?}")),

@@ -1,4 +1,4 @@
-//! A value with where it came from.
+//! A value with its source.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub struct Sourced<T> {
 }
 
 impl<T> Sourced<T> {
-    /// The first of: what the spec says, what was detected (with its object), the default.
+    /// The value of the spec, else the detected value (with its object), else the default.
     pub fn choose(spec: Option<T>, detected: Option<(T, String)>, default: T) -> Self {
         match (spec, detected) {
             (Some(value), _) => Self {
@@ -58,7 +58,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What [`Source`]'s text begins with when a value was read off an object.
+/// The start of the text of a [`Source`] whose value was read from an object.
 const DETECTED: &str = "detected from ";
 
 impl From<Source> for String {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_the_same_after_the_wire() {
+    fn a_source_survives_serialization() {
         for source in [
             Source::Spec,
             Source::Default,

@@ -1,4 +1,5 @@
-//! A wait of the whole migration while no node is in work: since when nothing has moved, and when that is too long.
+//! A wait of the whole migration while no node is being migrated: since when nothing has changed, and when the timeout is
+//! exceeded.
 
 use jiff::{SignedDuration, Timestamp};
 use schemars::JsonSchema;
@@ -21,8 +22,8 @@ pub struct Standstill {
 }
 
 impl Standstill {
-    /// The wait as it is now; one that says what it said before has lasted since then. After the clock was set back it begins
-    /// anew.
+    /// The wait as it is now. With the same reason and message, the wait has lasted since it was first seen. After the clock was
+    /// set back, the wait starts again.
     pub fn look(before: Option<&Self>, reason: WaitReason, message: String, now: Timestamp) -> Self {
         let since = before
             .filter(|before| before.reason == reason && before.message == message)
@@ -34,8 +35,8 @@ impl Standstill {
         }
     }
 
-    /// The halt that this wait turns into after `limit`, counted from a person's "resume" when that was later;
-    /// `None` before, and for a wait that the spec itself asks for.
+    /// The halt that this wait becomes after `limit`, counted from the user's "resume" if that was later; `None` before, and for
+    /// a wait without a deadline.
     pub fn overdue(
         &self,
         limit: SignedDuration,
@@ -46,8 +47,8 @@ impl Standstill {
         (!self.reason.is_asked_for() && now >= until).then(|| Halt {
             reason: HaltReason::DeadlineExceeded,
             message: format!(
-                "{}. Nothing has moved since {:.0}, and rollout.stepTimeoutSeconds is {}. Mend it, then `kubectl \
-                 replumb resume`; on the way back once more what asked for it",
+                "{}. No progress since {:.0}, and rollout.stepTimeoutSeconds is {}. Correct the cause, then run `kubectl \
+                 replumb resume`; in a rollback, run the same abort or rollback command again",
                 self.message,
                 self.since,
                 limit.as_secs()
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_starts_its_time_anew() {
+    fn progress_restarts_the_timeout() {
         let first = look(None, "1 of 3 pods are new", 0);
         let same = look(Some(&first), "1 of 3 pods are new", 500);
         assert_eq!(same.since, at(0));
@@ -84,20 +85,20 @@ mod tests {
     }
 
     #[test]
-    fn resume_gives_it_its_time_again() {
+    fn resume_restarts_the_timeout() {
         let wait = look(None, "x", 0);
         assert_eq!(wait.overdue(LIMIT, Some(at(700)), at(1299)), None);
         assert!(wait.overdue(LIMIT, Some(at(700)), at(1300)).is_some());
     }
 
     #[test]
-    fn a_clock_that_was_set_back_is_not_waited_for() {
+    fn a_clock_that_was_set_back_restarts_the_wait() {
         let wait = look(Some(&look(None, "x", 3600)), "x", 10);
         assert_eq!(wait.since, at(10));
     }
 
     #[test]
-    fn what_the_spec_asks_for_is_never_overdue() {
+    fn a_wait_that_the_spec_asks_for_is_never_overdue() {
         let wait = Standstill::look(None, WaitReason::CanarySoak, "soaks".to_owned(), at(0));
         assert_eq!(wait.overdue(LIMIT, None, at(1_000_000)), None);
     }

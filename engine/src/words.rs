@@ -1,20 +1,20 @@
-//! Lists and texts for people that stay small, however much there is to say: what stands in a status, an Event or a plan is read by
-//! people and stored by the API server.
+//! Bounded lists and texts for people. Texts of a status, an Event or a plan are read by people and stored by the API server, so
+//! each has a limit.
 
 use std::borrow::{Borrow, Cow};
 
-/// More names than this are counted, not listed.
+/// Names beyond this number are counted, not listed.
 pub const LISTED: usize = 10;
-/// More lines than this are counted, not listed.
+/// Lines beyond this number are counted, not listed.
 const LINES: usize = 5;
-/// A name is cut behind so many bytes. A namespace and a name of Kubernetes have 317.
+/// A name is cut to this many bytes. A namespace and a name of Kubernetes have at most 317.
 const NAME_BYTES: usize = 320;
-/// A line of a list is cut behind so many bytes.
+/// A line of a list is cut to this many bytes.
 const LINE_BYTES: usize = 1024;
-/// What stands at the end of a text that was cut.
+/// The end of a text that was cut.
 const CUT: &str = "…";
 
-/// The text, or as much of it as has at most so many bytes, cut between two characters.
+/// The text, cut to at most `bytes` bytes, between two characters.
 pub fn cut(text: &str, bytes: usize) -> Cow<'_, str> {
     if text.len() <= bytes {
         return Cow::Borrowed(text);
@@ -23,12 +23,12 @@ pub fn cut(text: &str, bytes: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}{CUT}", &text[..end]))
 }
 
-/// The names, or the first of them and the number of the others: `a, b and 3 more`.
+/// The names, or the first names and the number of the others: `a, b and 3 more`.
 pub fn names(names: &[impl Borrow<str>]) -> String {
     names_of(names, names.len())
 }
 
-/// The same of so many names, of which these are the first.
+/// The same for `count` names, where `names` has only the first names.
 pub fn names_of(names: &[impl Borrow<str>], count: usize) -> String {
     let listed = first(names, LISTED, NAME_BYTES).join(", ");
     match count.saturating_sub(LISTED.min(names.len())) {
@@ -37,7 +37,7 @@ pub fn names_of(names: &[impl Borrow<str>], count: usize) -> String {
     }
 }
 
-/// The lines, or the first of them and the number of the others: `a; b; and 3 more`.
+/// The lines, or the first lines and the number of the others: `a; b; and 3 more`.
 pub fn lines(lines: &[impl Borrow<str>]) -> String {
     let listed = first(lines, LINES, LINE_BYTES).join("; ");
     match lines.len().saturating_sub(LINES) {
@@ -46,7 +46,7 @@ pub fn lines(lines: &[impl Borrow<str>]) -> String {
     }
 }
 
-/// The same of lines that are made here: only those that are listed are.
+/// The same for lines that `line` formats: only the listed items are formatted.
 pub fn lines_of<T>(all: &[T], line: impl Fn(&T) -> String) -> String {
     let listed: Vec<String> = all.iter().take(LINES).map(line).collect();
     let listed = lines(&listed);
@@ -56,7 +56,7 @@ pub fn lines_of<T>(all: &[T], line: impl Fn(&T) -> String) -> String {
     }
 }
 
-/// How many there are: `1 Service`, `12 Services`.
+/// A count with its noun: `1 Service`, `12 Services`.
 pub fn number(count: usize, one: &str, many: &str) -> String {
     match count {
         1 => format!("1 {one}"),
@@ -64,7 +64,7 @@ pub fn number(count: usize, one: &str, many: &str) -> String {
     }
 }
 
-/// How many there are, and which: `node a`, `3 nodes: a, b, c`, `5000 nodes, the first: a, b, c`.
+/// A count with the names: `node a`, `3 nodes: a, b, c`, `5000 nodes, the first: a, b, c`.
 pub fn counted(one: &str, many: &str, names: &[impl Borrow<str>]) -> String {
     let listed = first(names, LISTED, NAME_BYTES).join(", ");
     match names.len() {
@@ -110,12 +110,12 @@ mod tests {
     #[case(3, "3 nodes: 0, 1, 2")]
     #[case(10, "10 nodes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")]
     #[case(5000, "5000 nodes, the first: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")]
-    fn a_list_says_how_many_and_which(#[case] count: usize, #[case] expected: &str) {
+    fn a_list_has_its_count_and_the_first_names(#[case] count: usize, #[case] expected: &str) {
         assert_eq!(counted("node", "nodes", &numbers(count)), expected);
     }
 
     #[test]
-    fn a_list_of_any_length_is_small() {
+    fn lists_of_any_length_have_a_bounded_size() {
         assert_eq!(names(&["a", "b"]), "a, b");
         assert_eq!(names(&numbers(12)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
         assert_eq!(names_of(&numbers(2), 5), "0, 1 and 3 more");
