@@ -1,4 +1,4 @@
-//! The CNI configuration folder: what the runtime reads there, and which file wins.
+//! The CNI configuration directory: the files that the container runtime reads, and the file that it uses.
 
 mod attachment;
 
@@ -9,17 +9,17 @@ use serde_json::{Map, Value};
 
 use crate::go_json;
 
-/// Endings of the files that runtimes read.
+/// Name endings of the files that runtimes read.
 const ENDINGS: [&str; 3] = [".conf", ".conflist", ".json"];
-/// containerd reads no larger file.
+/// The largest file that containerd reads, in bytes.
 pub const LARGEST_FILE: usize = 2 * 1024 * 1024;
 
-/// Whether a runtime reads a file of this name.
+/// Whether a runtime reads a file with this name.
 pub fn is_read(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// A file's bytes, or why it cannot be read.
+/// The bytes of a file, or why the file cannot be read.
 pub type Contents = Result<Vec<u8>, String>;
 
 /// `CniFile` is a file in the CNI configuration directory that the container runtime reads (`.conf`, `.conflist` or `.json`).
@@ -51,12 +51,12 @@ pub struct CniDirectory {
 }
 
 impl CniDirectory {
-    /// Reads the folder's files (name and bytes) as runtimes do: those with a known ending, by name.
+    /// Reads the files of the directory (name and bytes) as runtimes do: files with a known ending, ordered by name.
     pub fn read(path: impl Into<String>, files: Vec<(String, Vec<u8>)>) -> Self {
         Self::of(path, files.into_iter().map(|(name, bytes)| (name, Ok(bytes))))
     }
 
-    /// The same, where some of them cannot be read: as one that is broken stops a runtime, so does one that it cannot read.
+    /// The same, with files that cannot be read. Such a file stops a runtime, like a broken file.
     pub fn of(path: impl Into<String>, files: impl IntoIterator<Item = (String, Contents)>) -> Self {
         let mut files: Vec<CniFile> = files
             .into_iter()
@@ -72,13 +72,13 @@ impl CniDirectory {
 
     /// The file that the runtime uses: the first by name, if it is valid.
     ///
-    /// A broken file before it leaves no winner: containerd stops there and has no network, CRI-O goes on to the
-    /// next. What works with one runtime only is not called working; [`Self::broken`] names the file.
+    /// With a broken first file there is no winner: containerd stops there and has no network, while CRI-O continues with the
+    /// next file. A directory has to work with both runtimes; [`Self::broken`] names the file.
     pub fn winner(&self) -> Option<&CniFile> {
         self.files.first().filter(|file| file.error.is_none())
     }
 
-    /// The file that stops containerd: broken, with no valid one before it.
+    /// The file that stops containerd: the first file, if it is broken.
     pub fn broken(&self) -> Option<&CniFile> {
         self.files.first().filter(|file| file.error.is_some())
     }
@@ -90,7 +90,7 @@ impl CniDirectory {
 }
 
 impl CniFile {
-    /// Reads one file. A file that is not understood is an entry with its error.
+    /// Reads one file. A file that is not understood becomes an entry with its error.
     fn read(name: String, contents: Contents) -> Self {
         let mut file = Self {
             name,
@@ -121,7 +121,7 @@ impl CniFile {
         }
     }
 
-    /// A conflist: its own keys are matched by case, those of its plugins are not.
+    /// Reads a conflist. Its own keys are case-sensitive, keys of its plugins are not.
     fn fill_from_list(&mut self, map: &Map<String, Value>) -> Result<(), String> {
         self.network = Some(text(map.get("name"), "name")?);
         if let Some(version) = map.get("cniVersion") {
@@ -151,7 +151,7 @@ impl CniFile {
         Ok(())
     }
 
-    /// A single plugin's configuration, or a conflist that somebody gave the wrong ending.
+    /// Reads the configuration of a single plugin, or refuses a conflist with the wrong ending.
     fn fill_from_plugin(&mut self, map: &Map<String, Value>) -> Result<(), String> {
         if map.contains_key("plugins") {
             return Err(format!(
@@ -176,13 +176,13 @@ impl CniFile {
     }
 }
 
-/// The last value of a key in any case, as Go takes it.
+/// The value of a key in any case, as Go reads it: the last one.
 pub fn go_value<'map>(map: &'map Map<String, Value>, key: &str) -> Option<&'map Value> {
     map.get(key)
         .or_else(|| go_json::values(map, key).last().map(|(_, value)| *value))
 }
 
-/// The `type` of a plugin whose other well-known keys have the right kind.
+/// The `type` of a plugin, if the other well-known keys have valid values.
 fn plugin_type(map: &Map<String, Value>) -> Result<String, String> {
     for key in ["cniVersion", "name"] {
         if let Some(value) = go_value(map, key).filter(|value| !value.is_null())

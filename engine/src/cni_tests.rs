@@ -19,7 +19,7 @@ fn read(files: &[(&str, &str)]) -> CniDirectory {
 }
 
 #[test]
-fn flannel_alone() {
+fn flannel_alone_wins() {
     let directory = read(&[("10-flannel.conflist", FLANNEL)]);
     let winner = directory.winner().unwrap();
     assert_eq!(winner.plugins, ["flannel", "portmap"]);
@@ -28,7 +28,7 @@ fn flannel_alone() {
 }
 
 #[test]
-fn calico_sorts_before_flannel_whatever_the_order_of_reading() {
+fn calico_wins_over_flannel_in_any_order_of_files() {
     for files in [
         [("10-flannel.conflist", FLANNEL), ("10-calico.conflist", CALICO)],
         [("10-calico.conflist", CALICO), ("10-flannel.conflist", FLANNEL)],
@@ -60,7 +60,7 @@ fn a_broken_file_leaves_no_winner() {
 }
 
 #[test]
-fn a_broken_file_after_the_winner_stops_nobody() {
+fn a_broken_file_after_the_winner_is_ignored() {
     let directory = read(&[("10-calico.conflist", CALICO), ("99-broken.conf", "{")]);
     assert_eq!(directory.winner().unwrap().name, "10-calico.conflist");
     assert_eq!(directory.broken(), None);
@@ -72,7 +72,7 @@ fn a_broken_file_after_the_winner_stops_nobody() {
 #[case("a.json", r#"{"Name": "n", "TYPE": "bridge", "ipam": {"type": "host-local"}}"#, &["bridge"])]
 #[case("a.conflist", r#"{"name": "n", "plugins": [{"Type": "bridge"}, {"type": "tuning"}]}"#, &["bridge", "tuning"])]
 #[case("a.conflist", r#"{"name": "n", "disableCheck": "TRUE", "plugins": [{"type": "bridge"}]}"#, &["bridge"])]
-fn valid(#[case] name: &str, #[case] text: &str, #[case] plugins: &[&str]) {
+fn a_valid_file_wins(#[case] name: &str, #[case] text: &str, #[case] plugins: &[&str]) {
     let directory = read(&[(name, text)]);
     let winner = directory.winner().unwrap();
     assert_eq!(winner.plugins, plugins);
@@ -145,14 +145,14 @@ fn valid(#[case] name: &str, #[case] text: &str, #[case] plugins: &[&str]) {
     r#"{"NAME": "n", "plugins": [{"type": "a"}]}"#,
     "name: missing, needed a string"
 )]
-fn broken(#[case] name: &str, #[case] text: &str, #[case] error: &str) {
+fn a_broken_file_has_an_error(#[case] name: &str, #[case] text: &str, #[case] error: &str) {
     let directory = read(&[(name, text)]);
     assert_eq!(directory.files[0].error.as_deref(), Some(error));
     assert_eq!(directory.winner(), None);
 }
 
 #[test]
-fn a_huge_file_is_an_error_of_its_own() {
+fn a_file_above_the_size_limit_has_an_error() {
     let directory = read(&[("a.conflist", &" ".repeat(LARGEST_FILE + 1))]);
     assert!(
         directory.files[0]
@@ -165,7 +165,7 @@ fn a_huge_file_is_an_error_of_its_own() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read(files in proptest::collection::vec(
+    fn any_bytes_are_read_without_a_panic(files in proptest::collection::vec(
         ("[a-z0-9]{0,4}(\\.conf|\\.conflist|\\.json|\\.txt|)", proptest::collection::vec(any::<u8>(), 0..64)), 0..6)
     ) {
         let directory = CniDirectory::read("/etc/cni/net.d", files.clone());
@@ -176,7 +176,7 @@ proptest! {
         }
     }
 
-    /// A valid conflist cut anywhere is an error, never a panic and never half a chain.
+    /// A valid conflist that is cut anywhere is an error, never a panic and never a partial chain.
     #[test]
     fn a_cut_conflist_is_broken(end in 0..CALICO.len()) {
         let directory = read(&[("10-calico.conflist", &CALICO[..end])]);
@@ -184,7 +184,7 @@ proptest! {
     }
 }
 
-/// One that cannot be read stops a runtime as one that is not understood does, and says why.
+/// An unreadable file stops a runtime like a broken one, and its entry has the reason.
 #[test]
 fn a_file_that_cannot_be_read_is_an_entry_with_its_error() {
     let directory = CniDirectory::of(
@@ -192,15 +192,15 @@ fn a_file_that_cannot_be_read_is_an_entry_with_its_error() {
         [
             (
                 "10-loop.conflist".to_owned(),
-                Err("it leads to itself".to_owned()),
+                Err("too many levels of symbolic links".to_owned()),
             ),
-            ("20-large.bak".to_owned(), Err("no runtime reads it".to_owned())),
+            ("20-large.bak".to_owned(), Err("not read by any runtime".to_owned())),
         ],
     );
     assert_eq!(directory.files.len(), 1);
     assert_eq!(
         directory.broken().unwrap().error.as_deref(),
-        Some("it leads to itself")
+        Some("too many levels of symbolic links")
     );
     assert!(directory.winner().is_none());
 }

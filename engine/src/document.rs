@@ -6,9 +6,9 @@ use sha2::{Digest, Sha256};
 
 use crate::words::cut;
 
-/// The object of an action is cut behind so many bytes.
+/// The object of an action is cut to this many bytes.
 const OBJECT_BYTES: usize = 1024;
-/// The detail of an action is cut behind so many bytes.
+/// The detail of an action is cut to this many bytes.
 const DETAIL_BYTES: usize = 8192;
 
 /// `Action` is one planned action on one object.
@@ -31,7 +31,7 @@ pub struct Action {
 }
 
 impl Action {
-    /// An action that is part of the hash.
+    /// An action whose detail is part of the hash.
     pub fn new(verb: &str, object: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             verb: verb.to_owned(),
@@ -41,7 +41,7 @@ impl Action {
         }
     }
 
-    /// An action whose detail is only as of now.
+    /// An action whose detail describes only the time of the plan and is not part of the hash.
     pub fn as_of_now(verb: &str, object: impl Into<String>, detail: impl Into<String>) -> Self {
         Self {
             as_of_now: true,
@@ -50,7 +50,8 @@ impl Action {
     }
 }
 
-/// A text of at most so many bytes. One that is cut says by a hash what it was: a plan that differs only there is another plan.
+/// The text, cut to at most `bytes` bytes. A cut text ends with the hash of the whole: plans that differ only there have
+/// different hashes.
 fn small(text: String, bytes: usize) -> String {
     if text.len() <= bytes {
         return text;
@@ -70,21 +71,22 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// What will be done for one node.
+/// The actions for one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeActions {
     /// Name of the node.
     pub node: String,
-    /// What is done for it before the first node changes, in order.
+    /// Actions for the node before the first node changes, in order.
     pub prepare: Vec<Action>,
-    /// What is done when it changes, in order.
+    /// Actions when the node changes, in order.
     pub actions: Vec<Action>,
 }
 
-/// What will be done, cluster-wide and node by node.
+/// All actions of a migration, cluster-wide and node by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Document {
-    /// Cluster-wide actions before the first node, in order. Those of each node follow them, in the order of the nodes.
+    /// Cluster-wide actions before the first node, in order. The `prepare` actions of each node follow, in the order of the
+    /// nodes.
     pub prepare: Vec<Action>,
     /// Nodes in order, with their actions.
     pub nodes: Vec<NodeActions>,
@@ -93,16 +95,16 @@ pub struct Document {
 }
 
 impl Document {
-    /// Everything that is done before the first node changes, in order.
+    /// All actions before the first node changes, in order.
     pub fn before_the_first(&self) -> impl Iterator<Item = &Action> {
         let of_nodes = self.nodes.iter().flat_map(|node| &node.prepare);
         self.prepare.iter().chain(of_nodes)
     }
 
-    /// SHA-256 of everything but what is only as of now, hexadecimal.
+    /// SHA-256 of the plan, without details that are only as of now, hexadecimal.
     ///
-    /// Which pods stand on a node changes by the minute and does not change what the migration does, so the
-    /// names of pods are shown and not hashed; nodes, order, objects and values are hashed.
+    /// The pods of a node change all the time without an effect on the actions of the migration, so names of pods are shown and
+    /// not hashed; nodes, order, objects and values are hashed.
     pub fn hash(&self) -> String {
         let mut hasher = Sha256::new();
         let mut feed = |part: &str| {
@@ -145,25 +147,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_for_a_node_before_the_first_is_hashed_too() {
+    fn prepare_actions_of_a_node_are_hashed() {
         let document = document("web-1", "IPPool x");
         let mut other = document.clone();
         other.nodes[0].prepare.clear();
         assert_ne!(document.hash(), other.hash());
-        // Where an action stands does not change what is done, nor when.
+        // The list that holds an action changes neither the action nor its order.
         other.prepare = document.before_the_first().cloned().collect();
         assert_eq!(document.hash(), other.hash());
     }
 
     #[test]
-    fn an_action_is_small_and_what_was_cut_is_hashed() {
+    fn a_long_action_is_cut_and_its_whole_text_is_hashed() {
         let long = |end: &str| Action::new("wait", "x".repeat(5000), format!("{}{end}", "ä".repeat(1 << 20)));
         assert!(long("").detail.len() <= DETAIL_BYTES && long("").object.len() <= OBJECT_BYTES);
         assert_ne!(long("a").detail, long("b").detail);
     }
 
     #[test]
-    fn pods_are_not_hashed_and_objects_are() {
+    fn objects_are_hashed_and_pods_are_not() {
         let hash = document("web-1", "IPPool x").hash();
         assert_eq!(hash.len(), 64);
         assert_eq!(hash, document("web-2", "IPPool x").hash());

@@ -1,4 +1,4 @@
-//! Which pods have to leave a node, in which order, and what blocks them.
+//! The pods that have to leave a node, their order, and the obstacles to their eviction.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::cluster::NotUnderstood;
 use crate::labels::Labels;
 use crate::pods::Pods;
 
-/// A pod, as far as a drain needs it.
+/// A pod, with the fields that a drain needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -21,7 +21,7 @@ pub struct Pod {
     pub name: String,
     /// UID: a pod of the same name elsewhere is another pod (R5).
     pub uid: String,
-    /// Node that it is bound to; empty when pending.
+    /// Node that the pod is bound to; empty when pending.
     pub node: String,
     /// Labels.
     pub labels: Labels,
@@ -37,32 +37,33 @@ pub struct Pod {
     pub finished: bool,
     /// Condition Ready is True.
     pub ready: bool,
-    /// The scheduler has looked, and found no node that takes it.
+    /// Condition PodScheduled is False with reason Unschedulable.
     pub unschedulable: bool,
-    /// When it was made.
+    /// Creation time.
     pub made_at: Option<Timestamp>,
-    /// When it began to terminate.
+    /// Time of the deletion request of a terminating pod.
     pub deleted_at: Option<Timestamp>,
     /// `deletionGracePeriodSeconds` of a terminating pod.
     pub deletion_grace_seconds: Option<i64>,
-    /// `terminationGracePeriodSeconds`: how long it may take to end.
+    /// `terminationGracePeriodSeconds`.
     pub grace_seconds: u32,
     /// Its addresses.
     pub addresses: Vec<std::net::IpAddr>,
     /// Names of emptyDir volumes.
     pub empty_dirs: Vec<String>,
-    /// Requested CPU in millicores. What is not understood of it counts as nothing.
+    /// Requested CPU in millicores. Values that are not understood count as 0.
     pub cpu_millis: u64,
-    /// Requested memory in bytes. What is not understood of it counts as nothing.
+    /// Requested memory in bytes. Values that are not understood count as 0.
     pub memory_bytes: u64,
     /// Priority class name.
     pub priority_class: String,
-    /// What its fields say that was not understood.
+    /// Fields that were not understood.
     pub not_understood: Vec<NotUnderstood>,
 }
 
 impl Pod {
-    /// Whether a kubelet runs it of a manifest. The annotation alone, which a tenant may write, makes none run it: it has no address then.
+    /// Whether a kubelet runs the pod from a manifest. The annotation alone, which a tenant may write, does not start a pod: such
+    /// a pod has no address.
     pub fn is_static(&self) -> bool {
         self.mirror && !self.addresses.is_empty()
     }
@@ -72,12 +73,12 @@ impl Pod {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// Whether a `DaemonSet` owns it.
+    /// Whether a `DaemonSet` owns the pod.
     pub fn of_daemon_set(&self) -> bool {
         matches!(&self.controller, Some((kind, _)) if kind == "DaemonSet")
     }
 
-    /// Whether it has a network namespace of its own that a change of the pod network takes away.
+    /// Whether the pod runs with a network namespace of its own, which a change of the pod network replaces.
     pub fn uses_pod_network(&self) -> bool {
         !self.host_network && !self.finished
     }
@@ -100,12 +101,12 @@ pub struct Budget {
     pub desired_healthy: i32,
     /// `status.expectedPods`.
     pub expected_pods: i32,
-    /// `spec.unhealthyPodEvictionPolicy` is `AlwaysAllow`: a pod that is not Ready may go in any case.
+    /// `spec.unhealthyPodEvictionPolicy` is `AlwaysAllow`: an unready pod may always be evicted.
     pub lets_unhealthy_go: bool,
 }
 
 impl Budget {
-    /// Whether a pod of it that is not Ready is let go, as the API server decides it (`registry/core/pod/storage/eviction.go`).
+    /// Whether the API server evicts an unready pod of this budget (`registry/core/pod/storage/eviction.go`).
     pub fn lets_go_unready(&self) -> bool {
         let is_healthy = self.desired_healthy > 0 && self.current_healthy >= self.desired_healthy;
         self.disruptions_allowed > 0 || self.lets_unhealthy_go || is_healthy
@@ -121,13 +122,13 @@ pub struct Selector {
     pub match_expressions: Vec<(String, String, Vec<String>)>,
 }
 
-/// No longer selector is kept, in bytes. Each term of one costs its object some, and an object may have 1.5 MiB.
+/// The longest selector that is kept, in bytes: an object may have 1.5 MiB, and each term takes memory.
 const LONGEST_SELECTOR: usize = 16 * 1024;
-/// The operator of a selector that is too long to be kept: as an unknown one it satisfies nothing.
+/// The operator of a selector that is too long to be kept. Like any unknown operator, it matches no pod.
 const TOO_LONG: &str = "TooLong";
 
 impl Selector {
-    /// This selector, or one that is [`Self::is_too_long`] in its place.
+    /// This selector, or a placeholder that [`Self::is_too_long`] recognizes.
     #[must_use]
     pub fn kept(self) -> Self {
         let of_labels = self
@@ -148,12 +149,12 @@ impl Selector {
         }
     }
 
-    /// Whether what it was is too long to be kept: whom it selects is not known.
+    /// Whether the selector was too long to be kept: the selected pods are not known.
     pub fn is_too_long(&self) -> bool {
         matches!(self.match_expressions.as_slice(), [(_, operator, _)] if operator == TOO_LONG)
     }
 
-    /// Whether the labels satisfy every term. An unknown operator satisfies nothing.
+    /// Whether the labels match every term. An unknown operator matches no labels.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.match_labels
             .iter()
@@ -175,29 +176,29 @@ fn is_among(value: &str, values: &[String]) -> bool {
     values.iter().any(|known| known == value)
 }
 
-/// What the user allows a drain to do.
+/// The data loss that the user allows in a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
     /// Pods with emptyDir volumes may be evicted: their data is lost.
     pub delete_empty_dir_data: bool,
-    /// Pods without a controller may be evicted: nobody creates them again.
+    /// Pods without a controller may be evicted: they are not recreated.
     pub force: bool,
 }
 
-/// Why a pod may not be evicted by the drain's own rules.
+/// The rule of the drain that forbids the eviction of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No controller would create it again.
+    /// No controller recreates the pod.
     Bare,
-    /// Its emptyDir volumes (names) would be lost.
+    /// The data in these emptyDir volumes would be lost.
     EmptyDir(Vec<String>),
-    /// A static pod: the kubelet owns it, the API cannot evict it.
+    /// A static pod: the kubelet owns the pod, so the API cannot evict it.
     Static,
 }
 
-/// What stands in the way of evicting this pod, with these permissions.
+/// The obstacle to the eviction of this pod, with these permissions.
 ///
-/// Static pods on the pod network can never be evicted; whoever owns the node's manifest folder moves them.
+/// Static pods on the pod network can never be evicted; the user moves their manifests out of the kubelet's folder.
 pub fn obstacle(pod: &Pod, permissions: Permissions) -> Option<Obstacle> {
     if pod.is_static() {
         return Some(Obstacle::Static);
@@ -214,17 +215,17 @@ pub fn obstacle(pod: &Pod, permissions: Permissions) -> Option<Obstacle> {
 /// Pods of one node, sorted by what a drain does with them. Finished pods and hostNetwork pods are in none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residents<'pods> {
-    /// To be evicted first: everything that is created elsewhere once the node is cordoned.
+    /// Evicted first: pods that are recreated on other nodes once the node is cordoned.
     pub movable: Vec<&'pods Pod>,
-    /// To be evicted once new pods are held: `DaemonSet` pods, which come back on the same node.
+    /// Evicted once new pods are held: `DaemonSet` pods, which are recreated on the same node.
     pub daemon_set: Vec<&'pods Pod>,
-    /// Terminating already.
+    /// Already terminating.
     pub terminating: Vec<&'pods Pod>,
     /// Static pods on the pod network.
     pub static_pods: Vec<&'pods Pod>,
 }
 
-/// The pods of each node. Who asks for every node asks once.
+/// The pods of each node. Callers that need every node call this once.
 pub fn by_node(pods: &Pods) -> BTreeMap<&str, Vec<&Pod>> {
     let mut by_node: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
@@ -233,7 +234,7 @@ pub fn by_node(pods: &Pods) -> BTreeMap<&str, Vec<&Pod>> {
     by_node
 }
 
-/// Sorts the pods of a node. Order within each list is by namespace and name, so that two looks agree.
+/// Sorts the pods of a node. Each list is ordered by namespace and name, so that all passes agree.
 pub fn residents<'pods>(pods: impl IntoIterator<Item = &'pods Pod>, node: &str) -> Residents<'pods> {
     let mut residents = Residents::default();
     let mut here: Vec<&Pod> = pods

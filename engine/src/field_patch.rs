@@ -1,34 +1,35 @@
-//! Writes of single fields as JSON patches (RFC 6902). The API server applies such a patch to the object as it is by then, and refuses it
-//! where a field that the decision was made by has changed since it was read. An edit of any other field is no conflict, however often it
-//! is made: the `resourceVersion` would be another with each of them.
+//! Writes of single fields as JSON patches (RFC 6902). The API server applies such a patch to the current object, and refuses the
+//! patch if a field that the decision depends on has changed since it was read. An edit of any other field is no conflict, while
+//! a write with `resourceVersion` would conflict with every edit.
 //!
-//! Some fields are never equal to what was read. The API server compares with the object as it is stored, and some fields of Services are
-//! shown otherwise; and it compares values as they are written down, and writes `&` as `\u0026`. [`FieldPatch::merge`] is for these.
+//! Some fields are never equal to the values that were read. The API server compares with the object as stored, and some fields
+//! of Services are stored in another form; the API server also compares encoded values, and encodes `&` as `\u0026`.
+//! [`FieldPatch::merge`] is for these.
 
 use serde_json::{Map, Value, json};
 
-/// A change of an object as it was read.
+/// A change of an object, relative to the object that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPatch {
-    /// Fields that have to be as they were read; `None` is a field that was not there.
+    /// Fields that have to be unchanged; `None` for a field that did not exist.
     tests: Vec<(String, Option<Value>)>,
-    /// Fields that are written; `None` is a field that goes.
+    /// Fields that are written; `None` for a field that is removed.
     writes: Vec<(String, Option<Value>)>,
 }
 
-/// Fields that a decision was made by.
+/// The fields that a decision depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Basis {
     /// JSON pointers (RFC 6901) of the fields: [`pointer`].
     pub fields: Vec<String>,
-    /// Fields by which members of a list are told apart. A list whose members only get new fields is then not written as a whole.
+    /// Fields that identify the members of a list. A list whose members only get new fields is then not written as a whole.
     pub members: &'static [&'static str],
 }
 
 const UID: &str = "/metadata/uid";
 const GENERATION: &str = "/metadata/generation";
 
-/// The JSON pointer (RFC 6901) of a field, from the names on the way to it.
+/// The JSON pointer (RFC 6901) of a field, from the names of its path.
 pub fn pointer<'part>(parts: impl IntoIterator<Item = &'part str>) -> String {
     let mut pointer = String::new();
     for part in parts {
@@ -43,8 +44,8 @@ fn unescaped(part: &str) -> String {
 }
 
 impl FieldPatch {
-    /// The patch that does to `read` what the merge patch (RFC 7386) `change` says. Besides the fields of `basis`, the object has to have the
-    /// UID that was read, and every field that is written has to be as it was read.
+    /// The patch with the effect of the merge patch (RFC 7386) `change` on `read`. Besides the fields of `basis`, the UID and
+    /// every written field of the object have to be unchanged.
     pub fn new(read: &Value, basis: &Basis, change: &Value) -> Self {
         let mut patch = Self {
             tests: Vec::new(),
@@ -55,7 +56,7 @@ impl FieldPatch {
             patch.test(read, field);
         }
         patch.write(read, basis, String::new(), change);
-        // The API server gives an object another generation with each change of its spec.
+        // The API server changes the generation of an object with each change of its spec.
         if basis.fields.iter().any(|field| field == GENERATION) {
             patch.tests.retain(|(field, _)| !field.starts_with("/spec"));
         }
@@ -65,7 +66,7 @@ impl FieldPatch {
     /// The operations of the patch: the tests, then the writes.
     pub fn operations(&self) -> Value {
         let tests = self.tests.iter();
-        // A field that is not there is equal to null.
+        // An absent field is equal to null.
         let tests = tests.map(|(path, value)| json!({ "op": "test", "path": path, "value": value }));
         let writes = self.writes.iter().map(|(path, value)| match value {
             Some(value) => json!({ "op": "add", "path": path, "value": value }),
@@ -74,17 +75,18 @@ impl FieldPatch {
         tests.chain(writes).collect()
     }
 
-    /// Whether the API server applies the patch to the object as it is now: otherwise the object has changed since it was read.
+    /// Whether the API server would apply the patch to this object. If not, the object has changed since it was read.
     pub fn holds(&self, now: &Value) -> bool {
         let found = |path: &str| now.pointer(path).filter(|value| !value.is_null());
-        // The API server refuses a test of a field in something that is not there, also one that the field is not there.
-        let leads_there = |path: &str| path.rsplit_once('/').is_some_and(|(way, _)| found(way).is_some());
+        // The API server refuses a test of a field whose parent does not exist, even a test that the field is absent.
+        let parent_exists = |path: &str| path.rsplit_once('/').is_some_and(|(way, _)| found(way).is_some());
         self.tests
             .iter()
-            .all(|(path, value)| found(path) == value.as_ref() && leads_there(path))
+            .all(|(path, value)| found(path) == value.as_ref() && parent_exists(path))
     }
 
-    /// The same writes as a merge patch (RFC 7386) of exactly this version of the object; none where the patch does not hold of it.
+    /// The same writes as a merge patch (RFC 7386) for exactly this version of the object; `None` if the patch does not apply to
+    /// it.
     pub fn merge(&self, now: &Value) -> Option<Value> {
         if !self.holds(now) {
             return None;
@@ -147,10 +149,10 @@ impl FieldPatch {
                 }
             }
             (Some(found), wanted) if found == wanted => {}
-            (Some(Value::Array(found)), Value::Array(wanted)) if is_more(found, wanted, basis) => {
+            (Some(Value::Array(found)), Value::Array(wanted)) if only_gains_fields(found, wanted, basis) => {
                 for (place, (found, wanted)) in found.iter().zip(wanted).enumerate() {
                     let member = format!("{path}/{place}");
-                    for field in gained(found, wanted) {
+                    for field in new_fields(found, wanted) {
                         for name in basis.members {
                             self.test(read, &format!("{member}{}", pointer([*name])));
                         }
@@ -163,9 +165,9 @@ impl FieldPatch {
             }
             (_, wanted) => {
                 let value = without_nulls(wanted);
-                // Where nothing is, there is nothing to take away.
-                let only_takes = value != *wanted && value.as_object().is_some_and(Map::is_empty);
-                if found.is_some() || !only_takes {
+                // An absent field has no subfields to remove.
+                let only_removes = value != *wanted && value.as_object().is_some_and(Map::is_empty);
+                if found.is_some() || !only_removes {
                     self.test(read, &path);
                     self.writes.push((path, Some(value)));
                 }
@@ -174,8 +176,8 @@ impl FieldPatch {
     }
 }
 
-/// Whether both lists have the same members, which are told apart by their fields, and those of the second one only have more fields.
-fn is_more(found: &[Value], wanted: &[Value], basis: &Basis) -> bool {
+/// Whether both lists have the same members, and the members of the second list only have additional fields.
+fn only_gains_fields(found: &[Value], wanted: &[Value], basis: &Basis) -> bool {
     let keeps = |(found, wanted): (&Value, &Value)| match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => found
             .iter()
@@ -185,13 +187,13 @@ fn is_more(found: &[Value], wanted: &[Value], basis: &Basis) -> bool {
     !basis.members.is_empty() && found.len() == wanted.len() && found.iter().zip(wanted).all(keeps)
 }
 
-/// Fields that only the second one has.
-fn gained<'object>(found: &Value, wanted: &'object Value) -> impl Iterator<Item = &'object String> {
+/// Fields that only the second object has.
+fn new_fields<'object>(found: &Value, wanted: &'object Value) -> impl Iterator<Item = &'object String> {
     let fields = wanted.as_object().into_iter().flat_map(Map::keys);
     fields.filter(move |field| found.get(field.as_str()).is_none())
 }
 
-/// A merge patch takes away what it calls null: of what is new there is nothing to take away.
+/// The value without nulls: a null in a merge patch removes a field, and a new object has no field to remove.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -37,7 +37,7 @@ fn add(path: &str, value: impl Serialize) -> Value {
 }
 
 #[test]
-fn fields_are_written_where_they_and_what_was_decided_by_are_as_they_were_read() {
+fn a_patch_tests_written_fields_and_fields_of_the_basis() {
     let change = json!({
         "metadata": { "annotations": { "a/b": null, "d/e": "f", "absent": null }, "labels": { "absent": null } },
         "spec": { "type": "ExternalName", "externalName": "a.b", "clusterIPs": ["10.96.0.5"], "selector": { "x": "y", "z": null } },
@@ -45,7 +45,7 @@ fn fields_are_written_where_they_and_what_was_decided_by_are_as_they_were_read()
     let expected = [
         test("/metadata/uid", json!("u")),
         test("/spec/clusterIPs", json!(["10.96.0.5"])),
-        // The way to it is not there.
+        // The parent does not exist.
         test("/status", Value::Null),
         test("/metadata/annotations/a~1b", json!("c")),
         test("/metadata/annotations/d~1e", Value::Null),
@@ -66,7 +66,7 @@ fn fields_are_written_where_they_and_what_was_decided_by_are_as_they_were_read()
 }
 
 #[test]
-fn an_edit_of_another_field_is_no_conflict_and_one_of_a_field_that_counts_is() {
+fn only_edits_of_written_fields_and_of_the_basis_are_conflicts() {
     let change = json!({ "spec": { "type": "ExternalName" } });
     let patch = FieldPatch::new(
         &service(),
@@ -86,7 +86,7 @@ fn an_edit_of_another_field_is_no_conflict_and_one_of_a_field_that_counts_is() {
     assert!(!after("/spec", "clusterIPs", json!(["10.96.0.6"])));
     assert!(!after("/spec", "selector", json!({})));
     assert!(!after("/spec", "type", json!("NodePort")));
-    // There is no spec any more in which something could be missing.
+    // Without a spec, the test of an absent field in it fails.
     let mut now = service();
     now["spec"] = Value::Null;
     let patch = FieldPatch::new(&service(), &basis(&["/spec/selector"]), &json!({}));
@@ -94,7 +94,7 @@ fn an_edit_of_another_field_is_no_conflict_and_one_of_a_field_that_counts_is() {
 }
 
 #[test]
-fn members_of_a_list_get_a_field_where_they_are_the_ones_that_were_read() {
+fn new_fields_of_list_members_are_written_one_by_one() {
     let wanted = json!([{ "name": "a", "port": 80, "targetPort": 8080, "nodePort": 30080 }, { "name": "b", "port": 81 }]);
     let change = json!({ "spec": { "ports": wanted } });
     let expected = [
@@ -105,7 +105,7 @@ fn members_of_a_list_get_a_field_where_they_are_the_ones_that_were_read() {
         add("/spec/ports/0/nodePort", json!(30080)),
     ];
     assert_eq!(operations(&basis(&[]), &change), expected);
-    // Another list is written as a whole.
+    // Any other list is written as a whole.
     for other in [
         json!([{ "name": "a", "port": 80 }, { "name": "b", "port": 81 }]),
         json!([{ "name": "a", "port": 80, "targetPort": 8080 }]),
@@ -124,7 +124,7 @@ fn members_of_a_list_get_a_field_where_they_are_the_ones_that_were_read() {
 }
 
 #[test]
-fn an_empty_object_is_written_and_one_that_only_takes_away_is_not() {
+fn an_empty_object_is_written_and_a_removal_of_absent_fields_is_not() {
     let change = json!({ "spec": { "sessionAffinityConfig": {}, "selector": { "a": null } } });
     let expected = [
         test("/metadata/uid", json!("u")),
@@ -135,7 +135,7 @@ fn an_empty_object_is_written_and_one_that_only_takes_away_is_not() {
 }
 
 #[test]
-fn a_generation_stands_for_the_spec() {
+fn a_generation_in_the_basis_replaces_tests_of_the_spec() {
     let mut read = service();
     read["metadata"]["generation"] = json!(3);
     let patch = FieldPatch::new(
@@ -152,7 +152,7 @@ fn a_generation_stands_for_the_spec() {
 }
 
 #[test]
-fn a_merge_patch_writes_the_same_to_one_version() {
+fn a_merge_patch_has_the_same_writes_and_the_resource_version() {
     let mut wanted = service()["spec"]["ports"].clone();
     wanted[1]["nodePort"] = json!(30080);
     let change = json!({

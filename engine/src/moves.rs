@@ -1,7 +1,7 @@
-//! Which pods have to move, or to start again, in which order, and who may go now.
+//! The pods that have to move or to restart: their order, and which of them are evicted now.
 //!
-//! A pod goes by eviction, so a `PodDisruptionBudget` holds; and where there is none, one of a workload goes only while every other
-//! one of it is Ready.
+//! Pods are moved by eviction, so `PodDisruptionBudget`s hold. Without a budget, a pod of a workload is evicted only while every
+//! other pod of the workload is Ready.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
 use crate::evict::{self, Leaving, Refusal};
 
-/// Who makes a pod again once it is gone: what people know it by, a `ReplicaSet`'s Deployment and not the `ReplicaSet`.
+/// The workload that recreates a pod, as users know it: the Deployment of a `ReplicaSet`, not the `ReplicaSet`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Workload {
     /// Kind: Deployment, StatefulSet, DaemonSet, Job, …
@@ -30,76 +30,76 @@ impl Workload {
     }
 }
 
-/// What others need a pod for.
+/// The role of a pod for other pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It is the coordinator itself.
+    /// The coordinator itself.
     Coordinator,
-    /// It is one of the cluster's name servers.
+    /// One of the cluster's name servers.
     NameServer,
-    /// It stands behind an admission webhook that fails closed.
+    /// A backend of an admission webhook that fails closed.
     Admission,
-    /// Nobody knows.
+    /// No known role.
     Any,
 }
 
-/// A pod with whoever makes it again.
+/// A pod with its workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resident<'facts> {
     /// The pod.
     pub pod: &'facts Pod,
-    /// Its workload; `None` when nobody makes it again.
+    /// Its workload; `None` when no controller recreates the pod.
     pub workload: Option<&'facts Workload>,
-    /// What others need it for.
+    /// The role of the pod for other pods.
     pub role: Role,
-    /// Whether it was made after nobody was to be given any more what it has to lose: whoever gave it that would give it again.
+    /// Whether the pod was created after no new pod was to get an old address: an evicted pod would get an old address again.
     pub made_since: bool,
 }
 
-/// A workload that makes pods again.
+/// The facts of a workload that recreates pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadFacts {
-    /// How many pods it has to have.
+    /// The number of pods that it has to have.
     pub wanted: usize,
-    /// When it was made.
+    /// When it was created.
     pub made_at: Option<Timestamp>,
-    /// Whether its controller replaces no pod by itself (`OnDelete`).
+    /// Whether the controller replaces only deleted pods (`OnDelete`).
     pub on_delete: bool,
-    /// How many of its pods may be away at the same time, where it says so: a `DaemonSet`'s `maxUnavailable`. Of another one it is 1.
+    /// How many of its pods may be unavailable at the same time: the `maxUnavailable` of a `DaemonSet`; 1 for other workloads.
     pub at_once: usize,
 }
 
-/// What is known of a workload that was there before the first pod moved. One that came later keeps nobody waiting.
+/// The state of a workload that existed before the first pod moved. No pod waits for a workload that was created later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// How many pods it has to have now.
+    /// The number of pods that it has to have now.
     pub wanted: usize,
-    /// How many of them were not Ready before the first pod moved: so many may still not be.
+    /// How many of its pods were not Ready before the first pod moved: as many may still be unready.
     pub ill: usize,
-    /// How many of them may be away at the same time; 0 is 1.
+    /// How many of its pods may be unavailable at the same time; 0 counts as 1.
     pub at_once: usize,
-    /// Whether it lacks pods for so long that no other waits for it any more ([`crate::stalls`]).
+    /// Whether the workload has lacked pods for so long that no other pod waits for it ([`crate::stalls`]).
     pub stalled: bool,
 }
 
-/// In which order pods move: what others need comes first, what has to be counted comes last.
+/// The order in which pods move: first the pods that others need, last the pods that have a number of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wave {
-    /// The coordinator's own pod: from then on it is on the path that the others take.
+    /// The coordinator's own pod: the coordinator then uses the new network before other pods do.
     Coordinator,
     /// The cluster's name servers.
     NameServers,
-    /// Behind admission webhooks that fail closed: without them nobody's successor is admitted.
+    /// Backends of admission webhooks that fail closed: without them no new pod is admitted.
     Admission,
     /// Pods of `DaemonSet`s, node by node.
     DaemonSets,
-    /// Pods of Deployments, `ReplicaSet`s and whatever else makes equal ones again.
+    /// Pods of Deployments, `ReplicaSet`s and other controllers that create interchangeable pods.
     Stateless,
     /// Pods of `StatefulSet`s, the highest ordinal first.
     Stateful,
-    /// Pods of Jobs: they end by themselves.
+    /// Pods of Jobs: they complete without an eviction.
     Jobs,
-    /// Pods that nobody makes again.
+    /// Pods without a controller.
     Bare,
 }
 
@@ -116,8 +116,7 @@ impl Wave {
         Self::Bare,
     ];
 
-    /// Whether its pods are evicted. What the migration leaves to people goes in its own time: it loses nothing by it, and no budget
-    /// is asked.
+    /// Whether its pods are evicted. The user moves the other pods: no data is lost, and no budget is used.
     pub fn is_evicted(self, delete_bare_pods: bool) -> bool {
         match self {
             Self::Jobs => false,
@@ -131,12 +130,12 @@ impl Wave {
         }
     }
 
-    /// Whether pods of all others need its pods, and wait for them.
+    /// Whether all later waves need its pods and wait for them.
     pub fn is_needed(self) -> bool {
         self <= Self::Admission
     }
 
-    /// Of this pod.
+    /// The wave of this pod.
     pub fn of(resident: &Resident<'_>) -> Self {
         match resident.role {
             Role::Coordinator => return Self::Coordinator,
@@ -153,7 +152,7 @@ impl Wave {
         }
     }
 
-    /// For people.
+    /// The wave, for messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Coordinator => "the coordinator",
@@ -168,31 +167,31 @@ impl Wave {
     }
 }
 
-/// What the moves depend on.
+/// The facts that the moves depend on.
 #[derive(Clone, Debug)]
 pub struct View<'facts> {
     /// Every pod of the cluster.
     pub residents: &'facts [Resident<'facts>],
-    /// Which of them have to go.
+    /// Which of them have to move.
     pub movers: Movers<'facts>,
     /// Every `PodDisruptionBudget`.
     pub budgets: &'facts [Budget],
     /// Refused evictions by pod UID.
     pub refusals: &'facts BTreeMap<String, Refusal>,
-    /// Workloads that were there before the first pod moved.
+    /// Workloads that existed before the first pod moved.
     pub workloads: &'facts BTreeMap<Workload, Health>,
-    /// Nodes whose pods may go now; `None` where it does not matter on which one a pod is.
+    /// Nodes whose pods may move now; `None` for all nodes.
     pub only: Option<&'facts BTreeSet<&'facts str>>,
 }
 
 /// Limits and permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many pods may be on their way at the same time.
+    /// How many pods may be moving at the same time.
     pub pods_at_once: usize,
-    /// What an eviction may cost.
+    /// What the user allows an eviction to destroy.
     pub permissions: Permissions,
-    /// Whether pods that nobody makes again are evicted.
+    /// Whether pods without a controller are evicted.
     pub delete_bare_pods: bool,
 }
 
@@ -205,21 +204,21 @@ impl Policy {
     }
 }
 
-/// Which pods have to go.
+/// Which pods have to move.
 #[derive(Clone, Copy, Debug)]
 pub enum Movers<'facts> {
-    /// Whoever has an address of a family of these ranges, and not of one of them: those of every pool that stays, of the one that
-    /// pods are led to and of those that the migration is not about.
+    /// Pods with an address outside these ranges, in a family of these ranges. The ranges are those of every pool that stays: the
+    /// target pool, and pools that the migration does not touch.
     OutOf(&'facts [IpNet]),
-    /// Whoever has an address of this range, which is left: while the range of a pool that stays is not known, a pod elsewhere may be of
-    /// that pool.
+    /// Pods with an address in this range, the source range: while the range of a pool that stays is not known, a pod with
+    /// another address may be of that pool.
     Within(&'facts IpNet),
-    /// Whoever was told an address of a Service that is left, by UID.
+    /// Pods that started with an old address of a Service, by UID.
     Told(&'facts BTreeSet<String>),
 }
 
 impl Movers<'_> {
-    /// Whether this pod has to go.
+    /// Whether this pod has to move.
     pub fn has(self, pod: &Pod) -> bool {
         self.counts(pod)
             && match self {
@@ -229,32 +228,32 @@ impl Movers<'_> {
             }
     }
 
-    /// Whether this pod is one of those that others of its workload are Ready beside.
+    /// Whether this pod counts among the pods of its workload that have to be Ready.
     fn counts(self, pod: &Pod) -> bool {
         match self {
             Self::OutOf(_) | Self::Within(_) => pod.uses_pod_network() && !pod.mirror,
-            // One on the host's network was told addresses of Services, too.
+            // A hostNetwork pod starts with addresses of Services, too.
             Self::Told(_) => !pod.finished && !pod.mirror,
         }
     }
 
-    /// What they leave, for people.
+    /// The source that the pods leave, for messages.
     fn place(self) -> &'static str {
         match self {
             Self::OutOf(_) | Self::Within(_) => "the old range",
-            Self::Told(_) => "what they were told",
+            Self::Told(_) => "old Service addresses",
         }
     }
 
-    /// What is the matter with them, for people.
+    /// Why the pods have to move, for messages.
     fn matter(self) -> &'static str {
         match self {
             Self::OutOf(_) | Self::Within(_) => "have addresses of the old range",
-            Self::Told(_) => "were told addresses of the old range when they started",
+            Self::Told(_) => "have started with addresses of the old range",
         }
     }
 
-    /// The field by which somebody says that bare pods are deleted.
+    /// The spec field that allows to delete bare pods.
     fn field(self) -> &'static str {
         match self {
             Self::OutOf(_) | Self::Within(_) => "podCidr.deleteBarePods",
@@ -274,24 +273,24 @@ fn is_out_of(pod: &Pod, targets: &[IpNet]) -> bool {
     addresses.any(|address| of_a_family(address) && !in_target(address))
 }
 
-/// Pods that have to go still, by wave.
+/// The pods that still have to move, by wave.
 pub fn left<'facts>(
     residents: &'facts [Resident<'facts>],
     movers: Movers<'_>,
 ) -> BTreeMap<Wave, Vec<&'facts Resident<'facts>>> {
-    let mut left: BTreeMap<Wave, Vec<&Resident<'_>>> = BTreeMap::new();
+    let mut remaining: BTreeMap<Wave, Vec<&Resident<'_>>> = BTreeMap::new();
     for resident in residents {
         if movers.has(resident.pod) {
-            left.entry(Wave::of(resident)).or_default().push(resident);
+            remaining.entry(Wave::of(resident)).or_default().push(resident);
         }
     }
-    for (wave, residents) in &mut left {
+    for (wave, residents) in &mut remaining {
         residents.sort_by(|left, right| order(*wave, left).cmp(&order(*wave, right)));
     }
-    left
+    remaining
 }
 
-/// By workload; within a `StatefulSet` the highest ordinal first, as its own controller does it.
+/// By workload; within a `StatefulSet` the highest ordinal first, as the StatefulSet controller does.
 fn order<'facts>(
     wave: Wave,
     resident: &'facts Resident<'_>,
@@ -310,81 +309,82 @@ fn order<'facts>(
     )
 }
 
-/// For so long a refused eviction keeps the waves after it waiting. A budget that others of its own use up for a moment yields sooner.
+/// For this time a refused eviction delays the later waves. A budget that is used up by other pods of the workload allows the
+/// next disruption sooner.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
 
-/// What comes next; `None` once no pod has to move. A pod that cannot go, or a workload that does not become Ready ([`Health::stalled`]), holds
-/// up no other: it is told once no other can go.
+/// The next action; `None` once no pod has to move. A pod that cannot be evicted, or a workload that does not become Ready
+/// ([`Health::stalled`]), delays no other pod: it is reported once no other pod can move.
 pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
-    let mut left = left(view.residents, view.movers);
+    let mut remaining = left(view.residents, view.movers);
     if let Some(nodes) = view.only {
-        for residents in left.values_mut() {
+        for residents in remaining.values_mut() {
             residents.retain(|resident| nodes.contains(resident.pod.node.as_str()));
         }
-        left.retain(|_, residents| !residents.is_empty());
+        remaining.retain(|_, residents| !residents.is_empty());
     }
-    let count: usize = left.values().map(Vec::len).sum();
-    let first = left.values().flatten().next()?;
+    let count: usize = remaining.values().map(Vec::len).sum();
+    let first = remaining.values().flatten().next()?;
     let health = health(view, now);
-    let seats = policy.pods_at_once.max(1).saturating_sub(health.seats());
-    let (mut again, mut told) = (Vec::new(), None);
-    for (wave, pods) in &left {
+    let slots = policy.pods_at_once.max(1).saturating_sub(health.slots());
+    let (mut again, mut deferred) = (Vec::new(), None);
+    for (wave, pods) in &remaining {
         if pods.iter().all(|resident| resident.pod.deleted_at.is_some()) {
             continue;
         }
-        // What was moved in the waves before is Ready before others go.
+        // Moved pods of earlier waves are Ready before pods of this wave move.
         if let Some(first) = health.holding().find(|lacking| lacking.wave < *wave) {
             return Some(evict::Next::Wait(first.wait(&health)));
         }
-        match of_wave(*wave, pods, &health, seats, view, policy, now) {
+        match decide_wave(*wave, pods, &health, slots, view, policy, now) {
             Turn::Asked(mut pods) => {
-                // Those that were refused are asked again where there is room.
+                // Refused evictions are tried again in free slots.
                 pods.extend(again);
-                pods.truncate(seats.max(1));
+                pods.truncate(slots.max(1));
                 return ask(&pods, view, policy, now);
             }
-            Turn::Waits(found) => return Some(evict::Next::Wait(found)),
-            Turn::Held { due, found } => {
+            Turn::Waits(blocker) => return Some(evict::Next::Wait(blocker)),
+            Turn::Held { due, blocker } => {
                 again.extend(due);
-                told = told.or(Some(found));
+                deferred = deferred.or(Some(blocker));
             }
         }
     }
     if !again.is_empty() {
-        again.truncate(seats.max(1));
+        again.truncate(slots.max(1));
         return ask(&again, view, policy, now);
     }
     let terminate = || {
-        let message = format!("{count} pods terminate; the first is {}", first.pod.key());
+        let message = format!("pods terminating: {count}; the first is {}", first.pod.key());
         wait(WaitReason::PodsTerminating, message)
     };
-    Some(told.map_or_else(terminate, evict::Next::Wait))
+    Some(deferred.map_or_else(terminate, evict::Next::Wait))
 }
 
-/// What is done about the pods of one wave.
+/// The decision for the pods of one wave.
 enum Turn<'facts> {
-    /// These are asked to go.
+    /// These pods are evicted.
     Asked(Vec<&'facts Pod>),
-    /// Others wait for this.
+    /// This wait, and later waves wait, too.
     Waits(Wait),
-    /// None of them can go, and others do not wait for that. Those that are due were refused for long and are asked again.
-    Held { due: Vec<&'facts Pod>, found: Wait },
+    /// No pod can move, and later waves do not wait for that. Pods that are due have been refused for long and are tried again.
+    Held { due: Vec<&'facts Pod>, blocker: Wait },
 }
 
-fn of_wave<'facts>(
+fn decide_wave<'facts>(
     wave: Wave,
     pods: &[&Resident<'facts>],
     health: &HealthNow<'facts>,
-    seats: usize,
+    slots: usize,
     view: &View<'facts>,
     policy: &Policy,
     now: Timestamp,
 ) -> Turn<'facts> {
-    let (ours, left_alone): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = pods
+    let (evictable, kept): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = pods
         .iter()
         .copied()
-        .partition(|resident| is_ours(wave, resident, policy));
-    let chosen = whose_turn(wave, &ours, &health.busy, view.workloads);
+        .partition(|resident| is_evictable(wave, resident, policy));
+    let chosen = choose_pods(wave, &evictable, &health.busy, view.workloads);
     let permissions = policy.evicts();
     let is_due = |pod: &&Pod| {
         let refusal = view.refusals.get(&pod.uid);
@@ -394,56 +394,56 @@ fn of_wave<'facts>(
         .into_iter()
         .partition(|pod| is_held(pod, view, policy, now));
     let (mut go, refused): (Vec<&Pod>, Vec<&Pod>) = free.into_iter().partition(is_due);
-    // Those that were refused a moment ago take no place of others.
+    // Pods that were refused a moment ago take no slot of other pods.
     go.sort_by_key(|pod| view.refusals.contains_key(&pod.uid));
-    if !go.is_empty() && seats > 0 {
-        return Turn::Asked(go.into_iter().take(seats).collect());
+    if !go.is_empty() && slots > 0 {
+        return Turn::Asked(go.into_iter().take(slots).collect());
     }
     if let Some(first) = health.holding().next() {
         return Turn::Waits(first.wait(health));
     }
     let words = |pods: &[&Pod]| match evict::next(&leaving(pods, view, permissions, true), now) {
-        Some(evict::Next::Wait(found)) => Some(found),
+        Some(evict::Next::Wait(blocker)) => Some(blocker),
         Some(evict::Next::Evict(_)) | None => None,
     };
-    if let Some(found) = words(&refused) {
-        return Turn::Waits(found);
+    if let Some(blocker) = words(&refused) {
+        return Turn::Waits(blocker);
     }
-    let found = not_ours(wave, &left_alone, view.movers, policy).or_else(|| words(&held));
+    let blocker = describe_kept(wave, &kept, view.movers, policy).or_else(|| words(&held));
     let is_first = |resident: &&&Resident<'_>| resident.pod.deleted_at.is_none();
     let others = || {
-        let first = ours
+        let first = evictable
             .iter()
             .find(is_first)
             .map_or_else(String::new, |first| first.pod.key());
         let message = format!(
-            "{} pods have to move still, and others of their workloads are not Ready; the first is {first}",
-            ours.len()
+            "pods to move: {}; the first is {first}; other pods of their workloads are not Ready",
+            evictable.len()
         );
         waits(WaitReason::MovedPodsNotReady, message)
     };
-    let found = found.unwrap_or_else(others);
+    let blocker = blocker.unwrap_or_else(others);
     let due: Vec<&Pod> = held.into_iter().filter(is_due).collect();
     match (wave.is_needed(), due.is_empty()) {
-        (true, true) => Turn::Waits(found),
+        (true, true) => Turn::Waits(blocker),
         (true, false) => Turn::Asked(due),
-        (false, _) => Turn::Held { due, found },
+        (false, _) => Turn::Held { due, blocker },
     }
 }
 
-/// Whether nothing that the migration does makes this pod go by now: it may not be evicted, or was refused for long.
+/// Whether the migration cannot make this pod move: the pod may not be evicted, or the eviction has been refused for long.
 fn is_held(pod: &Pod, view: &View<'_>, policy: &Policy, now: Timestamp) -> bool {
     let refusal = view.refusals.get(&pod.uid);
     drain::obstacle(pod, policy.evicts()).is_some()
         || refusal.is_some_and(|refusal| now.duration_since(refusal.since) >= PATIENCE)
 }
 
-/// Whether the migration evicts this pod: it comes again, and comes elsewhere.
-fn is_ours(wave: Wave, resident: &Resident<'_>, policy: &Policy) -> bool {
+/// Whether the migration evicts this pod: a controller recreates it, and the new pod gets a new address.
+fn is_evictable(wave: Wave, resident: &Resident<'_>, policy: &Policy) -> bool {
     wave.is_evicted(policy.delete_bare_pods) && !resident.made_since
 }
 
-/// Whether no other pod waits for this one, though it has to move still.
+/// Whether no other pod waits for this pod, which still has to move.
 pub fn holds_up_none(
     wave: Wave,
     resident: &Resident<'_>,
@@ -451,23 +451,25 @@ pub fn holds_up_none(
     policy: &Policy,
     now: Timestamp,
 ) -> bool {
-    // No pod of a workload goes while another one is not Ready.
+    // No pod of a workload moves while another pod of the workload is not Ready.
     let is_given_up = || {
         let known = resident
             .workload
             .and_then(|workload| view.workloads.get(workload));
         known.is_some_and(|known| known.stalled)
     };
-    let is_stuck =
-        || is_stuck(resident.pod, now) || is_given_up() || is_held(resident.pod, view, policy, now);
-    !is_ours(wave, resident, policy) || (!wave.is_needed() && is_stuck())
+    let is_stuck = || {
+        terminates_too_long(resident.pod, now) || is_given_up() || is_held(resident.pod, view, policy, now)
+    };
+    !is_evictable(wave, resident, policy) || (!wave.is_needed() && is_stuck())
 }
 
-/// A pod that terminates for so long keeps no other from moving: its owner decides when it ends, by its grace period and its finalizers.
+/// A pod that has been terminating for this time delays no other pod: its owner decides when it ends, by grace period and
+/// finalizers.
 const ENDS_WITHIN: SignedDuration = SignedDuration::from_mins(5);
 
-/// Whether a pod terminates for longer than others wait for it.
-fn is_stuck(pod: &Pod, now: Timestamp) -> bool {
+/// Whether a pod has been terminating for longer than other pods wait for it.
+fn terminates_too_long(pod: &Pod, now: Timestamp) -> bool {
     pod.deleted_at
         .is_some_and(|began| now.duration_since(began) >= ENDS_WITHIN)
 }
@@ -495,16 +497,16 @@ fn ask(pods: &[&Pod], view: &View<'_>, policy: &Policy, now: Timestamp) -> Optio
     evict::next(&leaving(pods, view, policy.evicts(), false), now)
 }
 
-/// Pods that were moved and are not Ready again.
+/// Moved pods that are not Ready again.
 #[derive(Clone, Debug)]
 pub struct OnTheirWay {
-    /// Why others wait: the first of them.
+    /// Why other pods wait: the first of these pods.
     pub wait: Wait,
-    /// The scheduler finds no node for one of them.
+    /// Whether one of these pods is unschedulable.
     pub finds_no_node: bool,
 }
 
-/// Which pods that were moved are not Ready again; `None` when each is, or is not waited for.
+/// The moved pods that are not Ready again; `None` when all are Ready, or no pod waits for them.
 pub fn on_their_way(view: &View<'_>, now: Timestamp) -> Option<OnTheirWay> {
     let health = health(view, now);
     let first = health.holding().next()?;
@@ -514,7 +516,7 @@ pub fn on_their_way(view: &View<'_>, now: Timestamp) -> Option<OnTheirWay> {
     })
 }
 
-/// Workloads of whose pods some were moved and are not Ready again, or are not there, and what is the matter with the first of them.
+/// Workloads with moved pods that are not Ready again or do not exist, each with the first such pod.
 pub fn lacking<'facts>(view: &View<'facts>, now: Timestamp) -> Vec<(&'facts Workload, Wave, String)> {
     let lacking = health(view, now).lacking.into_iter();
     lacking
@@ -534,10 +536,11 @@ fn wait(reason: WaitReason, message: String) -> evict::Next {
     evict::Next::Wait(waits(reason, message))
 }
 
-/// Those whose turn it is: of a workload one, and only while every other one of it is Ready. One that is not Ready serves
-/// nobody, and waits for nobody; but one of a `StatefulSet` may hold what the others need. Of a `DaemonSet` as many go as may be away by
-/// its own words, those that are away already among them, and none from a node on which another one of it is on its way.
-fn whose_turn<'facts>(
+/// The pods that may move now: one of each workload, and only while every other pod of the workload is Ready. An unready pod
+/// serves no traffic and does not wait, except in a `StatefulSet`, where other pods may need its data. Of a `DaemonSet`, as many
+/// pods move as its `maxUnavailable` allows, including those that are unavailable already, and none from a node where another pod
+/// of it is moving.
+fn choose_pods<'facts>(
     wave: Wave,
     pods: &[&Resident<'facts>],
     busy: &BTreeMap<&Workload, usize>,
@@ -548,7 +551,7 @@ fn whose_turn<'facts>(
         known.map_or(1, |known| known.at_once.max(1))
     };
     let mut taken: BTreeMap<&Workload, usize> = BTreeMap::new();
-    let mut left: BTreeSet<(&Workload, &str)> = pods
+    let mut busy_nodes: BTreeSet<(&Workload, &str)> = pods
         .iter()
         .filter(|resident| wave == Wave::DaemonSets && resident.pod.deleted_at.is_some())
         .filter_map(|resident| Some((resident.workload?, resident.pod.node.as_str())))
@@ -567,10 +570,10 @@ fn whose_turn<'facts>(
             if is_full && (pod.ready || wave == Wave::Stateful) {
                 continue;
             }
-            if wave == Wave::DaemonSets && !left.insert((workload, &pod.node)) {
+            if wave == Wave::DaemonSets && !busy_nodes.insert((workload, &pod.node)) {
                 continue;
             }
-            // One that is not Ready is counted as away already.
+            // A pod that is not Ready is already counted as unavailable.
             if pod.ready || wave == Wave::Stateful || away.is_none() {
                 *taken += 1;
             }
@@ -580,18 +583,18 @@ fn whose_turn<'facts>(
     chosen
 }
 
-/// Pods that are not evicted, and what a person does about them.
-fn not_ours(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy: &Policy) -> Option<Wait> {
+/// The wait for pods that the migration does not evict, with the fix.
+fn describe_kept(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy: &Policy) -> Option<Wait> {
     if let Some(again) = pods.iter().find(|resident| resident.made_since) {
         let key = again.pod.key();
         return Some(refused(match movers {
             Movers::OutOf(_) | Movers::Within(_) => format!(
-                "pod {key} was made after the pool was closed, and has an address of it all the same: evicted, it would get another such. \
-                 See its annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools`, and those of its namespace"
+                "pod {key} was created after the old pool was closed, and still has an address of it: a new pod would get one, \
+                 too. Check the annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools` of the pod and of its namespace"
             ),
             Movers::Told(_) => format!(
-                "pod {key} was made after every Service had its new address, and was told an old one all the same: evicted, it would be told \
-                 it again. Its own manifest says it, in its environment or its dnsConfig: change it there"
+                "pod {key} was created after every Service had its new address, and still started with an old one: a new pod \
+                 would, too. The address is in its own manifest, in the environment or dnsConfig: change it there"
             ),
         }));
     }
@@ -599,12 +602,12 @@ fn not_ours(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy: &Pol
     let first = pods.first()?;
     match wave {
         Wave::Jobs => Some(refused(format!(
-            "{} pods of Jobs {matter} and end by themselves; the first is {}. Wait for it, or delete it",
+            "pods of Jobs {matter} and are not evicted: {}; the first is {}. Wait until the Jobs complete, or delete the pods",
             pods.len(),
             first.pod.key()
         ))),
         Wave::Bare if !policy.delete_bare_pods => Some(refused(format!(
-            "{} pods {matter} and have no controller that makes them again; the first is {}. Delete them, or set {}",
+            "pods {matter} and have no controller to recreate them: {}; the first is {}. Delete the pods, or set {}",
             pods.len(),
             first.pod.key(),
             movers.field()
@@ -623,21 +626,21 @@ fn refused(message: String) -> Wait {
     waits(WaitReason::EvictionRefused, message)
 }
 
-/// What others wait for: pods of one workload that are on their way, or not there yet.
+/// Pods of one workload that other pods wait for: pods that are not Ready again, or do not exist yet.
 struct Lacking<'facts> {
     wave: Wave,
-    /// `None` for a pod without one, which terminates.
+    /// `None` for a terminating pod without a controller.
     workload: Option<&'facts Workload>,
-    /// How many there are.
+    /// The number of these pods.
     count: usize,
-    /// How many of the pods that may be on their way at the same time they are. A workload is given up for at most as many as go of it at once,
-    /// however many its owner wants it to have.
-    seats: usize,
-    /// What is the matter with the first of them.
+    /// How many of the pods that may move at the same time these are. A workload takes at most as many slots as pods of it may
+    /// move at once, whatever its number of replicas is.
+    slots: usize,
+    /// The state of the first of these pods.
     what: String,
-    /// No node takes one of them.
+    /// Whether one of these pods is unschedulable.
     unschedulable: bool,
-    /// No other waits for them.
+    /// Whether no other pod waits for these pods.
     stalled: bool,
 }
 
@@ -647,28 +650,28 @@ impl Lacking<'_> {
             .workload
             .map_or_else(|| "without a controller".to_owned(), Workload::key);
         let count = health.holding().map(|lacking| lacking.count).sum::<usize>();
-        let message = format!("{count} pods are on their way; the first: {whose}, {}", self.what);
+        let message = format!("moved pods not Ready: {count}; the first: {whose}, {}", self.what);
         waits(WaitReason::MovedPodsNotReady, message)
     }
 }
 
-/// How the workloads are.
+/// The state of the workloads.
 struct HealthNow<'facts> {
-    /// How many pods are not Ready or not there, in whichever range, of each of which one is so.
+    /// Workloads with pods that are not Ready or do not exist, in any range: the number of these pods.
     busy: BTreeMap<&'facts Workload, usize>,
-    /// Pods that were moved and are not Ready again, in the order of the waves.
+    /// Moved pods that are not Ready again, in the order of the waves.
     lacking: Vec<Lacking<'facts>>,
 }
 
 impl<'facts> HealthNow<'facts> {
-    /// What others wait for.
+    /// The pods that other pods wait for.
     fn holding(&self) -> impl Iterator<Item = &Lacking<'facts>> {
         self.lacking.iter().filter(|lacking| !lacking.stalled)
     }
 
-    /// How many of the pods that may be on their way at the same time are.
-    fn seats(&self) -> usize {
-        self.holding().map(|lacking| lacking.seats).sum()
+    /// How many of the pods that may move at the same time are moving.
+    fn slots(&self) -> usize {
+        self.holding().map(|lacking| lacking.slots).sum()
     }
 }
 
@@ -681,17 +684,17 @@ fn health<'facts>(view: &View<'facts>, now: Timestamp) -> HealthNow<'facts> {
             continue;
         }
         match resident.workload {
-            Some(_) if is_stuck(resident.pod, now) => {}
+            Some(_) if terminates_too_long(resident.pod, now) => {}
             Some(workload) => of_workload.entry(workload).or_default().push(resident),
             None if resident.pod.deleted_at.is_some() && view.movers.has(resident.pod) => {
                 lacking.push(Lacking {
                     wave: Wave::of(resident),
                     workload: None,
                     count: 1,
-                    seats: 1,
+                    slots: 1,
                     what: format!("pod {} terminates", resident.pod.key()),
                     unschedulable: false,
-                    stalled: is_stuck(resident.pod, now),
+                    stalled: terminates_too_long(resident.pod, now),
                 });
             }
             None => {}
@@ -710,23 +713,23 @@ fn health<'facts>(view: &View<'facts>, now: Timestamp) -> HealthNow<'facts> {
             .count();
         let known = view.workloads.get(workload);
         let missing = known.map_or(0, |known| known.wanted.saturating_sub(there));
-        // Whoever was ill before does not keep the others of its workload.
-        let as_ill_as_before = known.is_some_and(|known| {
+        // A pod that was unready before does not delay the other pods of its workload.
+        let as_unready_as_before = known.is_some_and(|known| {
             known.ill > 0 && there == pods.len() && missing == 0 && there - ready <= known.ill
         });
-        if (ready < pods.len() || missing > 0) && !as_ill_as_before {
+        if (ready < pods.len() || missing > 0) && !as_unready_as_before {
             busy.insert(workload, (pods.len() - ready).saturating_add(missing));
         }
         if let Some(known) = known.filter(|_| wave != Wave::Jobs) {
-            lacking.extend(of_workload_lacking(view, workload, wave, &pods, known));
+            lacking.extend(workload_lacking(view, workload, wave, &pods, known));
         }
     }
     lacking.sort_by(|left, right| (left.wave, left.workload).cmp(&(right.wave, right.workload)));
     HealthNow { busy, lacking }
 }
 
-/// What is missing of a workload; `None` when nothing is.
-fn of_workload_lacking<'facts>(
+/// The pods that a workload lacks; `None` when it lacks none.
+fn workload_lacking<'facts>(
     view: &View<'facts>,
     workload: &'facts Workload,
     wave: Wave,
@@ -737,7 +740,7 @@ fn of_workload_lacking<'facts>(
         let pod = resident.pod;
         pod.deleted_at.is_none() && !pod.ready && !view.movers.has(pod)
     };
-    // As many as were ill before may be ill still.
+    // As many pods as were unready before the first move may still be unready.
     let unready: Vec<&Pod> = pods
         .iter()
         .filter(unready)
@@ -758,14 +761,14 @@ fn of_workload_lacking<'facts>(
             )
         }
         Some(first) => format!("pod {} is not Ready", first.key()),
-        None if missing > 0 => format!("{there} of {} pods are there", known.wanted),
+        None if missing > 0 => format!("{there} of {} pods exist", known.wanted),
         None => return None,
     };
     Some(Lacking {
         wave,
         workload: Some(workload),
         count: unready.len().saturating_add(missing),
-        seats: unready.len() + missing.min(known.at_once.max(1).max(terminating)),
+        slots: unready.len() + missing.min(known.at_once.max(1).max(terminating)),
         what,
         unschedulable: unready.iter().any(|pod| pod.unschedulable),
         stalled: known.stalled,

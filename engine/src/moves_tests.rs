@@ -35,7 +35,7 @@ fn pod(name: &str, address: &str) -> Pod {
     }
 }
 
-fn away(name: &str, address: &str) -> Pod {
+fn unready(name: &str, address: &str) -> Pod {
     Pod {
         ready: false,
         ..pod(name, address)
@@ -51,7 +51,7 @@ const POLICY: Policy = Policy {
     delete_bare_pods: false,
 };
 
-/// A cluster that answers evictions: the successor of a pod comes in the new range, and is Ready a move later.
+/// A cluster that answers evictions: a replacement pod gets an address of the new range, and is Ready one step later.
 struct World {
     pods: Vec<(Pod, Option<Workload>)>,
     workloads: BTreeMap<Workload, Health>,
@@ -109,18 +109,18 @@ impl World {
     fn evicts(&self) -> Vec<String> {
         match self.next(at(0)) {
             Some(evict::Next::Evict(pods)) => pods.into_iter().map(|pod| pod.name).collect(),
-            other => panic!("nobody is evicted: {other:?}"),
+            other => panic!("no pod is evicted: {other:?}"),
         }
     }
 
     fn waits(&self) -> Wait {
         match self.next(at(0)) {
             Some(evict::Next::Wait(wait)) => wait,
-            other => panic!("nothing is waited for: {other:?}"),
+            other => panic!("there is no wait: {other:?}"),
         }
     }
 
-    /// These terminate.
+    /// Marks these pods as terminating.
     fn evict(&mut self, names: &[String]) {
         for (pod, _) in &mut self.pods {
             if names.contains(&pod.name) && pod.addresses[0].to_string() == OLD {
@@ -129,8 +129,8 @@ impl World {
         }
     }
 
-    /// Those that terminate are gone, and their successors start; those that started are Ready.
-    fn moves(&mut self) {
+    /// Replaces terminating pods by new ones, and makes pods Ready that were new before.
+    fn advance(&mut self) {
         for (pod, _) in &mut self.pods {
             if pod.deleted_at.take().is_some() {
                 *pod = Pod {
@@ -147,18 +147,18 @@ impl World {
 #[rstest]
 #[case::in_the_old_range(pod("a", OLD), true)]
 #[case::in_the_new_range(pod("a", NEW), false)]
-#[case::on_the_hosts_network(Pod { host_network: true, ..pod("a", OLD) }, false)]
+#[case::host_network(Pod { host_network: true, ..pod("a", OLD) }, false)]
 #[case::finished(Pod { finished: true, ..pod("a", OLD) }, false)]
-#[case::a_static_pods_mirror(Pod { mirror: true, ..pod("a", OLD) }, false)]
+#[case::mirror_of_a_static_pod(Pod { mirror: true, ..pod("a", OLD) }, false)]
 #[case::without_an_address_yet(pod("a", ""), false)]
 #[case::of_another_family(pod("a", "fd00::7"), false)]
 fn a_pod_moves_if_its_address_is_in_no_target_pool(#[case] pod: Pod, #[case] moves: bool) {
     assert_eq!(Movers::OutOf(&targets()).has(&pod), moves);
 }
 
-/// Everybody moves, in the order of the waves, one of each workload at a time; nobody else goes while one is not Ready.
+/// All pods move, in the order of the waves, one of each workload at a time; no other pod moves while one is not Ready.
 #[test]
-fn everybody_arrives_and_no_workload_lacks_two() {
+fn all_pods_move_and_no_workload_lacks_two() {
     let deployment = |name: &str| Some(workload("Deployment", name));
     let mut pods = vec![
         (pod("replumb-1", OLD), deployment("replumb")),
@@ -193,7 +193,7 @@ fn everybody_arrives_and_no_workload_lacks_two() {
                         .filter(|(pod, _)| pod.name.starts_with(kind))
                         .filter(|(pod, _)| pod.deleted_at.is_some() || !pod.ready)
                         .count();
-                    assert!(lacking <= 1, "{kind}: {lacking} are away");
+                    assert!(lacking <= 1, "{kind}: {lacking} are unavailable");
                 }
             }
             Some(evict::Next::Wait(wait)) => {
@@ -204,11 +204,11 @@ fn everybody_arrives_and_no_workload_lacks_two() {
                     ),
                     "{wait:?}"
                 );
-                world.moves();
+                world.advance();
             }
         }
     }
-    assert_eq!(world.next(at(0)), None, "it ends");
+    assert_eq!(world.next(at(0)), None, "the moves end");
     assert_eq!(
         order,
         [
@@ -232,7 +232,7 @@ fn everybody_arrives_and_no_workload_lacks_two() {
 }
 
 #[test]
-fn no_more_are_on_their_way_than_may_be() {
+fn no_more_pods_move_at_once_than_allowed() {
     let pods = (0..30)
         .map(|number| {
             let name = format!("web-{number}");
@@ -244,15 +244,15 @@ fn no_more_are_on_their_way_than_may_be() {
     assert_eq!(first.len(), 10);
     world.evict(&first);
     assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
-    world.moves();
+    world.advance();
     assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
-    world.moves();
+    world.advance();
     assert_eq!(world.evicts().len(), 10);
 }
 
-/// A budget that allows nothing keeps its own pods, and is named once nobody else can go.
+/// A budget that allows no disruption holds only its own pods, and is named once no other pod can move.
 #[test]
-fn who_is_refused_holds_up_nobody_else() {
+fn a_refused_pod_delays_no_other_pod() {
     let web = |name: &str| Some(workload("Deployment", name));
     let mut world = World::of(vec![(pod("a-1", OLD), web("a")), (pod("b-1", OLD), web("b"))]);
     world.refusals.insert(
@@ -273,12 +273,12 @@ fn who_is_refused_holds_up_nobody_else() {
     assert!(matches!(later, Some(evict::Next::Evict(_))), "{later:?}");
 }
 
-/// What did not work before the first pod moved keeps nobody waiting; what does not work any more does.
+/// A pod that was unready before the first pod moved is not waited for; a pod that became unready later is.
 #[test]
-fn who_was_ill_before_is_not_waited_for() {
+fn a_pod_that_was_unready_before_the_start_is_not_waited_for() {
     let dns = workload("Deployment", "coredns");
     let mut world = World::of(vec![
-        (away("coredns-1", NEW), Some(dns.clone())),
+        (unready("coredns-1", NEW), Some(dns.clone())),
         (pod("web-1", OLD), Some(workload("Deployment", "web"))),
     ]);
     let wait = world.waits();
@@ -291,18 +291,18 @@ fn who_was_ill_before_is_not_waited_for() {
     );
     world.workloads.get_mut(&dns).unwrap().ill = 1;
     assert_eq!(world.evicts(), ["web-1"]);
-    // Nobody knew of it at the start: it is none of ours.
+    // The workload was created after the start: no pod waits for it.
     world.workloads.remove(&dns);
     assert_eq!(world.evicts(), ["web-1"]);
 }
 
-/// One ill pod is no leave to take the others at once.
+/// An unready pod does not allow to evict the others at once.
 #[test]
-fn a_workload_with_an_ill_pod_loses_no_more_than_one_besides() {
+fn a_workload_with_an_unready_pod_loses_at_most_one_more() {
     let web = || workload("Deployment", "web");
     let pods = (0..5).map(|number| (pod(&format!("web-{number}"), OLD), Some(web())));
-    let ill = (away("web-9", NEW), Some(web()));
-    let mut world = World::of(pods.chain([ill]).collect());
+    let unready = (unready("web-9", NEW), Some(web()));
+    let mut world = World::of(pods.chain([unready]).collect());
     assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
     world.workloads.get_mut(&web()).unwrap().ill = 1;
     let first = world.evicts();
@@ -311,16 +311,16 @@ fn a_workload_with_an_ill_pod_loses_no_more_than_one_besides() {
     assert_eq!(
         world.waits().reason,
         WaitReason::MovedPodsNotReady,
-        "it terminates"
+        "the pod is terminating"
     );
     world.pods.retain(|(pod, _)| pod.deleted_at.is_none());
     let wait = world.waits();
-    assert!(wait.message.contains("5 of 6 pods are there"), "{}", wait.message);
+    assert!(wait.message.contains("5 of 6 pods exist"), "{}", wait.message);
 }
 
-/// The successor of a pod of a `StatefulSet` or `DaemonSet` is made once the pod is gone: in between nobody is not Ready.
+/// A `StatefulSet` or `DaemonSet` creates the new pod once the old one is gone: in between no existing pod is unready.
 #[test]
-fn a_pod_that_is_not_there_yet_is_missed() {
+fn a_pod_that_does_not_exist_yet_is_waited_for() {
     for kind in ["StatefulSet", "DaemonSet", "Deployment"] {
         let pods = (0..3).map(|number| {
             let name = format!("db-{number}");
@@ -332,9 +332,9 @@ fn a_pod_that_is_not_there_yet_is_missed() {
     }
 }
 
-/// What a controller keeps of pods that ended is not Ready for ever.
+/// Finished pods that a controller keeps are never Ready.
 #[test]
-fn a_finished_pod_holds_nobody() {
+fn a_finished_pod_delays_no_other_pod() {
     let web = || Some(workload("Deployment", "web"));
     let ended = Pod {
         finished: true,
@@ -345,9 +345,9 @@ fn a_finished_pod_holds_nobody() {
     assert_eq!(world.evicts(), ["web-1"]);
 }
 
-/// Evicted, it would come back to the same range, and so for ever.
+/// An evicted pod would get an address of the same range again, without end.
 #[test]
-fn a_pod_that_was_made_in_the_closed_pool_is_named_and_not_evicted() {
+fn a_pod_created_in_the_closed_pool_is_named_and_not_evicted() {
     let mut world = World::of(vec![(pod("web-1", OLD), Some(workload("Deployment", "web")))]);
     world.made_since.insert("web-1".to_owned());
     let wait = world.waits();
@@ -359,7 +359,7 @@ fn a_pod_that_was_made_in_the_closed_pool_is_named_and_not_evicted() {
 }
 
 #[test]
-fn nobody_is_said_to_have_moved_while_somebody_terminates() {
+fn the_moves_are_not_done_while_a_pod_terminates() {
     let mut world = World::of(vec![
         (pod("a-1", OLD), Some(workload("Deployment", "a"))),
         (pod("b-1", OLD), Some(workload("Deployment", "b"))),
@@ -371,17 +371,17 @@ fn nobody_is_said_to_have_moved_while_somebody_terminates() {
     assert_eq!(world.waits().reason, WaitReason::PodsTerminating);
     world.policy.pods_at_once = 0;
     world.pods[0].0.deleted_at = None;
-    assert_eq!(world.evicts(), ["a-1"], "none at once would be for ever");
+    assert_eq!(world.evicts(), ["a-1"], "a limit of 0 counts as 1");
 }
 
-/// Pods of one workload that are not Ready in the old range need not wait for each other, but a quorum may need them all.
+/// Unready pods of one workload in the old range need not wait for each other, but a quorum may need them all.
 #[test]
-fn who_serves_nobody_goes_at_once_unless_it_may_hold_what_others_need() {
+fn unready_pods_move_at_once_except_in_a_stateful_set() {
     let of = |kind: &str| {
         let owner = || Some(workload(kind, "web"));
         World::of(vec![
-            (away("web-1", OLD), owner()),
-            (away("web-2", OLD), owner()),
+            (unready("web-1", OLD), owner()),
+            (unready("web-2", OLD), owner()),
             (pod("web-3", OLD), owner()),
         ])
     };
@@ -390,7 +390,7 @@ fn who_serves_nobody_goes_at_once_unless_it_may_hold_what_others_need() {
 }
 
 #[test]
-fn jobs_end_by_themselves_and_bare_pods_are_somebodys() {
+fn pods_of_jobs_are_not_evicted_and_bare_pods_only_if_allowed() {
     let job = World::of(vec![(pod("sum-1", OLD), Some(workload("Job", "sum")))]);
     assert!(
         job.waits().message.contains("default/sum-1"),
@@ -412,7 +412,7 @@ fn jobs_end_by_themselves_and_bare_pods_are_somebodys() {
     assert_eq!(world.evicts(), ["shell"]);
 }
 
-/// A `DaemonSet` with a pod on each of these nodes, of which so many may be away.
+/// A `DaemonSet` with a pod on each of these nodes, of which `at_once` may be unavailable.
 fn daemons(nodes: &[&str], at_once: usize) -> World {
     let log = workload("DaemonSet", "log");
     let on = |node: &&str| {
@@ -429,12 +429,12 @@ fn daemons(nodes: &[&str], at_once: usize) -> World {
 }
 
 #[rstest]
-#[case::nothing_said(0, 10, &["log-a"])]
+#[case::unset(0, 10, &["log-a"])]
 #[case::one(1, 10, &["log-a"])]
 #[case::several(3, 10, &["log-a", "log-b", "log-c"])]
 #[case::no_more_than_pods_at_once(3, 2, &["log-a", "log-b"])]
 #[case::all(9, 10, &["log-a", "log-b", "log-c", "log-d"])]
-fn as_many_of_a_daemon_set_go_as_may_be_away(
+fn as_many_pods_of_a_daemon_set_move_as_may_be_unavailable(
     #[case] at_once: usize,
     #[case] pods_at_once: usize,
     #[case] expected: &[&str],
@@ -445,19 +445,19 @@ fn as_many_of_a_daemon_set_go_as_may_be_away(
 }
 
 #[test]
-fn those_of_a_daemon_set_that_are_away_count() {
+fn unavailable_pods_of_a_daemon_set_count() {
     let mut world = daemons(&["a", "b", "c", "d"], 3);
     world.policy.pods_at_once = 10;
-    // It serves nobody, and goes at no cost.
+    // The pod serves no traffic, so it moves at no cost.
     world.pods[3].0.ready = false;
     assert_eq!(world.evicts(), ["log-a", "log-b", "log-d"]);
     world.evict(&["log-a".to_owned(), "log-b".to_owned()]);
-    // Two are on their way, and the third is not Ready: it alone may go.
+    // Two pods are moving, and the third is not Ready: only the third may move.
     assert_eq!(world.evicts(), ["log-d"]);
 }
 
 #[test]
-fn no_two_of_a_daemon_set_go_from_one_node() {
+fn no_two_pods_of_a_daemon_set_leave_one_node_at_once() {
     let mut world = daemons(&["a", "b"], 3);
     world.policy.pods_at_once = 10;
     let twin = Pod {
@@ -473,7 +473,7 @@ fn no_two_of_a_daemon_set_go_from_one_node() {
 }
 
 #[test]
-fn a_deployment_goes_one_by_one_whatever_is_said_of_it() {
+fn pods_of_a_deployment_move_one_by_one_whatever_the_limit() {
     let web = workload("Deployment", "web");
     let pods = ["web-1", "web-2"].map(|name| (pod(name, OLD), Some(web.clone())));
     let mut world = World::of(pods.into());
@@ -505,9 +505,9 @@ fn refuse(world: &mut World, uid: &str, since: Timestamp, next_try: Timestamp) {
     world.refusals.insert(uid.to_owned(), refusal);
 }
 
-/// Each of these is one tenant's, and stands in an earlier wave than the pods of others.
+/// Each of these pods belongs to one tenant, and is in an earlier wave than the pods of others.
 #[test]
-fn a_pod_that_cannot_go_keeps_no_wave_after_its_own() {
+fn a_pod_that_cannot_move_delays_no_later_wave() {
     let others = || {
         vec![
             in_namespace("shop", "Deployment", "web", OLD),
@@ -519,37 +519,37 @@ fn a_pod_that_cannot_go_keeps_no_wave_after_its_own() {
         empty_dirs: vec!["scratch".to_owned()],
         ..daemon.clone()
     };
-    for (who, is_refused, is_made_since) in [
+    for (pod, is_refused, is_made_since) in [
         (daemon.clone(), true, false),
         (with_data, false, false),
         (daemon, false, true),
     ] {
-        let mut pods = vec![(who.clone(), owner.clone())];
+        let mut pods = vec![(pod.clone(), owner.clone())];
         pods.extend(others());
         let mut world = World::of(pods);
         if is_refused {
-            refuse(&mut world, &who.uid, at(-60), at(5));
+            refuse(&mut world, &pod.uid, at(-60), at(5));
         }
         if is_made_since {
-            world.made_since.insert(who.name.clone());
+            world.made_since.insert(pod.name.clone());
         }
         let mut gone = Vec::new();
         for _ in 0..2 {
             let names = world.evicts();
             gone.extend(names.clone());
             world.evict(&names);
-            world.moves();
-            world.moves();
+            world.advance();
+            world.advance();
         }
-        assert_eq!(gone, ["web", "db-0"], "{who:?}");
+        assert_eq!(gone, ["web", "db-0"], "{pod:?}");
         let wait = world.waits();
         assert!(wait.message.contains("tenant/log"), "{}", wait.message);
     }
 }
 
-/// It is refused for a moment: its wave goes before the next one.
+/// A pod that is refused for a short time still moves before the next wave.
 #[test]
-fn a_budget_that_is_used_up_for_a_moment_keeps_the_order() {
+fn a_budget_that_is_used_up_for_a_short_time_keeps_the_order() {
     let mut world = World::of(vec![
         in_namespace("tenant", "DaemonSet", "log", OLD),
         in_namespace("shop", "Deployment", "web", OLD),
@@ -558,7 +558,7 @@ fn a_budget_that_is_used_up_for_a_moment_keeps_the_order() {
     assert_eq!(world.waits().reason, WaitReason::DisruptionBudget);
     refuse(&mut world, "tenant/log", at(-60), at(5));
     assert_eq!(world.evicts(), ["web"]);
-    // It is asked again beside the others, and when none of them is left.
+    // The eviction is tried again beside the others, and when no other pod remains.
     refuse(&mut world, "tenant/log", at(-90), at(0));
     assert_eq!(world.evicts(), ["web", "log"]);
     world.pods.pop();
@@ -566,7 +566,7 @@ fn a_budget_that_is_used_up_for_a_moment_keeps_the_order() {
 }
 
 #[test]
-fn name_servers_and_webhooks_go_before_all_others_however_long_they_are_refused() {
+fn name_servers_and_webhooks_move_before_all_others_however_long_they_are_refused() {
     for name in ["coredns-1", "webhook-1", "replumb-1"] {
         let mut world = World::of(vec![
             in_namespace("kube-system", "Deployment", name, OLD),
@@ -579,9 +579,9 @@ fn name_servers_and_webhooks_go_before_all_others_however_long_they_are_refused(
     }
 }
 
-/// A thousand pods under a budget that allows nothing come before others by name.
+/// 1000 pods with a budget that allows no disruption come before others by name.
 #[test]
-fn those_that_were_refused_take_no_place_of_others() {
+fn refused_pods_take_no_slot_of_other_pods() {
     let mut pods: Vec<(Pod, Option<Workload>)> = (0..1000)
         .map(|number| in_namespace("a-tenant", "Deployment", &format!("many-{number}"), OLD))
         .collect();
@@ -594,9 +594,9 @@ fn those_that_were_refused_take_no_place_of_others() {
     assert_eq!(world.evicts().len(), 10);
 }
 
-/// Its owner wants more pods than a quota allows, or than anyone has.
+/// The workload has more replicas than a quota allows, or than any cluster can run.
 #[test]
-fn a_workload_takes_the_place_of_one_pod_however_many_its_owner_wants() {
+fn a_workload_takes_one_slot_whatever_its_number_of_replicas() {
     for wanted in [10, usize::try_from(i32::MAX).unwrap()] {
         let mut world = World::of(vec![
             in_namespace("tenant", "StatefulSet", "db-0", OLD),
@@ -609,7 +609,7 @@ fn a_workload_takes_the_place_of_one_pod_however_many_its_owner_wants() {
         world.policy.pods_at_once = 1;
         let wait = world.waits();
         let expected = format!(
-            "{} pods are on their way; the first: StatefulSet tenant/db-0, 1 of {wanted} pods are there",
+            "moved pods not Ready: {}; the first: StatefulSet tenant/db-0, 1 of {wanted} pods exist",
             wanted - 1
         );
         assert_eq!(wait.message, expected);
@@ -617,7 +617,7 @@ fn a_workload_takes_the_place_of_one_pod_however_many_its_owner_wants() {
 }
 
 #[test]
-fn what_stalls_is_not_waited_for() {
+fn a_stalled_workload_is_not_waited_for() {
     let mut world = World::of(vec![
         in_namespace("tenant", "DaemonSet", "log", NEW),
         in_namespace("shop", "Deployment", "web", OLD),
@@ -633,9 +633,9 @@ fn what_stalls_is_not_waited_for() {
     assert_eq!(world.next(at(0)), None);
 }
 
-/// A tenant deletes its own pods, which end when the tenant wants it: by a finalizer, or by an endless grace period.
+/// A tenant deletes its own pods and decides when they end: by a finalizer, or by an endless grace period.
 #[test]
-fn pods_without_a_controller_that_never_end_take_no_place_for_good() {
+fn bare_pods_that_never_end_take_no_slot_forever() {
     let stuck = (0..10).map(|number| {
         let bare = Pod {
             controller: None,

@@ -1,5 +1,5 @@
-//! Namespaces whose moved pods do not become Ready. Others wait for them for a while, since the network may be why, and no longer: an owner whose
-//! pods never become Ready, or who wants more of them than a quota allows, holds up no pod of others.
+//! Namespaces whose moved pods do not become Ready. Other pods wait for them for a limited time, since the network may be the
+//! cause. A tenant whose pods never become Ready, or whose replicas exceed a quota, delays no pod of others for longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,14 +8,15 @@ use jiff::{SignedDuration, Timestamp};
 use crate::moves::{self, Health, View, Workload};
 use crate::owner::KUBE_SYSTEM;
 
-/// For so long in all others wait for the pods of a namespace. The whole time is there again once they have lacked nothing for as long.
+/// The total time for which other pods wait for the pods of a namespace. The time starts again once the namespace has lacked no
+/// pod for as long.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
-/// A pod that has moved gives back so much of it: pods of a namespace may move one after the other for hours.
-const A_MOVE: SignedDuration = SignedDuration::from_secs(60);
-/// When pods of more namespaces than this do not become Ready, the network may be why: on the way there others wait for them all.
-const MOST: usize = 3;
-/// Namespaces whose pods all others need: they are waited for.
-const NEEDED: [&str; 6] = [
+/// The time that is added for each pod that has moved: pods of a namespace may move one after the other for hours.
+const TIME_PER_MOVE: SignedDuration = SignedDuration::from_secs(60);
+/// With more stalled namespaces than this, the network may be the cause: except in a rollback, other pods wait for all of them.
+const MAX_STALLED: usize = 3;
+/// Namespaces whose pods all other pods need: other pods always wait for them.
+const NEEDED_NAMESPACES: [&str; 6] = [
     "calico-apiserver",
     "calico-system",
     "kube-flannel",
@@ -24,21 +25,21 @@ const NEEDED: [&str; 6] = [
     "tigera-operator",
 ];
 
-/// What was seen at the last looks. Lost at a restart: then the time counts again.
+/// The observed stalls. They are lost at a restart: the time then starts again.
 #[derive(Debug, Default)]
 pub struct Stalls(BTreeMap<String, Stall>);
 
 #[derive(Debug)]
 struct Stall {
-    /// Since when others have waited for it, with pauses.
+    /// Since when other pods have waited for the namespace, with pauses.
     since: Timestamp,
-    /// For how long in all.
+    /// The total time of the wait.
     spent: SignedDuration,
-    /// When it was looked at last.
-    looked: Timestamp,
-    /// Since when its pods lack nothing; `None` while they do.
-    rests: Option<Timestamp>,
-    /// Whether others do not wait for it any more.
+    /// The time of the last observation.
+    seen_at: Timestamp,
+    /// Since when the namespace has lacked no pod; `None` while it lacks_pods any.
+    complete_since: Option<Timestamp>,
+    /// Whether other pods no longer wait for the namespace.
     is_given_up: bool,
     pods: Pods,
 }
@@ -46,16 +47,16 @@ struct Stall {
 /// The pods of a namespace.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pods {
-    /// How many have to move still.
-    left: usize,
-    /// How many do not, or no longer.
+    /// The number of pods that still have to move.
+    remaining: usize,
+    /// The number of pods that have moved, or need not move.
     moved: usize,
 }
 
 impl Pods {
-    /// How many have moved since. One that is only deleted, or only made, has not.
-    fn moves_since(self, before: Self) -> i32 {
-        let gone = before.left.saturating_sub(self.left);
+    /// The number of pods that have moved since `before`. A pod that is only deleted, or only created, has not moved.
+    fn moved_since(self, before: Self) -> i32 {
+        let gone = before.remaining.saturating_sub(self.remaining);
         let come = self.moved.saturating_sub(before.moved);
         i32::try_from(gone.min(come)).unwrap_or(i32::MAX)
     }
@@ -66,61 +67,62 @@ impl Stall {
         Self {
             since: now,
             spent: SignedDuration::ZERO,
-            looked: now,
-            rests: None,
+            seen_at: now,
+            complete_since: None,
             is_given_up: false,
             pods,
         }
     }
 
-    /// Takes in how the namespace is now. Returns whether anything has to be remembered of it.
-    fn look(&mut self, pods: Pods, lacks: bool, now: Timestamp) -> bool {
-        // A clock that was set back begins again.
-        if self.looked > now {
+    /// Records the current state of the namespace. Returns whether the stall has to be kept.
+    fn observe(&mut self, pods: Pods, lacks_pods: bool, now: Timestamp) -> bool {
+        // After the clock was set back, the time starts again.
+        if self.seen_at > now {
             *self = Self::new(pods, now);
         }
-        if self.rests.is_none() {
-            self.spent = self.spent.saturating_add(now.duration_since(self.looked));
+        if self.complete_since.is_none() {
+            self.spent = self.spent.saturating_add(now.duration_since(self.seen_at));
         }
         self.is_given_up |= self.spent >= PATIENCE;
-        let back = A_MOVE.saturating_mul(pods.moves_since(self.pods));
+        let back = TIME_PER_MOVE.saturating_mul(pods.moved_since(self.pods));
         self.spent = self.spent.saturating_sub(back).max(SignedDuration::ZERO);
-        self.rests = (!lacks).then(|| self.rests.unwrap_or(now));
-        (self.looked, self.pods) = (now, pods);
-        self.rests
-            .is_none_or(|rests| now.duration_since(rests) < PATIENCE)
+        self.complete_since = (!lacks_pods).then(|| self.complete_since.unwrap_or(now));
+        (self.seen_at, self.pods) = (now, pods);
+        self.complete_since
+            .is_none_or(|complete_since| now.duration_since(complete_since) < PATIENCE)
     }
 }
 
 impl Stalls {
-    /// Looks at the pods. Returns the workloads that others do not wait for, each with what is the matter with it and since when.
+    /// Records the current state of the pods. Returns the workloads that other pods do not wait for, each with its problem and
+    /// the time since when.
     pub fn look(
         &mut self,
         view: &View<'_>,
-        goes_back: bool,
+        is_rollback: bool,
         now: Timestamp,
     ) -> BTreeMap<Workload, (String, Timestamp)> {
         let mut lacking = moves::lacking(view, now);
         lacking.retain(|(workload, wave, _)| {
-            !wave.is_needed() && !NEEDED.contains(&workload.namespace.as_str())
+            !wave.is_needed() && !NEEDED_NAMESPACES.contains(&workload.namespace.as_str())
         });
-        let lacks: BTreeSet<&str> = lacking
+        let lacks_pods: BTreeSet<&str> = lacking
             .iter()
             .map(|(workload, ..)| workload.namespace.as_str())
             .collect();
-        let pods = self.pods(view, &lacks);
+        let pods = self.pods(view, &lacks_pods);
         self.0.retain(|namespace, stall| {
             let pods = pods.get(namespace.as_str()).copied().unwrap_or_default();
-            stall.look(pods, lacks.contains(namespace.as_str()), now)
+            stall.observe(pods, lacks_pods.contains(namespace.as_str()), now)
         });
-        for namespace in lacks {
+        for namespace in lacks_pods {
             if !self.0.contains_key(namespace) {
                 let pods = pods.get(namespace).copied().unwrap_or_default();
                 self.0.insert(namespace.to_owned(), Stall::new(pods, now));
             }
         }
-        let is_stalled = |stall: &&Stall| stall.is_given_up && stall.rests.is_none();
-        if self.0.values().filter(is_stalled).count() > MOST && !goes_back {
+        let is_stalled = |stall: &&Stall| stall.is_given_up && stall.complete_since.is_none();
+        if self.0.values().filter(is_stalled).count() > MAX_STALLED && !is_rollback {
             return BTreeMap::new();
         }
         lacking
@@ -132,15 +134,15 @@ impl Stalls {
             .collect()
     }
 
-    /// The pods of the namespaces that lack any, or did so not long ago.
-    fn pods<'view>(&self, view: &View<'view>, lacks: &BTreeSet<&str>) -> BTreeMap<&'view str, Pods> {
+    /// The pods of the namespaces that lack pods now, or did recently.
+    fn pods<'view>(&self, view: &View<'view>, lacks_pods: &BTreeSet<&str>) -> BTreeMap<&'view str, Pods> {
         let mut found: BTreeMap<&str, Pods> = BTreeMap::new();
         for resident in view.residents {
             let namespace = resident.pod.namespace.as_str();
-            if lacks.contains(namespace) || self.0.contains_key(namespace) {
+            if lacks_pods.contains(namespace) || self.0.contains_key(namespace) {
                 let pods = found.entry(namespace).or_default();
                 if view.movers.has(resident.pod) {
-                    pods.left += 1;
+                    pods.remaining += 1;
                 } else {
                     pods.moved += 1;
                 }
@@ -150,7 +152,7 @@ impl Stalls {
     }
 }
 
-/// Says of these workloads that no other waits for them.
+/// Marks these workloads as stalled: no other pod waits for them.
 pub fn mark(health: &mut BTreeMap<Workload, Health>, stalled: &BTreeMap<Workload, (String, Timestamp)>) {
     for workload in stalled.keys() {
         if let Some(health) = health.get_mut(workload) {

@@ -14,15 +14,15 @@ fn workload(namespace: &str, name: &str) -> Workload {
     }
 }
 
-/// A cluster in which pods of these namespaces have moved and are not Ready, and others have to move still.
+/// A cluster in which a pod of each of these namespaces has moved and is not Ready, and another still has to move.
 struct World {
     pods: Vec<(Pod, Workload)>,
     stalls: Stalls,
-    goes_back: bool,
+    is_rollback: bool,
 }
 
 impl World {
-    fn of(ill: &[&str]) -> Self {
+    fn of(unready: &[&str]) -> Self {
         let pod = |namespace: &str, name: &str, address: &str, ready: bool| {
             let pod = Pod {
                 namespace: namespace.to_owned(),
@@ -34,22 +34,23 @@ impl World {
             };
             (pod, workload(namespace, name))
         };
-        let mut pods: Vec<(Pod, Workload)> = ill
+        let mut pods: Vec<(Pod, Workload)> = unready
             .iter()
-            .map(|namespace| pod(namespace, "ill", "10.200.0.7", false))
+            .map(|namespace| pod(namespace, "unready", "10.200.0.7", false))
             .collect();
         pods.extend(
-            ill.iter()
+            unready
+                .iter()
                 .map(|namespace| pod(namespace, "next", "10.244.0.7", true)),
         );
         Self {
             pods,
             stalls: Stalls::default(),
-            goes_back: false,
+            is_rollback: false,
         }
     }
 
-    fn look(&mut self, seconds: i64) -> Vec<String> {
+    fn observe(&mut self, seconds: i64) -> Vec<String> {
         let residents: Vec<Resident<'_>> = self
             .pods
             .iter()
@@ -76,7 +77,7 @@ impl World {
             workloads: &workloads,
             only: None,
         };
-        let found = self.stalls.look(&view, self.goes_back, at(seconds));
+        let found = self.stalls.look(&view, self.is_rollback, at(seconds));
         found.keys().map(Workload::key).collect()
     }
 }
@@ -84,48 +85,48 @@ impl World {
 const NONE: [&str; 0] = [];
 
 #[test]
-fn a_namespace_of_which_nothing_moves_is_waited_for_for_some_minutes() {
+fn a_namespace_whose_pods_do_not_move_is_waited_for_for_five_minutes() {
     let mut world = World::of(&["tenant"]);
-    assert_eq!(world.look(0), NONE);
-    assert_eq!(world.look(299), NONE);
-    assert_eq!(world.look(300), ["Deployment tenant/ill"]);
-    // Another of its workloads in its place makes no difference: its owner does not begin the time again.
+    assert_eq!(world.observe(0), NONE);
+    assert_eq!(world.observe(299), NONE);
+    assert_eq!(world.observe(300), ["Deployment tenant/unready"]);
+    // Another workload of the namespace does not restart the time.
     world.pods[0].1.name = "worse".to_owned();
-    assert_eq!(world.look(301), ["Deployment tenant/worse"]);
+    assert_eq!(world.observe(301), ["Deployment tenant/worse"]);
     world.pods[0].0.ready = true;
-    assert_eq!(world.look(302), NONE);
+    assert_eq!(world.observe(302), NONE);
     world.pods[0].0.ready = false;
     assert_eq!(
-        world.look(303),
+        world.observe(303),
         ["Deployment tenant/worse"],
-        "a moment is no rest"
+        "one second without a lack does not restart the time"
     );
     world.pods[0].0.ready = true;
-    assert_eq!(world.look(304), NONE);
-    assert_eq!(world.look(604), NONE);
+    assert_eq!(world.observe(304), NONE);
+    assert_eq!(world.observe(604), NONE);
     world.pods[0].0.ready = false;
-    assert_eq!(world.look(605), NONE, "the time begins again");
-    assert_eq!(world.look(904), NONE);
-    assert_eq!(world.look(905), ["Deployment tenant/worse"]);
+    assert_eq!(world.observe(605), NONE, "the time starts again");
+    assert_eq!(world.observe(904), NONE);
+    assert_eq!(world.observe(905), ["Deployment tenant/worse"]);
 }
 
-/// A container that ends and is started again every five minutes is Ready for a moment each time; so is one whose owner means it.
+/// A container that restarts every five minutes is Ready for a moment each time, by a fault or on purpose.
 #[test]
-fn a_namespace_that_is_ready_for_a_moment_now_and_then_is_given_up() {
+fn a_namespace_that_is_ready_only_for_moments_is_given_up() {
     let mut world = World::of(&["tenant"]);
     let mut given_up = None;
     for second in 0..1200 {
         world.pods[0].0.ready = second % 290 == 289;
-        if !world.look(second).is_empty() {
+        if !world.observe(second).is_empty() {
             given_up = given_up.or(Some(second));
         }
     }
     assert_eq!(given_up, Some(301), "300 s of them not Ready");
 }
 
-/// Its owner deletes its pods one by one, or makes more of them: neither is a move.
+/// A tenant deletes its pods one by one, or creates more: neither is a move.
 #[test]
-fn pods_that_are_deleted_or_made_give_no_time_back() {
+fn deleted_or_created_pods_add_no_time() {
     let mut world = World::of(&["tenant"]);
     let bare = |number: usize, address: &str| {
         let (mut pod, workload) = World::of(&["tenant"]).pods.remove(1);
@@ -136,24 +137,24 @@ fn pods_that_are_deleted_or_made_give_no_time_back() {
     world
         .pods
         .extend((0..10).map(|number| bare(number, "10.244.0.9")));
-    assert_eq!(world.look(0), NONE);
+    assert_eq!(world.observe(0), NONE);
     for round in 1..10 {
         world.pods.pop();
-        let found = world.look(round * 60);
+        let found = world.observe(round * 60);
         assert_eq!(!found.is_empty(), round >= 5, "{round}");
     }
     let mut world = World::of(&["tenant"]);
-    assert_eq!(world.look(0), NONE);
+    assert_eq!(world.observe(0), NONE);
     for round in 1..10 {
         world
             .pods
             .push(bare(usize::try_from(round).unwrap(), "10.200.0.9"));
-        let found = world.look(round * 60);
+        let found = world.observe(round * 60);
         assert_eq!(!found.is_empty(), round >= 5, "{round}");
     }
 }
 
-/// One pod each minute moves, and another is not Ready all the time.
+/// One pod moves each minute, and another is never Ready.
 #[test]
 fn a_namespace_whose_pods_move_one_after_the_other_is_waited_for() {
     let mut world = World::of(&["tenant"]);
@@ -164,46 +165,46 @@ fn a_namespace_whose_pods_move_one_after_the_other_is_waited_for() {
         (pod, workload.clone())
     }));
     for minute in 0..60 {
-        assert_eq!(world.look(minute * 60), NONE, "minute {minute}");
+        assert_eq!(world.observe(minute * 60), NONE, "minute {minute}");
         let number = usize::try_from(minute).unwrap();
         world.pods[number + 2].0.addresses = vec!["10.200.0.8".parse().unwrap()];
     }
 }
 
 #[test]
-fn while_its_pods_move_a_namespace_does_not_stall() {
+fn a_pod_that_moves_delays_the_stall_of_its_namespace() {
     let mut world = World::of(&["tenant"]);
-    assert_eq!(world.look(0), NONE);
+    assert_eq!(world.observe(0), NONE);
     world.pods[1].0.addresses = vec!["10.200.0.8".parse().unwrap()];
-    assert_eq!(world.look(290), NONE);
-    assert_eq!(world.look(310), NONE);
-    assert_eq!(world.look(590), ["Deployment tenant/ill"]);
+    assert_eq!(world.observe(290), NONE);
+    assert_eq!(world.observe(310), NONE);
+    assert_eq!(world.observe(590), ["Deployment tenant/unready"]);
 }
 
 #[test]
-fn many_namespaces_at_once_may_be_the_network() {
+fn many_stalled_namespaces_are_waited_for_except_in_a_rollback() {
     let mut world = World::of(&["a", "b", "c", "d"]);
-    assert_eq!(world.look(0), NONE);
-    assert_eq!(world.look(300), NONE);
-    world.goes_back = true;
-    assert_eq!(world.look(301).len(), 4, "the way back leads out of it");
+    assert_eq!(world.observe(0), NONE);
+    assert_eq!(world.observe(300), NONE);
+    world.is_rollback = true;
+    assert_eq!(world.observe(301).len(), 4, "a rollback repairs the network");
     let mut world = World::of(&["a", "b", "c"]);
-    world.look(0);
-    assert_eq!(world.look(300).len(), 3);
+    world.observe(0);
+    assert_eq!(world.observe(300).len(), 3);
 }
 
 #[test]
-fn what_all_others_need_is_waited_for() {
+fn namespaces_of_the_cluster_are_always_waited_for() {
     let mut world = World::of(&["kube-system", "calico-system"]);
-    world.look(0);
-    assert_eq!(world.look(3000), NONE);
+    world.observe(0);
+    assert_eq!(world.observe(3000), NONE);
 }
 
 #[test]
-fn a_clock_that_was_set_makes_nothing_stall_at_once() {
+fn a_clock_that_was_set_back_restarts_the_time() {
     let mut world = World::of(&["tenant"]);
-    world.look(0);
-    assert_eq!(world.look(-5000), NONE);
-    assert_eq!(world.look(-4701), NONE);
-    assert_eq!(world.look(-4700), ["Deployment tenant/ill"]);
+    world.observe(0);
+    assert_eq!(world.observe(-5000), NONE);
+    assert_eq!(world.observe(-4701), NONE);
+    assert_eq!(world.observe(-4700), ["Deployment tenant/unready"]);
 }

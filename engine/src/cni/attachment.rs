@@ -1,5 +1,5 @@
-//! libcni's own record of one attachment, `/var/lib/cni/results/<network>-<sandbox>-<interface>`: which pod has which
-//! addresses, and which link of the host is its end of the cable.
+//! libcni's record of one attachment, `/var/lib/cni/results/<network>-<sandbox>-<interface>`: the pod, its addresses, and its
+//! links on the host.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,15 @@ use thiserror::Error;
 pub struct Attachment {
     /// Name of the network.
     pub network: String,
-    /// ID of the pod's sandbox, as the runtime gave it to the plugins.
+    /// ID of the pod's sandbox, as passed to the plugins by the runtime.
     pub sandbox: String,
     /// Name of the interface in the pod.
     pub interface: String,
-    /// Namespace of the pod; empty when the runtime did not say.
+    /// Namespace of the pod; empty when the runtime did not pass it.
     pub namespace: String,
-    /// Name of the pod; empty when the runtime did not say.
+    /// Name of the pod; empty when the runtime did not pass it.
     pub pod: String,
-    /// Links of the host that the plugins made or used: the bridge, the host's end of the cable.
+    /// Links of the host that the plugins created or used: the bridge and the host end of the veth pair.
     pub links: Vec<String>,
     /// Addresses of the pod.
     pub addresses: Vec<IpAddr>,
@@ -31,19 +31,19 @@ pub struct Attachment {
 /// Why a record was not understood.
 #[derive(Debug, Error)]
 pub enum AttachmentError {
-    /// It is not libcni's JSON.
+    /// The record is not libcni's JSON.
     #[error("not a record of libcni: {0}")]
     Json(#[from] serde_json::Error),
-    /// Its configuration is not in base64.
+    /// The configuration in the record is not base64.
     #[error("the configuration in a record of libcni is not base64: {0}")]
     Base64(#[from] base64::DecodeError),
-    /// A plugin that is no program's name.
+    /// The plugin type is not the name of a program.
     #[error("plugin type {found:?}, needed the name of a program")]
     Plugin {
         /// The type that was found.
         found: String,
     },
-    /// Another kind or version than is known.
+    /// The kind or version of the record is not known.
     #[error("kind {found:?}, needed \"cniCacheV1\"")]
     Kind {
         /// The kind that was found.
@@ -54,7 +54,7 @@ pub enum AttachmentError {
 /// One call of a CNI plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginCall {
-    /// The program's name, below the folder of CNI plugins.
+    /// Name of the program in the folder of CNI plugins.
     pub plugin: String,
     /// Environment: `CNI_COMMAND` and its companions, without `CNI_PATH`.
     pub environment: Vec<(&'static str, String)>,
@@ -140,7 +140,7 @@ impl Attachment {
 }
 
 /// The calls that undo an attachment, in order, as libcni makes them: DEL, from the last plugin to the first, with the
-/// configuration by which it was made. The pod's network namespace is gone, so none is named.
+/// configuration of the ADD. The network namespace of the pod is gone, so none is passed.
 pub fn deletion(bytes: &[u8]) -> Result<Vec<PluginCall>, AttachmentError> {
     let record: Record = serde_json::from_slice(bytes)?;
     let list: Value = serde_json::from_slice(&base64::prelude::BASE64_STANDARD.decode(&record.config)?)?;
@@ -163,7 +163,7 @@ pub fn deletion(bytes: &[u8]) -> Result<Vec<PluginCall>, AttachmentError> {
         .rev()
         .map(|mut plugin| {
             let name = plugin["type"].as_str().unwrap_or_default().to_owned();
-            // A program below one folder, and nothing else.
+            // Only a program in the folder of plugins may run.
             if name.is_empty() || name.contains('/') {
                 return Err(AttachmentError::Plugin { found: name });
             }
@@ -212,7 +212,7 @@ mod tests {
             "ips": [{"address": "10.244.1.2/24", "gateway": "10.244.1.1", "interface": 2, "version": "4"}]}}"#;
 
     #[test]
-    fn a_record_of_containerd() {
+    fn a_record_of_containerd_is_read() {
         let attachment = Attachment::parse(RECORD.as_bytes()).unwrap();
         assert_eq!(attachment.network, "cbr0");
         assert_eq!(attachment.sandbox, "16cc");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_says_why() {
+    fn an_unknown_record_is_an_error_with_the_reason() {
         let half = Attachment::parse(&RECORD.as_bytes()[..80]).unwrap_err();
         assert!(half.to_string().starts_with("not a record of libcni"), "{half}");
         let other = Attachment::parse(br#"{"kind": "cniCacheV2"}"#).unwrap_err();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_gone_is_deleted_from_the_last_plugin_to_the_first() {
+    fn deletion_calls_the_plugins_from_last_to_first() {
         use base64::Engine as _;
         let list = r#"{"name":"cbr0","cniVersion":"0.3.1","plugins":[{"type":"flannel","delegate":{"hairpinMode":true}},
             {"type":"portmap","capabilities":{"portMappings":true}}]}"#;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_a_program_of_the_folder() {
+    fn a_plugin_type_with_a_path_is_refused() {
         use base64::Engine as _;
         let config = base64::prelude::BASE64_STANDARD.encode(r#"{"plugins":[{"type":"../../bin/sh"}]}"#);
         let error = deletion(RECORD.replace("e30=", &config).as_bytes()).unwrap_err();
