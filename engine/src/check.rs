@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 use crate::words::cut;
 pub use crate::words::names;
 
-/// What a check says of its object is cut behind so many bytes: a list of names is shorter.
+/// The object of a check is cut to this many bytes: a list of names is shorter.
 const OBJECT_BYTES: usize = 4096;
-/// The other texts of a check are cut behind so many bytes.
+/// The other texts of a check are cut to this many bytes.
 const TEXT_BYTES: usize = 2048;
 
 /// `Verdict` is the result of a check.
@@ -80,7 +80,7 @@ pub struct Check {
 pub const UNUSED_FIELDS: &str = "UnusedFields";
 
 impl Check {
-    /// A prerequisite that holds; `found` is the value that showed it.
+    /// A prerequisite that is met; `found` is the value that shows it.
     pub fn pass(name: impl Into<String>, object: impl Into<String>, found: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -93,7 +93,7 @@ impl Check {
         }
     }
 
-    /// A prerequisite that does not plainly hold.
+    /// A prerequisite that is not met, not known, or met with a warning.
     pub fn not_pass(
         name: impl Into<String>,
         verdict: Verdict,
@@ -113,7 +113,7 @@ impl Check {
         }
     }
 
-    /// The lines that name every object.
+    /// The checks that together name every object.
     pub fn in_full(&self) -> &[Self] {
         if self.whole.is_empty() {
             std::slice::from_ref(self)
@@ -137,7 +137,7 @@ impl Check {
     }
 }
 
-/// A text of at most so many bytes.
+/// The text, cut to at most `bytes` bytes.
 fn small(text: impl Into<String>, bytes: usize) -> String {
     let text = text.into();
     match cut(&text, bytes) {
@@ -146,7 +146,7 @@ fn small(text: impl Into<String>, bytes: usize) -> String {
     }
 }
 
-/// The worst verdict of a list; [`Verdict::Unknown`] for an empty list, since nothing was looked at.
+/// The worst verdict of a list; [`Verdict::Unknown`] for an empty list, since nothing was checked.
 pub fn worst(checks: &[Check]) -> Verdict {
     checks
         .iter()

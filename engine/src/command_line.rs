@@ -1,11 +1,11 @@
-//! What a container's command line says.
+//! Options on the command line of a container.
 
 use crate::cluster::Container;
 
-/// What a shell takes away around a word.
+/// Characters that a shell removes around a word.
 const QUOTES: [char; 3] = ['"', '\'', ';'];
 
-/// Value of one of the container's options: `--name=value` or `--name value`. The last one wins.
+/// The value of an option of the container: `--name=value` or `--name value`. The last one wins.
 pub fn argument(container: &Container, name: &str) -> Option<String> {
     let words = words(container);
     let mut found = None;
@@ -23,7 +23,7 @@ pub fn argument(container: &Container, name: &str) -> Option<String> {
     found
 }
 
-/// Whether an option without a value is switched on or off; `None` when nothing is said of it. The last one wins.
+/// Whether an option without a value is on or off; `None` if the option is absent. The last one wins.
 pub fn switch(container: &Container, name: &str) -> Option<bool> {
     words(container)
         .iter()
@@ -35,7 +35,7 @@ pub fn switch(container: &Container, name: &str) -> Option<bool> {
         })
 }
 
-/// Whether Go takes this text for true.
+/// Whether Go parses this text as true.
 pub fn is_true(value: &str) -> bool {
     matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")
 }
@@ -47,7 +47,7 @@ pub fn runs(container: &Container, program: &str) -> bool {
         .any(|word| word.rsplit('/').next() == Some(program))
 }
 
-/// The arguments in single words, as a shell would cut them: some manifests start a program by `sh -c`.
+/// The arguments as single words, as a shell splits them: some manifests start a program with `sh -c`.
 fn words(container: &Container) -> Vec<&str> {
     container
         .arguments
@@ -57,7 +57,7 @@ fn words(container: &Container) -> Vec<&str> {
         .collect()
 }
 
-/// An option without its dashes. Go takes one or two.
+/// An option without its dashes. Go accepts one or two.
 fn option(word: &str) -> Option<&str> {
     word.strip_prefix("--")
         .or_else(|| word.strip_prefix('-'))
@@ -85,7 +85,7 @@ mod tests {
     #[case::last_wins(&["--kube-annotation-prefix=x.y", "--kube-annotation-prefix=a.b"], Some("a.b"))]
     #[case::no_value(&["--kube-annotation-prefix", "--ip-masq"], None)]
     #[case::absent(&["--kube-annotation-prefixes=a.b"], None)]
-    fn values_of_options(#[case] arguments: &[&str], #[case] expected: Option<&str>) {
+    fn values_of_options_are_read_in_all_spellings(#[case] arguments: &[&str], #[case] expected: Option<&str>) {
         let found = argument(&container(arguments), "kube-annotation-prefix");
         assert_eq!(found.as_deref(), expected);
     }
@@ -96,7 +96,7 @@ mod tests {
     #[case(&["--kube-subnet-mgr=false"], Some(false))]
     #[case(&["--kube-subnet-mgr", "--kube-subnet-mgr=false"], Some(false))]
     #[case(&["--ip-masq"], None)]
-    fn switches(#[case] arguments: &[&str], #[case] expected: Option<bool>) {
+    fn switches_are_read_in_all_spellings(#[case] arguments: &[&str], #[case] expected: Option<bool>) {
         assert_eq!(switch(&container(arguments), "kube-subnet-mgr"), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Pods that leave by eviction: which are asked for now, and the words about those that do not go.
+//! Evictions: the pods that are evicted now, and the messages about pods that cannot be evicted.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::decision::{Wait, WaitReason};
 use crate::drain::{self, Budget, Permissions, Pod};
 use crate::words::{lines, lines_of, names, number};
 
-/// A pod to evict. The UID goes along as a precondition: a pod of the same name elsewhere is another pod (R5).
+/// A pod to evict. The UID is a precondition of the eviction: another pod may have the same name (R5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodName {
     /// Namespace.
@@ -35,28 +35,28 @@ impl PodName {
 pub struct Refusal {
     /// Since when this pod has been refused.
     pub since: Timestamp,
-    /// When it is tried again.
+    /// When the eviction is tried again.
     pub next_try: Timestamp,
-    /// Whether the refusal was a 429, which is a `PodDisruptionBudget`'s.
+    /// Whether the response was 429, which a `PodDisruptionBudget` causes.
     pub by_budget: bool,
-    /// The API server's words.
+    /// The message of the API server.
     pub message: String,
 }
 
-/// What happens when a drain is blocked past its time.
+/// The reaction to a drain that exceeds its timeout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBlocked {
     /// Halt.
     #[default]
     Pause,
-    /// Keep waiting.
+    /// Continue to wait.
     Wait,
-    /// Set aside what was to be drained.
+    /// Skip the node or the pod for now.
     Skip,
 }
 
 impl OnBlocked {
-    /// What happens meanwhile where pods that do not go hold no other pod; `None` where the user wants a halt.
+    /// `words`, which describe the effect of a pod that cannot be evicted; `None` if the user wants a halt instead.
     pub fn meanwhile(self, words: &'static str) -> Option<&'static str> {
         match self {
             Self::Pause => None,
@@ -65,39 +65,39 @@ impl OnBlocked {
     }
 }
 
-/// Pods that have to leave, and what the next move depends on.
+/// Pods that have to leave, and the facts that the next eviction depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Leaving<'facts> {
-    /// Where from, for people: `node a`.
+    /// The source that the pods leave, for messages: `node a`.
     pub place: &'facts str,
-    /// Those that have not been asked to go, or did not.
+    /// Pods that are not evicted yet.
     pub pods: &'facts [&'facts Pod],
-    /// Those that are on their way.
+    /// Terminating pods.
     pub terminating: &'facts [&'facts Pod],
-    /// Static pods there, which nobody can evict.
+    /// Static pods, which cannot be evicted.
     pub static_pods: &'facts [&'facts Pod],
     /// Every `PodDisruptionBudget`.
     pub budgets: &'facts [Budget],
     /// Refused evictions by pod UID.
     pub refusals: &'facts BTreeMap<String, Refusal>,
-    /// What an eviction may cost.
+    /// The data loss that the user allows.
     pub permissions: Permissions,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,
-    /// Whether their time is over: nobody is asked any more until a person says so.
+    /// Whether the timeout is exceeded: no pod is evicted until the user resumes.
     pub overdue: bool,
 }
 
-/// What comes next for them.
+/// The next action for these pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// These are asked to go now.
+    /// These pods are evicted now.
     Evict(Vec<PodName>),
-    /// Nobody is asked now.
+    /// No pod is evicted now.
     Wait(Wait),
 }
 
-/// The next move; `None` once nobody is left and nobody is on the way. Those that cannot go keep no other pod.
+/// The next action; `None` once no pod remains and none terminates. A pod that cannot be evicted delays no other pod.
 pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     let wait = |reason, message| {
         Some(Next::Wait(Wait {
@@ -140,7 +140,7 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
         }
     }
     if !leaving.pods.is_empty() {
-        let message = format!("{} pods are still on {}", leaving.pods.len(), leaving.place);
+        let message = format!("pods remaining on {}: {}", leaving.place, leaving.pods.len());
         return wait(WaitReason::PodsTerminating, message);
     }
     let terminating: Vec<&Pod> = leaving
@@ -158,7 +158,7 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     if !longer.is_empty() {
         return Some(Next::Evict(longer));
     }
-    // The one that may take longest, and of equal ones the first.
+    // The pod with the longest grace period; of equal ones, the first.
     let first = terminating
         .iter()
         .rev()
@@ -173,24 +173,24 @@ pub fn next(leaving: &Leaving<'_>, now: Timestamp) -> Option<Next> {
     wait(WaitReason::PodsTerminating, message)
 }
 
-/// The grace period that an eviction asks for, in seconds. With 0 the API server forgets a pod whose process still runs, and a Migration of an
-/// older version may say it.
+/// The grace period of an eviction, in seconds. With 0 the API server removes a pod whose process still runs; a Migration of an
+/// older version may have 0.
 pub fn grace_period(wanted: u32) -> i64 {
     i64::from(wanted.max(1))
 }
 
-/// How long pods may take.
+/// The time limits of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time {
-    /// All pods of one place together.
+    /// For all pods of one place together.
     pub limit: SignedDuration,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,
 }
 
 impl Time {
-    /// The grace period of this pod in seconds, where it is longer than all pods have. A pod that terminates was given one already, and an
-    /// eviction can only shorten that.
+    /// The grace period of this pod in seconds, if it is longer than the limit. A terminating pod already has a grace period, and
+    /// an eviction can only shorten it.
     pub fn exceeded_by(&self, pod: &Pod) -> Option<i64> {
         let allowed = self.grace_period_seconds.map(grace_period);
         let seconds = match pod.deletion_grace_seconds {
@@ -201,15 +201,16 @@ impl Time {
     }
 }
 
-/// Whether this pod, which terminates, was given more time than the user lets pods have: one that began by itself, or before that was said.
-/// A second eviction shortens it, and no budget is asked: `canIgnorePDB` in the API server's `registry/core/pod/storage/eviction.go`.
+/// Whether this terminating pod has a longer grace period than the user allows: another client has deleted the pod, or the limit
+/// was set later. A second eviction shortens the period without a check of budgets: `canIgnorePDB` in the API server's
+/// `registry/core/pod/storage/eviction.go`.
 fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
     let allowed = grace_period_seconds.map(grace_period);
     allowed.is_some_and(|allowed| pod.deletion_grace_seconds.is_some_and(|given| given > allowed))
 }
 
-/// What would keep these pods of one place, which leave later and not yet; `None` when nothing is known that would. They go beside each
-/// other, and none comes back before all have gone. Of those that terminate already only the time counts.
+/// Known obstacles to the later eviction of these pods of one place; `None` without any. The pods are evicted at the same time,
+/// and none is recreated before all are gone. For terminating pods only the grace period counts.
 pub fn would_stay(
     place: &str,
     pods: &[&Pod],
@@ -252,7 +253,7 @@ pub fn would_stay(
     })
 }
 
-/// Those of these pods that their budgets would not let go, a line each.
+/// The pods whose budgets do not allow an eviction, one line each.
 fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String> {
     let mut held: Vec<String> = Vec::new();
     let mut going: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -267,7 +268,7 @@ fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String
                 if *count > allowed {
                     let because = describe_budget(budget);
                     held.push(format!(
-                        "pod {} has to leave {place} later, and could not now: {because}",
+                        "pod {} has to leave {place} later, but could not now: {because}",
                         pod.key()
                     ));
                 }
@@ -275,8 +276,8 @@ fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String
             several => {
                 let of: Vec<&str> = several.iter().map(|budget| budget.name.as_str()).collect();
                 held.push(format!(
-                    "pod {} has to leave {place} later, and the API server evicts no pod with two budgets or more: correct the selectors \
-                     of {}",
+                    "pod {} has to leave {place} later, but the API server evicts no pod with two or more PodDisruptionBudgets: \
+                     correct the selectors of {}",
                     pod.key(),
                     names(&of)
                 ));
@@ -288,14 +289,14 @@ fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String
 
 fn describe_slow(pod: &Pod, seconds: i64, place: &str, time: &Time) -> String {
     format!(
-        "pod {} has to leave {place} later, and its grace period of {seconds} s is longer than drain.timeoutSeconds ({}): set \
+        "pod {} has to leave {place} later, but its grace period of {seconds} s is longer than drain.timeoutSeconds ({}): set \
          drain.gracePeriodSeconds",
         pod.key(),
         time.limit.as_secs()
     )
 }
 
-/// Each that cannot go: what holds the first does not hide what holds another.
+/// Every pod that cannot be evicted, each with its own obstacle.
 fn describe_obstacles(place: &str, stuck: &[(&Pod, drain::Obstacle)]) -> String {
     let described = lines_of(stuck, |(pod, obstacle)| describe_obstacle(pod, obstacle));
     format!("{place}: {described}")
@@ -305,34 +306,34 @@ fn describe_obstacle(pod: &Pod, obstacle: &drain::Obstacle) -> String {
     match obstacle {
         drain::Obstacle::Bare => {
             format!(
-                "pod {} has no controller; delete it or set drain.force",
+                "pod {} has no controller: delete it or set drain.force",
                 pod.key()
             )
         }
-        // Its controller makes the next one there at once, with the same volume.
+        // Deleting the pod does not help: the DaemonSet recreates it on the node at once, with the same volume.
         drain::Obstacle::EmptyDir(volumes) if pod.of_daemon_set() => format!(
-            "pod {} would lose its emptyDir volumes {}; set drain.deleteEmptyDirData",
+            "pod {} would lose its emptyDir volumes {}: set drain.deleteEmptyDirData",
             pod.key(),
             names(volumes)
         ),
         drain::Obstacle::EmptyDir(volumes) => format!(
-            "pod {} would lose its emptyDir volumes {}; set drain.deleteEmptyDirData or delete it",
+            "pod {} would lose its emptyDir volumes {}: set drain.deleteEmptyDirData or delete the pod",
             pod.key(),
             names(volumes)
         ),
         drain::Obstacle::Static => format!(
-            "pod {} is a static pod on the pod network; move its manifest out of the kubelet's folder",
+            "pod {} is a static pod on the pod network: move its manifest out of the kubelet's static pod path",
             pod.key()
         ),
     }
 }
 
-/// Each that is refused: what holds the first does not hide what holds another.
+/// Every refused eviction, each with its own reason.
 fn describe_refusals(refused: &[(&Pod, &Refusal)], budgets: &[Budget]) -> String {
     lines_of(refused, |(pod, refusal)| describe_refusal(pod, refusal, budgets))
 }
 
-/// The exact budget, its sum and the age: what a person needs at 3 a.m. (R1).
+/// One refused eviction: the exact budget with its numbers, and since when (R1).
 fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String {
     let mut holding = drain::budgets_of(pod, budgets);
     holding.retain(|budget| budget.disruptions_allowed <= 0);
@@ -341,7 +342,7 @@ fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String 
     } else {
         lines_of(&holding, |budget| describe_budget(budget))
     };
-    // A time, not an age: the words stay the same from look to look, so they are written once.
+    // A time, not an age: the message stays the same in each pass, so it is written once.
     format!(
         "eviction of pod {} refused since {:.0}: {because}",
         pod.key(),
@@ -351,12 +352,12 @@ fn describe_refusal(pod: &Pod, refusal: &Refusal, budgets: &[Budget]) -> String 
 
 fn describe_budget(budget: &Budget) -> String {
     let Budget { namespace, name, .. } = budget;
-    // With every pod of it Ready it allows none either: nothing changes before a person does something.
+    // Even with all pods Ready such a budget allows no disruption: only the user can change that.
     let way_out = if budget.expected_pods == 0 {
         ": its controller has not counted its pods yet".to_owned()
     } else if budget.desired_healthy >= budget.expected_pods {
         format!(
-            ": no pod of it may ever go; `kubectl edit pdb -n {namespace} {name}`, or, where it says minAvailable as a number, add a \
+            ": no pod can ever be evicted; run `kubectl edit pdb -n {namespace} {name}`, or, if minAvailable is a number, add a \
              replica"
         )
     } else {
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_cannot_go_keeps_no_other_and_each_is_named() {
+    fn a_pod_that_cannot_be_evicted_delays_no_other_and_each_is_named() {
         let pods = [pod("bare", true), pod("first", false), pod("second", false)];
         let of = |names: &[&str]| -> Vec<&Pod> {
             pods.iter()

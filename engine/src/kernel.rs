@@ -1,4 +1,4 @@
-//! What the kernel of a host has: routes, addresses, rules, links. In the words of `ip route`, `ip address` and `ip rule`.
+//! The network state of a host's kernel: routes, addresses, rules, links, written as `ip route`, `ip address` and `ip rule` do.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The kernel's number of its main table of routes.
+/// The number of the main routing table.
 pub const MAIN_TABLE: u32 = 254;
-/// Who installed a route: the kernel itself, together with an address.
+/// Protocol of routes that the kernel installs together with an address.
 pub const KERNEL: u8 = 2;
-/// Who installed a route: a BIRD, of Calico's or another one.
+/// Protocol of routes that BIRD installs, Calico's or another one.
 pub const BIRD: u8 = 12;
-/// Who installed a route: Felix, Calico's agent.
+/// Protocol of routes that Felix, Calico's agent, installs.
 pub const FELIX: u8 = 80;
 
-/// Most entries that are listed one by one.
+/// The largest number of entries that are listed one by one.
 const MOST: usize = 20;
 
 /// `Listed` is a list of which only the first items are reported.
@@ -45,12 +45,12 @@ impl<T> Default for Listed<T> {
 }
 
 impl<T> Listed<T> {
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
 
-    /// How many there are.
+    /// The number of items, including those that are not listed.
     pub fn count(&self) -> usize {
         self.first.len() + usize::try_from(self.more).unwrap_or(usize::MAX)
     }
@@ -67,7 +67,7 @@ impl<T> FromIterator<T> for Listed<T> {
 }
 
 impl<T: Display> Listed<T> {
-    /// Each in words, and how many more there are; `what` names several of them.
+    /// Each listed item as text, and the number of further items; `what` is their plural.
     pub fn words(&self, what: &str) -> Vec<String> {
         let mut words: Vec<String> = self.first.iter().map(ToString::to_string).collect();
         if self.more > 0 {
@@ -103,7 +103,7 @@ pub enum RouteKind {
 }
 
 impl RouteKind {
-    /// As `ip route` has it.
+    /// The type, as `ip route` writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unicast => "unicast",
@@ -119,7 +119,7 @@ impl RouteKind {
         }
     }
 
-    /// Whether a packet goes nowhere by such a route.
+    /// Whether such a route drops or rejects packets.
     pub fn discards(self) -> bool {
         match self {
             Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw => true,
@@ -270,7 +270,7 @@ pub struct Device {
     pub addresses: Vec<IpNet>,
 }
 
-/// The kernel's tables of one network namespace.
+/// Links, routes and rules of one network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Every link.

@@ -1,4 +1,4 @@
-//! Proving a node's pod network: a pod on it, reached from other nodes.
+//! The proof of a node's pod network: other nodes reach a probe pod on the node.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::decision::{Wait, WaitReason};
 
-/// The pod that proves the node's pod network.
+/// The probe pod of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbePod {
     /// UID.
     pub uid: String,
-    /// Its address, once it runs and is Ready.
+    /// Its address, once the pod is Ready.
     pub address: Option<IpAddr>,
-    /// Why it does not run, as far as its status tells.
+    /// Why the pod does not run, from its status.
     pub message: String,
 }
 
@@ -22,32 +22,32 @@ pub struct ProbePod {
 pub struct Prober {
     /// Name of the node that probes.
     pub node: String,
-    /// `old` when it is on the old network, `new` when on the new one.
+    /// `old` if the node is on the old network, `new` if it is on the new one.
     pub side: &'static str,
-    /// Whether the newest result for this very pod says reached; `None` without a result.
+    /// Whether the newest result for this pod UID is success; `None` without a result.
     pub reached: Option<bool>,
-    /// The words of the result.
+    /// The message of the result.
     pub message: String,
 }
 
-/// One of these nodes, as if by chance: which one, follows from the seed alone, so that each look at the same attempt chooses the same
-/// node, as long as it is there. The seed has something that nothing in the cluster chooses (the UID of the probe pod of this
-/// attempt): a node cannot be named so that it proves others.
+/// A pseudorandom choice of one of these nodes. The choice depends only on the seed, so each pass of an attempt chooses the same
+/// node as long as that node exists. The seed has a value that no client can choose (the UID of the probe pod of this attempt):
+/// the name of a node cannot make it the prober of others.
 pub fn chosen<'name>(seed: &str, names: impl Iterator<Item = &'name str>) -> Option<&'name str> {
     let rank = |name: &&str| -> [u8; 32] { Sha256::digest(format!("{seed}/{name}")).into() };
     names.min_by_key(rank)
 }
 
-/// What is missing until the node's pod network is proved.
+/// The missing part of the proof of a node's pod network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The probe pod.
     Pod,
-    /// What this waits for.
+    /// A result, with the wait for it.
     Answer(Wait),
 }
 
-/// What is missing; `None` once a pod on the node was reached by everybody who was asked.
+/// The missing part; `None` once every prober has reached the probe pod.
 pub fn missing(node: &str, pod: Option<&ProbePod>, probers: &[Prober]) -> Option<Missing> {
     let Some(pod) = pod else {
         return Some(Missing::Pod);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn which_node_proves_is_chance_between_attempts_and_none_within_one() {
+    fn the_prober_is_random_between_attempts_and_constant_within_one() {
         let names: Vec<String> = (0..20).map(|number| format!("node-{number:02}")).collect();
         let of = |seed: &str, without: Option<&str>| {
             let names = names.iter().map(String::as_str);
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(
             of("p-1/a", Some(other)).unwrap(),
             first,
-            "it stays while others come and go"
+            "the choice stays while other nodes come and go"
         );
         assert_ne!(of("p-1/a", Some(&first)).unwrap(), first);
         let mut counts = std::collections::BTreeMap::<String, u32>::new();
@@ -126,9 +126,9 @@ mod tests {
         assert_eq!(chosen("p", std::iter::empty()), None);
     }
 
-    /// A result that is on its way passes by itself; one that says no is what people have to see, from whichever node.
+    /// A pending result arrives without the user; a failed probe of any node has to be reported first.
     #[test]
-    fn a_probe_without_an_answer_is_named_before_one_without_a_result() {
+    fn an_unanswered_probe_is_reported_before_a_pending_one() {
         let pod = ProbePod {
             uid: "p".to_owned(),
             address: Some("10.244.1.9".parse().unwrap()),
@@ -136,7 +136,7 @@ mod tests {
         };
         let reason = |probers: &[Prober]| match missing("a", Some(&pod), probers) {
             Some(Missing::Answer(wait)) => Some(wait.reason),
-            Some(Missing::Pod) => panic!("there is a pod"),
+            Some(Missing::Pod) => panic!("the pod exists"),
             None => None,
         };
         assert_eq!(reason(&[prober(None)]), Some(WaitReason::ProbePending));
@@ -149,7 +149,7 @@ mod tests {
             Some(WaitReason::ProbePending)
         );
         assert_eq!(reason(&[prober(Some(true))]), None);
-        assert_eq!(reason(&[]), Some(WaitReason::ProbeUnanswered), "nobody was asked");
+        assert_eq!(reason(&[]), Some(WaitReason::ProbeUnanswered), "no node probes");
         assert!(WaitReason::ProbeUnanswered.needs_a_person() && !WaitReason::ProbePending.needs_a_person());
         assert_eq!(missing("a", None, &[]), Some(Missing::Pod));
     }

@@ -1,4 +1,4 @@
-//! Pods as the moves see them: whose each is, and what others need it for.
+//! The pods with their workloads and roles, as the moves need them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,13 @@ use crate::drain::Pod;
 use crate::moves::{Health, Resident, Role, Workload, WorkloadFacts};
 use crate::pods::Pods;
 
-/// The label by which a Deployment's `ReplicaSet` and its pods are told from those of another template.
+/// The label that identifies the `ReplicaSet` of a Deployment and its pods: a hash of the template.
 const TEMPLATE_HASH: &str = "pod-template-hash";
-/// A pod may have been made, and its address not given out yet, so long before its pool was closed. And two clocks are compared.
+/// A pod that was created up to this time after the pool was closed may have requested its address before. Also, two clocks are
+/// compared.
 pub const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(120);
 
-/// Who makes this pod again, as people know it; `None` when nobody does.
+/// The workload that recreates this pod, as users know it; `None` for a pod without a controller.
 pub fn workload_of(pod: &Pod) -> Option<Workload> {
     let (kind, name) = pod.controller.as_ref().filter(|_| !pod.mirror)?;
     let of_deployment = pod
@@ -33,7 +34,7 @@ pub fn workload_of(pod: &Pod) -> Option<Workload> {
     })
 }
 
-/// What others need pods for.
+/// The pods that other pods need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needed {
     /// Namespace and label `app.kubernetes.io/component` of the coordinator's own pods.
@@ -70,13 +71,13 @@ impl Needed {
     }
 }
 
-/// Whose each pod is, in the order of the pods.
+/// The workload of each pod, in the order of the pods.
 pub fn workloads_of(pods: &Pods) -> Vec<Option<Workload>> {
     pods.iter().map(workload_of).collect()
 }
 
-/// The pods as the moves see them. `workloads` are [`workloads_of`] the same pods, `closed_at` is when the pool that is left was
-/// closed.
+/// The pods with their workloads and roles. `workloads` is the result of [`workloads_of`] for the same pods, `closed_at` is when
+/// the source pool was closed.
 pub fn residents<'facts>(
     pods: &'facts Pods,
     workloads: &'facts [Option<Workload>],
@@ -96,11 +97,11 @@ pub fn residents<'facts>(
         .collect()
 }
 
-/// So many pods have name servers and admission webhooks while others move.
+/// The number of pods that name servers and admission webhooks have at least while others move.
 pub const AT_LEAST: usize = 2;
 
-/// Deployments of name servers and admission webhooks that have one pod, and get another for the time of the migration. With
-/// one place for pods two of them are no safer than one.
+/// Deployments of name servers and admission webhooks with one pod, which get a second pod during the migration. With one place
+/// for pods, two pods are no safer than one.
 pub fn with_one_pod(
     residents: &[Resident<'_>],
     workloads: &BTreeMap<Workload, WorkloadFacts>,
@@ -120,22 +121,22 @@ pub fn with_one_pod(
         .collect()
 }
 
-/// How many pods of each workload are not Ready now, where one is not: what was so before the first pod moved may stay so.
+/// The number of unready pods of each workload that has any. Pods that were unready before the first pod moved may stay unready.
 pub fn ill(pods: &Pods, workloads: &[Option<Workload>]) -> BTreeMap<Workload, usize> {
-    let mut ill: BTreeMap<Workload, usize> = BTreeMap::new();
+    let mut unready: BTreeMap<Workload, usize> = BTreeMap::new();
     for (pod, workload) in pods.iter().zip(workloads) {
         if let Some(workload) = workload
             && pod.uses_pod_network()
             && pod.deleted_at.is_none()
             && !pod.ready
         {
-            *ill.entry(workload.clone()).or_default() += 1;
+            *unready.entry(workload.clone()).or_default() += 1;
         }
     }
-    ill
+    unready
 }
 
-/// Workloads that were there when the migration began: one that came later keeps nobody waiting.
+/// Workloads that existed when the migration started: no pod waits for a workload that was created later.
 pub fn health(
     workloads: &BTreeMap<Workload, WorkloadFacts>,
     ill: &BTreeMap<Workload, usize>,
@@ -182,7 +183,7 @@ mod tests {
     #[case::daemon_set(pod("DaemonSet", "log", Some("log")), Some("DaemonSet shop/log"))]
     #[case::bare(Pod { controller: None, ..pod("", "", None) }, None)]
     #[case::mirror(Pod { mirror: true, ..pod("Node", "a", None) }, None)]
-    fn whose_a_pod_is(#[case] pod: Pod, #[case] expected: Option<&str>) {
+    fn the_workload_of_a_pod_is_its_controller_or_deployment(#[case] pod: Pod, #[case] expected: Option<&str>) {
         assert_eq!(
             workload_of(&pod).map(|workload| workload.key()).as_deref(),
             expected
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_go_by_what_others_need() {
+    fn a_name_server_outranks_an_admission_webhook() {
         let key = ("shop".to_owned(), "web-1".to_owned());
         let web = pod("ReplicaSet", "web", None);
         let mut needed = Needed::default();
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_need_gets_a_second_pod_where_there_is_a_second_place() {
+    fn a_needed_deployment_with_one_pod_gets_a_second_if_there_is_a_second_place() {
         let web = pod("ReplicaSet", "web-5d8f", Some("5d8f"));
         let key = (web.namespace.clone(), web.name.clone());
         let pods = [web].into();
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(raised(&needed, 0, 2), 0);
     }
 
-    /// Two pods of a `StatefulSet` are not the same pod twice.
+    /// The pods of a `StatefulSet` are not interchangeable.
     #[test]
     fn only_deployments_get_a_second_pod() {
         let pods = Pods::from([pod("StatefulSet", "db", None)]);
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn made_since_leaves_time_for_who_was_on_its_way() {
+    fn made_since_allows_time_for_pods_that_were_starting() {
         let closed = Timestamp::from_second(1_700_000_000).unwrap();
         let at = |seconds| Pod {
             made_at: Some(closed + SignedDuration::from_secs(seconds)),
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_ill_before_is_remembered_and_newcomers_count_for_nobody() {
+    fn unready_pods_are_counted_and_newer_workloads_are_ignored() {
         let started = Timestamp::from_second(1_700_000_000).unwrap();
         let pods = [
             pod("StatefulSet", "db", None),

@@ -1,4 +1,4 @@
-//! Which nodes may be in work at the same time: a decision about the whole set, not about one node.
+//! Which nodes may be migrated at the same time: a decision about all nodes, not about one.
 
 mod turn;
 
@@ -10,16 +10,16 @@ pub use turn::{Back, Turned, is_back, turn_back};
 use crate::decision::{Wait, WaitReason};
 use crate::words::names;
 
-/// How many nodes may be out of work at the same time.
+/// The number of nodes that may be unavailable at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaxUnavailable {
-    /// That many nodes.
+    /// A number of nodes.
     Nodes(u32),
-    /// That share of all nodes, in percent.
+    /// A share of all nodes, in percent.
     Percent(u32),
 }
 
-/// A `maxUnavailable` that cannot be meant.
+/// An invalid `maxUnavailable`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("rollout.maxUnavailable: found {found:?}, needed a number from 1 or a percentage from 1% to 100%")]
 pub struct MaxUnavailableError {
@@ -45,7 +45,7 @@ impl MaxUnavailable {
         }
     }
 
-    /// The limit for a cluster of this size: a percentage is rounded up, and never below 1.
+    /// The limit for a cluster of this size: a percentage is rounded up, and is at least 1.
     pub fn resolve(self, nodes: usize) -> usize {
         match self {
             Self::Nodes(limit) => usize::try_from(limit).unwrap_or(usize::MAX).max(1),
@@ -57,24 +57,24 @@ impl MaxUnavailable {
     }
 }
 
-/// Where one node stands in the rollout.
+/// The progress of one node in the rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Not started.
     Waiting,
-    /// Set aside, by `drain.onBlocked: Skip` or since it did not take its first step; taken up again after all others.
+    /// Skipped, by `drain.onBlocked: Skip` or because the first step failed; tried again after all others.
     Skipped,
-    /// In work.
+    /// Being migrated.
     Working,
-    /// In work and halted: a person has to decide.
+    /// Being migrated and halted: the user has to decide.
     Halted,
-    /// In work, on its way back to the old network.
+    /// Being rolled back to the old network.
     Returning,
     /// On the old network, and kept there.
     Kept,
-    /// On the old network, which its agent put back by itself: a person has to decide.
+    /// On the old network, restored by its agent without a request: the user has to decide.
     Fallen,
-    /// Done, since then.
+    /// Done since this time.
     Done(Timestamp),
 }
 
@@ -83,62 +83,62 @@ pub enum Standing {
 pub struct Seat<'node> {
     /// Name of the node.
     pub name: &'node str,
-    /// Where it stands.
+    /// The progress of the node.
     pub standing: Standing,
     /// Whether the Node reports Ready.
     pub ready: bool,
     /// Whether the Node is on the old network by its label.
     pub on_old: bool,
-    /// Whether it was given back a moment ago, and is tried again later: until then it takes no other's place.
+    /// Whether the node was released a moment ago, and is tried again later: until then it takes no slot of another node.
     pub rests: bool,
-    /// How often it was given back: those that were given back less often come first.
+    /// How often the node was released: nodes that were released less often come first.
     pub tries: u32,
 }
 
 /// The rules of a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// How many nodes may be out of work at the same time.
+    /// The number of nodes that may be unavailable at the same time.
     pub max_unavailable: MaxUnavailable,
-    /// How many nodes go first, alone.
+    /// The number of canary nodes, which are migrated first and alone.
     pub canary_nodes: usize,
-    /// How long they must be done before the others start.
+    /// How long the canary nodes must be done before the others start.
     pub canary_soak: SignedDuration,
     /// Pause between the end of one node and the start of the next.
     pub interval: SignedDuration,
     /// Whether no new node may start.
     pub paused: bool,
-    /// Why no new node may start, for a reason of the whole cluster's.
+    /// Why no new node may start, for a reason of the whole cluster.
     pub hold: Option<Wait>,
-    /// The last time that something was wrong with nodes that were done: canaries soak from there.
+    /// The last time that a migrated node had a problem: the soak time of canaries counts from there.
     pub clean_since: Option<Timestamp>,
 }
 
-/// Which nodes start now, and why no other does.
+/// The nodes that start now, and why no other node starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission<'node> {
-    /// Nodes to take into work now, in order.
+    /// Nodes to start now, in order.
     pub start: Vec<&'node str>,
-    /// Why no more than these; `None` when no node is waiting.
+    /// Why no further node starts; `None` when no node is waiting.
     pub held: Option<Wait>,
 }
 
-/// Chooses the nodes that start now. `seats` is in order; never lets more nodes than the limit be in work or
-/// NotReady at the same time.
-pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
+/// Chooses the nodes that start now. `nodes` is in order. Never starts a node if more nodes than the limit would be in progress
+/// or NotReady at the same time.
+pub fn admit<'node>(nodes: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
     let mut admission = Admission::default();
     let in_turn = |standing| {
-        let mut queue = waiting(seats, standing);
-        queue.retain(|seat| !seat.rests);
-        queue.sort_by_key(|seat| seat.tries);
+        let mut queue = waiting(nodes, standing);
+        queue.retain(|node| !node.rests);
+        queue.sort_by_key(|node| node.tries);
         queue
     };
     let mut queue: Vec<&Seat<'node>> = in_turn(Standing::Waiting);
-    // Skipped nodes come after every other one, even after those that are still in work.
-    let others_done = seats.iter().all(|seat| {
-        seat.rests
+    // Skipped nodes come after all others, even after nodes that are still in progress.
+    let others_done = nodes.iter().all(|node| {
+        node.rests
             || matches!(
-                seat.standing,
+                node.standing,
                 Standing::Done(_) | Standing::Skipped | Standing::Kept
             )
     });
@@ -153,9 +153,9 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
         })
     };
     let Some(first) = queue.first() else {
-        let kept: Vec<&str> = waiting(seats, Standing::Kept)
+        let kept: Vec<&str> = waiting(nodes, Standing::Kept)
             .iter()
-            .map(|seat| seat.name)
+            .map(|node| node.name)
             .collect();
         if !kept.is_empty() {
             admission.held = hold(
@@ -166,34 +166,34 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
         }
         return admission;
     };
-    let (canaries_only, held) = held_for_all(seats, rules, first.name, now);
+    let (canaries_only, held) = held_for_all(nodes, rules, first.name, now);
     if held.is_some() {
         admission.held = held;
         return admission;
     }
-    let limit = rules.max_unavailable.resolve(seats.len());
-    let mut unavailable = seats.iter().filter(|seat| is_unavailable(seat)).count();
-    for seat in queue {
-        let is_canary = seats
+    let limit = rules.max_unavailable.resolve(nodes.len());
+    let mut unavailable = nodes.iter().filter(|node| is_unavailable(node)).count();
+    for node in queue {
+        let is_canary = nodes
             .iter()
             .take(rules.canary_nodes)
-            .any(|canary| canary.name == seat.name);
+            .any(|canary| canary.name == node.name);
         if canaries_only && !is_canary {
             admission.held = hold(
                 WaitReason::CanarySoak,
                 format!(
-                    "node {} waits for the {} canary nodes",
-                    seat.name, rules.canary_nodes
+                    "node {} waits for the canary nodes ({})",
+                    node.name, rules.canary_nodes
                 ),
                 None,
             );
             break;
         }
-        if !seat.ready {
-            // It is counted as unavailable already, and taken up when it returns.
+        if !node.ready {
+            // The node already counts as unavailable, and starts once it is Ready.
             admission.held = hold(
                 WaitReason::NodeNotReady,
-                format!("node {} is NotReady", seat.name),
+                format!("node {} is NotReady", node.name),
                 None,
             );
             continue;
@@ -201,19 +201,19 @@ pub fn admit<'node>(seats: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
         if unavailable >= limit {
             admission.held = hold(
                 WaitReason::Turn,
-                turn_message(seats, &admission.start, seat.name, limit),
+                turn_message(nodes, &admission.start, node.name, limit),
                 None,
             );
             break;
         }
-        admission.start.push(seat.name);
+        admission.start.push(node.name);
         unavailable += 1;
     }
     admission
 }
 
-/// Why no node may start now, whichever it is; and whether only canaries may.
-fn held_for_all(seats: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) -> (bool, Option<Wait>) {
+/// Why no node at all may start now, and whether only canaries may.
+fn held_for_all(nodes: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) -> (bool, Option<Wait>) {
     let hold = |reason, message: String, until| {
         let wait = Wait {
             reason,
@@ -228,19 +228,19 @@ fn held_for_all(seats: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
     if rules.hold.is_some() {
         return (false, rules.hold.clone());
     }
-    let stopped = |seat: &&Seat<'_>| matches!(seat.standing, Standing::Halted | Standing::Fallen);
-    if let Some(seat) = seats.iter().find(stopped) {
-        return hold(WaitReason::Paused, format!("node {} is halted", seat.name), None);
+    let stopped = |node: &&Seat<'_>| matches!(node.standing, Standing::Halted | Standing::Fallen);
+    if let Some(node) = nodes.iter().find(stopped) {
+        return hold(WaitReason::Paused, format!("node {} is halted", node.name), None);
     }
-    let (canaries_only, soak_end) = canary(seats, rules);
+    let (canaries_only, soak_end) = canary(nodes, rules);
     if let Some(end) = soak_end.filter(|end| *end > now) {
         let message = format!(
-            "{} canary nodes are done and soak until {end}",
+            "canary nodes done: {}; soak time until {end}",
             rules.canary_nodes
         );
         return hold(WaitReason::CanarySoak, message, Some(end));
     }
-    let last_done = seats.iter().filter_map(|seat| match seat.standing {
+    let last_done = nodes.iter().filter_map(|node| match node.standing {
         Standing::Done(since) => Some(since),
         Standing::Waiting
         | Standing::Skipped
@@ -255,36 +255,36 @@ fn held_for_all(seats: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
         .map(|done| done + rules.interval)
         .filter(|next| *next > now)
     {
-        let message = format!("rollout.interval: node {first} starts at {next}");
+        let message = format!("rollout.intervalSeconds: node {first} starts at {next}");
         return hold(WaitReason::Interval, message, Some(next));
     }
     (canaries_only, None)
 }
 
-/// Whether a node counts against the limit: in work, or NotReady for any reason.
-fn is_unavailable(seat: &Seat<'_>) -> bool {
-    match seat.standing {
+/// Whether a node counts against the limit: in progress, or NotReady for any reason.
+fn is_unavailable(node: &Seat<'_>) -> bool {
+    match node.standing {
         Standing::Working | Standing::Halted | Standing::Returning => true,
         Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen | Standing::Done(_) => {
-            !seat.ready
+            !node.ready
         }
     }
 }
 
-fn waiting<'seats, 'node>(seats: &'seats [Seat<'node>], standing: Standing) -> Vec<&'seats Seat<'node>> {
-    seats.iter().filter(|seat| seat.standing == standing).collect()
+fn waiting<'nodes, 'node>(nodes: &'nodes [Seat<'node>], standing: Standing) -> Vec<&'nodes Seat<'node>> {
+    nodes.iter().filter(|node| node.standing == standing).collect()
 }
 
-/// Whether only canaries may start, and until when the finished ones soak.
-fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
+/// Whether only canaries may start, and the end of the soak time of finished canaries.
+fn canary(nodes: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     if rules.canary_nodes == 0 {
         return (false, None);
     }
     let mut latest: Option<Timestamp> = None;
-    for seat in seats.iter().take(rules.canary_nodes) {
-        match seat.standing {
+    for node in nodes.iter().take(rules.canary_nodes) {
+        match node.standing {
             Standing::Done(since) => latest = latest.max(Some(since)),
-            // Somebody wants it to stay where it is: the others do not wait for it.
+            // The user keeps the node on the old network: the others do not wait for it.
             Standing::Kept => {}
             Standing::Waiting
             | Standing::Skipped
@@ -304,14 +304,14 @@ fn canary(seats: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     )
 }
 
-fn turn_message(seats: &[Seat<'_>], starting: &[&str], name: &str, limit: usize) -> String {
-    let busy: Vec<&str> = seats
+fn turn_message(nodes: &[Seat<'_>], starting: &[&str], name: &str, limit: usize) -> String {
+    let busy: Vec<&str> = nodes
         .iter()
-        .filter(|seat| is_unavailable(seat) || starting.contains(&seat.name))
-        .map(|seat| seat.name)
+        .filter(|node| is_unavailable(node) || starting.contains(&node.name))
+        .map(|node| node.name)
         .collect();
     format!(
-        "node {name} waits for its turn: maxUnavailable is {limit}; in work or NotReady: {}",
+        "node {name} waits for its turn: maxUnavailable is {limit}; in progress or NotReady: {}",
         names(&busy)
     )
 }
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    fn seat(name: &str, standing: Standing) -> Seat<'_> {
+    fn node(name: &str, standing: Standing) -> Seat<'_> {
         Seat {
             name,
             standing,
@@ -359,43 +359,43 @@ mod tests {
     #[case("101%", None)]
     #[case("-1", None)]
     #[case("two", None)]
-    fn limit_of_five_nodes(#[case] text: &str, #[case] limit: Option<usize>) {
+    fn max_unavailable_is_resolved_for_five_nodes(#[case] text: &str, #[case] limit: Option<usize>) {
         assert_eq!(MaxUnavailable::parse(text).ok().map(|max| max.resolve(5)), limit);
     }
 
     #[test]
-    fn a_node_that_is_not_ready_takes_a_place() {
-        let mut seats = [seat("a", Standing::Waiting), seat("b", Standing::Waiting)];
-        seats[1].ready = false;
-        assert_eq!(admit(&seats, &rules(1), NOW).start, Vec::<&str>::new());
-        assert_eq!(admit(&seats, &rules(2), NOW).start, ["a"]);
+    fn a_node_that_is_not_ready_counts_against_the_limit() {
+        let mut nodes = [node("a", Standing::Waiting), node("b", Standing::Waiting)];
+        nodes[1].ready = false;
+        assert_eq!(admit(&nodes, &rules(1), NOW).start, Vec::<&str>::new());
+        assert_eq!(admit(&nodes, &rules(2), NOW).start, ["a"]);
     }
 
     #[test]
-    fn who_waits_for_a_turn_is_told_for_whom() {
-        let seats = [
-            seat("a", Standing::Working),
-            seat("b", Standing::Waiting),
-            seat("c", Standing::Waiting),
+    fn a_waiting_node_names_the_nodes_in_progress() {
+        let nodes = [
+            node("a", Standing::Working),
+            node("b", Standing::Waiting),
+            node("c", Standing::Waiting),
         ];
-        // One that starts now is in work, too.
-        let message = admit(&seats, &rules(2), NOW).held.unwrap().message;
+        // A node that starts now is in progress, too.
+        let message = admit(&nodes, &rules(2), NOW).held.unwrap().message;
         assert_eq!(
             message,
-            "node c waits for its turn: maxUnavailable is 2; in work or NotReady: a, b"
+            "node c waits for its turn: maxUnavailable is 2; in progress or NotReady: a, b"
         );
     }
 
     #[test]
-    fn canaries_go_alone_and_soak() {
+    fn canaries_start_alone_and_soak() {
         let canary = Rules {
             canary_nodes: 1,
             canary_soak: SignedDuration::from_secs(60),
             ..rules(3)
         };
-        let fresh = [seat("a", Standing::Waiting), seat("b", Standing::Waiting)];
+        let fresh = [node("a", Standing::Waiting), node("b", Standing::Waiting)];
         assert_eq!(admit(&fresh, &canary, NOW).start, ["a"]);
-        let soaking = [seat("a", Standing::Done(NOW)), seat("b", Standing::Waiting)];
+        let soaking = [node("a", Standing::Done(NOW)), node("b", Standing::Waiting)];
         let held = admit(&soaking, &canary, NOW).held.unwrap();
         assert_eq!(held.reason, WaitReason::CanarySoak);
         assert_eq!(
@@ -406,51 +406,51 @@ mod tests {
 
     #[test]
     fn a_halted_node_stops_new_starts() {
-        let seats = [seat("a", Standing::Halted), seat("b", Standing::Waiting)];
-        let admission = admit(&seats, &rules(2), NOW);
+        let nodes = [node("a", Standing::Halted), node("b", Standing::Waiting)];
+        let admission = admit(&nodes, &rules(2), NOW);
         assert!(admission.start.is_empty());
         assert_eq!(admission.held.unwrap().message, "node a is halted");
     }
 
     #[test]
     fn a_node_that_fell_back_stops_new_starts() {
-        let seats = [seat("a", Standing::Fallen), seat("b", Standing::Waiting)];
-        assert!(admit(&seats, &rules(2), NOW).start.is_empty());
+        let nodes = [node("a", Standing::Fallen), node("b", Standing::Waiting)];
+        assert!(admit(&nodes, &rules(2), NOW).start.is_empty());
     }
 
     #[test]
     fn a_skipped_node_comes_after_all_others() {
-        let seats = [seat("a", Standing::Skipped), seat("b", Standing::Waiting)];
-        assert_eq!(admit(&seats, &rules(2), NOW).start, ["b"]);
-        let seats = [seat("a", Standing::Skipped), seat("b", Standing::Working)];
-        assert!(admit(&seats, &rules(2), NOW).start.is_empty());
-        let seats = [seat("a", Standing::Skipped), seat("b", Standing::Done(NOW))];
-        assert_eq!(admit(&seats, &rules(2), NOW).start, ["a"]);
+        let nodes = [node("a", Standing::Skipped), node("b", Standing::Waiting)];
+        assert_eq!(admit(&nodes, &rules(2), NOW).start, ["b"]);
+        let nodes = [node("a", Standing::Skipped), node("b", Standing::Working)];
+        assert!(admit(&nodes, &rules(2), NOW).start.is_empty());
+        let nodes = [node("a", Standing::Skipped), node("b", Standing::Done(NOW))];
+        assert_eq!(admit(&nodes, &rules(2), NOW).start, ["a"]);
     }
 
     #[test]
-    fn a_node_that_rests_takes_no_others_place_and_comes_again() {
-        let mut seats = [
-            seat("a", Standing::Skipped),
-            seat("b", Standing::Skipped),
-            seat("c", Standing::Waiting),
+    fn a_released_node_takes_no_slot_and_is_tried_again() {
+        let mut nodes = [
+            node("a", Standing::Skipped),
+            node("b", Standing::Skipped),
+            node("c", Standing::Waiting),
         ];
-        seats[0].rests = true;
-        seats[2].rests = true;
-        assert_eq!(admit(&seats, &rules(1), NOW).start, ["b"]);
-        seats[1].rests = true;
-        let admission = admit(&seats, &rules(1), NOW);
+        nodes[0].rests = true;
+        nodes[2].rests = true;
+        assert_eq!(admit(&nodes, &rules(1), NOW).start, ["b"]);
+        nodes[1].rests = true;
+        let admission = admit(&nodes, &rules(1), NOW);
         assert_eq!((admission.start, admission.held), (Vec::new(), None));
-        (seats[0].rests, seats[1].rests) = (false, false);
-        assert_eq!(admit(&seats, &rules(1), NOW).start, ["a"]);
-        (seats[0].tries, seats[1].tries) = (2, 1);
-        assert_eq!(admit(&seats, &rules(1), NOW).start, ["b"]);
+        (nodes[0].rests, nodes[1].rests) = (false, false);
+        assert_eq!(admit(&nodes, &rules(1), NOW).start, ["a"]);
+        (nodes[0].tries, nodes[1].tries) = (2, 1);
+        assert_eq!(admit(&nodes, &rules(1), NOW).start, ["b"]);
     }
 
     #[test]
-    fn a_node_that_is_kept_does_not_start_and_is_named() {
-        let seats = [seat("a", Standing::Kept), seat("b", Standing::Done(NOW))];
-        let admission = admit(&seats, &rules(1), NOW);
+    fn a_kept_node_does_not_start_and_is_named() {
+        let nodes = [node("a", Standing::Kept), node("b", Standing::Done(NOW))];
+        let admission = admit(&nodes, &rules(1), NOW);
         assert!(admission.start.is_empty());
         let message = admission.held.unwrap().message;
         assert_eq!(message, "kept on the old network by rollbackNodes: a");
@@ -468,24 +468,24 @@ mod tests {
     }
 
     proptest! {
-        /// R9: whatever the state, the limit is never exceeded by what starts now.
+        /// R9: in any state, nodes that start now never exceed the limit.
         #[test]
-        fn never_more_than_the_limit(
+        fn started_nodes_never_exceed_the_limit(
             nodes in proptest::collection::vec((standing(), any::<bool>(), any::<bool>()), 1..12),
             limit in 1u32..6,
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
-            let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
+            let nodes: Vec<Seat<'_>> = nodes.iter().zip(&names)
                 .map(|((standing, ready, rests), name)| Seat {
                     name, standing: *standing, ready: *ready, on_old: true, rests: *rests, tries: 0,
                 })
                 .collect();
-            let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
-            let admission = admit(&seats, &rules(limit), NOW);
+            let before = nodes.iter().filter(|node| is_unavailable(node)).count();
+            let admission = admit(&nodes, &rules(limit), NOW);
             prop_assert!(admission.start.is_empty() || before + admission.start.len() <= limit as usize);
             for name in &admission.start {
-                let seat = seats.iter().find(|seat| &seat.name == name).unwrap();
-                prop_assert!(seat.ready && !seat.rests);
+                let node = nodes.iter().find(|node| &node.name == name).unwrap();
+                prop_assert!(node.ready && !node.rests);
             }
         }
     }

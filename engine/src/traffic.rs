@@ -1,10 +1,10 @@
-//! Traffic as the gate: who probes whom without pause, what counts as lost, and how much may be.
+//! Traffic as the gate: the continuous probes between pods, the count of lost probes, and the limits.
 //!
-//! 1. [`mesh`] chooses pairs of traffic pods, so that each pod has the same few however large the cluster is.
-//! 2. [`pods`] says which traffic pods a node has.
-//! 3. [`stream`] counts what one pod sends to one target over one protocol.
+//! 1. [`mesh`] chooses pairs of traffic pods, a constant number for each pod.
+//! 2. [`pods`] decides which traffic pods a node has.
+//! 3. [`stream`] counts the probes of one pod to one target over one protocol.
 //! 4. [`gates`] judges the last seconds of a stream.
-//! 5. [`watch`] says whether so many nodes watch that all this is a gate.
+//! 5. [`watch`] decides whether enough nodes watch for a gate.
 
 pub mod gates;
 pub mod mesh;
@@ -70,7 +70,7 @@ impl PathClass {
         }
     }
 
-    /// The class as it stands in metrics.
+    /// The class as written in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OldToOld => "OldToOld",
@@ -84,7 +84,7 @@ impl PathClass {
         }
     }
 
-    /// The class as a person says it.
+    /// The class, for messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::OldToOld => "old→old",
@@ -98,7 +98,7 @@ impl PathClass {
         }
     }
 
-    /// What is sent on such a path.
+    /// The protocols of the probes on such a path.
     pub fn protocols(self) -> &'static [Protocol] {
         match self {
             Self::OldToOld | Self::OldToNew | Self::NewToOld | Self::NewToNew | Self::SameNode => {
@@ -129,7 +129,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The protocol as it stands in metrics.
+    /// The protocol as written in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Udp => "Udp",
@@ -140,7 +140,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol as a person says it.
+    /// The protocol, for messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Udp => "UDP",
@@ -151,7 +151,7 @@ impl Protocol {
         }
     }
 
-    /// One probe in how many ticks of [`TICK`].
+    /// The number of ticks of [`TICK`] between two probes.
     pub fn ticks(self) -> u32 {
         match self {
             Self::Udp => 1,
@@ -160,7 +160,7 @@ impl Protocol {
     }
 }
 
-/// The beat of a traffic pod. With it a pod sends about 50 probes a second, in a cluster of any size.
+/// The interval of a traffic pod: a pod sends about 50 probes a second, in a cluster of any size.
 pub const TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// `Flow` is a path on which a traffic pod sends probes continuously.

@@ -1,4 +1,4 @@
-//! Was every object understood, and may everything be done?
+//! Checks that every object was understood, and that the coordinator has its permissions.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use super::{Check, Finding, Permission, Report};
 use crate::cluster::{Malformed, Node};
 use crate::drain::Pod;
 
-/// Objects that were read and not understood, and the fields of Nodes and Pods that were not: these cost what hangs on the field.
+/// Objects that were read and not understood, and fields of Nodes and Pods that were not understood: only decisions on the field
+/// are affected.
 pub fn malformed<'facts>(
     name: impl Into<&'static str>,
     objects: &[Malformed],
@@ -23,7 +24,7 @@ pub fn malformed<'facts>(
         .into_iter()
         .flat_map(|pod| pod.not_understood.iter().map(|field| ("Pod", pod.key(), field)));
     for (kind, object, field) in of_nodes.chain(of_pods) {
-        let fix = format!("correct it: until then {}", field.needed.meanwhile());
+        let fix = format!("correct the value: until then {}", field.needed.meanwhile());
         let finding = Finding::new(&field.field, &field.found, field.needed.to_string(), fix);
         report.warn(kind, object, finding);
     }
@@ -42,7 +43,7 @@ pub fn malformed<'facts>(
     report.finish("every object that was read", "understood")
 }
 
-/// What the API server answered, by [`Permission::key`].
+/// The needed permissions; `answers` has the answers of the API server by [`Permission::key`].
 pub fn permissions(
     name: impl Into<&'static str>,
     needed: &[Permission],
@@ -59,13 +60,14 @@ pub fn permissions(
                     "",
                     "denied by the API server",
                     "allowed",
-                    "apply the coordinator's roles again (deploy/base; for calicoDatastore deploy/calico-datastore, too), and see who else decides (webhook authorizer)",
+                    "apply the coordinator's roles again (deploy/base; for calicoDatastore also deploy/calico-datastore), and \
+                     check other authorizers (webhook)",
                 ),
             ),
             None => report.unknown(
                 "permission",
                 key,
-                Finding::new("", "not asked", "an answer of the API server", "see the coordinator's log"),
+                Finding::new("", "no answer", "an answer of the API server", "see the coordinator's log"),
             ),
         }
     }

@@ -1,9 +1,10 @@
-//! Is there an agent on every node that says what it sees?
+//! Check that an agent on every node reports.
 
 use super::{Check, Finding, Report};
 use crate::cluster::Node;
 
-/// Nodes whose agents have not reported. `nodes` are those that need one, `reports` says whether one has.
+/// Nodes whose agents have not reported. `nodes` are the nodes that need an agent, `reports` returns whether the agent of a node
+/// has reported.
 pub fn missing<'facts>(
     name: impl Into<&'static str>,
     nodes: impl Iterator<Item = &'facts Node>,
@@ -24,8 +25,8 @@ pub fn missing<'facts>(
                 "",
                 if node.ready { "no report of an agent" } else { "no report of an agent; the Node is NotReady" },
                 "an agent that reports",
-                "see why the agent's pod does not run there: `kubectl get pods -n replumb-system -o wide`, and the \
-                 DaemonSet's tolerations and node selector",
+                "find out why the agent's pod does not run on the node: `kubectl get pods -n replumb-system -o wide`, and the \
+                 tolerations and node selector of the DaemonSet",
             ),
         );
     }
@@ -37,9 +38,9 @@ pub fn missing<'facts>(
                 "",
                 "no Node",
                 "at least one",
-                "see whether the coordinator may list Nodes",
+                "check whether the coordinator may list Nodes",
             ),
         );
     }
-    report.finish("every Node", format!("{reporting} agents report"))
+    report.finish("every Node", format!("agents that report: {reporting}"))
 }

@@ -1,5 +1,5 @@
-//! `PodDisruptionBudget`s that hold pods which have to leave. A tenant may make thousands of budgets and of pods in one namespace: they are
-//! not compared each with each, and no list of pairs is made.
+//! `PodDisruptionBudget`s of pods that have to leave. A tenant may create thousands of budgets and pods in one namespace, so
+//! budgets and pods are not compared each with each, and no list of pairs is built.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,11 +8,11 @@ use super::{Check, Finding, Report, Verdict, names};
 use crate::drain::{Budget, Pod, Selector};
 use crate::words::LISTED;
 
-/// A pod with so many budgets is never evicted: nobody asks for others of it.
-const TOO_MANY: usize = 2;
+/// A pod with this many budgets is never evicted: further budgets of the pod do not matter.
+const TWO_BUDGETS: usize = 2;
 
-/// Budgets that never yield, or do not now, and pods that no budget may let go since they have two. They refuse, unless the user has said
-/// what happens `meanwhile`.
+/// Budgets that allow no disruption, now or ever, and pods that cannot be evicted because they have two budgets. They refuse the
+/// migration, unless the user has set what happens `meanwhile`.
 pub fn check(
     name: impl Into<&'static str>,
     leaving: &[&Pod],
@@ -44,7 +44,7 @@ pub fn check(
         let (verdict, fix) = held(
             meanwhile,
             Verdict::Fail,
-            "the API server evicts no pod with two budgets: correct their selectors",
+            "the API server evicts no pod with two or more PodDisruptionBudgets: correct their selectors",
         );
         report.add(
             verdict,
@@ -52,19 +52,19 @@ pub fn check(
             found.pod.key(),
             Finding::new(
                 "",
-                format!("selected by two PodDisruptionBudgets or more: {found_budgets}"),
-                "one at most",
+                format!("selected by two or more PodDisruptionBudgets: {found_budgets}"),
+                "at most one",
                 fix,
             ),
         );
     }
     report.finish(
         "every PodDisruptionBudget",
-        format!("{guarding} guard pods that have to leave, and each allows a disruption"),
+        format!("{guarding} with pods that have to leave, each allows a disruption"),
     )
 }
 
-/// A pod, and budgets that select it: no more than [`TOO_MANY`].
+/// A pod, and budgets that select it: at most [`TWO_BUDGETS`].
 struct Guarded<'facts> {
     pod: &'facts Pod,
     owners: Vec<&'facts str>,
@@ -72,16 +72,16 @@ struct Guarded<'facts> {
 
 impl Guarded<'_> {
     fn has_too_many(&self) -> bool {
-        self.owners.len() >= TOO_MANY
+        self.owners.len() >= TWO_BUDGETS
     }
 }
 
-/// Some pods of a namespace.
+/// A group of pods of a namespace.
 #[derive(Default)]
 struct Group {
-    /// Their places.
+    /// Their places in the list of pods.
     places: Vec<usize>,
-    /// How many of them have not got too many budgets yet.
+    /// The number of pods with less than two budgets so far.
     open: usize,
 }
 
@@ -98,7 +98,7 @@ struct Namespace<'facts> {
     pods: Vec<Guarded<'facts>>,
     all: Group,
     none: Group,
-    /// Those with a label of this key and value.
+    /// The pods with a label of this key and value.
     by_label: HashMap<(&'facts str, &'facts str), Group>,
 }
 
@@ -115,7 +115,7 @@ impl<'facts> Namespace<'facts> {
         }
     }
 
-    /// Pods that this budget selects: the first of them, one more than is listed at most. It is written down as a budget of theirs.
+    /// The first pods that this budget selects, up to one more than are listed. Records the budget for these pods.
     fn guarded(&mut self, budget: &'facts Budget) -> Vec<String> {
         let mut guarded = Vec::new();
         let Some(selector) = &budget.selector else {
@@ -125,7 +125,7 @@ impl<'facts> Namespace<'facts> {
         let group = self.smallest(selector);
         let mut open = group.open;
         for place in &group.places {
-            // Nothing more is learned of the others.
+            // The remaining pods add no information.
             if open == 0 && guarded.len() > LISTED {
                 break;
             }
@@ -138,16 +138,16 @@ impl<'facts> Namespace<'facts> {
             }
             if !found.has_too_many() {
                 selected.push(*place);
-                open -= usize::from(found.owners.len() + 1 == TOO_MANY);
+                open -= usize::from(found.owners.len() + 1 == TWO_BUDGETS);
             }
         }
         for place in selected {
-            self.give(place, &budget.name);
+            self.record(place, &budget.name);
         }
         guarded
     }
 
-    fn give(&mut self, place: usize, budget: &'facts str) {
+    fn record(&mut self, place: usize, budget: &'facts str) {
         let found = &mut self.pods[place];
         found.owners.push(budget);
         if !found.has_too_many() {
@@ -161,7 +161,7 @@ impl<'facts> Namespace<'facts> {
         }
     }
 
-    /// The fewest pods among which are all that the selector selects.
+    /// The smallest group that contains all pods that the selector selects.
     fn smallest<'group>(&'group self, selector: &'group Selector) -> &'group Group {
         let of_labels = selector.match_labels.iter();
         let of_labels = of_labels.map(|(key, value)| self.by_label.get(&(key.as_str(), value.as_str())));
@@ -172,7 +172,7 @@ impl<'facts> Namespace<'facts> {
     }
 }
 
-/// It holds who it holds, and that is seen only when an eviction is refused.
+/// A budget whose selector is too long: the selected pods are not known before an eviction is refused.
 fn too_long(budget: &Budget, report: &mut Report) {
     report.warn(
         "PodDisruptionBudget",
@@ -181,22 +181,22 @@ fn too_long(budget: &Budget, report: &mut Report) {
             "spec.selector",
             "longer than 16 KiB",
             "a selector that can be compared with pods",
-            "whether it lets pods go is seen when they are evicted: shorten it, or see to it by hand",
+            "the budget is checked only when pods are evicted: shorten the selector, or check the budget with kubectl",
         ),
     );
 }
 
 fn blocked(budget: &Budget, guarded: &[String], meanwhile: Option<&'static str>, report: &mut Report) {
     let of_pods = match guarded.get(..LISTED) {
-        Some(first) if guarded.len() > LISTED => format!("guards {} and others", names(first)),
-        Some(_) | None => format!("guards {}", names(guarded)),
+        Some(first) if guarded.len() > LISTED => format!("selects {} and others", names(first)),
+        Some(_) | None => format!("selects {}", names(guarded)),
     };
     let key = format!("{}/{}", budget.namespace, budget.name);
     let (verdict, found, fix) = if budget.expected_pods == 0 {
         (
             Verdict::Unknown,
             format!("0 disruptions allowed, 0 pods expected; {of_pods}"),
-            "its controller has not counted the pods, or cannot (`kubectl describe pdb` says why)",
+            "its controller has not counted the pods yet, or cannot: see `kubectl describe pdb`",
         )
     } else if budget.desired_healthy >= budget.expected_pods {
         (
@@ -205,7 +205,7 @@ fn blocked(budget: &Budget, guarded: &[String], meanwhile: Option<&'static str>,
                 "0 disruptions allowed, {} of {} pods must stay healthy; {of_pods}",
                 budget.desired_healthy, budget.expected_pods
             ),
-            "it never yields: allow one disruption, or add a replica, while the migration runs",
+            "the budget can never allow a disruption: allow one, or add a replica, for the time of the migration",
         )
     } else {
         (
@@ -214,7 +214,7 @@ fn blocked(budget: &Budget, guarded: &[String], meanwhile: Option<&'static str>,
                 "0 disruptions allowed now, {} of {} pods healthy, {} needed; {of_pods}",
                 budget.current_healthy, budget.expected_pods, budget.desired_healthy
             ),
-            "see why its pods are not healthy; no pod of it is evicted before they are",
+            "no pod of the budget is evicted before more of its pods are healthy: find out why they are not",
         )
     };
     let (verdict, fix) = held(meanwhile, verdict, fix);
@@ -226,7 +226,7 @@ fn blocked(budget: &Budget, guarded: &[String], meanwhile: Option<&'static str>,
 mod tests {
     use super::*;
 
-    /// What a tenant makes in one namespace.
+    /// The number of pods and budgets that a tenant creates in one namespace.
     const MANY: usize = 5000;
 
     fn pods(labels: impl Fn(usize) -> Vec<(&'static str, String)>) -> Vec<Pod> {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_with_a_budget_of_its_own() {
+    fn each_pod_may_have_its_own_budget() {
         let pods = pods(|number| vec![("app", "web".to_owned()), ("id", number.to_string())]);
         let of_each = |number: usize| {
             let mut selector = of_label("id", number.to_string());
@@ -272,17 +272,17 @@ mod tests {
             selector
         };
         let found = judge(&pods, &budgets(1, of_each));
-        let expected = "5000 guard pods that have to leave, and each allows a disruption";
+        let expected = "5000 with pods that have to leave, each allows a disruption";
         assert_eq!((found.len(), found[0].found.as_str()), (1, expected));
         let found = judge(&pods, &budgets(0, of_each));
         assert_eq!(found.len(), 11);
         assert_eq!(found[0].object, "PodDisruptionBudget shop/budget-0000");
-        assert!(found[0].found.ends_with("guards shop/web-0000"), "{found:?}");
+        assert!(found[0].found.ends_with("selects shop/web-0000"), "{found:?}");
     }
 
-    /// In all ways in which a selector may mean every pod.
+    /// All forms of a selector that selects every pod.
     #[test]
-    fn every_budget_selects_every_pod() {
+    fn every_budget_may_select_every_pod() {
         let pods = pods(|_| vec![("app", "web".to_owned())]);
         let term = |key: &str, operator: &str| Selector {
             match_expressions: vec![(key.to_owned(), operator.to_owned(), Vec::new())],
@@ -296,7 +296,7 @@ mod tests {
         ];
         for selector in selectors {
             let found = judge(&pods, &budgets(0, selector));
-            assert_eq!(found.len(), 2, "each says the same of all its objects");
+            assert_eq!(found.len(), 2, "one line for all objects of a finding");
             let all: Vec<Check> = found.iter().flat_map(Check::in_full).cloned().collect();
             let of_pods = all.iter().filter(|check| check.object.starts_with("Pod"));
             assert!(
@@ -310,9 +310,12 @@ mod tests {
                 .unwrap();
             assert_eq!(
                 first.found,
-                "selected by two PodDisruptionBudgets or more: budget-0000, budget-0001"
+                "selected by two or more PodDisruptionBudgets: budget-0000, budget-0001"
             );
-            let blocked = all.iter().find(|check| check.found.contains("guards")).unwrap();
+            let blocked = all
+                .iter()
+                .find(|check| check.found.contains("; selects "))
+                .unwrap();
             assert!(blocked.found.ends_with("shop/web-0009 and others"), "{blocked:?}");
         }
     }
@@ -346,13 +349,13 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_selects_nothing_guards_nothing() {
+    fn a_budget_that_selects_no_pod_passes() {
         let pods = pods(|_| vec![("app", "web".to_owned())]);
         let none = |number: usize| of_label("app", number.to_string());
         let found = judge(&pods, &budgets(0, none));
         assert_eq!(
             found[0].found,
-            "0 guard pods that have to leave, and each allows a disruption"
+            "0 with pods that have to leave, each allows a disruption"
         );
         let without = Budget {
             namespace: "shop".to_owned(),

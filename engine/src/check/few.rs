@@ -1,17 +1,17 @@
-//! As many checks as a status has room for.
+//! Bounds the checks of a status to the size that a status has room for.
 
 use std::collections::BTreeMap;
 
 use super::{Check, Verdict};
 use crate::words::{cut, names};
 
-/// What a line of a check is on the wire beside its texts.
+/// The encoded size of a check without its texts.
 const LINE_BYTES: usize = 128;
-/// Objects of lines that are only counted are cut behind so many bytes.
+/// Objects of lines that are only counted are cut to this many bytes.
 const OBJECTS_BYTES: usize = 512;
 
-/// The checks, the worst first, as far as they have room in so many bytes. What has none is counted, in a line for each
-/// prerequisite with the worst verdict of what it stands for: nothing that refuses is left out without a word.
+/// The checks that fit into `bytes` bytes, the worst first. Checks that do not fit are counted, in one line for each prerequisite
+/// with the worst of their verdicts: every refusal is visible.
 pub fn few(mut checks: Vec<Check>, bytes: usize) -> Vec<Check> {
     checks.sort_by(|left, right| {
         let verdicts = right.verdict.cmp(&left.verdict);
@@ -19,17 +19,21 @@ pub fn few(mut checks: Vec<Check>, bytes: usize) -> Vec<Check> {
     });
     let mut room = bytes;
     let mut shown = Vec::new();
-    let mut left: BTreeMap<String, Vec<Check>> = BTreeMap::new();
+    let mut omitted: BTreeMap<String, Vec<Check>> = BTreeMap::new();
     for check in checks {
         match room.checked_sub(size(&check)) {
-            Some(rest) if left.is_empty() => {
+            Some(rest) if omitted.is_empty() => {
                 room = rest;
                 shown.push(check);
             }
-            Some(_) | None => left.entry(check.name.clone()).or_default().push(check),
+            Some(_) | None => omitted.entry(check.name.clone()).or_default().push(check),
         }
     }
-    shown.extend(left.into_iter().map(|(name, checks)| counted(name, &checks)));
+    shown.extend(
+        omitted
+            .into_iter()
+            .map(|(name, checks)| counted(name, &checks)),
+    );
     shown.sort_by_key(|check| std::cmp::Reverse(check.verdict));
     shown
 }
@@ -50,7 +54,7 @@ fn counted(name: String, checks: &[Check]) -> Check {
     let objects: Vec<&str> = checks.iter().map(|check| check.object.as_str()).collect();
     let objects = cut(&names(&objects), OBJECTS_BYTES).into_owned();
     let lines = match checks.len() {
-        1 => "one more line".to_owned(),
+        1 => "1 more line".to_owned(),
         count => format!("{count} more lines"),
     };
     let mut counted = match verdict {
@@ -59,9 +63,9 @@ fn counted(name: String, checks: &[Check]) -> Check {
             name,
             verdict,
             objects,
-            format!("{lines} of this check, for which a status has no room"),
+            format!("{lines} of this check that do not fit into the status"),
             "",
-            "correct what is named first: the others are named then. All of them are in the coordinator's log",
+            "correct the listed objects first; the others are listed next. The coordinator's log has all of them",
         ),
     };
     counted.whole = checks.iter().flat_map(|check| check.in_full().to_vec()).collect();
@@ -77,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_room_is_all_there() {
+    fn checks_that_fit_are_all_kept_and_sorted() {
         let checks = vec![
             Check::pass("A", "a", "fine"),
             fail("C", "c"),
@@ -102,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_findings_is_small_and_none_is_silent() {
+    fn many_findings_are_bounded_and_every_check_is_named() {
         let long = "x".repeat(1 << 20);
         let checks: Vec<Check> = (0..40)
             .flat_map(|name| (0..11).map(move |_| format!("Check{name}")))

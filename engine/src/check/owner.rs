@@ -1,8 +1,8 @@
-//! Controllers that write an object again and again, by the marks that they leave on it.
+//! Controllers that reconcile an object continuously, recognized by their labels, annotations and field managers.
 
 use std::collections::BTreeMap;
 
-/// Labels and annotations that controllers leave on what they apply again and again: key, controller.
+/// Labels and annotations that controllers set on objects that they reconcile: key, controller.
 const MARKS: [(&str, &str); 8] = [
     ("argocd.argoproj.io/tracking-id", "Argo CD"),
     ("argocd.argoproj.io/instance", "Argo CD"),
@@ -27,7 +27,8 @@ const MANAGERS: [(&str, &str); 6] = [
     ("tigera-operator", "the Tigera operator"),
 ];
 
-/// Controllers that keep an object with these labels, annotations and field managers, each once: what shows it, and its name.
+/// Controllers that reconcile an object with these labels, annotations and field managers, each once: the evidence, and the name
+/// of the controller.
 pub fn controllers(
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,

@@ -1,6 +1,6 @@
-//! What the API server has to allow.
+//! Permissions that the API server has to grant.
 
-/// Something that the coordinator must be allowed to do.
+/// A request that the coordinator must be allowed to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// Verb.
@@ -14,7 +14,7 @@ pub struct Permission {
 }
 
 impl Permission {
-    /// Verb, API group, resource, subresource.
+    /// A permission for this verb, API group, resource and subresource.
     pub const fn new(
         verb: &'static str,
         group: &'static str,
@@ -29,7 +29,7 @@ impl Permission {
         }
     }
 
-    /// The permission as answers are keyed: `create pods/eviction`, `patch daemonsets.apps`.
+    /// The permission as text, which is the key of its answer: `create pods/eviction`, `patch daemonsets.apps`.
     pub fn key(&self) -> String {
         let mut key = format!("{} {}", self.verb, self.resource);
         for (mark, part) in [('.', self.group), ('/', self.subresource)] {

@@ -1,21 +1,21 @@
-//! Pods that have to leave, and what would keep them, whatever kind of migration asks them to.
+//! Checks of pods that have to leave: volumes that would be lost, and static pods. All kinds of migration share them.
 
 use super::{Check, Finding, Report, Verdict, names};
 use crate::drain::{self, Permissions, Pod};
 
-/// What a pod that does not go means for the beginning, and what a person does: a refusal, unless the user has said what happens
-/// `meanwhile` (`drain.onBlocked`).
+/// The verdict and the fix for a pod that cannot be evicted: the migration is refused, unless the user has set with
+/// `drain.onBlocked` what happens `meanwhile`.
 pub fn held(meanwhile: Option<&'static str>, verdict: Verdict, fix: &str) -> (Verdict, String) {
     match meanwhile {
         None => (verdict, fix.to_owned()),
         Some(meanwhile) => (
             Verdict::Warn,
-            format!("{fix}; until then, by spec.drain.onBlocked, {meanwhile}"),
+            format!("{fix}; until then, as set by spec.drain.onBlocked, {meanwhile}"),
         ),
     }
 }
 
-/// Pods that would lose their data. They refuse, unless the user has said what happens `meanwhile`.
+/// Pods that would lose their data. They refuse the migration, unless the user has set what happens `meanwhile`.
 pub fn empty_dir(
     name: impl Into<&'static str>,
     leaving: &[&Pod],
@@ -36,8 +36,7 @@ pub fn empty_dir(
             held(
                 meanwhile,
                 Verdict::Fail,
-                "the data is lost when the pod leaves its node: save what matters, then allow it by \
-                 spec.drain.deleteEmptyDirData",
+                "the data is lost when the pod leaves its node: back up the data, then set spec.drain.deleteEmptyDirData",
             )
         };
         let found = format!("emptyDir volumes {}", names(&pod.empty_dirs));
@@ -66,10 +65,10 @@ pub fn static_pods(name: impl Into<&'static str>, leaving: &[&Pod]) -> Vec<Check
                 "",
                 format!("a static pod on the pod network of node {}", pod.node),
                 "static pods with hostNetwork only",
-                "the API cannot evict it, and it would keep a dead network: move its manifest out of the kubelet's \
-                 folder while the node is in work",
+                "the API cannot evict the pod, and it would keep the old network: move its manifest out of the kubelet's \
+                 static pod path while the node is being migrated",
             ),
         );
     }
-    report.finish("every static pod", "is on the host's network")
+    report.finish("every static pod", "uses the host network")
 }

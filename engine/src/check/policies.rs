@@ -1,4 +1,4 @@
-//! Do the admission policies hold that bound the accounts of coordinator and agents?
+//! Check of the admission policies that limit the service accounts of coordinator and agents.
 
 use std::collections::BTreeMap;
 
@@ -25,18 +25,18 @@ pub const POLICIES: [&str; 17] = [
     "replumb-migration-under-way",
 ];
 
-/// How the API server has a policy.
+/// The state of a policy in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyState {
-    /// There is none of the name.
+    /// The policy does not exist.
     Absent,
-    /// No binding of it denies anything.
+    /// The policy exists, and no binding of it denies requests.
     Unbound,
-    /// It is there, and a binding of it denies.
+    /// The policy exists, and a binding of it denies requests.
     Bound,
 }
 
-/// Every one of [`POLICIES`] is there and bound; `found` is what the API server has, by name.
+/// Checks that all [`POLICIES`] exist and are bound; `found` has the state of each policy by name.
 pub fn policies(name: impl Into<&'static str>, found: &BTreeMap<String, PolicyState>) -> Vec<Check> {
     const FIX: &str = "kubectl apply --server-side -k deploy/base";
     let mut report = Report::new(name);
@@ -47,17 +47,17 @@ pub fn policies(name: impl Into<&'static str>, found: &BTreeMap<String, PolicySt
             Some(PolicyState::Absent) => report.fail(
                 "ValidatingAdmissionPolicy",
                 policy,
-                Finding::new("", "not there", needed, FIX),
+                Finding::new("", "does not exist", needed, FIX),
             ),
             Some(PolicyState::Unbound) => report.fail(
                 "ValidatingAdmissionPolicyBinding",
                 policy,
-                Finding::new("", "not there, or without Deny in validationActions", needed, FIX),
+                Finding::new("", "does not exist, or has no Deny in validationActions", needed, FIX),
             ),
             None => report.unknown(
                 "ValidatingAdmissionPolicy",
                 policy,
-                Finding::new("", "not asked", needed, "see the coordinator's log"),
+                Finding::new("", "not read", needed, "see the coordinator's log"),
             ),
         }
     }
@@ -67,7 +67,7 @@ pub fn policies(name: impl Into<&'static str>, found: &BTreeMap<String, PolicySt
     )
 }
 
-/// All of them, as a good cluster has them.
+/// All policies, each in the state of a correct installation.
 pub fn all_bound() -> BTreeMap<String, PolicyState> {
     POLICIES
         .map(|policy| (policy.to_owned(), PolicyState::Bound))
@@ -92,8 +92,8 @@ mod tests {
         Verdict::Fail,
         "ValidatingAdmissionPolicyBinding replumb-drift-nodes"
     )]
-    #[case::not_asked(None, Verdict::Unknown, "ValidatingAdmissionPolicy replumb-drift-nodes")]
-    fn one_that_does_not_hold_refuses(
+    #[case::not_read(None, Verdict::Unknown, "ValidatingAdmissionPolicy replumb-drift-nodes")]
+    fn a_policy_that_is_not_bound_refuses(
         #[case] state: Option<PolicyState>,
         #[case] verdict: Verdict,
         #[case] object: &str,

@@ -1,4 +1,4 @@
-//! Collecting what one check has to say, in few lines.
+//! Collects the findings of one check in few lines.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use super::{Check, Verdict};
 use crate::words::{LISTED, names};
 
-/// More lines than this of one check are put together.
+/// Lines of one check beyond this number are summarized in one line.
 const LISTED_LINES: usize = 10;
 
-/// What one check found wrong.
+/// The findings of one check.
 pub struct Report {
     name: &'static str,
     lines: Vec<Line>,
-    /// The place of each line by what it says: there may be as many as tenants make objects.
-    places: HashMap<Arc<Said>, usize>,
+    /// The place of each line by its statement: tenants may create any number of objects.
+    places: HashMap<Arc<Statement>, usize>,
 }
 
 /// The same finding on one or more objects of a kind.
 struct Line {
-    said: Arc<Said>,
+    statement: Arc<Statement>,
     names: Vec<String>,
 }
 
-/// What is said of them.
+/// The statement of a line about its objects.
 #[derive(PartialEq, Eq, Hash)]
-struct Said {
+struct Statement {
     verdict: Verdict,
     kind: &'static str,
     part: String,
@@ -36,12 +36,12 @@ struct Said {
 
 impl Line {
     fn object(&self, of: &[String]) -> String {
-        let part = if self.said.part.is_empty() {
+        let part = if self.statement.part.is_empty() {
             String::new()
         } else {
-            format!(": {}", self.said.part)
+            format!(": {}", self.statement.part)
         };
-        let kind = match (self.said.kind, of.len()) {
+        let kind = match (self.statement.kind, of.len()) {
             ("", _) => return format!("{}{part}", names(of)),
             (kind, 1) => kind.to_owned(),
             (kind, _) => format!("{kind}s"),
@@ -49,20 +49,20 @@ impl Line {
         format!("{kind} {}{part}", names(of))
     }
 
-    /// The line about some of its objects.
+    /// A check with this line for the objects in `of`.
     fn about(&self, name: &str, of: &[String]) -> Check {
-        let said = &self.said;
+        let statement = &self.statement;
         Check::not_pass(
             name,
-            said.verdict,
+            statement.verdict,
             self.object(of),
-            &said.found,
-            &said.needed,
-            &said.fix,
+            &statement.found,
+            &statement.needed,
+            &statement.fix,
         )
     }
 
-    /// The line as a check: with those that name every object, where it names the first.
+    /// The line as a check. If it names only the first objects, `whole` has the checks that name every object.
     fn check(&self, name: &str) -> Check {
         let mut check = self.about(name, &self.names);
         if self.names.len() > LISTED {
@@ -73,20 +73,20 @@ impl Line {
     }
 }
 
-/// A part of an object, what it is and what it should be.
+/// A finding: a part of an object, the value found, the value needed, and the fix.
 pub struct Finding<'text> {
-    /// The part that was looked at; empty for the object itself.
+    /// The part that was checked; empty for the object itself.
     pub part: &'text str,
-    /// What it is.
+    /// The value found.
     pub found: String,
-    /// What it should be.
+    /// The value needed.
     pub needed: String,
-    /// What a person does.
+    /// What the user does.
     pub fix: String,
 }
 
 impl<'text> Finding<'text> {
-    /// The part, what it is, what it should be, what a person does.
+    /// A finding with its part, the value found, the value needed, and the fix.
     pub fn new(
         part: &'text str,
         found: impl Into<String>,
@@ -103,7 +103,7 @@ impl<'text> Finding<'text> {
 }
 
 impl Report {
-    /// Nothing is wrong yet with this prerequisite.
+    /// An empty report on this prerequisite.
     pub fn new(name: impl Into<&'static str>) -> Self {
         Self {
             name: name.into(),
@@ -112,8 +112,7 @@ impl Report {
         }
     }
 
-    /// Adds a finding on an object; one that says the same as another is put together with it. The kind is empty
-    /// where the name says it.
+    /// Adds a finding on an object; equal findings share one line. The kind is empty if the name contains it.
     pub fn add(
         &mut self,
         verdict: Verdict,
@@ -121,7 +120,7 @@ impl Report {
         name: impl Into<String>,
         finding: Finding<'_>,
     ) {
-        let said = Said {
+        let statement = Statement {
             verdict,
             kind,
             part: finding.part.to_owned(),
@@ -129,46 +128,46 @@ impl Report {
             needed: finding.needed,
             fix: finding.fix,
         };
-        if let Some(place) = self.places.get(&said) {
+        if let Some(place) = self.places.get(&statement) {
             self.lines[*place].names.push(name.into());
             return;
         }
-        let said = Arc::new(said);
-        self.places.insert(Arc::clone(&said), self.lines.len());
+        let statement = Arc::new(statement);
+        self.places.insert(Arc::clone(&statement), self.lines.len());
         self.lines.push(Line {
-            said,
+            statement,
             names: vec![name.into()],
         });
     }
 
-    /// Adds what refuses.
+    /// Adds a finding that refuses the migration.
     pub fn fail(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
         self.add(Verdict::Fail, kind, name, finding);
     }
 
-    /// Adds what a person should know.
+    /// Adds a finding that the user should read.
     pub fn warn(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
         self.add(Verdict::Warn, kind, name, finding);
     }
 
-    /// Adds what nobody could look at.
+    /// Adds a finding on an object that could not be checked.
     pub fn unknown(&mut self, kind: &'static str, name: impl Into<String>, finding: Finding<'_>) {
         self.add(Verdict::Unknown, kind, name, finding);
     }
 
-    /// Whether nothing was found wrong.
+    /// Whether there is no finding.
     pub fn is_clean(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// The lines, the worst first; one line that passes when there are none.
+    /// The lines, the worst first; one line that passes if there is no finding.
     pub fn finish(self, object: impl Into<String>, found: impl Into<String>) -> Vec<Check> {
         let name = self.name;
         if self.lines.is_empty() {
             return vec![Check::pass(name, object, found)];
         }
         let mut lines = self.lines;
-        lines.sort_by_key(|line| std::cmp::Reverse(line.said.verdict));
+        lines.sort_by_key(|line| std::cmp::Reverse(line.statement.verdict));
         let rest = lines.split_off(lines.len().min(LISTED_LINES));
         let mut checks: Vec<Check> = lines.iter().map(|line| line.check(name)).collect();
         if let Some(first) = rest.first() {
@@ -179,15 +178,15 @@ impl Report {
                 .collect();
             let mut more = Check::not_pass(
                 name,
-                first.said.verdict,
-                format!("{} {}", first.said.kind, names(&objects)),
+                first.statement.verdict,
+                format!("{} {}", first.statement.kind, names(&objects)),
                 format!(
-                    "{} more findings like those above; the first: {}",
+                    "further findings: {}; the first: {}",
                     rest.len(),
-                    first.said.found
+                    first.statement.found
                 ),
-                &first.said.needed,
-                &first.said.fix,
+                &first.statement.needed,
+                &first.statement.fix,
             );
             let all = rest.iter().map(|line| line.check(name));
             more.whole = all.flat_map(|check| check.in_full().to_vec()).collect();
@@ -202,17 +201,17 @@ mod tests {
     use super::*;
 
     fn finding(found: &str) -> Finding<'static> {
-        Finding::new("part", found, "good", "mend it")
+        Finding::new("part", found, "good", "correct it")
     }
 
     #[test]
-    fn nothing_wrong_is_one_line() {
+    fn a_report_without_findings_is_one_line_that_passes() {
         let checks = Report::new("IpPool").finish("IPPool", "fine");
         assert_eq!(checks, [Check::pass("IpPool", "IPPool", "fine")]);
     }
 
     #[test]
-    fn the_same_finding_is_said_once() {
+    fn equal_findings_share_one_line() {
         let mut report = Report::new("IpPool");
         report.warn("Node", "a", finding("bad"));
         report.fail("Node", "b", finding("bad"));
@@ -223,15 +222,15 @@ mod tests {
         assert_eq!(
             objects,
             [
-                "IpPool: Nodes b, c: part: found bad, needed good. Fix: mend it",
-                "IpPool: Node d: part: found worse, needed good. Fix: mend it",
-                "IpPool: Node a: part: found bad, needed good. Fix: mend it",
+                "IpPool: Nodes b, c: part: found bad, needed good. Fix: correct it",
+                "IpPool: Node d: part: found worse, needed good. Fix: correct it",
+                "IpPool: Node a: part: found bad, needed good. Fix: correct it",
             ]
         );
     }
 
     #[test]
-    fn every_object_of_a_line_is_named_somewhere() {
+    fn every_object_of_a_long_line_is_named_in_full() {
         let mut report = Report::new("IpPool");
         for number in 0..25 {
             report.fail("Node", number.to_string(), finding("bad"));
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn many_findings_stay_few_lines() {
+    fn many_findings_become_few_lines() {
         let mut report = Report::new("IpPool");
         for number in 0..1000 {
             report.unknown("Node", number.to_string(), finding(&number.to_string()));
@@ -268,16 +267,16 @@ mod tests {
         );
         assert_eq!(
             checks[10].found,
-            "990 more findings like those above; the first: 10"
+            "further findings: 990; the first: 10"
         );
         let all: Vec<Check> = checks.iter().flat_map(|check| check.in_full().to_vec()).collect();
         assert_eq!(all.len(), 1000);
         assert_eq!(all[999].object, "Node 999: part");
     }
 
-    /// One line for each of so many objects: each is found by what it says, and not among all others.
+    /// With one line for each of 100 000 objects, a line is found by its statement, without a search.
     #[test]
-    fn as_many_findings_as_tenants_make_objects() {
+    fn findings_on_any_number_of_objects_are_collected() {
         let mut report = Report::new("IpPool");
         for number in 0..100_000 {
             report.warn(

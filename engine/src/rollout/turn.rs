@@ -1,68 +1,68 @@
-//! Which nodes turn around and go back.
+//! Which nodes are rolled back now.
 
 use super::{MaxUnavailable, Seat, Standing, is_unavailable, turn_message};
 use crate::decision::{Wait, WaitReason};
 
-/// Which nodes are to go back to the old network.
+/// Which nodes are to be rolled back to the old network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Back {
-    /// Those that are in work.
+    /// Nodes in progress.
     InWork,
-    /// Those of these names that are in work or done.
+    /// Nodes with these names that are in progress or done.
     Named(Vec<String>),
-    /// All that are in work or done.
+    /// All nodes that are in progress or done.
     All,
 }
 
 impl Back {
-    /// Whether this node is to go back, and is not back.
-    pub fn means(&self, seat: &Seat<'_>) -> bool {
+    /// Whether this node is to be rolled back and is not yet.
+    pub fn means(&self, node: &Seat<'_>) -> bool {
         let named = match self {
-            Self::InWork => matches!(seat.standing, Standing::Working | Standing::Halted),
+            Self::InWork => matches!(node.standing, Standing::Working | Standing::Halted),
             Self::All => true,
-            Self::Named(names) => names.iter().any(|name| name == seat.name),
+            Self::Named(names) => names.iter().any(|name| name == node.name),
         };
-        named && !is_back(seat)
+        named && !is_back(node)
     }
 }
 
-/// Whether the node is on the old network and not in work.
-pub fn is_back(seat: &Seat<'_>) -> bool {
-    match seat.standing {
-        // One that was never taken into work may have been moved by somebody else, or by an earlier migration.
-        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen => seat.on_old,
+/// Whether the node is on the old network and not in progress.
+pub fn is_back(node: &Seat<'_>) -> bool {
+    match node.standing {
+        // A node that this migration never started may have been moved by another client or by an earlier migration.
+        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen => node.on_old,
         Standing::Done(_) | Standing::Working | Standing::Halted | Standing::Returning => false,
     }
 }
 
-/// Which nodes turn around now, and why the next one does not.
+/// The nodes that start their rollback now, and why the next one does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turned<'node> {
-    /// Nodes that turn around, in order.
+    /// Nodes that start their rollback, in order.
     pub now: Vec<&'node str>,
-    /// What the next one waits for; `None` when none is left.
+    /// Why the next node waits; `None` when no node remains.
     pub held: Option<Wait>,
 }
 
-/// Which nodes turn around now. Nodes in work do at once: they are out of work already. Nodes that are done follow, the
-/// last one first, as long as no more nodes than the limit are in work or NotReady.
-pub fn turn_back<'node>(seats: &[Seat<'node>], back: &Back, limit: MaxUnavailable) -> Turned<'node> {
-    let in_work = |seat: &&Seat<'node>| matches!(seat.standing, Standing::Working | Standing::Halted);
+/// Chooses the nodes that start their rollback now. Nodes in progress start at once: they are unavailable already. Nodes that are
+/// done follow, the last one first, as long as no more nodes than the limit are in progress or NotReady.
+pub fn turn_back<'node>(nodes: &[Seat<'node>], back: &Back, limit: MaxUnavailable) -> Turned<'node> {
+    let in_progress = |node: &&Seat<'node>| matches!(node.standing, Standing::Working | Standing::Halted);
     let mut turned = Turned {
-        now: seats
+        now: nodes
             .iter()
-            .filter(|seat| back.means(seat))
-            .filter(in_work)
-            .map(|seat| seat.name)
+            .filter(|node| back.means(node))
+            .filter(in_progress)
+            .map(|node| node.name)
             .collect(),
         held: None,
     };
-    let limit = limit.resolve(seats.len());
-    let mut unavailable = seats.iter().filter(|seat| is_unavailable(seat)).count();
-    let mut queue: Vec<&Seat<'node>> = seats.iter().rev().filter(|seat| back.means(seat)).collect();
-    queue.sort_by_key(|seat| seat.tries);
-    for seat in queue {
-        if in_work(&seat) || seat.standing == Standing::Returning || seat.rests {
+    let limit = limit.resolve(nodes.len());
+    let mut unavailable = nodes.iter().filter(|node| is_unavailable(node)).count();
+    let mut queue: Vec<&Seat<'node>> = nodes.iter().rev().filter(|node| back.means(node)).collect();
+    queue.sort_by_key(|node| node.tries);
+    for node in queue {
+        if in_progress(&node) || node.standing == Standing::Returning || node.rests {
             continue;
         }
         let hold = |reason, message| {
@@ -72,23 +72,23 @@ pub fn turn_back<'node>(seats: &[Seat<'node>], back: &Back, limit: MaxUnavailabl
                 until: None,
             })
         };
-        if !seat.ready {
-            // It is counted already, and goes back when it returns itself.
-            let message = format!("node {} is NotReady; it goes back when it returns", seat.name);
+        if !node.ready {
+            // The node already counts as unavailable, and is rolled back once it is Ready.
+            let message = format!("node {} is NotReady; it is rolled back once it is Ready", node.name);
             turned.held = turned.held.or_else(|| hold(WaitReason::NodeNotReady, message));
         } else if unavailable < limit {
-            turned.now.push(seat.name);
+            turned.now.push(node.name);
             unavailable += 1;
         } else {
-            let message = turn_message(seats, &turned.now, seat.name, limit);
-            let in_work = |seat: &Seat<'_>| {
+            let message = turn_message(nodes, &turned.now, node.name, limit);
+            let in_progress = |node: &Seat<'_>| {
                 matches!(
-                    seat.standing,
+                    node.standing,
                     Standing::Working | Standing::Halted | Standing::Returning
                 )
             };
-            // Nobody in work who would make room: it waits for a node that is away, and that has a deadline.
-            let reason = if seats.iter().any(in_work) || !turned.now.is_empty() {
+            // No node in progress would free a slot: the wait is for a node that is NotReady, and has a deadline.
+            let reason = if nodes.iter().any(in_progress) || !turned.now.is_empty() {
                 WaitReason::Turn
             } else {
                 WaitReason::NodeNotReady
@@ -108,7 +108,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn seat(name: &str, standing: Standing) -> Seat<'_> {
+    fn node(name: &str, standing: Standing) -> Seat<'_> {
         Seat {
             name,
             standing,
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_in_work_turn_at_once_and_those_that_are_done_from_the_last() {
-        let seats = [
-            seat("a", Standing::Done(NOW)),
-            seat("b", Standing::Done(NOW)),
-            seat("c", Standing::Working),
-            seat("d", Standing::Waiting),
+    fn nodes_in_progress_roll_back_at_once_and_done_nodes_from_the_last() {
+        let nodes = [
+            node("a", Standing::Done(NOW)),
+            node("b", Standing::Done(NOW)),
+            node("c", Standing::Working),
+            node("d", Standing::Waiting),
         ];
-        let turn = |back: &Back, limit| turn_back(&seats, back, MaxUnavailable::Nodes(limit)).now;
+        let turn = |back: &Back, limit| turn_back(&nodes, back, MaxUnavailable::Nodes(limit)).now;
         assert_eq!(turn(&Back::InWork, 9), ["c"]);
         assert_eq!(turn(&Back::All, 1), ["c"]);
         assert_eq!(turn(&Back::All, 2), ["c", "b"]);
@@ -146,17 +146,17 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_away_is_named_and_so_is_who_waits_for_it() {
-        let mut seats = [seat("a", Standing::Done(NOW)), seat("b", Standing::Done(NOW))];
-        seats[1].ready = false;
-        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+    fn a_node_that_is_not_ready_is_named_as_the_reason_of_the_wait() {
+        let mut nodes = [node("a", Standing::Done(NOW)), node("b", Standing::Done(NOW))];
+        nodes[1].ready = false;
+        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!(turned.now, Vec::<&str>::new());
         let held = turned.held.unwrap();
         assert_eq!(held.reason, WaitReason::NodeNotReady);
         assert!(held.message.contains("node b is NotReady"), "{}", held.message);
-        seats[1].standing = Standing::Waiting;
-        seats[1].on_old = true;
-        let held = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1))
+        nodes[1].standing = Standing::Waiting;
+        nodes[1].on_old = true;
+        let held = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1))
             .held
             .unwrap();
         assert_eq!(held.reason, WaitReason::NodeNotReady);
@@ -164,45 +164,45 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_rests_lets_another_turn_around() {
-        let mut seats = [seat("a", Standing::Done(NOW)), seat("b", Standing::Done(NOW))];
-        seats[1].rests = true;
-        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+    fn a_released_node_lets_another_node_roll_back() {
+        let mut nodes = [node("a", Standing::Done(NOW)), node("b", Standing::Done(NOW))];
+        nodes[1].rests = true;
+        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!((turned.now, turned.held), (vec!["a"], None));
-        seats[1].rests = false;
-        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+        nodes[1].rests = false;
+        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!(turned.now, ["b"]);
-        seats[1].tries = 1;
-        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(1));
+        nodes[1].tries = 1;
+        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!(turned.now, ["a"]);
     }
 
     #[test]
-    fn a_node_that_somebody_else_has_moved_goes_back_too() {
-        let mut seats = [seat("a", Standing::Waiting), seat("b", Standing::Skipped)];
-        (seats[0].on_old, seats[1].on_old) = (false, false);
-        let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(2));
+    fn a_node_that_another_client_has_moved_is_rolled_back_too() {
+        let mut nodes = [node("a", Standing::Waiting), node("b", Standing::Skipped)];
+        (nodes[0].on_old, nodes[1].on_old) = (false, false);
+        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(2));
         assert_eq!(turned.now, ["b", "a"]);
-        assert!(!is_back(&seats[0]) && is_back(&seat("c", Standing::Waiting)));
+        assert!(!is_back(&nodes[0]) && is_back(&node("c", Standing::Waiting)));
     }
 
     proptest! {
-        /// The same on the way back, but for those that were in work before.
+        /// The same for a rollback, except for nodes that were in progress before.
         #[test]
-        fn never_more_than_the_limit_on_the_way_back(
+        fn nodes_that_roll_back_never_exceed_the_limit(
             nodes in proptest::collection::vec((standing(), any::<bool>()), 1..12),
             limit in 1u32..6,
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
-            let seats: Vec<Seat<'_>> = nodes.iter().zip(&names)
+            let nodes: Vec<Seat<'_>> = nodes.iter().zip(&names)
                 .map(|((standing, ready), name)| Seat {
                     name, standing: *standing, ready: *ready, on_old: true, rests: false, tries: 0,
                 })
                 .collect();
-            let before = seats.iter().filter(|seat| is_unavailable(seat)).count();
-            let turned = turn_back(&seats, &Back::All, MaxUnavailable::Nodes(limit)).now;
+            let before = nodes.iter().filter(|node| is_unavailable(node)).count();
+            let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(limit)).now;
             let were_done = turned.iter()
-                .filter(|name| seats.iter().any(|seat| seat.name == **name && matches!(seat.standing, Standing::Done(_))))
+                .filter(|name| nodes.iter().any(|node| node.name == **name && matches!(node.standing, Standing::Done(_))))
                 .count();
             prop_assert!(were_done == 0 || before + were_done <= limit as usize);
         }

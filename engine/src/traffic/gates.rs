@@ -1,4 +1,4 @@
-//! How much of the traffic may be lost, and when that is exceeded.
+//! The limits of traffic loss, and whether a stream exceeds them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 use super::PathClass;
 use super::stream::Recent;
 
-/// `maxLossRatio` when the spec does not say.
+/// The default of `maxLossRatio`.
 pub const LOSS_RATIO: f64 = 0.01;
-/// `maxGapMilliseconds` when the spec does not say.
+/// The default of `maxGapMilliseconds`.
 pub const GAP_MILLISECONDS: u32 = 2_000;
-/// One probe that is lost among many may be anybody's: between two pods a ratio is judged from two on.
-const LEAST_LOST: u32 = 2;
-/// Pods behind a Service come and go, and a drain ends some of them itself: what nodes have not heard of for a second or two
-/// loses single answers. Of the 20 probes of 10 seconds it stops the rollout when most are lost.
-const LEAST_LOST_OF_A_SERVICE: u32 = 12;
-/// And for the same reason a Service may have no answer for so many times the longest gap: pods behind it that a drain has
-/// ended are replaced by then, or they are not replaced.
+/// A single lost probe may have any cause: between two pods the ratio is judged from two lost probes on.
+const MIN_LOST: u32 = 2;
+/// The backends of a Service change, and a drain ends some of them: single answers are lost until all nodes have learned of the
+/// change, a second or two. The rollout stops when most of the 20 probes of 10 seconds are lost.
+const MIN_LOST_OF_A_SERVICE: u32 = 12;
+/// For the same reason the longest gap of a Service is this multiple of the limit: by then, backends that a drain has ended are
+/// replaced.
 const GAPS_OF_A_SERVICE: u32 = 3;
-/// Of fewer probes than this nothing is said but their gap.
-const LEAST_SENT: u32 = 10;
+/// With fewer probes than this only the gap is judged.
+const MIN_SENT: u32 = 10;
 
 /// `Gates` is how much may be lost on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,21 +42,21 @@ impl Default for Gates {
     }
 }
 
-/// What a stream on such a path exceeds, in words that name the limit; `None` while it is within them.
+/// The limit that a stream on such a path exceeds, as text; `None` while the stream is within the limits.
 pub fn judge(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String> {
     let Recent {
         sent,
         lost,
         gap_milliseconds,
     } = *recent;
-    let (least_lost, gaps) = match class {
+    let (min_lost, gaps) = match class {
         PathClass::OldToOld
         | PathClass::OldToNew
         | PathClass::NewToOld
         | PathClass::NewToNew
-        | PathClass::SameNode => (LEAST_LOST, 1),
+        | PathClass::SameNode => (MIN_LOST, 1),
         PathClass::PodToService | PathClass::PodToDns | PathClass::PodToApi => {
-            (LEAST_LOST_OF_A_SERVICE, GAPS_OF_A_SERVICE)
+            (MIN_LOST_OF_A_SERVICE, GAPS_OF_A_SERVICE)
         }
     };
     let longest = gates.max_gap_milliseconds.saturating_mul(gaps);
@@ -72,7 +72,7 @@ pub fn judge(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String>
         ));
     }
     let exceeded =
-        lost >= least_lost && sent >= LEAST_SENT && f64::from(lost) > f64::from(sent) * gates.max_loss_ratio;
+        lost >= min_lost && sent >= MIN_SENT && f64::from(lost) > f64::from(sent) * gates.max_loss_ratio;
     exceeded.then(|| {
         format!(
             "{lost} of the last {sent} probes had no answer; gates.maxLossRatio is {}",
@@ -96,26 +96,31 @@ mod tests {
     #[case::two_of_very_few(9, 2, 200, None)]
     #[case::the_longest_gap(100, 0, 2_000, None)]
     #[case::a_longer_gap(100, 20, 2_001, Some("no answer for more than gates.maxGapMilliseconds 2000"))]
-    fn what_exceeds(#[case] sent: u32, #[case] lost: u32, #[case] gap: u32, #[case] words: Option<&str>) {
+    fn a_stream_exceeds_the_ratio_or_the_gap(
+        #[case] sent: u32,
+        #[case] lost: u32,
+        #[case] gap: u32,
+        #[case] words: Option<&str>,
+    ) {
         let recent = Recent {
             sent,
             lost,
             gap_milliseconds: gap,
         };
-        let said = judge(PathClass::OldToNew, &recent, &Gates::default());
-        match (said, words) {
+        let verdict = judge(PathClass::OldToNew, &recent, &Gates::default());
+        match (verdict, words) {
             (None, None) => {}
-            (Some(said), Some(words)) => assert!(said.contains(words), "{said}"),
-            (said, words) => panic!("{said:?}, wanted {words:?}"),
+            (Some(verdict), Some(words)) => assert!(verdict.contains(words), "{verdict}"),
+            (verdict, words) => panic!("found {verdict:?}, needed {words:?}"),
         }
     }
 
     #[rstest]
-    #[case::a_pod_behind_it_ended(20, 6, 3_000, false)]
-    #[case::all_behind_it_were_replaced(20, 11, 6_000, false)]
-    #[case::most_of_it_is_lost(20, 12, 1_500, true)]
-    #[case::it_is_gone(9, 9, 6_100, true)]
-    fn what_exceeds_behind_a_service(
+    #[case::one_backend_ended(20, 6, 3_000, false)]
+    #[case::all_backends_were_replaced(20, 11, 6_000, false)]
+    #[case::most_probes_are_lost(20, 12, 1_500, true)]
+    #[case::no_backend_answers(9, 9, 6_100, true)]
+    fn the_limits_of_a_service_are_wider(
         #[case] sent: u32,
         #[case] lost: u32,
         #[case] gap: u32,
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn no_loss_at_all_may_be_asked_for() {
+    fn a_max_loss_ratio_of_zero_allows_no_loss() {
         let gates = Gates {
             max_loss_ratio: 0.0,
             ..Gates::default()

@@ -1,24 +1,24 @@
-//! Who probes whom: a few pairs for each traffic pod, and the same ones as before as far as both pods live.
+//! The pairs of traffic pods that probe each other: a few for each pod, and unchanged as long as both pods exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Generation, PathClass};
 
-/// How many pods may send to one pod, for each class of path.
-const MOST_SENDERS: usize = 2;
+/// The largest number of pods that send to one pod, for each class of path.
+const MAX_SENDERS: usize = 2;
 
 /// A traffic pod that can send and answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint<'pod> {
     /// Name of its node.
     pub node: &'pod str,
-    /// The network that gave it its address.
+    /// The network that its address is from.
     pub generation: Generation,
     /// Its UID.
     pub uid: &'pod str,
 }
 
-/// One sends to the other: source and target by UID, with the class of the path.
+/// A source that sends to a target, both by UID, with the class of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pair<'pod> {
     /// UID of the pod that sends.
@@ -29,10 +29,10 @@ pub struct Pair<'pod> {
     pub class: PathClass,
 }
 
-/// Chooses the pairs. Every pod sends to at most one pod of each generation on another node and to the other
-/// generation's on its own, and has at most [`MOST_SENDERS`] senders of each generation: a cluster of any size costs
-/// each node the same. Pairs of `current` whose class is still the same are kept, so that a node that changes
-/// its network changes few others' targets.
+/// Chooses the pairs. Every pod sends to at most one pod of each generation on another node, and to the pod of the other
+/// generation on its own node, and has at most [`MAX_SENDERS`] senders of each generation: the load of a node does not depend on
+/// the size of the cluster. Pairs of `current` with an unchanged class are kept, so a node that changes its network changes the
+/// targets of few other pods.
 pub fn assign<'pod>(endpoints: &[Endpoint<'pod>], current: &BTreeSet<(&str, &str)>) -> Vec<Pair<'pod>> {
     let mut order = endpoints.to_vec();
     order.sort_unstable();
@@ -51,10 +51,10 @@ pub fn assign<'pod>(endpoints: &[Endpoint<'pod>], current: &BTreeSet<(&str, &str
             .copied()
             .collect();
         for source in &order {
-            // The next one in the order of nodes, and so on around: neighbours differ from pod to pod.
+            // The next node in order, and so on around, so that each pod has other neighbours.
             let start = targets.partition_point(|target| target.node <= source.node);
             let around = || targets.iter().skip(start).chain(targets.iter().take(start));
-            for senders in 0..MOST_SENDERS {
+            for senders in 0..MAX_SENDERS {
                 if chosen.is_full(source, &targets) {
                     break;
                 }
@@ -65,8 +65,8 @@ pub fn assign<'pod>(endpoints: &[Endpoint<'pod>], current: &BTreeSet<(&str, &str
                 }
             }
             let before = targets.iter().take(start).rev();
-            let mut on_the_node = before.take_while(|target| target.node == source.node);
-            let own = on_the_node.find(|target| target.generation != source.generation);
+            let mut same_node = before.take_while(|target| target.node == source.node);
+            let own = same_node.find(|target| target.generation != source.generation);
             if let Some(own) = own {
                 chosen.add(source, own);
             }
@@ -75,15 +75,15 @@ pub fn assign<'pod>(endpoints: &[Endpoint<'pod>], current: &BTreeSet<(&str, &str
     chosen.pairs
 }
 
-/// Pairs so far, with what is counted of them.
+/// The pairs that are chosen so far, with counts.
 #[derive(Default)]
 struct Chosen<'pod> {
     pairs: Vec<Pair<'pod>>,
-    /// Whether a source has a target of a class.
+    /// Sources that have a target, by class.
     sends: BTreeSet<(&'pod str, PathClass)>,
-    /// Senders of a target by class.
+    /// Number of senders of a target, by class.
     senders: BTreeMap<(&'pod str, PathClass), usize>,
-    /// Senders of all targets by class.
+    /// Number of senders of all targets, by class.
     all: BTreeMap<PathClass, usize>,
 }
 
@@ -96,25 +96,25 @@ impl<'pod> Chosen<'pod> {
             .unwrap_or_default()
     }
 
-    /// Whether this source has a target among these already, or none of them takes another sender.
+    /// Whether this source already has a target among these, or no target can have another sender.
     fn is_full(&self, source: &Endpoint<'pod>, targets: &[Endpoint<'pod>]) -> bool {
         let Some(first) = targets.first() else {
             return true;
         };
         let class = PathClass::between(source.generation, first.generation);
         self.sends.contains(&(source.uid, class))
-            || self.all.get(&class).copied().unwrap_or_default() >= targets.len() * MOST_SENDERS
+            || self.all.get(&class).copied().unwrap_or_default() >= targets.len() * MAX_SENDERS
     }
 
     fn add(&mut self, source: &Endpoint<'pod>, target: &Endpoint<'pod>) -> bool {
         let class = match (source.node == target.node, source.generation == target.generation) {
-            // Two pods of one network on one node meet on its bridge: that says nothing of the migration.
+            // Two pods of one network on one node use only its bridge: such a probe shows nothing about the migration.
             (true, true) => return false,
             (true, false) => PathClass::SameNode,
             (false, _) => PathClass::between(source.generation, target.generation),
         };
         let senders = self.senders.entry((target.uid, class)).or_default();
-        if *senders >= MOST_SENDERS || !self.sends.insert((source.uid, class)) {
+        if *senders >= MAX_SENDERS || !self.sends.insert((source.uid, class)) {
             return false;
         }
         *senders += 1;
@@ -146,7 +146,7 @@ mod tests {
             .collect()
     }
 
-    /// The first `new` nodes have changed; in place they have both pods.
+    /// The first `new` nodes are on the new network; in place they have both pods.
     fn cluster(names: &[(String, String, String)], new: usize, in_place: bool) -> Vec<Endpoint<'_>> {
         let mut endpoints = Vec::new();
         for (index, (node, old, other)) in names.iter().enumerate() {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_cluster_has_every_class_in_the_middle() {
+    fn a_small_cluster_has_every_class_in_the_middle_of_a_migration() {
         let names = names(3);
         let pairs = assign(&cluster(&names, 0, true), &BTreeSet::new());
         assert_eq!((pairs.len(), count(&pairs, PathClass::OldToOld)), (3, 3));
@@ -191,9 +191,9 @@ mod tests {
         assert_eq!(assign(&cluster(&names[..1], 0, false), &BTreeSet::new()), []);
     }
 
-    /// A node that changes its network changes few others' targets: each of them is a write.
+    /// Each changed target is a write.
     #[test]
-    fn a_node_that_changes_its_network_changes_few_others() {
+    fn a_node_that_changes_its_network_changes_few_targets_of_other_pods() {
         let names = names(1000);
         let before = assign(&cluster(&names, 500, false), &BTreeSet::new());
         let current: BTreeSet<(&str, &str)> = before.iter().map(|pair| (pair.source, pair.target)).collect();
@@ -213,9 +213,9 @@ mod tests {
     }
 
     proptest! {
-        /// However many nodes there are, no pod sends to more than three, and none has more senders than allowed.
+        /// In a cluster of any size, no pod sends to more than three pods, and no pod has more senders than allowed.
         #[test]
-        fn each_pod_has_a_bounded_part(nodes in 1usize..40, new in 0usize..40, in_place in any::<bool>()) {
+        fn each_pod_has_a_bounded_number_of_pairs(nodes in 1usize..40, new in 0usize..40, in_place in any::<bool>()) {
             let names = names(nodes);
             let endpoints = cluster(&names, new.min(nodes), in_place);
             let pairs = assign(&endpoints, &BTreeSet::new());
@@ -225,7 +225,7 @@ mod tests {
                 for class in PathClass::ALL {
                     let from = pairs.iter()
                         .filter(|pair| pair.target == endpoint.uid && pair.class == class).count();
-                    prop_assert!(from <= MOST_SENDERS);
+                    prop_assert!(from <= MAX_SENDERS);
                 }
                 let others = endpoints.iter().any(|other| {
                     other.generation == endpoint.generation && other.node != endpoint.node
@@ -234,7 +234,7 @@ mod tests {
                     let class = PathClass::between(endpoint.generation, endpoint.generation);
                     prop_assert!(
                         pairs.iter().any(|pair| pair.source == endpoint.uid && pair.class == class),
-                        "{endpoint:?} sends to nobody of its own network"
+                        "{endpoint:?} sends to no pod of its own network"
                     );
                 }
             }

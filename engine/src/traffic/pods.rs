@@ -1,58 +1,58 @@
-//! Which traffic pods a node has: one of each network that pods of the node live on.
+//! The traffic pods of a node: one in each network that pods of the node use.
 
 use super::Generation;
 
-/// Where a node is, as far as its traffic pods care.
+/// The state of a node that its traffic pods depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// What is done with the node.
+    /// The progress of the node.
     pub stand: Stand,
-    /// Whether pods of the old network live on beside the new one.
+    /// Whether pods of the old network continue to run beside the new network.
     pub in_place: bool,
     /// Whether the Node is on the old network by its label.
     pub on_old: bool,
-    /// Whether the Node is Ready, and the agent that a pod would report to.
+    /// Whether the Node is Ready, and its agent, which the pod reports to.
     pub usable: bool,
-    /// Whether other pods of the old network live on it; `None` while its agent has not said.
+    /// Whether other pods of the old network run on the node; `None` while its agent has not reported.
     pub others_of_old: Option<bool>,
 }
 
-/// What is done with the node.
+/// The progress of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stand {
-    /// Nothing yet, or nothing any more.
+    /// The node is not being migrated.
     Idle,
-    /// It goes to the new network.
+    /// The node is being moved to the new network.
     There,
-    /// It goes back.
+    /// The node is being rolled back.
     Back,
-    /// It is on the new network.
+    /// The node is on the new network.
     Done,
 }
 
-/// What becomes of the traffic pod of one network on one node.
+/// The decision about the traffic pod of one network on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It has to be there.
+    /// The pod is needed: it is created if it is missing.
     Wanted,
-    /// It may stay where it is, and is not made.
+    /// An existing pod is kept; no pod is created.
     Kept,
-    /// It has to go.
+    /// The pod is deleted.
     Unwanted,
 }
 
-/// What becomes of the node's traffic pod of this network.
+/// The decision about the node's traffic pod of this network.
 pub fn fate(generation: Generation, place: Place) -> Fate {
     let make = if place.usable { Fate::Wanted } else { Fate::Kept };
     match (generation, place.stand) {
         (Generation::Old, Stand::Idle) if place.on_old => make,
         (Generation::New, Stand::Done) => make,
-        // In place the pods of the old network live through the change, and this one with them. It must not be the last
-        // one for whose sake that network stays.
+        // In place the pods of the old network survive the change, and the traffic pod, too. The old network must not stay
+        // only because of its traffic pod.
         (Generation::Old, Stand::There | Stand::Back) if place.in_place => Fate::Kept,
         (Generation::Old, Stand::Done) if place.in_place && place.others_of_old != Some(false) => Fate::Kept,
         (Generation::Old, Stand::Idle | Stand::Back) => Fate::Kept,
-        // By drain they leave. And an address of the new network's is worth nothing where that is not there.
+        // With a drain they leave. And a pod cannot use an address of the new network before the node has that network.
         (Generation::Old, Stand::There | Stand::Done) | (Generation::New, _) => Fate::Unwanted,
     }
 }
@@ -74,15 +74,15 @@ mod tests {
     #[rstest]
     #[case::before(PLACE, Fate::Wanted, Fate::Unwanted)]
     #[case::not_ready(Place { usable: false, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    #[case::another_moved_it(Place { on_old: false, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    #[case::in_work(Place { stand: Stand::There, ..PLACE }, Fate::Kept, Fate::Unwanted)]
+    #[case::moved_by_another_client(Place { on_old: false, ..PLACE }, Fate::Kept, Fate::Unwanted)]
+    #[case::being_migrated(Place { stand: Stand::There, ..PLACE }, Fate::Kept, Fate::Unwanted)]
     #[case::drained(Place { stand: Stand::There, in_place: false, ..PLACE }, Fate::Unwanted, Fate::Unwanted)]
     #[case::done(Place { stand: Stand::Done, on_old: false, ..PLACE }, Fate::Kept, Fate::Wanted)]
     #[case::done_silent(Place { stand: Stand::Done, others_of_old: None, ..PLACE }, Fate::Kept, Fate::Wanted)]
     #[case::last_of_old(Place { stand: Stand::Done, others_of_old: Some(false), ..PLACE }, Fate::Unwanted, Fate::Wanted)]
     #[case::done_by_drain(Place { stand: Stand::Done, in_place: false, ..PLACE }, Fate::Unwanted, Fate::Wanted)]
     #[case::back(Place { stand: Stand::Back, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    fn which_pods_a_node_has(#[case] place: Place, #[case] old: Fate, #[case] new: Fate) {
+    fn the_state_of_a_node_decides_its_traffic_pods(#[case] place: Place, #[case] old: Fate, #[case] new: Fate) {
         assert_eq!(
             (fate(Generation::Old, place), fate(Generation::New, place)),
             (old, new)

@@ -1,5 +1,4 @@
-//! The probes of one pod to one target over one protocol: which were answered, which were not, and for how long
-//! nothing came.
+//! The probes of one pod to one target over one protocol: answered probes, lost probes, and the longest time without an answer.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,24 +6,24 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How far back [`Recent`] looks.
+/// The time that [`Recent`] covers.
 pub const WINDOW: Duration = Duration::from_secs(10);
 
-/// For how long a stream may have no answer from its start: a Service has heard of its first endpoint a moment later, and a
-/// node of another's route. What is answered by then has lost nothing; what is not has lost everything since its start.
+/// The time that a stream may take until its first answer: nodes learn of a new endpoint or of a new route with a delay. Probes
+/// before a first answer in this time are not lost; without an answer in this time, all probes since the start are lost.
 pub const BEGINNING: Duration = Duration::from_secs(5);
 
-/// Probes of one stream. Times are the sender's own running time: a sender that did not run could not listen, and what
-/// it missed meanwhile it reads before it judges.
+/// The probes of one stream. Times are the running time of the sender: while the sender does not run, it cannot receive, and it
+/// reads pending answers before it judges.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     next: u64,
     pending: VecDeque<Probe>,
     concluded: VecDeque<Probe>,
     totals: Totals,
-    /// Whether something was answered, or should have been.
+    /// Whether a probe was answered, or should have been.
     begun: bool,
-    /// When the first of the probes was sent that are lost without an answer since.
+    /// When the first of the current series of lost probes was sent.
     losing_since: Option<Duration>,
 }
 
@@ -39,7 +38,7 @@ struct Probe {
 enum Answer {
     None,
     InTime,
-    /// It came when the probe was counted as lost.
+    /// The answer came when the probe was already counted as lost.
     Late,
 }
 
@@ -74,7 +73,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Both together.
+    /// The sums of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -99,7 +98,7 @@ pub struct Recent {
 }
 
 impl Stream {
-    /// A probe is sent now. Returns its number.
+    /// Records a probe that is sent now. Returns its number.
     pub fn send(&mut self, now: Duration) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -111,7 +110,7 @@ impl Stream {
         number
     }
 
-    /// The probe of this number was answered. One that is lost already stays lost, and is counted as late once.
+    /// Records an answer to the probe with this number. A probe that is already lost stays lost, and is counted as late once.
     pub fn answer(&mut self, number: u64) {
         if let Some(probe) = find(&mut self.pending, number) {
             probe.answer = Answer::InTime;
@@ -123,7 +122,7 @@ impl Stream {
         }
     }
 
-    /// Counts as lost what has waited longer than `patience`, and says how the stream is.
+    /// Counts probes without an answer after `patience` as lost, and returns the state of the stream.
     pub fn look(&mut self, now: Duration, patience: Duration) -> Recent {
         if !self.begins(now) {
             return Recent::default();
@@ -145,7 +144,7 @@ impl Stream {
         recent
     }
 
-    /// Counts since the stream began, as of the last look.
+    /// Counts since the start of the stream, as of the last call of [`Self::look`].
     pub fn totals(&self) -> Totals {
         self.totals
     }
@@ -190,7 +189,7 @@ impl Stream {
             }
         }
         if let Some(since) = self.losing_since {
-            // It goes on, unless a later probe was answered while an earlier one may still be.
+            // The gap continues, unless a later probe was answered while an earlier one may still be.
             let end = self
                 .pending
                 .iter()
@@ -215,7 +214,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// Sends one probe each 100 ms until `until`; those in `lost` have no answer, the others one after 1 ms.
+    /// Sends a probe every 100 ms until `until`; probes in `lost` get no answer, the others are answered.
     fn run(until: u64, lost: impl Fn(u64) -> bool) -> (Stream, Recent) {
         let mut stream = Stream::default();
         let mut recent = Recent::default();
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_is_counted_and_has_no_gap() {
+    fn answered_probes_are_counted_and_have_no_gap() {
         let (stream, recent) = run(5_000, |_| false);
         assert_eq!((recent.sent, recent.lost, recent.gap_milliseconds), (49, 0, 0));
         assert_eq!(stream.totals().sent, 49);
@@ -244,13 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_goes_on_is_as_long_as_it_is_by_now() {
+    fn an_open_gap_lasts_until_now() {
         let (_, recent) = run(5_000, |at| at >= 2_000);
         assert_eq!(recent.gap_milliseconds, 2_900);
     }
 
     #[test]
-    fn a_lost_probe_is_not_known_before_its_time_is_over() {
+    fn a_probe_is_lost_only_after_its_timeout() {
         let (_, recent) = run(2_900, |at| at >= 2_000);
         assert_eq!((recent.lost, recent.gap_milliseconds), (0, 0));
         let (_, recent) = run(3_300, |at| at >= 2_000);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_moves_on_and_the_totals_stay() {
+    fn the_window_moves_and_the_totals_stay() {
         let (stream, recent) = run(20_000, |at| (1_000..1_500).contains(&at));
         assert_eq!((recent.lost, recent.gap_milliseconds), (0, 0));
         assert_eq!(
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_before_the_first_answer_is_not_lost_for_a_while() {
+    fn probes_before_an_early_first_answer_are_not_lost() {
         let (stream, recent) = run(6_000, |at| at < 4_900);
         assert_eq!((recent.lost, recent.gap_milliseconds), (0, 0));
         assert_eq!((stream.totals().sent, stream.totals().lost), (10, 0));
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_never_has_an_answer_has_lost_all_of_it() {
+    fn a_stream_without_any_answer_has_lost_all_probes() {
         let (stream, recent) = run(5_000, |_| true);
         assert_eq!((recent.sent, stream.totals().sent), (0, 0));
         let (stream, recent) = run(5_200, |_| true);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_too_late_is_counted_once_and_one_that_comes_twice_changes_nothing() {
+    fn a_late_answer_is_counted_once_and_a_duplicate_is_ignored() {
         let mut stream = Stream::default();
         let begin = stream.send(ms(0));
         stream.answer(begin);
@@ -295,7 +294,7 @@ mod tests {
         assert_eq!(stream.look(ms(1_001), PATIENCE).lost, 1);
         stream.answer(first);
         stream.answer(first);
-        // This one was not sent yet.
+        // This probe was not sent yet.
         stream.answer(first + 1);
         let second = stream.send(ms(1_100));
         stream.answer(second);
@@ -307,16 +306,16 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_after_the_window_is_not_waited_for() {
+    fn an_answer_after_the_window_is_not_counted_as_late() {
         let (mut stream, _) = run(20_000, |at| at == 1_000);
         stream.answer(10);
         assert_eq!((stream.totals().lost, stream.totals().late), (1, 0));
     }
 
     proptest! {
-        /// From the first answer on every probe is counted once, and as lost what had no answer.
+        /// From the first answer on, every probe is counted once, and as lost if it had no answer.
         #[test]
-        fn nothing_is_counted_twice_or_forgotten(answered in prop::collection::vec(any::<bool>(), 1..80)) {
+        fn every_probe_is_counted_once(answered in prop::collection::vec(any::<bool>(), 1..80)) {
             let mut stream = Stream::default();
             let mut at = Duration::ZERO;
             let begin = stream.send(at);

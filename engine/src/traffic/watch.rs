@@ -1,26 +1,26 @@
-//! Whether so many nodes watch the traffic that it is a gate. A node whose agent says nothing, or nonsense, costs what it would have seen
-//! itself: the others send to its traffic pod all the same, and see what is lost on the way there and back.
+//! Whether enough nodes watch the traffic for a gate. A node whose agent is silent, or whose report is not understood, adds no
+//! results of its own; other nodes still send to its traffic pod and see losses in both directions.
 
 use std::collections::BTreeMap;
 
 use crate::decision::{Wait, WaitReason};
 use crate::words::number;
 
-/// What a node does about the traffic. Of several traffic pods of a node the last in this order is the node's.
+/// The state of the traffic watch on a node. With several traffic pods on a node, the last in this order counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// It is NotReady, or its agent is: nobody waits for it.
+    /// The node or its agent is NotReady: the migration does not wait for the node.
     Away,
-    /// It watches.
+    /// The node watches.
     Watches,
-    /// Nobody waits for its agent any more, and why.
+    /// The migration no longer waits for the agent of the node, with the reason.
     Silent(String),
-    /// It is about to watch; what it waits for.
+    /// The node will watch soon, with what it waits for.
     Awaited(String),
 }
 
-/// Why nobody can say what is lost. One that is about to watch is waited for; without that more than half of all nodes have to watch, which
-/// is two at least where there are two.
+/// The wait for nodes that do not watch yet. The migration waits for each node that will watch soon; otherwise more than half of
+/// all nodes have to watch, which is at least two of two.
 pub fn missing(nodes: &BTreeMap<&str, State>) -> Option<Wait> {
     let all = nodes.len();
     let watching = nodes.values().filter(|state| **state == State::Watches).count();
@@ -51,7 +51,8 @@ pub fn missing(nodes: &BTreeMap<&str, State>) -> Option<Wait> {
         State::Watches | State::Awaited(_) => None,
     })?;
     wait(format!(
-        "traffic is watched on {watching} of {}, and it takes {needed}; {first}. Mend these agents, or go on unwatched with gates.traffic: Ignore",
+        "traffic is watched on {watching} of {}, needed {needed}; {first}. Repair these agents, or set gates.traffic: Ignore to \
+         continue unwatched",
         number(all, "node", "nodes")
     ))
 }
@@ -65,37 +66,37 @@ mod tests {
     fn state(letter: char) -> State {
         match letter {
             'w' => State::Watches,
-            's' => State::Silent("its agent says nonsense".to_owned()),
+            's' => State::Silent("the report of its agent is malformed".to_owned()),
             'p' => State::Awaited("pod p starts".to_owned()),
             'a' => State::Away,
             other => unreachable!("{other}"),
         }
     }
 
-    /// One letter a node, and whether it holds.
+    /// One letter for each node, and the expected message.
     #[rstest]
     #[case::no_node("", None)]
     #[case::alone("w", None)]
     #[case::alone_and_silent(
         "s",
-        Some("watched on 0 of 1 node, and it takes 1; node n0: its agent says nonsense")
+        Some("watched on 0 of 1 node, needed 1; node n0: the report of its agent is malformed")
     )]
     #[case::both("ww", None)]
-    #[case::one_of_two("ws", Some("watched on 1 of 2 nodes, and it takes 2; node n1: its agent"))]
+    #[case::one_of_two("ws", Some("watched on 1 of 2 nodes, needed 2; node n1: its agent"))]
     #[case::two_of_three("wsw", None)]
-    #[case::one_of_three("wsa", Some("watched on 1 of 3 nodes, and it takes 2"))]
-    #[case::half("wwss", Some("watched on 2 of 4 nodes, and it takes 3"))]
+    #[case::one_of_three("wsa", Some("watched on 1 of 3 nodes, needed 2"))]
+    #[case::half("wwss", Some("watched on 2 of 4 nodes, needed 3"))]
     #[case::most("wwwss", None)]
-    #[case::all_away("aaa", Some("watched on 0 of 3 nodes, and it takes 2; node n0 is NotReady"))]
+    #[case::all_away("aaa", Some("watched on 0 of 3 nodes, needed 2; node n0 is NotReady"))]
     #[case::one_is_awaited("wwwwp", Some("watched on 4 of 5 nodes; node n4: pod p starts"))]
-    fn how_many_have_to_watch(#[case] letters: &str, #[case] words: Option<&str>) {
+    fn more_than_half_of_the_nodes_have_to_watch(#[case] letters: &str, #[case] words: Option<&str>) {
         let names: Vec<String> = (0..letters.len()).map(|index| format!("n{index}")).collect();
         let nodes = names.iter().map(String::as_str).zip(letters.chars().map(state));
         let found = missing(&nodes.collect()).map(|wait| wait.message);
         match (&found, words) {
             (None, None) => {}
             (Some(found), Some(words)) => assert!(found.contains(words), "{found}"),
-            (found, words) => panic!("{found:?}, wanted {words:?}"),
+            (found, words) => panic!("found {found:?}, needed {words:?}"),
         }
     }
 }

@@ -67,7 +67,7 @@ fn a_pod_with_a_controller_and_a_budget_passes() {
     );
     assert_eq!(
         checks[0].found,
-        "1 guard pods that have to leave, and each allows a disruption"
+        "1 with pods that have to leave, each allows a disruption"
     );
 }
 
@@ -103,7 +103,7 @@ fn a_pod_with_two_budgets_fails() {
     );
     assert_eq!(
         found[0].found,
-        "selected by two PodDisruptionBudgets or more: web, all"
+        "selected by two or more PodDisruptionBudgets: web, all"
     );
 }
 

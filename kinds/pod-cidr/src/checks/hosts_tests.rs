@@ -30,7 +30,7 @@ fn a_node_that_calico_does_not_serve_needs_no_agent() {
         .iter()
         .filter(|check| check.name == "AgentMissing")
         .collect();
-    assert_eq!(missing[0].found, "2 agents report");
+    assert_eq!(missing[0].found, "agents that report: 2");
 }
 
 /// Addresses of a Node's podCIDR cannot be changed on a living Node.

@@ -26,7 +26,7 @@ fn budgets_that_allow_nothing(#[case] budget: Budget, #[case] expected: Verdict)
     if expected != Pass {
         assert_eq!(found[0].object, "PodDisruptionBudget shop/web");
         assert!(
-            found[0].found.contains("guards shop/web-1, shop/web-2"),
+            found[0].found.contains("selects shop/web-1, shop/web-2"),
             "{found:?}"
         );
     }
@@ -41,7 +41,7 @@ fn a_pod_with_two_budgets_is_never_evicted() {
         (
             Fail,
             "Pods shop/web-1, shop/web-2",
-            "selected by two PodDisruptionBudgets or more: web, all"
+            "selected by two or more PodDisruptionBudgets: web, all"
         )
     );
 }
