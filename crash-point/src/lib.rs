@@ -1,9 +1,9 @@
-//! Crash points: where a test build of the agent or the coordinator stops, and waits until it is killed or let go.
+//! Crash points: steps at which a test build of the agent or the coordinator stops until it is killed or released.
 //!
-//! `cargo lab crash` arms one over the admin port, waits until the process has stopped there, and then kills whom it wants:
-//! that process, the other one, the API server, the whole node. A process that is killed forgets what was armed.
+//! `cargo lab crash` arms a point over the admin port, waits until the process has stopped there, and then kills that process,
+//! the other program, the API server or the whole node. A new process has no armed point.
 //!
-//! Without the feature `stops` nothing of this is there: [`reach`] does nothing and [`routes`] has none.
+//! Without the feature `stops`, [`reach`] does nothing and [`routes`] returns no routes.
 
 use axum::Router;
 use serde::{Deserialize, Serialize};
@@ -11,16 +11,16 @@ use serde::{Deserialize, Serialize};
 #[cfg(any(test, feature = "stops"))]
 mod stops;
 
-/// Where the routes are on the admin port.
+/// The path of the routes on the admin port.
 pub const PATH: &str = "/crash-point";
 
-/// How far a step has come.
+/// The progress of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Edge {
-    /// It is decided, and the agent's journal has it. Nothing has changed.
+    /// The step is decided, and recorded in the agent's journal. Nothing has changed.
     Announced,
-    /// The change is made, and nobody has recorded it.
+    /// The change is made, and not recorded yet.
     Changed,
     /// The change is recorded.
     Recorded,
@@ -30,7 +30,7 @@ impl Edge {
     /// Every edge, in order.
     pub const ALL: [Self; 3] = [Self::Announced, Self::Changed, Self::Recorded];
 
-    /// The edge as it stands in the body of a request.
+    /// The edge as written in the body of a request.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Announced => "announced",
@@ -46,47 +46,47 @@ impl Edge {
 pub struct Point {
     /// Name of the step.
     pub step: String,
-    /// How far it has come.
+    /// The progress of the step.
     pub edge: Edge,
-    /// The node that it is for; any by default. A step of the whole cluster has none.
+    /// The node of the step; any node if unset. A step of the whole cluster has no node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
 }
 
-/// What the process has to do with crash points at the moment.
+/// The state of the crash points of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state", content = "point")]
 pub enum State {
     /// Nothing is armed.
     #[default]
     Off,
-    /// It will stop there.
+    /// The process will stop at this point.
     Armed(Point),
-    /// It has stopped there.
+    /// The process has stopped at this point.
     Stopped(Point),
 }
 
-/// A boundary of a step: returns at once, unless this very one is armed in a test build.
+/// Marks a boundary of a step: returns at once, unless this point is armed in a test build.
 #[cfg(feature = "stops")]
 pub async fn reach(step: &str, edge: Edge, node: Option<&str>) {
     stops::POINTS.reach(step, edge, node).await;
 }
 
-/// A boundary of a step: returns at once, unless this very one is armed in a test build.
+/// Marks a boundary of a step: returns at once, unless this point is armed in a test build.
 #[cfg(not(feature = "stops"))]
-#[expect(clippy::unused_async, reason = "in a test build it waits")]
+#[expect(clippy::unused_async, reason = "the function waits in a test build")]
 pub async fn reach(_step: &str, _edge: Edge, _node: Option<&str>) {}
 
-/// In a test build, `GET`, `PUT` and `DELETE` on [`PATH`]: the state; arming a [`Point`], to which a process that has stopped
-/// goes on; letting it go.
+/// In a test build, `GET`, `PUT` and `DELETE` on [`PATH`]: return the state; arm a [`Point`] and release a stopped process;
+/// disarm and release.
 #[cfg(feature = "stops")]
 pub fn routes() -> Router {
-    tracing::warn!("this is a test build: whoever reaches the admin port can stop it at {PATH}");
+    tracing::warn!("test build: any client of the admin port can stop the process with {PATH}");
     stops::routes(&stops::POINTS)
 }
 
-/// In a test build, `GET`, `PUT` and `DELETE` on [`PATH`]: the state; arming a [`Point`], to which a process that has stopped
-/// goes on; letting it go.
+/// In a test build, `GET`, `PUT` and `DELETE` on [`PATH`]: return the state; arm a [`Point`] and release a stopped process;
+/// disarm and release.
 #[cfg(not(feature = "stops"))]
 pub fn routes() -> Router {
     Router::new()

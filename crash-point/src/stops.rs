@@ -1,4 +1,4 @@
-//! The test build's part: one point at a time, armed and looked at over HTTP.
+//! The implementation in a test build: one point at a time, armed and read over HTTP.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,35 +10,35 @@ use tokio::sync::Notify;
 
 use super::{Edge, PATH, Point, State};
 
-/// Whoever armed it may be gone: after this time the process goes on by itself.
+/// The longest stop: the client that armed the point may be gone, so the process continues after this time.
 const LONGEST: Duration = Duration::from_mins(2);
 
 /// The points of this process.
 #[cfg(feature = "stops")]
 pub static POINTS: Points = Points::new();
 
-/// One point at a time.
+/// The crash points of a process: one armed point at a time.
 #[derive(Debug)]
 pub struct Points {
     state: Mutex<State>,
-    let_go: Notify,
+    released: Notify,
 }
 
 impl Points {
-    /// Nothing is armed.
+    /// No point is armed.
     pub const fn new() -> Self {
         Self {
             state: Mutex::new(State::Off),
-            let_go: Notify::const_new(),
+            released: Notify::const_new(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is one value: whoever panicked has not left half of it.
+        // The state is one value, so a panic cannot leave it half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops here, if this is what is armed, until it is let go.
+    /// Stops here until released, if this point is armed.
     pub async fn reach(&self, step: &str, edge: Edge, node: Option<&str>) {
         {
             let mut state = self.lock();
@@ -53,11 +53,11 @@ impl Points {
             tracing::warn!(step, edge = edge.as_str(), node, "stopped at a crash point");
             *state = State::Stopped(point);
         }
-        if tokio::time::timeout(LONGEST, self.let_go.notified())
+        if tokio::time::timeout(LONGEST, self.released.notified())
             .await
             .is_err()
         {
-            tracing::warn!(step, "nobody has killed it or let it go; it goes on");
+            tracing::warn!(step, "neither killed nor released at the crash point; continuing");
             *self.lock() = State::Off;
         }
     }
@@ -66,12 +66,13 @@ impl Points {
         self.lock().clone()
     }
 
-    /// Arms a point instead of the one that is armed, or nothing. Whoever has stopped goes on, and cannot miss it.
+    /// Arms a point, or none, in place of the armed one. A stopped process is released after the new point is armed, so it cannot
+    /// miss the point.
     fn arm(&self, point: Option<Point>) -> State {
         let wanted = point.map_or(State::Off, State::Armed);
         let before = std::mem::replace(&mut *self.lock(), wanted.clone());
         if matches!(before, State::Stopped(_)) {
-            self.let_go.notify_one();
+            self.released.notify_one();
         }
         wanted
     }
@@ -87,7 +88,7 @@ pub fn routes(points: &'static Points) -> Router {
                     Ok(point) => answer(&points.arm(Some(point))),
                     Err(error) => (
                         StatusCode::BAD_REQUEST,
-                        format!("the body is no crash point: {error}"),
+                        format!("the body is not a crash point: {error}"),
                     ),
                 }
             })
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_stops_at_what_is_armed_and_nowhere_else_until_it_is_let_go() {
+    async fn a_process_stops_only_at_the_armed_point_until_released() {
         static POINTS: Points = Points::new();
         let router = routes(&POINTS);
         let wanted = point(Some("a"));
@@ -152,7 +153,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(!stopped.is_finished());
-        // Armed anew, it goes on to the next one.
+        // Armed again, the process continues to the next point.
         let next = point(None);
         ask(&router, Method::PUT, Some(&next)).await;
         stopped.await.unwrap();
@@ -162,13 +163,13 @@ mod tests {
         }
         ask(&router, Method::DELETE, None).await;
         stopped.await.unwrap();
-        // Once: it does not stop there again.
+        // A point stops the process once.
         POINTS.reach("Rename", Edge::Changed, Some("a")).await;
         assert_eq!(ask(&router, Method::GET, None).await.1, State::Off);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_point_that_everybody_has_forgotten_is_left_after_a_while() {
+    async fn a_stop_without_a_release_ends_after_a_timeout() {
         static POINTS: Points = Points::new();
         POINTS.arm(Some(point(None)));
         let before = tokio::time::Instant::now();
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_users_run_has_no_such_route() {
+    async fn only_a_test_build_has_the_route() {
         let router = crate::routes().route("/healthz", get(async || "ok"));
         let (status, _) = ask(&router, Method::PUT, Some(&point(None))).await;
         let expected = if cfg!(feature = "stops") {

@@ -1,4 +1,4 @@
-//! The certificate of a program that serves by TLS. No I/O.
+//! The certificate of a program that serves with TLS. No I/O.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use tokio_rustls::TlsAcceptor;
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No key or certificate was made.
-    #[error("making a certificate")]
+    /// The key or the certificate could not be created.
+    #[error("creating a certificate")]
     Make(#[from] rcgen::Error),
-    /// The TLS library does not take it.
-    #[error("using the certificate that was made")]
+    /// The TLS library does not accept the certificate.
+    #[error("using the created certificate")]
     Use(#[from] rustls::Error),
 }
 
-/// Accepts TLS with a key and a certificate that are made for this process and signed by themselves. They keep a token from a listener on
-/// the way; a client cannot tell by them which program answers.
+/// Accepts TLS with a new key and a self-signed certificate. They protect a token against eavesdropping; they do not prove to a
+/// client which program answers.
 pub fn made_for(name: &str) -> Result<TlsAcceptor, Error> {
     let CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed([name.to_owned()])?;
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));

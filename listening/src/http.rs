@@ -1,4 +1,4 @@
-//! HTTP of metrics and health: one request a connection, within a few seconds. Accepts connections.
+//! HTTP for metrics and health: one request per connection, within a few seconds. Accepts connections.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,26 +15,26 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::seats::{Limits, Seats};
 
-/// The kubelet and whoever scrapes have one connection each.
+/// The kubelet and each scraper need one connection.
 const LIMITS: Limits = Limits {
     all: 64,
     of_one: 8,
     own: 32,
 };
-/// How long a client may take to say what it wants.
+/// How long a client may take to send the head of its request.
 const HEADERS: Duration = Duration::from_secs(5);
-/// How long a connection may last, from its first byte to the last one of the answer.
+/// How long a connection may last, from its first byte to the last byte of the answer.
 const LIFE: Duration = Duration::from_secs(15);
-/// Bytes of a request's head, and of what is read of its body at a time.
+/// The largest head of a request, and the largest read of its body, in bytes.
 const BUFFER: usize = 16 << 10;
 
-/// Serves until the process ends. A connection past the limits ends the oldest one of the client that has the most. Each request says by a
-/// `ConnectInfo<SocketAddr>` from where it comes.
+/// Serves until the process ends. A connection above the limits ends the oldest connection of the client with the most. Each
+/// request has the address of its client as `ConnectInfo<SocketAddr>`.
 pub async fn serve(listener: TcpListener, router: Router) -> Infallible {
     serve_by(listener, router, answer).await
 }
 
-/// Serves by TLS, within the same limits.
+/// Serves with TLS, within the same limits.
 pub async fn serve_tls(listener: TcpListener, router: Router, acceptor: TlsAcceptor) -> Infallible {
     serve_by(listener, router, move |stream, router| {
         let accepted = acceptor.accept(stream);
@@ -62,7 +62,7 @@ where
                 Some(Ok(Ok(()))) => {}
                 Some(Ok(Err(error))) => tracing::debug!(%peer, %error, "a connection ended"),
                 Some(Err(_)) => tracing::debug!(%peer, "a connection lasted too long"),
-                None => tracing::debug!(%peer, "a connection was ended: another one has its place"),
+                None => tracing::debug!(%peer, "a connection was closed: a newer one has its slot"),
             }
         });
     }
@@ -103,19 +103,19 @@ mod tests {
         address
     }
 
-    /// What comes back until the other end closes.
-    async fn said(stream: &mut (impl AsyncRead + Unpin)) -> String {
+    /// The bytes that arrive until the other end closes.
+    async fn received(stream: &mut (impl AsyncRead + Unpin)) -> String {
         let mut bytes = Vec::new();
-        // A reset is an end, too.
+        // A reset also closes the connection.
         let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes));
         let _ = read.await.expect("the other end closes");
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Longer than any machine stands still. What has to be in time is told by a clock that stands still itself, or by the order.
+    /// Longer than any pause of the machine. Times are asserted with a paused clock, or by the order of events.
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    /// One end of a connection that is answered, under a clock that goes on when nothing else is to be done.
+    /// The client end of a served connection, with a clock that advances when all tasks are idle.
     fn connected() -> DuplexStream {
         let (near, far) = tokio::io::duplex(BUFFER);
         let router = Router::new().route("/healthz", get(|| async { "ok\n" }));
@@ -128,7 +128,7 @@ mod tests {
         let mut stream = TcpStream::connect(start().await).await.unwrap();
         let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
-        let answer = said(&mut stream).await;
+        let answer = received(&mut stream).await;
         assert!(
             answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok\n"),
             "{answer}"
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_says_from_where_it_comes() {
+    async fn a_request_has_the_address_of_its_client() {
         let address = start().await;
         let mut streams = Vec::new();
         for _ in 0..3 {
@@ -146,28 +146,28 @@ mod tests {
         for mut stream in streams {
             let own = stream.local_addr().unwrap();
             stream.write_all(b"GET /from HTTP/1.0\r\n\r\n").await.unwrap();
-            let answer = said(&mut stream).await;
+            let answer = received(&mut stream).await;
             assert!(answer.ends_with(&format!("\r\n{own}\n")), "{answer}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_and_the_end_of_its_connection_wait_for_no_clock() {
+    async fn an_answer_and_the_close_are_immediate() {
         let mut stream = connected();
         let began = Instant::now();
         let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
-        assert!(said(&mut stream).await.ends_with("ok\n"));
+        assert!(received(&mut stream).await.ends_with("ok\n"));
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_says_nothing_or_half_of_it_is_closed_after_a_few_seconds() {
+    async fn an_incomplete_request_is_closed_after_a_few_seconds() {
         for words in ["", "GET /healthz HTTP/1.1\r\nX: "] {
             let mut stream = connected();
             stream.write_all(words.as_bytes()).await.unwrap();
             let began = Instant::now();
-            said(&mut stream).await;
+            received(&mut stream).await;
             let took = began.elapsed();
             assert!(
                 took >= HEADERS && took < HEADERS + Duration::from_secs(1),
@@ -177,40 +177,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_says_nothing_or_half_of_it_is_closed_by_the_server_as_well() {
+    async fn an_incomplete_request_over_tcp_is_closed_after_a_few_seconds() {
         let address = start().await;
         let began = Instant::now();
         let mut silent = TcpStream::connect(address).await.unwrap();
         let mut half = TcpStream::connect(address).await.unwrap();
         half.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();
         for stream in [&mut silent, &mut half] {
-            said(stream).await;
+            received(stream).await;
         }
         assert!(began.elapsed() >= HEADERS, "{:?}", began.elapsed());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_without_an_end_is_not_kept_in_memory() {
+    async fn an_endless_head_is_refused_with_bounded_memory() {
         let mut stream = connected();
         stream.write_all(b"GET /healthz HTTP/1.1\r\nX: ").await.unwrap();
         let began = Instant::now();
-        // Refused as soon as it has more than there may be: what is written then is not taken.
+        // The head is refused once it is too large: further bytes are not accepted.
         let mut taken = 0;
         while stream.write_all(&[b'x'; 64]).await.is_ok() {
             taken += 64;
         }
         assert!(taken <= 4 * BUFFER, "{taken} bytes");
-        assert_eq!(began.elapsed(), Duration::ZERO, "it does not wait for more");
+        assert_eq!(began.elapsed(), Duration::ZERO, "the refusal is immediate");
     }
 
-    /// Answers what has said one byte, and waits for it as long as a connection may last.
+    /// Answers a client that has sent one byte, and waits for it as long as a connection may last.
     async fn answer_one_byte(mut stream: TcpStream, _: Router) -> io::Result<()> {
         stream.read_exact(&mut [0]).await?;
         stream.write_all(b"ok\n").await
     }
 
     #[tokio::test]
-    async fn past_the_limit_the_oldest_connection_ends_and_the_next_is_answered() {
+    async fn above_the_limit_the_oldest_connection_is_closed_and_the_next_is_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve_by(listener, Router::new(), answer_one_byte));
@@ -221,15 +221,15 @@ mod tests {
         }
         let mut late = TcpStream::connect(address).await.unwrap();
         late.write_all(b"x").await.unwrap();
-        assert_eq!(said(&mut late).await, "ok\n");
-        assert_eq!(said(&mut held[0]).await, "");
+        assert_eq!(received(&mut late).await, "ok\n");
+        assert_eq!(received(&mut held[0]).await, "");
         assert!(
             began.elapsed() < LIFE,
-            "its own time was not over: {:?}",
+            "the lifetime of the connection was not over: {:?}",
             began.elapsed()
         );
         let mut second = held.swap_remove(1);
         second.write_all(b"x").await.unwrap();
-        assert_eq!(said(&mut second).await, "ok\n");
+        assert_eq!(received(&mut second).await, "ok\n");
     }
 }

@@ -1,6 +1,6 @@
-//! Listening within limits. A client that connects and says nothing, or connects a thousand times, costs a fixed amount of memory and
-//! nothing else: [`http`] serves one request a connection, by TLS with a [`certificate`] where that is asked for, and [`seats`] counts who has
-//! how many open.
+//! Listeners with limits. A client that connects and sends nothing, or connects a thousand times, costs a fixed amount of memory
+//! and nothing else: [`http`] serves one request per connection, optionally with TLS and a [`certificate`], and [`seats`] counts
+//! the open connections of each client.
 
 pub mod certificate;
 pub mod http;
@@ -14,10 +14,11 @@ use tokio::net::{TcpListener, TcpStream};
 
 use seats::{Seat, Seats};
 
-/// Pause after the kernel gave no connection (no file is left): it has one again when another one has ended.
+/// Pause after a failed accept (no free file descriptor): the next succeeds once another connection has ended.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// The next connection, who it is from, and its seat. One past the limits has the seat of another one, which ends.
+/// The next connection, the address of its client, and its slot. A connection above the limits takes the slot of another one,
+/// which ends.
 pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, SocketAddr, Seat) {
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -28,7 +29,7 @@ pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, Socket
                 continue;
             }
         };
-        // A connection that has ended already has no address.
+        // A connection that has already ended has no address.
         if let Ok(local) = stream.local_addr() {
             let seat = seats.take(peer.ip(), local.ip());
             return (stream, peer, seat);
@@ -36,15 +37,15 @@ pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, Socket
     }
 }
 
-/// Opens the port of metrics and health: at the address that was given; else at the address of the node, which is the one that the
-/// kubelet asks, whichever family it is of; else at every address of both families.
+/// Opens the port of metrics and health: at the given address; otherwise at the address of the node, which the kubelet probes, of
+/// either family; otherwise at every address of both families.
 pub async fn bind(given: Option<SocketAddr>, node: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
     if let Some(address) = given.or_else(|| node.map(|address| SocketAddr::new(address, port))) {
         return TcpListener::bind(address).await;
     }
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(both) => Ok(both),
-        // A kernel without IPv6 has no socket of both families. Where the port is taken, this says so.
+        // A kernel without IPv6 has no socket of both families. If the port is in use, this call returns the error.
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
     }
 }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_nodes_own_address_is_listened_on_and_no_other() {
+    async fn a_given_address_wins_over_the_address_of_the_node() {
         let node: IpAddr = Ipv4Addr::LOCALHOST.into();
         let listener = bind(None, Some(node), 0).await.unwrap();
         assert_eq!(listener.local_addr().unwrap().ip(), node);
@@ -80,7 +81,7 @@ mod tests {
     #[tokio::test]
     async fn without_an_address_both_families_are_answered() {
         let port = bind(None, None, 0).await.unwrap().local_addr().unwrap().port();
-        // Taken again at once: nothing was accepted there.
+        // The port can be opened again at once: nothing was accepted on it.
         let listener = bind(None, None, port).await.unwrap();
         tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port))
             .await

@@ -1,4 +1,4 @@
-//! How many connections are open, in all and by whom. No I/O.
+//! Counts open connections, in total and by client. No I/O.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// How many connections may be open.
+/// The limits of open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// From other hosts and pods, together.
+    /// From all other hosts and pods together.
     pub all: usize,
     /// From one address.
     pub of_one: usize,
-    /// From this host itself, so that other clients never keep its kubelet out.
+    /// From this host, separate from others so that the kubelet can always connect.
     pub own: usize,
 }
 
-/// The seats, and who has them. Cloning shares them.
+/// The slots for connections. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Seats {
     limits: Limits,
@@ -26,9 +26,9 @@ pub struct Seats {
 
 #[derive(Debug, Default)]
 struct Taken {
-    /// The number of the next seat.
+    /// The number of the next slot.
     next: u64,
-    /// Every seat by its number, and so by its age.
+    /// Every used slot by its number, and so by its age.
     by_source: BTreeMap<Source, BTreeMap<u64, Arc<Notify>>>,
 }
 
@@ -38,17 +38,17 @@ enum Source {
     Other(IpAddr),
 }
 
-/// A seat that is given back when this is dropped.
+/// A slot for one connection, released when dropped.
 #[derive(Debug)]
 pub struct Seat {
     source: Source,
     number: u64,
-    lost: Arc<Notify>,
+    closed: Arc<Notify>,
     seats: Seats,
 }
 
 impl Seats {
-    /// All of them free.
+    /// Slots within these limits, all free.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -56,11 +56,11 @@ impl Seats {
         }
     }
 
-    /// A seat for a connection from `peer` to our address `local`. Where there is none, the oldest one of the source with the most seats is
-    /// lost: clients that hold connections keep no other client out, however many they are.
+    /// A slot for a connection from `peer` to the local address `local`. If none is free, the oldest connection of the source
+    /// with the most slots is closed: clients that hold connections, however many, do not block other clients.
     pub fn take(&self, peer: IpAddr, local: IpAddr) -> Seat {
         let (peer, local) = (peer.to_canonical(), local.to_canonical());
-        // The kernel gives a connection of this host to itself the same address at both ends.
+        // A connection from this host to itself has the same address at both ends.
         let source = if peer == local || peer.is_loopback() {
             Source::Own
         } else {
@@ -68,23 +68,23 @@ impl Seats {
         };
         let mut taken = self.lock();
         if let Some(full) = taken.full(source, self.limits) {
-            taken.lose_oldest(full);
+            taken.close_oldest(full);
         }
-        let (number, lost) = (taken.next, Arc::<Notify>::default());
+        let (number, closed) = (taken.next, Arc::<Notify>::default());
         taken.next += 1;
         let seats = taken.by_source.entry(source).or_default();
-        seats.insert(number, Arc::clone(&lost));
+        seats.insert(number, Arc::clone(&closed));
         drop(taken);
         Seat {
             source,
             number,
-            lost,
+            closed,
             seats: self.clone(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken> {
-        // Every change of it is whole before something can fail.
+        // Every change is complete before anything can panic.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +94,7 @@ impl Taken {
         self.by_source.get(&source).map_or(0, BTreeMap::len)
     }
 
-    /// The source that has to lose a seat before this one can have another.
+    /// The source that has to lose a slot before this source can have another.
     fn full(&self, source: Source, limits: Limits) -> Option<Source> {
         let of_this = self.of(source);
         match source {
@@ -108,7 +108,7 @@ impl Taken {
         }
     }
 
-    /// The other source with the most seats; of several, the one whose first seat is the oldest.
+    /// The other source with the most slots; of several, the source with the oldest slot.
     fn largest(&self) -> Option<Source> {
         let others = self
             .by_source
@@ -119,19 +119,19 @@ impl Taken {
         largest.map(|(source, _)| *source)
     }
 
-    fn lose_oldest(&mut self, source: Source) {
-        if let Some((number, lost)) = self
+    fn close_oldest(&mut self, source: Source) {
+        if let Some((number, closed)) = self
             .by_source
             .get(&source)
             .and_then(|seats| seats.first_key_value())
         {
-            lost.notify_one();
+            closed.notify_one();
             let number = *number;
-            self.give_back(source, number);
+            self.release(source, number);
         }
     }
 
-    fn give_back(&mut self, source: Source, number: u64) {
+    fn release(&mut self, source: Source, number: u64) {
         if let Some(seats) = self.by_source.get_mut(&source) {
             seats.remove(&number);
             if seats.is_empty() {
@@ -142,22 +142,22 @@ impl Taken {
 }
 
 impl Seat {
-    /// What this work comes to; `None` where the seat was given to another connection before.
+    /// The result of this work; `None` if another connection took the slot before.
     pub async fn hold<T>(self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = work => Some(done),
-            () = self.lost() => None,
+            () = self.closed() => None,
         }
     }
 
-    async fn lost(&self) {
-        self.lost.notified().await;
+    async fn closed(&self) {
+        self.closed.notified().await;
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.seats.lock().give_back(self.source, self.number);
+        self.seats.lock().release(self.source, self.number);
     }
 }
 
@@ -177,15 +177,15 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn is_lost(seat: &Seat) -> bool {
-        let lost = std::pin::pin!(seat.lost());
-        lost.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
+    fn is_closed(seat: &Seat) -> bool {
+        let closed = std::pin::pin!(seat.closed());
+        closed.poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(())
     }
 
-    /// Which of these are lost.
-    fn lost(seats: &[Seat]) -> Vec<usize> {
+    /// The indices of closed slots.
+    fn closed(seats: &[Seat]) -> Vec<usize> {
         (0..seats.len())
-            .filter(|number| is_lost(&seats[*number]))
+            .filter(|number| is_closed(&seats[*number]))
             .collect()
     }
 
@@ -196,19 +196,19 @@ mod tests {
     }
 
     #[test]
-    fn one_source_has_few_and_loses_its_own_oldest() {
+    fn a_source_above_its_limit_loses_its_oldest_connection() {
         let seats = Seats::new(LIMITS);
         let other = take(&seats, "10.244.1.1", 1);
         let mut held = take(&seats, "10.244.0.7", 4);
-        assert_eq!(lost(&held), [0, 1]);
-        // The same source by the other family's socket.
+        assert_eq!(closed(&held), [0, 1]);
+        // The same source as an IPv4-mapped IPv6 address.
         held.splice(..2, take(&seats, "::ffff:10.244.0.7", 1));
-        assert_eq!(lost(&held), [1]);
-        assert_eq!(lost(&other), [0_usize; 0]);
+        assert_eq!(closed(&held), [1]);
+        assert_eq!(closed(&other), [0_usize; 0]);
     }
 
     #[test]
-    fn sources_that_hold_all_seats_keep_no_other_one_out() {
+    fn sources_that_hold_all_slots_do_not_block_a_new_source() {
         let seats = Seats::new(LIMITS);
         let mut held: Vec<Seat> = ["10.244.0.1", "10.244.0.2"]
             .iter()
@@ -216,19 +216,19 @@ mod tests {
             .collect();
         held.extend(take(&seats, "10.244.0.3", 1));
         let new = take(&seats, "10.244.0.4", 1);
-        assert_eq!(lost(&held), [0], "of those with the most, the oldest");
-        // All have one now but the second.
+        assert_eq!(closed(&held), [0], "the oldest of the sources with the most");
+        // All sources but the second have one now.
         held.extend(new);
         let next = take(&seats, "10.244.0.5", 1);
-        assert_eq!(lost(&held), [2]);
+        assert_eq!(closed(&held), [2]);
         held.extend(next);
         let last = take(&seats, "10.244.0.6", 1);
-        assert_eq!(lost(&held), [1], "each has one: the oldest of all");
-        assert_eq!(lost(&last), [0_usize; 0]);
+        assert_eq!(closed(&held), [1], "each source has one: the oldest of all");
+        assert_eq!(closed(&last), [0_usize; 0]);
     }
 
     #[test]
-    fn the_host_has_its_own_and_nothing_is_kept_of_who_has_left() {
+    fn the_host_has_separate_slots_and_closed_sources_are_removed() {
         let seats = Seats::new(LIMITS);
         let others: Vec<Seat> = (1..=9)
             .flat_map(|host| take(&seats, &format!("10.244.1.{host}"), 1))
@@ -239,10 +239,10 @@ mod tests {
             take(&seats, "::1", 1),
         ];
         let own: Vec<Seat> = own.into_iter().flatten().collect();
-        assert_eq!(lost(&own), [0_usize; 0]);
-        assert_eq!(lost(&others), [0, 1, 2, 3]);
+        assert_eq!(closed(&own), [0_usize; 0]);
+        assert_eq!(closed(&others), [0, 1, 2, 3]);
         let next = take(&seats, "192.0.2.1", 1);
-        assert_eq!(lost(&own), [0]);
+        assert_eq!(closed(&own), [0]);
         drop((others, own, next));
         assert!(seats.lock().by_source.is_empty());
     }

@@ -1,4 +1,4 @@
-//! `/metrics`, `/healthz` and `/readyz` of a program. Accepts connections.
+//! Serves `/metrics`, `/healthz` and `/readyz` of a program. Accepts connections.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tokio::net::TcpListener;
 
 use crate::secure_metrics::{self, SecureMetrics};
 
-/// What a program says of itself when the kubelet asks.
+/// The answers of a program to the kubelet's probes.
 pub trait Health: Send + Sync {
-    /// Whether it works; else why the kubelet shall restart it.
+    /// Whether the program works; otherwise why the kubelet has to restart it.
     fn alive(&self) -> Result<(), String>;
 
-    /// Whether it knows what it needs; else what is missing.
+    /// Whether the program has the data that it needs; otherwise what is missing.
     fn ready(&self) -> Result<(), String>;
 }
 
-/// When a loop turned last, by a clock that cannot be set: a host whose time is corrected by an hour restarts nothing.
+/// The last turn of a loop, by a clock that cannot be set: a correction of the host's time does not restart the program.
 #[derive(Debug)]
 pub struct Turns {
     started: Instant,
@@ -31,7 +31,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// A loop that turns for the first time now.
+    /// A loop whose first turn is now.
     pub fn starting() -> Self {
         Self {
             started: Instant::now(),
@@ -39,19 +39,19 @@ impl Turns {
         }
     }
 
-    /// The loop turned.
+    /// Records a turn of the loop.
     pub fn turned(&self) {
         self.last.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Whether it has turned within this time.
+    /// Checks that the last turn is not older than `limit`.
     ///
     /// # Errors
-    /// The words for a loop that has not.
+    /// If it is older: a message with its age.
     pub fn within(&self, limit: Duration) -> Result<(), String> {
         let age = Duration::from_millis(self.now().saturating_sub(self.last.load(Ordering::Relaxed)));
         if age > limit {
-            return Err(format!("the loop has not turned for {} s", age.as_secs()));
+            return Err(format!("the main loop has made no turn for {} s", age.as_secs()));
         }
         Ok(())
     }
@@ -61,7 +61,8 @@ impl Turns {
     }
 }
 
-/// Serves until the process ends: metrics beside health, or on the port of their own where there is one. `routes` are beside health.
+/// Serves until the process ends: metrics on the port of health, or on the secure port if there is one. `routes` are served on
+/// the port of health.
 pub async fn serve<M>(
     listener: TcpListener,
     secure: Option<SecureMetrics>,
@@ -111,13 +112,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_does_not_turn_is_not_alive() {
+    fn a_loop_without_a_recent_turn_is_not_alive() {
         let turns = Turns {
             started: Instant::now().checked_sub(Duration::from_secs(100)).unwrap(),
             last: AtomicU64::new(0),
         };
         let stuck = turns.within(Duration::from_secs(90)).unwrap_err();
-        assert!(stuck.starts_with("the loop has not turned for 100 s"), "{stuck}");
+        assert!(
+            stuck.starts_with("the main loop has made no turn for 100 s"),
+            "{stuck}"
+        );
         turns.within(Duration::from_secs(110)).unwrap();
         turns.turned();
         turns.within(Duration::from_secs(90)).unwrap();

@@ -18,7 +18,7 @@ impl ApiMetrics {
     /// The metrics, not registered yet.
     ///
     /// # Errors
-    /// When a name or a label is not one that Prometheus takes.
+    /// If Prometheus does not accept a name or a label.
     pub fn new() -> Result<Self, prometheus::Error> {
         Ok(Self {
             requests: IntCounterVec::new(
@@ -35,12 +35,12 @@ impl ApiMetrics {
         })
     }
 
-    /// How many warnings have come.
+    /// The number of warnings so far.
     pub fn warnings(&self) -> u64 {
         self.warnings.get()
     }
 
-    /// What a registry takes.
+    /// The collectors to register.
     pub fn collectors(&self) -> [Box<dyn Collector>; 2] {
         [Box::new(self.requests.clone()), Box::new(self.warnings.clone())]
     }

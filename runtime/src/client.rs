@@ -1,6 +1,5 @@
-//! The client of the API server as every program of ours uses it: a write with a field that the API server does not know is
-//! refused instead of being carried out without that field, every warning about a request of ours is reported, requests are
-//! counted, and their rate is limited.
+//! The client of the API server for all programs. The API server refuses a write with an unknown field instead of dropping the
+//! field; warnings of the API server are reported; requests are counted, and their rate is limited.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,34 +13,34 @@ use kube::{Client, Config};
 use tower::limit::RateLimitLayer;
 use tower::{Layer, Service};
 
-/// The parameter of a write by which the API server refuses unknown and duplicate fields. Without it, the API server drops
-/// them and answers that the write succeeded.
+/// The parameter that makes the API server refuse unknown and duplicate fields of a write. Without it, the API server drops the
+/// fields and reports success.
 const STRICT: &str = "fieldValidation=Strict";
 
-/// Who is told what a client does.
+/// An observer of the requests of a client.
 pub trait Observer: Send + Sync {
-    /// A request is sent. `resource` is the plural name with the subresource (`pods/eviction`), or the path of a request that
-    /// is for no resource.
+    /// Called for each request. `resource` is the plural name with the subresource (`pods/eviction`), or the path of a request
+    /// that is for no resource.
     fn request(&self, method: &Method, resource: &str);
 
-    /// The API server sent this warning along with an answer.
+    /// Called for each warning that the API server sends with an answer.
     fn warning(&self, text: &str);
 }
 
-/// The most requests that a client sends in a period. A watch counts when it starts. A request above the limit waits, and the
-/// requests after it wait with it.
+/// The limit of requests of a client in a period. A watch counts when it starts. A request above the limit waits, and later
+/// requests wait, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The number of requests.
     pub requests: u64,
-    /// The period, which begins with its first request.
+    /// The period, which starts with its first request.
     pub period: Duration,
 }
 
-/// A client whose writes are validated strictly, whose requests and warnings are told to `observer`, and whose rate is limited.
+/// A client with strict validation of writes, an observer of requests and warnings, and a rate limit.
 ///
 /// # Errors
-/// When the configuration names certificates or a proxy that cannot be used.
+/// If the configuration names certificates or a proxy that cannot be used.
 pub fn client(config: Config, observer: Arc<dyn Observer>, limit: Limit) -> Result<Client, kube::Error> {
     let builder = ClientBuilder::try_from(config)?;
     Ok(builder
@@ -50,14 +49,14 @@ pub fn client(config: Config, observer: Arc<dyn Observer>, limit: Limit) -> Resu
         .build())
 }
 
-/// Makes every write of a client strict, and tells an [`Observer`] what the client does.
+/// Makes every write of a client strict, and reports requests and warnings to an [`Observer`].
 #[derive(Clone)]
 pub struct StrictLayer {
     observer: Arc<dyn Observer>,
 }
 
 impl StrictLayer {
-    /// A layer that tells `observer`.
+    /// A layer that reports to `observer`.
     pub fn new(observer: Arc<dyn Observer>) -> Self {
         Self { observer }
     }
@@ -113,7 +112,7 @@ where
     }
 }
 
-/// Whether the API server validates fields of such a request. A deletion has options of its own, and no fields.
+/// Whether the API server validates fields of such a request. A deletion has no fields.
 fn is_write(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
@@ -133,14 +132,14 @@ fn strict(uri: Uri) -> Uri {
     Uri::from_parts(parts).unwrap_or(uri)
 }
 
-/// `nodes`, `pods/eviction`, or the path itself where it is no resource's.
+/// `nodes`, `pods/eviction`, or the path itself if it is not of a resource.
 fn resource(path: &str) -> String {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (["api", _, in_group @ ..] | ["apis", _, _, in_group @ ..]) = parts.as_slice() else {
         return path.to_owned();
     };
     let in_namespace = match in_group {
-        // Subresources of a Namespace, where a plural stands otherwise.
+        // Subresources of a Namespace are at the place where other paths have a plural.
         ["namespaces", _, "status" | "finalize"] => in_group,
         ["namespaces", _, plural @ ..] if !plural.is_empty() => plural,
         _ => in_group,
@@ -178,14 +177,14 @@ mod tests {
 
     use super::*;
 
-    /// What was told.
+    /// The observed requests and warnings.
     #[derive(Default)]
-    struct Told {
+    struct Recorded {
         requests: Mutex<Vec<String>>,
         warnings: Mutex<Vec<String>>,
     }
 
-    impl Observer for Told {
+    impl Observer for Recorded {
         fn request(&self, method: &Method, resource: &str) {
             self.requests.lock().unwrap().push(format!("{method} {resource}"));
         }
@@ -195,10 +194,10 @@ mod tests {
         }
     }
 
-    /// Queries of the requests that were made, and what was told.
-    async fn made_by(request: impl AsyncFnOnce(Api<Node>)) -> (Vec<String>, Arc<Told>) {
+    /// The queries of the requests, and the observed requests and warnings.
+    async fn made_by(request: impl AsyncFnOnce(Api<Node>)) -> (Vec<String>, Arc<Recorded>) {
         let queries: Arc<Mutex<Vec<String>>> = Arc::default();
-        let told: Arc<Told> = Arc::default();
+        let recorded: Arc<Recorded> = Arc::default();
         let seen = Arc::clone(&queries);
         let server = tower::service_fn(move |request: Request<Body>| {
             let query = request.uri().query().unwrap_or_default().to_owned();
@@ -213,15 +212,15 @@ mod tests {
                 )
             }
         });
-        let layer = StrictLayer::new(told.clone());
+        let layer = StrictLayer::new(recorded.clone());
         let client = ClientBuilder::new(server, "default").with_layer(&layer).build();
         request(Api::all(client)).await;
         let queries = queries.lock().unwrap().clone();
-        (queries, told)
+        (queries, recorded)
     }
 
     #[tokio::test]
-    async fn every_write_is_strict_whatever_call_makes_it() {
+    async fn every_kind_of_write_is_strict() {
         let (queries, _) = made_by(async |nodes| {
             let node = Node::default();
             let manager = PostParams {
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_or_a_deletion_is_sent_as_it_is() {
+    async fn reads_and_deletions_are_sent_unchanged() {
         let (queries, _) = made_by(async |nodes| {
             nodes.get("a").await.unwrap();
             nodes.list(&ListParams::default()).await.unwrap();
@@ -271,20 +270,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_warning_of_an_answer_is_reported_in_its_own_words() {
-        let (_, told) = made_by(async |nodes| {
+    async fn each_warning_of_an_answer_is_reported() {
+        let (_, recorded) = made_by(async |nodes| {
             nodes.get("a").await.unwrap();
         })
         .await;
         assert_eq!(
-            *told.warnings.lock().unwrap(),
+            *recorded.warnings.lock().unwrap(),
             ["unknown field \"spec.colour\"", "v1 Endpoints is deprecated"]
         );
     }
 
     #[tokio::test]
-    async fn every_request_is_told_with_its_resource() {
-        let (_, told) = made_by(async |nodes| {
+    async fn every_request_is_reported_with_its_resource() {
+        let (_, recorded) = made_by(async |nodes| {
             nodes.get("a").await.unwrap();
             let change = Patch::Merge(serde_json::json!({}));
             nodes
@@ -294,7 +293,7 @@ mod tests {
         })
         .await;
         assert_eq!(
-            *told.requests.lock().unwrap(),
+            *recorded.requests.lock().unwrap(),
             ["GET nodes", "PATCH nodes/status"]
         );
     }
@@ -309,14 +308,14 @@ mod tests {
         let limit = RateLimitLayer::new(20, Duration::from_secs(4));
         let client = ClientBuilder::new(server, "default")
             .with_layer(&limit)
-            .with_layer(&StrictLayer::new(Arc::<Told>::default()))
+            .with_layer(&StrictLayer::new(Arc::<Recorded>::default()))
             .build();
         let nodes: Api<Node> = Api::all(client);
         let began = tokio::time::Instant::now();
         let all = futures::future::join_all((0..50).map(|_| nodes.get("a"))).await;
         assert!(all.iter().all(Result::is_ok));
         let took = began.elapsed();
-        // Two periods are full, and the third begins.
+        // Two periods are full, and the third starts.
         assert!(
             (Duration::from_secs(8)..Duration::from_secs(9)).contains(&took),
             "{took:?}"

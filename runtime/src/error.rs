@@ -1,14 +1,14 @@
-//! Words for an error.
+//! The text of an error.
 
-/// An error with everything that caused it, in one line. A cause that the text before says already is left away.
+/// An error with its causes, in one line. A cause that the preceding text already contains is omitted.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let words = cause.to_string();
-        if !text.contains(&words) {
+        let text_of_cause = cause.to_string();
+        if !text.contains(&text_of_cause) {
             text += ": ";
-            text += &words;
+            text += &text_of_cause;
         }
         next = cause.source();
     }

@@ -1,4 +1,4 @@
-//! What the programs share.
+//! Code that all programs share: admin server, client of the API server, logs and metrics.
 
 pub mod admin;
 pub mod api_metrics;

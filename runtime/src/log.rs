@@ -1,4 +1,4 @@
-//! The log of a program: its flags, its start, and what it never has in it.
+//! The log of a program: its flags, its start, and the lines that are never written.
 
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
@@ -8,17 +8,19 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, filter};
 
-/// Lines that no filter lets through. The client of the API server logs an answer that it cannot read in full, at `warn`, and the answer may
-/// be a Secret; the same fault is in the error that the client gives back. Its lines about certificates have no answer in them.
-const LEFT_OUT: [&str; 2] = ["kube_client::client=error", "kube_client::client::tls=warn"];
+/// Directives that omit lines whatever the filter is. The client of the API server logs the whole of an answer that it cannot
+/// decode, at
+/// `warn`, and the answer may be a Secret; the returned error has the cause, too. The client's lines about certificates have no
+/// answer in them and are written.
+const OMITTED: [&str; 2] = ["kube_client::client=error", "kube_client::client::tls=warn"];
 
 /// Flags of the log.
 #[derive(Clone, Debug, Args)]
 pub struct Log {
-    /// How log lines are written.
+    /// Format of log lines.
     #[arg(long = "log-format", env = "REPLUMB_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Which log lines are written, in the syntax of `RUST_LOG`. Answers of the API server that cannot be read are never written.
+    /// Filter of log lines, in the syntax of `RUST_LOG`. Answers of the API server that cannot be decoded are never logged.
     #[arg(
         long = "log-filter",
         env = "REPLUMB_LOG_FILTER",
@@ -27,16 +29,16 @@ pub struct Log {
     pub filter: Filter,
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Plain text.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Which log lines are written: a text in the syntax of `RUST_LOG`, every part of which was understood.
+/// A valid filter of log lines, in the syntax of `RUST_LOG`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter(String);
 
@@ -50,14 +52,14 @@ impl FromStr for Filter {
 }
 
 impl Filter {
-    fn of_subscriber(&self) -> EnvFilter {
-        let left_out = LEFT_OUT.iter().filter_map(|directive| directive.parse().ok());
-        left_out.fold(EnvFilter::new(&self.0), EnvFilter::add_directive)
+    fn env_filter(&self) -> EnvFilter {
+        let omitted = OMITTED.iter().filter_map(|directive| directive.parse().ok());
+        omitted.fold(EnvFilter::new(&self.0), EnvFilter::add_directive)
     }
 }
 
 impl Log {
-    /// Lines for people, about what happens: the log of a program that has no flags for it.
+    /// Plain text at level `info`: the log of a program without flags for its log.
     #[must_use]
     pub fn plain() -> Self {
         Self {
@@ -75,7 +77,7 @@ impl Log {
     where
         W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
     {
-        let filter = self.filter.of_subscriber();
+        let filter = self.filter.env_filter();
         let lines = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(writer);
@@ -88,12 +90,12 @@ impl Log {
 
 #[cfg(test)]
 pub(crate) mod written {
-    //! What a log has, for tests.
+    //! Captures a log, for tests.
 
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    /// What was written. Cloning shares it.
+    /// The written bytes. Clones share them.
     #[derive(Clone, Debug, Default)]
     pub struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -137,8 +139,8 @@ mod tests {
         (written, guard)
     }
 
-    /// An API server that answers with a Secret which no client can read.
-    fn without_understanding() -> Client {
+    /// A client whose API server answers with a malformed Secret.
+    fn client_of_malformed_secret() -> Client {
         let answer = service_fn(|_: Request<kube::client::Body>| async {
             let secret = r#"{"kind":"Secret","metadata":{"name":"s"},"data":"c2VjcmV0"}"#;
             Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(secret))))
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_secret_is_logged_that_cannot_be_read() {
+    async fn a_malformed_secret_is_never_logged() {
         for filter in [
             "info,kube=warn",
             "trace",
@@ -156,13 +158,13 @@ mod tests {
         ] {
             for format in [Format::Text, Format::Json] {
                 let (written, _started) = started(format, filter);
-                tracing::error!("the log is kept");
-                let secrets: Api<Secret> = Api::namespaced(without_understanding(), "default");
+                tracing::error!("the log is written");
+                let secrets: Api<Secret> = Api::namespaced(client_of_malformed_secret(), "default");
                 let error = secrets.get("s").await.unwrap_err();
                 assert!(matches!(error, kube::Error::SerdeError(_)), "{error}");
                 let text = written.text();
                 assert!(
-                    filter.starts_with("kube_client") || text.contains("the log is kept"),
+                    filter.starts_with("kube_client") || text.contains("the log is written"),
                     "{text}"
                 );
                 assert!(!text.contains("\"data\"") && !text.contains("c2VjcmV0"), "{text}");
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_still_says_what_is_wrong_with_certificates() {
+    fn errors_about_certificates_are_logged() {
         let (written, _started) = started(Format::Text, "info,kube=warn");
         tracing::warn!(target: "kube_client::client::tls", "failed to reload CA bundle");
         tracing::error!(target: "kube_client::client::builder", "failed with status 500");
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_not_understood_is_refused() {
+    fn an_invalid_filter_is_refused() {
         for wrong in ["info,kube=loud", "agent=debug=trace", "[span{"] {
             assert!(wrong.parse::<Filter>().is_err(), "{wrong}");
         }

@@ -1,5 +1,5 @@
-//! Who may read metrics, where tokens are asked for. The API server says whose a token is (`TokenReview`), and whether that user may
-//! `get` the path `/metrics` (`SubjectAccessReview`). Asks the API server.
+//! Access to metrics by token. The API server reviews the token (`TokenReview`) and whether its user may `get` the path
+//! `/metrics` (`SubjectAccessReview`). Sends requests to the API server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,95 +19,95 @@ use sha2::{Digest as _, Sha256};
 
 use crate::client::{Limit, Observer};
 
-/// The path and the verb that a user needs.
+/// The path and the verb that the user of a token has to be allowed.
 const PATH: &str = "/metrics";
 const VERB: &str = "get";
-/// How long an answer that gives access holds: a right that is taken away ends after it. With 5 000 agents each minute less is many
-/// requests a second.
+/// How long granted access is cached: a removed right ends after this time. With 5 000 agents, a shorter time means many requests
+/// per second.
 const ALLOWED_FOR: Duration = Duration::from_mins(10);
-/// How long a refusal holds: a right that is given begins after it.
+/// How long a refusal is cached: a new right takes effect after this time.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// How long after its last answer a token has access while the API server gives none: metrics matter most then.
+/// How long a token keeps access after its last review while the API server does not answer: metrics matter most then.
 const ALLOWED_WITHOUT_ANSWER: Duration = Duration::from_hours(1);
-/// How long the API server may take, waiting for a turn and for the rate included.
+/// How long a review may take, with the waits in the queue and for the rate limit.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Questions about clients that had access, and about what a user may: a token that is no user's leads to none of the latter.
+/// The rate limit of reviews for clients that had access, and of access reviews: an invalid token causes no access review.
 const KNOWN: Limit = Limit {
     requests: 20,
     period: Duration::from_secs(1),
 };
-/// Questions whose the tokens of all others are: a client that guesses may ask 5 000 agents.
+/// The rate limit of token reviews for all other clients: a client that guesses tokens may send requests to 5 000 agents.
 const UNKNOWN: Limit = Limit {
     requests: 2,
     period: Duration::from_secs(1),
 };
-/// Answers that are kept, and addresses.
-const MOST: usize = 256;
+/// The largest number of cached answers, and of known addresses.
+const MAX_ENTRIES: usize = 256;
 
-/// What the API server says of a token.
+/// The result of the review of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Its user may read metrics.
+    /// The user of the token may read metrics.
     Allowed,
-    /// It is no user's.
+    /// The token is not valid.
     Unauthenticated,
     /// This user may not read metrics.
     Forbidden(String),
 }
 
-/// Why nothing is known of a token.
+/// Why a token could not be reviewed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API server refused a question, or could not be reached.
-    #[error("create {kind} to learn who reads metrics")]
+    /// The API server refused the review, or could not be reached.
+    #[error("creating {kind} for a metrics client")]
     Review {
-        /// The kind of the question.
+        /// The kind of the review.
         kind: &'static str,
-        /// What the API server answered.
+        /// The answer of the API server.
         source: kube::Error,
     },
-    /// No answer came in time.
-    #[error("the API server did not say within {} s whose the token is", PATIENCE.as_secs())]
+    /// The answer did not arrive in time.
+    #[error("the API server has not reviewed the token within {} s", PATIENCE.as_secs())]
     NoAnswer,
-    /// The API server could not find out what a user may.
-    #[error("the API server could not find out whether user {user} may read metrics: {reason}")]
+    /// The API server could not evaluate the rights of a user.
+    #[error("the API server could not evaluate whether user {user} may read metrics: {reason}")]
     NotEvaluated {
         /// The user.
         user: String,
-        /// What the API server says.
+        /// The reason from the API server.
         reason: String,
     },
 }
 
 impl Error {
-    /// Whether the API server refused the question itself: this program may not ask any more.
+    /// Whether the API server forbids the review itself: this program has lost the right to it.
     fn is_refusal(&self) -> bool {
         matches!(self, Self::Review { source: kube::Error::Api(status), .. } if status.code == 403)
     }
 }
 
-/// Asks about tokens, and remembers the answers. A `ServiceAccount`'s token is replaced within the hour: a client that had access is known by
-/// its address then.
+/// Reviews tokens, and caches the answers. The token of a `ServiceAccount` is replaced within an hour: a client that had access
+/// is then known by its address.
 pub struct Access {
-    /// Asks whose a token of an unknown client is.
+    /// Sends token reviews for unknown clients.
     unknown: Client,
-    /// Asks everything else: however many unknown clients come, nothing of this waits for them.
+    /// Sends all other reviews, which do not wait for unknown clients, however many there are.
     known: Client,
     remembered: Mutex<Remembered>,
-    /// Where clients with other tokens than before wait for their turn, by their address.
-    lines: Mutex<BTreeMap<IpAddr, Line>>,
+    /// Queues of clients with new tokens, by address.
+    queues: Mutex<BTreeMap<IpAddr, Queue>>,
 }
 
-/// One question at a time, and first come, first served.
-type Line = Arc<tokio::sync::Mutex<()>>;
+/// One review at a time, first come, first served.
+type Queue = Arc<tokio::sync::Mutex<()>>;
 
 impl Access {
-    /// Asks the API server of this configuration, at a rate of its own.
+    /// Sends reviews to the API server of this configuration, with separate rate limits.
     ///
     /// # Errors
-    /// When the configuration names certificates or a proxy that cannot be used.
+    /// If the configuration names certificates or a proxy that cannot be used.
     pub fn new(config: &Config, observer: &Arc<dyn Observer>) -> Result<Self, kube::Error> {
-        // A question that was refused is asked again by the client that waits for it.
+        // The client that waits for a failed review repeats its request.
         let mut config = config.clone();
         config.default_retry = false;
         let client = |limit| crate::client::client(config.clone(), Arc::clone(observer), limit);
@@ -119,12 +119,12 @@ impl Access {
             unknown,
             known,
             remembered: Mutex::default(),
-            lines: Mutex::default(),
+            queues: Mutex::default(),
         }
     }
 
-    /// What the API server says of this token, or has said a moment ago, for a client at this address. A token that had access keeps it for
-    /// an hour while the API server gives no answer.
+    /// The verdict on this token, reviewed now or cached, for a client at this address. A token that had access keeps it for an
+    /// hour while the API server does not answer.
     pub async fn of_token(&self, token: &str, address: IpAddr) -> Result<Verdict, Error> {
         let address = address.to_canonical();
         let key = Sha256::digest(token).into();
@@ -136,25 +136,25 @@ impl Access {
             if had_access {
                 self.ask(&self.known, &key, token, address).await
             } else {
-                self.ask_in_turn(&key, token, address).await
+                self.ask_in_queue(&key, token, address).await
             }
         };
         let answer = tokio::time::timeout(PATIENCE, answer).await;
         match answer.unwrap_or(Err(Error::NoAnswer)) {
             Err(error) if had_access && !error.is_refusal() => {
-                tracing::info!(%error, "the API server does not say who reads metrics; a token that it knew a moment ago has access");
+                tracing::info!(%error, "the token of a metrics client cannot be reviewed; it keeps its access");
                 Ok(Verdict::Allowed)
             }
             answer => answer,
         }
     }
 
-    /// Asks about a token without access. A client that guesses has one question open, however many connections it has: all others at its
-    /// address wait for their turn, and at other addresses only for this one.
-    async fn ask_in_turn(&self, key: &Key, token: &str, address: IpAddr) -> Result<Verdict, Error> {
-        let line = self.line(address);
-        let _turn = line.lock().await;
-        // The one before may have asked about this very token.
+    /// Reviews a token without access. A client that guesses has one open review, however many connections it has: its other
+    /// connections wait in the queue of its address, and clients at other addresses wait only for this one review.
+    async fn ask_in_queue(&self, key: &Key, token: &str, address: IpAddr) -> Result<Verdict, Error> {
+        let queue = self.queue(address);
+        let _turn = queue.lock().await;
+        // The previous review in the queue may have been for the same token.
         if let Some(verdict) = self.remembered().fresh(key, Instant::now()) {
             return Ok(verdict);
         }
@@ -163,21 +163,21 @@ impl Access {
         self.ask(client, key, token, address).await
     }
 
-    /// Asks by this client whose the token is, and keeps the answer.
+    /// Reviews the token with this client, and caches the answer.
     async fn ask(&self, client: &Client, key: &Key, token: &str, address: IpAddr) -> Result<Verdict, Error> {
-        let verdict = match whose(client, token).await? {
-            Some(user) => may_read(&self.known, user).await?,
+        let verdict = match review_token(client, token).await? {
+            Some(user) => review_access(&self.known, user).await?,
             None => Verdict::Unauthenticated,
         };
         self.remembered().keep(*key, &verdict, address, Instant::now());
         Ok(verdict)
     }
 
-    /// The line of this address. Lines that no client waits in are forgotten.
-    fn line(&self, address: IpAddr) -> Line {
-        let mut lines = lock(&self.lines);
-        lines.retain(|_, line| Arc::strong_count(line) > 1);
-        Arc::clone(lines.entry(address).or_default())
+    /// The queue of this address. Empty queues are removed.
+    fn queue(&self, address: IpAddr) -> Queue {
+        let mut queues = lock(&self.queues);
+        queues.retain(|_, queue| Arc::strong_count(queue) > 1);
+        Arc::clone(queues.entry(address).or_default())
     }
 
     fn remembered(&self) -> MutexGuard<'_, Remembered> {
@@ -186,12 +186,12 @@ impl Access {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of it is whole before something can fail.
+    // Every change is complete before anything can panic.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The user of a token; `None` where it is no user's.
-async fn whose(client: &Client, token: &str) -> Result<Option<UserInfo>, Error> {
+/// The user of a token; `None` if the token is not valid.
+async fn review_token(client: &Client, token: &str) -> Result<Option<UserInfo>, Error> {
     let question = TokenReview {
         spec: TokenReviewSpec {
             token: Some(token.to_owned()),
@@ -204,7 +204,7 @@ async fn whose(client: &Client, token: &str) -> Result<Option<UserInfo>, Error> 
 }
 
 /// Whether this user may read metrics.
-async fn may_read(client: &Client, user: UserInfo) -> Result<Verdict, Error> {
+async fn review_access(client: &Client, user: UserInfo) -> Result<Verdict, Error> {
     let UserInfo {
         username,
         uid,
@@ -236,13 +236,13 @@ async fn may_read(client: &Client, user: UserInfo) -> Result<Verdict, Error> {
     }
 }
 
-/// What is read of an answer. The question stands beside it, with the token.
+/// The part of an answer that is read. The answer also repeats the request, with the token.
 #[derive(Deserialize)]
 struct Answer<Status> {
     status: Option<Status>,
 }
 
-/// Asks, and reads no more of the answer than what is new in it: an answer that is not understood is not logged with the token.
+/// Creates a review, and reads only the status of the answer: an answer that is not understood is not logged with the token.
 async fn ask<Q, Status>(client: &Client, question: &Q) -> Result<Status, Error>
 where
     Q: k8s_openapi::Resource + Resource<DynamicType = ()> + Serialize,
@@ -266,14 +266,14 @@ where
     }
 }
 
-/// A token, as it is remembered: no token is kept.
+/// The hash of a token: no token is stored.
 type Key = [u8; 32];
 
-/// Answers of a moment ago. No I/O.
+/// The cache of answers. No I/O.
 #[derive(Debug, Default)]
 struct Remembered {
     answers: BTreeMap<Key, (Instant, Verdict)>,
-    /// From where tokens with access came, and when the API server said so last.
+    /// Addresses of clients whose tokens had access, and the time of the last such review.
     served: BTreeMap<IpAddr, Instant>,
 }
 
@@ -293,13 +293,14 @@ impl Remembered {
         })
     }
 
-    /// Whether a token that came from this address had access, as lately.
+    /// Whether a token from this address had access within [`ALLOWED_WITHOUT_ANSWER`].
     fn has_served(&self, address: IpAddr, now: Instant) -> bool {
         let last = self.served.get(&address);
         last.is_some_and(|last| now.duration_since(*last) < ALLOWED_WITHOUT_ANSWER)
     }
 
-    /// Keeps an answer. Where there are too many, the oldest refusal goes first: a client that guesses drives out no token that has access.
+    /// Caches an answer. Above the limit, the oldest refusal is removed first: a client that guesses removes no token with
+    /// access.
     fn keep(&mut self, key: Key, verdict: &Verdict, address: IpAddr, now: Instant) {
         self.answers.insert(key, (now, verdict.clone()));
         shrink(&mut self.answers, |(given, verdict)| {
@@ -312,9 +313,9 @@ impl Remembered {
     }
 }
 
-/// Takes away the first by this order, as long as there are too many.
+/// Removes the first entries by this order, down to [`MAX_ENTRIES`].
 fn shrink<K: Clone + Ord, V, Order: Ord>(kept: &mut BTreeMap<K, V>, order: impl Fn(&V) -> Order) {
-    while kept.len() > MOST {
+    while kept.len() > MAX_ENTRIES {
         let first = kept.iter().min_by_key(|(_, value)| order(value));
         let Some(key) = first.map(|(key, _)| key.clone()) else {
             return;
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn access_holds_for_minutes_and_a_refusal_for_seconds() {
+    fn access_is_cached_for_minutes_and_a_refusal_for_seconds() {
         let (mut remembered, now) = (Remembered::default(), Instant::now());
         remembered.keep(key(1), &Verdict::Allowed, SCRAPER, now);
         remembered.keep(key(2), &Verdict::Unauthenticated, SCRAPER, now);
@@ -359,7 +360,7 @@ mod tests {
         assert!(remembered.had_access(&key(1), later(3599)));
         assert!(!remembered.had_access(&key(1), later(3600)));
         assert!(!remembered.had_access(&key(2), now));
-        // A refusal ends what was allowed.
+        // A refusal ends granted access.
         remembered.keep(
             key(1),
             &Verdict::Forbidden("user".to_owned()),
@@ -370,20 +371,20 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_guesses_tokens_fills_no_memory_and_drives_out_no_access() {
+    fn guessed_tokens_fill_no_memory_and_remove_no_access() {
         let (mut remembered, now) = (Remembered::default(), Instant::now());
         remembered.keep(key(0), &Verdict::Allowed, SCRAPER, now);
         for number in 1..=1000 {
             let at = now + Duration::from_millis(u64::from(number));
             remembered.keep(key(number), &Verdict::Unauthenticated, SCRAPER, at);
         }
-        assert_eq!(remembered.answers.len(), MOST);
+        assert_eq!(remembered.answers.len(), MAX_ENTRIES);
         assert_eq!(remembered.fresh(&key(0), now), Some(Verdict::Allowed));
         assert!(remembered.answers.contains_key(&key(1000)));
     }
 
     #[test]
-    fn an_address_is_known_for_as_long_as_a_token_of_it_and_few_are_kept() {
+    fn an_address_is_known_for_an_hour_and_the_number_is_limited() {
         let (mut remembered, now) = (Remembered::default(), Instant::now());
         let later = |seconds| now + Duration::from_secs(seconds);
         let at = |number: u16| IpAddr::V4(Ipv4Addr::from(0x0af4_0000 | u32::from(number)));
@@ -394,11 +395,11 @@ mod tests {
         for number in 1..=1000 {
             remembered.keep(key(number), &Verdict::Allowed, at(number), later(number.into()));
         }
-        assert_eq!(remembered.served.len(), MOST);
+        assert_eq!(remembered.served.len(), MAX_ENTRIES);
         assert!(remembered.has_served(at(1000), later(1000)) && !remembered.has_served(at(1), later(1000)));
     }
 
-    /// An API server that answers each question by its kind, and keeps what was asked.
+    /// A client of an API server that answers each review by its kind, and the list of reviews.
     fn api_server(
         answer: impl Fn(&str) -> Option<Value> + Clone + Send + Sync + 'static,
     ) -> (Client, Arc<Mutex<Vec<Value>>>) {
@@ -411,7 +412,7 @@ mod tests {
         (client(answer, None), asked)
     }
 
-    /// A client of an API server that answers each question so.
+    /// A client of an API server that answers each review with `answer`.
     fn client(
         answer: impl Fn(&Value) -> Option<Value> + Clone + Send + Sync + 'static,
         limit: Option<Limit>,
@@ -429,7 +430,7 @@ mod tests {
                     }
                     None => (
                         500,
-                        json!({ "kind": "Status", "status": "Failure", "message": "etcd is away", "code": 500 }),
+                        json!({ "kind": "Status", "status": "Failure", "message": "etcd is down", "code": 500 }),
                     ),
                 };
                 let response = Response::builder().status(code);
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_user_of_a_token_is_asked_about_and_remembered() {
+    async fn a_token_and_its_user_are_reviewed_once_and_cached() {
         let (client, asked) = api_server(|kind| {
             Some(match kind {
                 "TokenReview" => user(),
@@ -463,7 +464,7 @@ mod tests {
             assert_eq!(access.of_token(TOKEN, SCRAPER).await.unwrap(), Verdict::Allowed);
         }
         let asked = asked.lock().unwrap();
-        assert_eq!(asked.len(), 2, "asked once, remembered afterwards");
+        assert_eq!(asked.len(), 2, "one review each, cached afterwards");
         assert_eq!(asked[0]["spec"]["token"], TOKEN);
         assert_eq!(
             asked[1]["spec"],
@@ -475,14 +476,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_no_user_or_has_no_right_has_no_access() {
+    async fn an_invalid_token_or_a_user_without_the_right_has_no_access() {
         let (client, _) = api_server(|_| Some(json!({ "authenticated": false, "error": "expired" })));
         let access = Access::of(client.clone(), client);
         assert_eq!(
             access.of_token(TOKEN, SCRAPER).await.unwrap(),
             Verdict::Unauthenticated
         );
-        // Said to be authenticated, and no user is named.
+        // Authenticated, but without a user.
         let (client, _) = api_server(|_| Some(json!({ "authenticated": true })));
         let access = Access::of(client.clone(), client);
         assert_eq!(
@@ -504,11 +505,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_an_answer_a_known_token_has_access_and_another_one_has_not() {
+    async fn without_an_answer_only_a_known_token_has_access() {
         let (away, _) = api_server(|_| None);
         let access = Access::of(away.clone(), away);
         let error = access.of_token(TOKEN, SCRAPER).await.unwrap_err();
-        assert_eq!(error.to_string(), "create TokenReview to learn who reads metrics");
+        assert_eq!(error.to_string(), "creating TokenReview for a metrics client");
         let old = Instant::now().checked_sub(ALLOWED_FOR).unwrap();
         let key = Sha256::digest(TOKEN).into();
         access.remembered().keep(key, &Verdict::Allowed, SCRAPER, old);
@@ -516,8 +517,8 @@ mod tests {
         assert!(access.of_token("another", SCRAPER).await.is_err());
     }
 
-    /// Tokens of scrapers have access, all others are guessed.
-    fn of_scrapers(question: &Value) -> Value {
+    /// Tokens of scrapers have access, all others have none.
+    fn status_for(question: &Value) -> Value {
         match &question["spec"]["token"] {
             Value::String(token) if token.starts_with("scraper") => user(),
             Value::String(_) => json!({ "authenticated": false }),
@@ -525,7 +526,7 @@ mod tests {
         }
     }
 
-    /// So many connections of each of these addresses guess tokens without a pause.
+    /// From each of these addresses, `connections` connections guess tokens continuously.
     fn guess(access: &Arc<Access>, addresses: impl Iterator<Item = IpAddr>, connections: u32) -> JoinSet<()> {
         let mut guesses = JoinSet::new();
         for address in addresses {
@@ -542,9 +543,9 @@ mod tests {
         guesses
     }
 
-    /// A token is replaced within the hour: a scraper comes with one that is not known, while others guess.
+    /// A token is replaced within an hour: a scraper sends a new token while others guess.
     #[tokio::test(start_paused = true)]
-    async fn clients_that_guess_keep_no_scraper_waiting() {
+    async fn clients_that_guess_do_not_delay_a_scraper() {
         let others = |count: u8| (1..=count).map(|last| IpAddr::V4(Ipv4Addr::new(10, 244, 0, last)));
         for (what, had_access, guessing, connections, within) in [
             ("one address", false, others(1).collect(), 8, 2),
@@ -554,7 +555,7 @@ mod tests {
         ] {
             let guessing: Vec<IpAddr> = guessing;
             let [unknown, known] =
-                [UNKNOWN, KNOWN].map(|limit| client(|question| Some(of_scrapers(question)), Some(limit)));
+                [UNKNOWN, KNOWN].map(|limit| client(|question| Some(status_for(question)), Some(limit)));
             let access = Arc::new(Access::of(unknown, known));
             if had_access {
                 let before = access.of_token("scraper-before", SCRAPER).await.unwrap();
@@ -575,7 +576,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_comes_twice_at_once_is_asked_about_once() {
+    async fn two_requests_with_one_token_cause_one_review() {
         let (client, asked) = api_server(|kind| {
             Some(match kind {
                 "TokenReview" => user(),
@@ -590,16 +591,16 @@ mod tests {
             (Verdict::Allowed, Verdict::Allowed)
         );
         assert_eq!(asked.lock().unwrap().len(), 2);
-        drop(access.line(Ipv4Addr::LOCALHOST.into()));
+        drop(access.queue(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(
-            lock(&access.lines).len(),
+            lock(&access.queues).len(),
             1,
-            "a line is kept that no client waits in"
+            "empty queues are removed"
         );
     }
 
     #[tokio::test]
-    async fn no_token_is_logged_with_an_answer_that_is_not_understood() {
+    async fn a_malformed_answer_is_logged_without_the_token() {
         let log = Written::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
@@ -607,14 +608,14 @@ mod tests {
             .with_writer(move || writer.clone())
             .finish();
         let _logged = tracing::subscriber::set_default(subscriber);
-        tracing::info!("the log is kept");
+        tracing::info!("the log is written");
         let (client, _) = api_server(|_| Some(json!({ "authenticated": "perhaps" })));
         let access = Access::of(client.clone(), client);
         let error = access.of_token(TOKEN, SCRAPER).await.unwrap_err();
         tracing::warn!(error = crate::error::chain(&error), "no answer");
         let logged = log.text();
         assert!(
-            logged.contains("the log is kept") && logged.contains("no answer"),
+            logged.contains("the log is written") && logged.contains("no answer"),
             "{logged}"
         );
         assert!(!logged.contains(TOKEN), "{logged}");

@@ -1,4 +1,4 @@
-//! A port of its own for metrics: by TLS, and for users who may read them. Accepts connections.
+//! A separate port for metrics, with TLS, for users with the right to read them. Accepts connections.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,46 +21,46 @@ use crate::client::Observer;
 use crate::error::chain;
 use crate::metrics_access::{Access, Error, Verdict};
 
-/// Before the port is opened again that another process has, or the thread is started again that has ended.
-const NEXT_TRY: Duration = Duration::from_secs(5);
-/// Between two log lines about questions that have no answer.
-const NEXT_LINE: Duration = Duration::from_mins(1);
-/// What a client is told then: who asks is not known yet.
-const NO_ANSWER: &str = "the API server does not say who reads metrics; the log of this program says why\n";
+/// The delay before another attempt to open the port, or to start the thread.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// The interval of log lines about reviews without an answer.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+/// The response to a client whose token could not be reviewed.
+const NO_ANSWER: &str = "the API server has not reviewed the token; the log of this program has the reason\n";
 
-/// Where the port is, and who asks the API server.
+/// The address of the port, and the client for reviews of tokens.
 pub struct SecureMetrics {
-    /// Address of the other port, where one was given.
+    /// Address of the other port, if one was given.
     pub given: Option<SocketAddr>,
-    /// The node's own address.
+    /// The address of the node.
     pub node: Option<IpAddr>,
     /// The port.
     pub port: u16,
     /// Name in the certificate.
     pub program: &'static str,
-    /// The API server that is asked.
+    /// The configuration of the API server that reviews tokens.
     pub config: Config,
-    /// Who is told what is asked.
+    /// The observer of requests to the API server.
     pub observer: Arc<dyn Observer>,
 }
 
-/// What ends the port before it serves.
+/// Why the port cannot be served.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
-    #[error("making the certificate of metrics")]
+    #[error("creating the certificate of the metrics port")]
     Certificate(#[from] certificate::Error),
-    #[error("building the client that asks who reads metrics")]
+    #[error("building the client for token reviews")]
     Client(#[from] kube::Error),
-    #[error("starting the event loop of metrics")]
+    #[error("starting the event loop of the metrics port")]
     Loop(#[from] io::Error),
 }
 
 impl SecureMetrics {
-    /// Serves these routes to users who may read metrics, until the process ends, on a thread of its own: handshakes that a client asks for
-    /// keep nothing else waiting, and neither does a port that another process has.
+    /// Serves these routes to users with the right to read metrics, until the process ends, on a separate thread: TLS handshakes
+    /// of clients, or a port that another process uses, delay nothing else.
     pub async fn serve(self, routes: Router) -> Infallible {
         let port = Arc::new(self);
-        on_a_thread(move || port.serve_here(routes.clone()), NEXT_TRY).await
+        serve_on_thread(move || port.serve_here(routes.clone()), RETRY_DELAY).await
     }
 
     fn serve_here(&self, routes: Router) -> Result<Infallible, StartError> {
@@ -84,17 +84,17 @@ impl SecureMetrics {
                 Ok(listener) => return listener,
                 Err(error) => {
                     let port = self.port;
-                    tracing::warn!(%error, port, "the port of metrics cannot be opened; trying again");
-                    tokio::time::sleep(NEXT_TRY).await;
+                    tracing::warn!(%error, port, "the metrics port cannot be opened; trying again");
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
     }
 }
 
-/// Serves on a thread of its own. A thread that ends, by an error or a panic, is started again after a pause: a program does not end for its
-/// metrics, and does not go on without them.
-async fn on_a_thread<Error>(
+/// Serves on a separate thread. A thread that ends, by an error or a panic, is started again after a pause: a fault in the
+/// metrics neither ends the program nor leaves it without metrics.
+async fn serve_on_thread<Error>(
     serve: impl Fn() -> Result<Infallible, Error> + Clone + Send + 'static,
     pause: Duration,
 ) -> Infallible
@@ -120,26 +120,26 @@ where
     }
 }
 
-/// What stands at `/metrics` of the other port then.
+/// The route `/metrics` of the other port, which refers to the secure port.
 pub fn elsewhere(port: u16) -> Router {
     let words =
-        format!("Metrics are served by TLS on port {port}, to a token whose user may get /metrics.\n");
+        format!("Metrics are served with TLS on port {port}, to tokens of users that may get /metrics.\n");
     Router::new().route("/metrics", get(async move || (StatusCode::FORBIDDEN, words)))
 }
 
-/// Who may come in.
+/// Admits requests.
 struct Guard {
     access: Access,
-    /// When the log had its last line about a question without an answer.
+    /// Time of the last log line about a review without an answer.
     last_line: Mutex<Option<Instant>>,
 }
 
 impl Guard {
     fn log(&self, error: &Error) {
         let mut last = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.is_none_or(|last| last.elapsed() >= NEXT_LINE) {
+        if last.is_none_or(|last| last.elapsed() >= LOG_INTERVAL) {
             *last = Some(Instant::now());
-            tracing::warn!(error = chain(error), "a client that reads metrics has no answer");
+            tracing::warn!(error = chain(error), "the token of a metrics client cannot be reviewed");
         }
     }
 }
@@ -155,14 +155,14 @@ async fn admit(
     next: Next,
 ) -> Response {
     let Some(token) = token(request.headers()) else {
-        return unauthenticated("a token is missing: Authorization: Bearer TOKEN\n");
+        return unauthenticated("the token is missing, needed header Authorization: Bearer TOKEN\n");
     };
     match guard.access.of_token(token, client.ip()).await {
         Ok(Verdict::Allowed) => next.run(request).await,
-        Ok(Verdict::Unauthenticated) => unauthenticated("the API server knows no user of this token\n"),
+        Ok(Verdict::Unauthenticated) => unauthenticated("the API server does not accept the token\n"),
         Ok(Verdict::Forbidden(user)) => (
             StatusCode::FORBIDDEN,
-            format!("user {user:?} cannot get the path \"/metrics\"; ClusterRole replumb-metrics-reader gives that right\n"),
+            format!("user {user:?} cannot get path \"/metrics\": bind ClusterRole replumb-metrics-reader to the user\n"),
         )
             .into_response(),
         Err(error) => {
@@ -197,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// The thread ends by an error, then by a panic, and then stays.
+    /// The thread ends with an error, then with a panic, and then serves.
     #[tokio::test]
     async fn a_thread_that_ends_is_started_again() {
         let starts = Arc::new(AtomicUsize::new(0));
@@ -205,7 +205,7 @@ mod tests {
         let (serves, served) = std::sync::mpsc::channel();
         let serve = move || match counted.fetch_add(1, Ordering::Relaxed) {
             0 => Err(io::Error::other("no certificate")),
-            1 => panic!("a fault of ours"),
+            1 => panic!("a fault"),
             _ => {
                 serves.send(()).unwrap();
                 loop {
@@ -213,7 +213,7 @@ mod tests {
                 }
             }
         };
-        let never = on_a_thread(serve, Duration::from_millis(1));
+        let never = serve_on_thread(serve, Duration::from_millis(1));
         let waited = tokio::time::timeout(Duration::from_secs(10), async {
             tokio::select! {
                 never = never => match never {},
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_what_stands_after_bearer() {
+    fn a_token_follows_the_word_bearer() {
         let of = |value: &str| {
             let headers = HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
             token(&headers).map(ToOwned::to_owned)

@@ -111,7 +111,7 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     // Nothing is served beside health.
     let (status, text) = scrape(&plain, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
-    assert!(text.contains("by TLS on port"), "{text}");
+    assert!(text.contains("with TLS on port"), "{text}");
 
     // Metrics have a thread of their own, which listens a moment later.
     let limit = Duration::from_mins(1);
@@ -125,7 +125,7 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     // Without the overlay no program of ours may ask.
     let (status, text) = scrape(&secure, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
-    assert!(text.starts_with("the API server does not say"), "{text}");
+    assert!(text.starts_with("the API server has not reviewed the token"), "{text}");
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/secure-metrics");
     lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
     lab.kubectl(&[
