@@ -141,9 +141,9 @@ pub struct FlannelToCalico {
 /// `PodCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("isCIDR(self.from) && cidr(self.from) == cidr(self.from).masked()")
-    .message("from has to be a range without bits behind its prefix, such as 10.244.0.0/16"))]
+    .message("from must be a range without host bits, such as 10.244.0.0/16"))]
 #[x_kube(validation = Rule::new("isCIDR(self.to) && cidr(self.to) == cidr(self.to).masked()")
-    .message("to has to be a range without bits behind its prefix, such as 10.200.0.0/16"))]
+    .message("to must be a range without host bits, such as 10.200.0.0/16"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PodCidr {
     /// `from` is the range, in CIDR notation without host bits, of the IPPool that pods move from. Exactly one IPPool must have
@@ -189,7 +189,7 @@ pub struct PodCidr {
 /// are released at the end.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("self.to.all(range, isCIDR(range) && cidr(range) == cidr(range).masked())")
-    .message("to has to be ranges without bits behind their prefix, such as 172.30.0.0/16"))]
+    .message("to must be ranges without host bits, such as 172.30.0.0/16"))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ServiceCidr {
     /// `to` is the list of new ranges for Services, in CIDR notation without host bits: one for each address family that changes.

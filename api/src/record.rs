@@ -151,8 +151,8 @@ pub fn document<'parts>(
     }
 }
 
-/// The recorded addresses of all Services that change. `written_in_status` are the addresses that an earlier version recorded in the
-/// status of the Migration: the address in a record is newer.
+/// The recorded addresses of all Services that change. `written_in_status` are the addresses that an earlier version recorded in
+/// the status of the Migration: the address in a record is newer.
 pub fn book<'parts>(
     records: impl IntoIterator<Item = &'parts MigrationRecordSpec>,
     written_in_status: Book,
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_items_are_one_empty_part_and_a_large_item_is_a_part_of_its_own() {
+    fn no_items_are_one_empty_part_and_a_large_item_is_one_part() {
         assert_eq!(parts::<String>(Vec::new(), 10, 10), [Vec::<String>::new()]);
         let large = "x".repeat(100);
         let items = vec!["a".to_owned(), large.clone(), "b".to_owned()];

@@ -45,44 +45,44 @@ fn definitions_in_deploy_are_current() {
     );
 }
 
-/// Words that YAML 1.1 reads as something else than text. `kubectl apply -f` reads YAML 1.1.
-const NO_TEXTS: [&str; 8] = ["y", "n", "yes", "no", "on", "off", "null", "~"];
+/// Words that YAML 1.1 does not read as text. `kubectl apply -f` reads YAML 1.1.
+const NON_TEXT_WORDS: [&str; 8] = ["y", "n", "yes", "no", "on", "off", "null", "~"];
 
-fn is_no_text(word: &str) -> bool {
-    NO_TEXTS.contains(&word.to_lowercase().as_str())
+fn is_not_text(word: &str) -> bool {
+    NON_TEXT_WORDS.contains(&word.to_lowercase().as_str())
 }
 
 /// Values of enums, defaults and names of fields of this schema that YAML 1.1 does not read as text.
-fn no_texts(schema: &Value, found: &mut Vec<String>) {
+fn find_non_text_words(schema: &Value, found: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
             for (name, value) in fields {
-                found.extend(is_no_text(name).then(|| name.clone()));
-                no_texts(value, found);
+                found.extend(is_not_text(name).then(|| name.clone()));
+                find_non_text_words(value, found);
             }
         }
-        Value::Array(values) => values.iter().for_each(|value| no_texts(value, found)),
-        Value::String(text) => found.extend(is_no_text(text).then(|| text.clone())),
+        Value::Array(values) => values.iter().for_each(|value| find_non_text_words(value, found)),
+        Value::String(text) => found.extend(is_not_text(text).then(|| text.clone())),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
 #[test]
-fn kubectl_reads_every_word_of_the_api_as_text() {
+fn kubectl_reads_all_field_names_and_enum_values_as_text() {
     for definition in [
         api::Migration::crd(),
         api::NodeMigration::crd(),
         api::MigrationRecord::crd(),
     ] {
         let mut found = Vec::new();
-        no_texts(
+        find_non_text_words(
             &serde_json::to_value(&definition).expect("a definition"),
             &mut found,
         );
         assert_eq!(found, [""; 0], "{:?}", definition.spec.names.kind);
     }
     let mut found = Vec::new();
-    let spoiled = serde_json::json!({ "enum": ["Watch", "Off"], "properties": { "y": { "default": "NO" } } });
-    no_texts(&spoiled, &mut found);
+    let invalid = serde_json::json!({ "enum": ["Watch", "Off"], "properties": { "y": { "default": "NO" } } });
+    find_non_text_words(&invalid, &mut found);
     assert_eq!(found, ["Off", "y", "NO"]);
 }

@@ -1,10 +1,10 @@
-//! Every name that can appear in status, an Event or a metric has its heading in the runbook, no heading stands for a name that is
-//! gone, and the index has them all.
+//! Every name that can appear in a status, an Event or a metric has a heading in the runbook, every heading has such a name, and
+//! the index lists them all.
 
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
-    reason = "a test says that it failed by a panic"
+    reason = "a test fails with a panic"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,12 +25,12 @@ use schemars::JsonSchema;
 /// `docs/runbook.md`: the front page.
 const FRONT: &str = include_str!("../../docs/runbook.md");
 
-/// The front page fits on one screen.
+/// The largest number of lines of the front page: one screen.
 const SCREEN: usize = 60;
 
 /// A page of the runbook that has entries: reasons, checks, steps and failures.
 struct Page {
-    /// Its file in `docs/runbook/`.
+    /// The file in `docs/runbook/`.
     file: &'static str,
     /// The kind of migration that the page is about; `None` for the page of all kinds.
     kind: Option<&'static str>,
@@ -76,8 +76,8 @@ const CALICO_DATASTORE: Page = Page {
     text: include_str!("../../docs/runbook/calico-datastore.md"),
 };
 
-/// Sections whose headings are entries of the index: the section, the prefix of the name in its headings, and the word of the index for
-/// such an entry.
+/// Sections whose headings are entries of the index: the section, the prefix of the name in its headings, and the type of the
+/// entry in the index.
 const SECTIONS: [(&str, &str, &str); 8] = [
     ("Blocked", "", "blocked"),
     ("Waits", "", "wait"),
@@ -89,8 +89,8 @@ const SECTIONS: [(&str, &str, &str); 8] = [
     ("Failures of an agent", "Failure: ", "failure of an agent"),
 ];
 
-/// Sections whose entries have the same four parts.
-const IN_FOUR_PARTS: [&str; 6] = [
+/// Sections whose entries have the parts of [`PARTS`].
+const SECTIONS_WITH_PARTS: [&str; 6] = [
     "Blocked",
     "Waits",
     "Halts",
@@ -99,7 +99,7 @@ const IN_FOUR_PARTS: [&str; 6] = [
     "Checks of one host",
 ];
 
-/// The parts, in their order.
+/// The parts of an entry, in order.
 const PARTS: [&str; 4] = ["Means", "Check", "Meanwhile", "Do"];
 
 /// Values of `status.blocked` that are neither a wait nor a halt.
@@ -122,8 +122,8 @@ struct Entry {
     lines: Vec<&'static str>,
 }
 
-/// Lines of a page that are not in a block of code: a comment of a shell looks like a heading.
-fn outside_of_code(text: &str) -> Vec<&str> {
+/// The lines of a page outside blocks of code: a shell comment looks like a heading.
+fn lines_outside_code(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.lines()
         .filter(|line| {
@@ -134,10 +134,10 @@ fn outside_of_code(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Lines below `## <section>` of a page; none where it has no such section.
+/// The lines below `## <section>` of a page; none if the page has no such section.
 fn section(page: &Page, name: &str) -> Vec<&'static str> {
     let start = format!("## {name}");
-    outside_of_code(page.text)
+    lines_outside_code(page.text)
         .into_iter()
         .skip_while(|line| *line != start)
         .skip(1)
@@ -145,7 +145,7 @@ fn section(page: &Page, name: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Entries below `## <section>` of every page.
+/// The entries below `## <section>` of all pages.
 fn entries(name: &str, prefix: &str) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for page in &PAGES {
@@ -153,7 +153,7 @@ fn entries(name: &str, prefix: &str) -> Vec<Entry> {
             if let Some(heading) = line.strip_prefix("### ") {
                 let name = heading.strip_prefix(prefix).unwrap_or_else(|| {
                     panic!(
-                        "{}: heading {heading:?} does not begin with {prefix:?}",
+                        "{}: heading {heading:?} does not start with {prefix:?}",
                         page.file
                     )
                 });
@@ -186,17 +186,17 @@ fn assert_same(section: &str, prefix: &str, names: &BTreeSet<String>) {
     assert_eq!(
         found.len(),
         headings.len(),
-        "a heading of {section:?} is there twice: {headings:?}"
+        "section {section:?} has a heading twice: {headings:?}"
     );
     let missing: Vec<&String> = names.difference(&found).collect();
     let stale: Vec<&String> = found.difference(names).collect();
     assert!(
         missing.is_empty() && stale.is_empty(),
-        "docs/runbook, sections {section:?}: no heading for {missing:?}; nothing of the name {stale:?} exists"
+        "docs/runbook, sections {section:?}: headings missing: {missing:?}; headings without such a name: {stale:?}"
     );
 }
 
-/// Variants of an enum as its derived schema lists them: this list cannot be out of date.
+/// The variants of an enum from its derived schema, which is always complete.
 fn variants<T: JsonSchema>() -> BTreeSet<String> {
     let schema = schemars::schema_for!(T).to_value();
     let listed = schema["enum"].as_array().into_iter().flatten();
@@ -237,8 +237,8 @@ fn every_halt_has_its_heading() {
     assert_same("Halts", "", &names);
 }
 
-/// Names of the checks of each kind. That `CheckName::ALL` is complete is proved beside it: a good cluster passes every check by
-/// name.
+/// The names of the checks of each kind. Tests of each kind prove that `CheckName::ALL` is complete: a correct cluster passes
+/// every check by name.
 fn checks() -> [(&'static str, BTreeSet<String>); 4] {
     let mut all = [
         ("flannelToCalico", set(CheckName::ALL.map(CheckName::as_str))),
@@ -267,7 +267,7 @@ fn every_check_has_its_heading() {
     assert_same("Checks", "", &all);
 }
 
-/// The kinds that an entry is about: the kind of its page, or those that its line `Kinds: …` lists.
+/// The kinds that an entry is about: the kind of its page, or the kinds in its line `Kinds: …`.
 fn kinds(entry: &Entry) -> BTreeSet<String> {
     let listed: Vec<&str> = entry
         .lines
@@ -286,9 +286,9 @@ fn kinds(entry: &Entry) -> BTreeSet<String> {
     }
 }
 
-/// A name that two kinds share has one heading, which names both; a name of one kind stands on the page of that kind.
+/// A check of several kinds has one heading with all of them; a check of one kind is on the page of that kind.
 #[test]
-fn every_check_says_of_which_kind_it_is() {
+fn every_check_names_its_kinds() {
     let checks = checks();
     for entry in entries("Checks", "") {
         let having = checks.iter().filter(|(_, names)| names.contains(entry.name));
@@ -297,18 +297,18 @@ fn every_check_says_of_which_kind_it_is() {
         assert_eq!(
             entry.page.kind.is_none(),
             having.len() > 1,
-            "{}, check {}: is this its page?",
+            "{}, check {}: wrong page",
             entry.page.file,
             entry.name
         );
     }
 }
 
-/// An operator finds each part in the same place.
+/// Readers find each part at the same place.
 #[test]
 fn every_reason_and_every_check_has_the_same_four_parts() {
     for (section, prefix, _) in SECTIONS {
-        if !IN_FOUR_PARTS.contains(&section) {
+        if !SECTIONS_WITH_PARTS.contains(&section) {
             continue;
         }
         for entry in entries(section, prefix) {
@@ -334,7 +334,7 @@ fn every_check_of_a_host_has_its_heading() {
     );
 }
 
-/// One step of each kind. A new kind does not compile here until it is added.
+/// One step of each variant. A new variant does not compile until it is added here.
 fn host_steps() -> Vec<HostStep> {
     let object = FirewallObject {
         backend: FirewallBackend::IptablesNft,
@@ -447,14 +447,14 @@ fn every_stage_is_in_its_table_in_order() {
     for phase in Phase::ALL {
         assert!(
             FLANNEL_TO_CALICO.text.contains(&format!("`{}`", phase.as_str())),
-            "{} has no word on phase {phase:?}",
+            "{} does not mention phase {phase:?}",
             FLANNEL_TO_CALICO.file
         );
     }
 }
 
 #[test]
-fn every_stage_of_a_change_of_the_pods_range_is_in_its_table_in_order() {
+fn every_stage_of_pod_cidr_is_in_its_table_in_order() {
     let stages = pod_cidr::decide::Stage::ALL.map(|stage| stage.as_str().to_owned());
     assert_eq!(
         stages.iter().cloned().collect::<BTreeSet<_>>(),
@@ -465,7 +465,7 @@ fn every_stage_of_a_change_of_the_pods_range_is_in_its_table_in_order() {
 }
 
 #[test]
-fn every_stage_of_a_change_of_the_services_range_is_in_its_table_in_order() {
+fn every_stage_of_service_cidr_is_in_its_table_in_order() {
     let stages = service_cidr::step::Stage::ALL.map(|stage| stage.as_str().to_owned());
     assert_eq!(
         stages.iter().cloned().collect::<BTreeSet<_>>(),
@@ -476,7 +476,7 @@ fn every_stage_of_a_change_of_the_services_range_is_in_its_table_in_order() {
 }
 
 #[test]
-fn every_stage_of_a_conversion_is_in_its_table_in_order() {
+fn every_stage_of_calico_datastore_is_in_its_table_in_order() {
     let stages = datastore::step::Stage::ALL.map(|stage| stage.as_str().to_owned());
     assert_eq!(
         stages.iter().cloned().collect::<BTreeSet<_>>(),
@@ -486,7 +486,7 @@ fn every_stage_of_a_conversion_is_in_its_table_in_order() {
     assert_eq!(first_column(&CALICO_DATASTORE, "Stages"), stages);
 }
 
-/// The anchor that a heading gets: lower case, blanks as dashes, other marks away.
+/// The anchor of a heading: lower case, blanks as dashes, without other punctuation.
 fn anchor(heading: &str) -> String {
     heading
         .to_lowercase()
@@ -499,7 +499,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The workspace.
+/// The folder of the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -553,7 +553,7 @@ fn the_index_has_every_entry_once() {
         .zip(index.lines())
         .find(|(old, new)| old != new)
         .map_or_else(String::new, |(old, new)| {
-            format!(": {old:?} there, {new:?} needed")
+            format!(": found {old:?}, needed {new:?}")
         });
     assert!(
         written == index,
@@ -561,7 +561,7 @@ fn the_index_has_every_entry_once() {
     );
 }
 
-/// Every Markdown file whose links are checked: all of `docs/`, and those that lead there.
+/// The Markdown files whose links are checked: all of `docs/`, and the files that link there.
 fn documents() -> Vec<PathBuf> {
     let names = [
         "CHANGELOG.md",
@@ -586,10 +586,10 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// How often a text has each anchor.
+/// The number of headings with each anchor in a text.
 fn anchors(text: &str) -> BTreeMap<String, usize> {
     let mut anchors = BTreeMap::new();
-    for line in outside_of_code(text) {
+    for line in lines_outside_code(text) {
         if let Some((marks, heading)) = line.split_once(' ')
             && !marks.is_empty()
             && marks.chars().all(|mark| mark == '#')
@@ -601,7 +601,7 @@ fn anchors(text: &str) -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn every_anchor_of_a_page_of_the_runbook_is_there_once() {
+fn every_anchor_of_a_page_of_the_runbook_is_unique() {
     let pages = PAGES.iter().map(|page| (page.file, page.text));
     for (file, text) in pages.chain([("../runbook.md", FRONT)]) {
         let anchors = anchors(text);
@@ -619,11 +619,11 @@ fn every_anchor_of_a_page_of_the_runbook_is_there_once() {
 }
 
 #[test]
-fn every_link_leads_somewhere() {
+fn every_link_has_an_existing_target() {
     let mut links = 0;
     for path in documents() {
         let text = read(&path);
-        let found = outside_of_code(&text)
+        let found = lines_outside_code(&text)
             .into_iter()
             .flat_map(|line| line.split("](").skip(1))
             .filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
@@ -635,11 +635,11 @@ fn every_link_leads_somewhere() {
             } else {
                 path.with_file_name(file)
             };
-            assert!(to.exists(), "{}: the link {target} leads nowhere", path.display());
+            assert!(to.exists(), "{}: the target of link {target} does not exist", path.display());
             if !name.is_empty() {
                 assert!(
                     anchors(&read(&to)).contains_key(name),
-                    "{}: the link {target} leads to no heading",
+                    "{}: the heading of link {target} does not exist",
                     path.display()
                 );
             }

@@ -92,7 +92,7 @@ async fn a_range_is_a_range_and_stays() {
         ..PostParams::default()
     };
     let spec = |from: &str, to: &str| json!({"podCidr": {"from": from, "to": to}});
-    let needed = |field: &str| format!("{field} has to be a range without bits behind its prefix");
+    let needed = |field: &str| format!("{field} must be a range without host bits");
     for (spec, words) in [
         (spec("10.244.0.1/16", "10.200.0.0/16"), needed("from")),
         (spec("10.244.0.0/16", "10.200.0.0"), needed("to")),
@@ -104,7 +104,7 @@ async fn a_range_is_a_range_and_stays() {
         ),
         (
             json!({"serviceCidr": {"to": ["172.30.0.1/16"]}}),
-            "to has to be ranges without bits behind their prefix".to_owned(),
+            "to must be ranges without host bits".to_owned(),
         ),
         (json!({"serviceCidr": {"to": []}}), "serviceCidr.to".to_owned()),
         (json!({"serviceCidr": {}}), "serviceCidr.to: Required".to_owned()),
