@@ -1,4 +1,4 @@
-//! Durations as people read them.
+//! Durations as short text.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,7 +17,7 @@ pub fn human(duration: SignedDuration) -> String {
     }
 }
 
-/// The same of a limit.
+/// The same for a timeout.
 pub fn seconds(duration: std::time::Duration) -> String {
     human(SignedDuration::from_secs(
         i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_units_at_most() {
+    fn a_duration_has_at_most_two_units() {
         let of = |seconds| human(SignedDuration::from_secs(seconds));
         assert_eq!(of(-5), "0s");
         assert_eq!(of(0), "0s");

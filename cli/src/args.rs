@@ -1,4 +1,4 @@
-//! What was typed, as values.
+//! The command line as values.
 
 #![expect(
     clippy::doc_markdown,
@@ -28,93 +28,93 @@ use crate::{help, value};
     disable_help_subcommand = true
 )]
 pub struct Args {
-    /// Which cluster, as whom.
+    /// The cluster and the user.
     #[command(flatten)]
     pub connection: Connection,
-    /// What is to be done.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// Which cluster, as whom.
+/// The cluster and the user.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Cluster")]
 pub struct Connection {
-    /// The kubeconfig file; else KUBECONFIG, else ~/.kube/config, else the pod's own ServiceAccount.
+    /// Path of the kubeconfig file. Default: KUBECONFIG, then ~/.kube/config, then the ServiceAccount of the pod.
     #[arg(long, global = true, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig.
+    /// Name of the kubeconfig context to use.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// Cluster of the kubeconfig.
+    /// Name of the kubeconfig cluster to use.
     #[arg(long, global = true, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// User of the kubeconfig.
+    /// Name of the kubeconfig user to use.
     #[arg(long, global = true, value_name = "NAME")]
     pub user: Option<String>,
-    /// User to act as.
+    /// User to impersonate.
     #[arg(long = "as", global = true, value_name = "USER")]
     pub impersonate: Option<String>,
-    /// Group to act as; may be given several times.
+    /// Group to impersonate; may be given several times.
     #[arg(long = "as-group", global = true, value_name = "GROUP")]
     pub impersonate_groups: Vec<String>,
-    /// Namespace that replumb is installed in. Migrations themselves have no namespace.
+    /// Namespace that replumb is installed in. Migrations have no namespace.
     #[arg(long, short, global = true, value_name = "NAMESPACE", default_value = api::names::NAMESPACE,
         value_parser = value::namespace)]
     pub namespace: String,
-    /// How long one request to the API server may take.
+    /// Timeout of a single request to the API server.
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = value::wait)]
     pub request_timeout: Duration,
 }
 
-/// What is to be done.
+/// The commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Judge every prerequisite and print the checks, refusals first. Changes nothing on any node.
+    /// Check prerequisites. Failures first. Changes nothing on any node.
     #[command(after_help = help::PREFLIGHT_EXAMPLES)]
     Preflight(Look),
-    /// Print every action on every object, node by node, then what blocks it. Changes nothing on any node.
+    /// Print the plan: every action on every object, node by node, and failed checks. Changes nothing on any node.
     #[command(after_help = help::PLAN_EXAMPLES)]
     Plan(Look),
-    /// Show the plan, ask, and start the migration.
+    /// Show the plan, ask for confirmation, and start the migration.
     #[command(after_help = help::APPLY_EXAMPLES)]
     Apply(Apply),
-    /// Show how far a migration is, node by node, and what blocks it.
+    /// Show the progress of a migration, node by node, and what blocks it.
     #[command(after_help = help::STATUS_EXAMPLES)]
     Status(Status),
-    /// Start no other node. Nodes in work are finished first: none is left half-way.
+    /// Finish the nodes in progress, and start no other node.
     #[command(after_help = help::PAUSE_EXAMPLES)]
     Pause(Change),
-    /// Go on after a pause, a halt or a way back; deadlines count anew.
+    /// Resume after a pause, halt or rollback. Timeouts restart.
     #[command(after_help = help::RESUME_EXAMPLES)]
     Resume(Change),
-    /// Take the nodes in work back to the old network and start no other. Nodes that are done stay.
+    /// Roll back the nodes in progress, and start no other node. Nodes that are done stay on the new network.
     #[command(after_help = help::ABORT_EXAMPLES)]
     Abort(Change),
-    /// Take nodes back to the old network, as they were before; with --all everything.
+    /// Roll back nodes to the old network and their previous state; with --all, roll back the whole migration.
     #[command(after_help = help::ROLLBACK_EXAMPLES)]
     Rollback(Rollback),
-    /// Write the manifest of a Migration. Asks no cluster, changes nothing.
+    /// Print the manifest of a Migration. Needs no cluster, changes nothing.
     #[command(after_help = help::GENERATE_EXAMPLES)]
     Generate(Generate),
-    /// Calico's data from v2 (etcd v2) to v3 (etcd v3), by both etcds alone: asks no cluster.
+    /// Convert Calico's data from v2 (etcd v2) to v3 (etcd v3). Uses only both etcds, no cluster.
     Datastore(Datastore),
-    /// Print the version of this tool, and of the agents where there are any.
+    /// Print the versions of this tool and of the agents.
     Version(Shown),
 }
 
 /// `preflight` and `plan`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Look {
-    /// Name of the Migration; not needed when there is none, one, or one that is under way.
+    /// Name of the Migration. May be omitted if there is none, one, or one in progress.
     pub name: Option<String>,
-    /// How long to wait for the checks and the plan.
+    /// Timeout of the wait for checks and plan.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = value::wait)]
     pub timeout: Duration,
-    /// How it is shown.
+    /// Output options.
     #[command(flatten)]
     pub shown: Shown,
-    /// What is asked for. Last: what comes after it stands below the last of its headings.
+    /// The desired migration. Last, because later options would be listed below the last of its headings.
     #[command(flatten)]
     pub wanted: Wanted,
 }
@@ -122,16 +122,16 @@ pub struct Look {
 /// `apply`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Apply {
-    /// Start only if the plan has this hash (`kubectl replumb plan`).
+    /// Start only if the plan has this hash. `kubectl replumb plan` prints the hash.
     #[arg(long, value_name = "HASH", value_parser = value::plan_hash)]
     pub plan_hash: Option<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     pub yes: bool,
-    /// Follow it to its end, as `status --watch` does.
+    /// Watch the migration until it ends, as `status --watch` does.
     #[arg(long, short)]
     pub watch: bool,
-    /// Which Migration, and how it is shown. Last, as in `Look`.
+    /// The desired migration and output options. Last, as in `Look`.
     #[command(flatten)]
     pub look: Look,
 }
@@ -139,15 +139,15 @@ pub struct Apply {
 /// `status`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Status {
-    /// Name of the Migration; not needed when there is one, or one that is under way.
+    /// Name of the Migration. May be omitted if there is one, or one in progress.
     pub name: Option<String>,
-    /// Follow it to its end.
+    /// Watch the migration until it ends.
     #[arg(long, short)]
     pub watch: bool,
-    /// With --watch: give up after this time with exit code 1.
+    /// With --watch: exit with code 1 after this time.
     #[arg(long, value_name = "DURATION", value_parser = value::wait, requires = "watch")]
     pub timeout: Option<Duration>,
-    /// How it is shown.
+    /// Output options.
     #[command(flatten)]
     pub shown: Shown,
 }
@@ -155,29 +155,29 @@ pub struct Status {
 /// `rollback`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Rollback {
-    /// Nodes to take back.
+    /// Nodes to roll back.
     #[arg(value_name = "NODE", required_unless_present_any = ["all", "services"], conflicts_with_all = ["all", "services"])]
     pub nodes: Vec<String>,
-    /// Every node, and then everything that was written for the cluster.
+    /// Roll back every node, then all cluster-wide objects.
     #[arg(long)]
     pub all: bool,
-    /// Of a change of the Services' range: Services that take their old addresses back and keep them, with commas between them.
+    /// Services to roll back to their old addresses and to keep there, separated by commas. Applies to serviceCidr.
     #[arg(long = "service", value_name = "NAMESPACE/NAME", value_delimiter = ',', conflicts_with = "all",
         value_parser = value::namespaced_name)]
     pub services: Vec<String>,
-    /// Name of the Migration; not needed when there is one, or one that is under way.
+    /// Name of the Migration. May be omitted if there is one, or one in progress.
     #[arg(long, value_name = "NAME")]
     pub migration: Option<String>,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     pub yes: bool,
-    /// Follow it until the nodes, or everything, are back.
+    /// Wait until the rollback is complete.
     #[arg(long, short)]
     pub wait: bool,
-    /// How long to wait until the coordinator has taken notice.
+    /// Timeout of the wait for the coordinator to accept the change.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::wait)]
     pub timeout: Duration,
-    /// How it is shown.
+    /// Output options.
     #[command(flatten)]
     pub shown: Shown,
 }
@@ -185,15 +185,15 @@ pub struct Rollback {
 /// `pause`, `resume` and `abort`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct Change {
-    /// Name of the Migration; not needed when there is one, or one that is under way.
+    /// Name of the Migration. May be omitted if there is one, or one in progress.
     pub name: Option<String>,
-    /// Follow it as `status --watch` does.
+    /// Watch the migration, as `status --watch` does.
     #[arg(long, short)]
     pub wait: bool,
-    /// How long to wait until the coordinator has taken notice.
+    /// Timeout of the wait for the coordinator to accept the change.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::wait)]
     pub timeout: Duration,
-    /// How it is shown.
+    /// Output options.
     #[command(flatten)]
     pub shown: Shown,
 }
@@ -202,118 +202,119 @@ pub struct Change {
 #[derive(Clone, Debug, ClapArgs)]
 #[command(disable_help_subcommand = true)]
 pub struct Generate {
-    /// Of which kind.
+    /// The kind of the manifest.
     #[command(subcommand)]
     pub kind: GenerateKind,
 }
 
-/// Of which kind a manifest is written.
+/// The kinds of manifests.
 #[derive(Clone, Debug, Subcommand)]
 pub enum GenerateKind {
-    /// Another range for the pods of a cluster with Calico, from what kops says or from two ranges.
+    /// A Migration that moves pods to a new range (Calico), from a kops cluster spec or from two ranges.
     #[command(after_help = help::GENERATE_POD_CIDR_EXAMPLES)]
     PodCidr(PodCidrArguments),
-    /// What of Calico's manifest for v3 has to be in the cluster before its datastore is converted: all but what that migration writes
-    /// itself, and Secrets.
+    /// The objects of Calico's v3 manifest that must exist before the datastore is converted: all except Secrets and objects that
+    /// the migration writes.
     #[command(after_help = help::GENERATE_CALICO_OBJECTS_EXAMPLES)]
     CalicoV3Objects(CalicoObjectsArguments),
 }
 
-/// How the answer is shown.
+/// Output options.
 #[derive(Clone, Copy, Debug, ClapArgs)]
 pub struct Shown {
-    /// For people, or for programs.
+    /// Output format.
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
 
-/// How the answer is shown.
+/// The output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Tables and text.
     Table,
     /// One JSON object.
     Json,
 }
 
-/// What is asked for, by file, by Calico's variables or by flags; what is said later in this list wins.
+/// The desired migration, from a file, from Calico's variables and from flags. Flags win over variables, and variables over the
+/// file.
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub struct Wanted {
-    /// A file with one Migration, YAML or JSON; `-` is the standard input. Its `desired` is not looked at.
+    /// File with one Migration, YAML or JSON; `-` is standard input. `spec.desired` in the file is ignored.
     #[arg(long = "filename", short = 'f', value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// Take the variables of Calico's own migration controller: FLANNEL_NETWORK, FLANNEL_DAEMONSET_NAME,
-    /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and the others.
+    /// Read the environment variables of Calico's migration controller: FLANNEL_NETWORK, FLANNEL_DAEMONSET_NAME,
+    /// CALICO_DAEMONSET_NAME, CNI_CONFIG_DIR and others.
     #[arg(long)]
     pub from_env: bool,
-    /// What flannel to Calico lets one choose.
+    /// Options of flannelToCalico.
     #[command(flatten)]
     pub flannel_to_calico: flannel_to_calico::flags::Flags,
-    /// What another range for the pods lets one choose.
+    /// Options of podCidr.
     #[command(flatten)]
     pub pod_cidr: pod_cidr::flags::Flags,
-    /// What another range for the Services lets one choose.
+    /// Options of serviceCidr.
     #[command(flatten)]
     pub service_cidr: service_cidr::flags::Flags,
-    /// What a conversion of Calico's datastore lets one choose.
+    /// Options of calicoDatastore.
     #[command(flatten)]
     pub calico_datastore: crate::kinds::calico_datastore::migration::flags::Flags,
-    /// How many nodes, how their pods leave.
+    /// Options of rollout and drain.
     #[command(flatten)]
     pub rollout: RolloutFlags,
-    /// What traffic may lose.
+    /// Limits of traffic loss.
     #[command(flatten)]
     pub gates: GateFlags,
 }
 
-/// How many nodes at a time, which first, how their pods leave.
+/// Options of rollout and drain.
 #[derive(Clone, Debug, Default, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Rollout")]
 pub struct RolloutFlags {
-    /// Nodes that may be out of work at the same time: a number, or a percentage rounded up. Default 1.
+    /// Nodes that may be unavailable at the same time: a number, or a percentage rounded up. Default 1.
     #[arg(long, value_name = "N|N%", value_parser = value::max_unavailable)]
     pub max_unavailable: Option<IntOrString>,
-    /// Nodes that go first, alone.
+    /// Number of canary nodes, which are migrated before all others.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub canary: Option<u32>,
-    /// How long those must be done before the others start.
+    /// How long the canary nodes must be done before the others start.
     #[arg(long, value_name = "DURATION", value_parser = value::seconds, requires = "canary")]
     pub canary_soak: Option<u32>,
     /// Pause between the end of one node and the start of the next.
     #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
     pub interval: Option<u32>,
-    /// How long one step of one node may take before the rollout halts. Default 10m.
+    /// Timeout of one step of one node, after which the rollout halts. Default 10m.
     #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
     pub step_timeout: Option<u32>,
-    /// How long the pods of one node may take to leave. Default 15m.
+    /// Timeout of the drain of one node. Default 15m.
     #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
     pub drain_timeout: Option<u32>,
-    /// Grace period that overrides the pods' own.
+    /// Grace period of evicted pods. Default: the grace period of each pod.
     #[arg(long, value_name = "DURATION", value_parser = value::grace_period)]
     pub grace_period: Option<u32>,
-    /// What happens when pods do not leave in that time. Default Pause.
+    /// Reaction to a drain that exceeds its timeout. Default Pause.
     #[arg(long, value_enum, ignore_case = true)]
     pub on_blocked: Option<OnBlocked>,
-    /// Evict pods with emptyDir volumes: their data is lost.
+    /// Evict pods with emptyDir volumes. Their data is lost.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     pub delete_emptydir_data: Option<bool>,
-    /// Evict pods that no controller creates again.
+    /// Evict pods without a controller. They are not recreated.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     pub force: Option<bool>,
 }
 
-/// What happens when a drain is blocked past its time.
+/// The reaction to a drain that exceeds its timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnBlocked {
-    /// Halt; the node keeps its old network and its cordon until a person decides.
+    /// Halt; the node stays cordoned on the old network until you decide.
     #[value(name = "Pause")]
     Pause,
-    /// Keep waiting.
+    /// Continue to wait.
     #[value(name = "Wait")]
     Wait,
-    /// Uncordon the node and try it again after all others.
+    /// Uncordon the node, and try again after all other nodes.
     #[value(name = "Skip")]
     Skip,
 }
@@ -325,12 +326,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_do_not_contradict_each_other() {
+    fn the_command_line_definition_is_consistent() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn every_option_stands_below_its_own_heading() {
+    fn general_options_have_no_heading() {
         let command = Args::command();
         for name in ["preflight", "plan", "apply"] {
             let command = command.find_subcommand(name).unwrap();
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_can_be_taken_back() {
+    fn switches_can_be_set_to_false() {
         let read = |line: &[&str]| {
             let args = Args::try_parse_from([&["kubectl-replumb", "plan"], line].concat()).unwrap();
             let Command::Plan(look) = args.command else {

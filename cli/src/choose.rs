@@ -1,4 +1,4 @@
-//! Which Migration is meant.
+//! Chooses the Migration that a command is about.
 
 use api::Migration;
 use kube::ResourceExt;
@@ -7,7 +7,7 @@ use crate::cluster::{has_begun, phase};
 use crate::error::CliError;
 use crate::kinds::Kind;
 
-/// The Migration of this name; without a name the one that is meant.
+/// The Migration with this name; without a name, the only candidate.
 pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migration, CliError> {
     if let Some(name) = name {
         let found = migrations.iter().find(|migration| migration.name_any() == name);
@@ -16,7 +16,7 @@ pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migratio
             existing: list(migrations),
         });
     }
-    match meant(migrations, None).as_slice() {
+    match candidates(migrations, None).as_slice() {
         [] => Err(CliError::NoMigration),
         [one] => Ok((*one).clone()),
         _ => Err(CliError::WhichMigration {
@@ -25,10 +25,10 @@ pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migratio
     }
 }
 
-/// The same for a command that may make one: the name under which it is made is an answer as well. `kind` is what was asked for,
-/// where something was.
+/// The same for a command that may create a Migration: `Err` is the name of the Migration to create. `kind` is the requested
+/// kind, if any.
 ///
-/// Beside a Migration that is not over none is made: most such names are slips of the finger.
+/// No Migration is created while another one has not ended: most such names are typing errors.
 pub fn existing_or_new(
     migrations: &[Migration],
     name: Option<&str>,
@@ -36,7 +36,7 @@ pub fn existing_or_new(
 ) -> Result<Result<Migration, String>, CliError> {
     let name = match name {
         Some(name) => name,
-        None => match meant(migrations, kind).as_slice() {
+        None => match candidates(migrations, kind).as_slice() {
             [] => kind.unwrap_or(Kind::FlannelToCalico).default_name(),
             [one] => return Ok(Ok((*one).clone())),
             _ => {
@@ -58,9 +58,9 @@ pub fn existing_or_new(
     })
 }
 
-/// Those that may be meant without a name. Those that are over are a record: one that is not is meant before them, of the kind
-/// that was asked for before another. Of these the one that has begun is meant: it goes on, and the others wait for it.
-fn meant(migrations: &[Migration], kind: Option<Kind>) -> Vec<&Migration> {
+/// The candidates without a name. Migrations that have not ended precede ended ones, and among them those of the requested kind.
+/// Among these, started Migrations precede others, which wait for them.
+fn candidates(migrations: &[Migration], kind: Option<Kind>) -> Vec<&Migration> {
     let of_kind = |migration: &&Migration| kind.is_none_or(|kind| Kind::of(&migration.spec) == Some(kind));
     let (over, mut open): (Vec<&Migration>, Vec<&Migration>) =
         migrations.iter().partition(|migration| is_over(migration));
@@ -76,7 +76,7 @@ fn meant(migrations: &[Migration], kind: Option<Kind>) -> Vec<&Migration> {
     open
 }
 
-/// Whether nothing is done any more: it was completed or taken back.
+/// Whether the Migration has ended: it is completed or rolled back.
 pub fn is_over(migration: &Migration) -> bool {
     migration
         .status
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_only_one_needs_no_name() {
+    fn the_only_migration_needs_no_name() {
         let one = [migration("a", MigrationPhase::Rolling)];
         assert_eq!(existing(&one, None).unwrap().name_any(), "a");
         assert_eq!(existing(&one, Some("a")).unwrap().name_any(), "a");
@@ -123,7 +123,7 @@ mod tests {
             migration("b", MigrationPhase::Planned),
             migration("c", MigrationPhase::Refused),
         ];
-        // What is over is a record, and what has begun is what the others wait for.
+        // An ended Migration is only a record, and others wait for a started one.
         assert_eq!(existing(&three[..2], None).unwrap().name_any(), "b");
         let which = |migrations: &[Migration]| {
             matches!(existing(migrations, None), Err(CliError::WhichMigration { .. }))
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_finger_makes_no_second_one() {
+    fn a_mistyped_name_creates_no_second_migration() {
         let one = [migration("flannel-to-calico", MigrationPhase::Rolling)];
         assert!(matches!(
             existing_or_new(&one, Some("flanel-to-calico"), None),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_the_kind_says_which() {
+    fn without_a_name_the_kind_decides() {
         let range = |name, phase| {
             let mut found = migration(name, phase);
             found.spec = serde_json::from_value(json!({
@@ -181,14 +181,14 @@ mod tests {
                 .map(|found| found.name_any())
         };
         assert_eq!(choose(&[], Kind::PodCidr), Err("pod-cidr".to_owned()));
-        // What is over is a record, and of another kind it is nobody's business.
+        // An ended Migration of another kind is ignored.
         let over = [flannel(MigrationPhase::Completed)];
         assert_eq!(choose(&over, Kind::PodCidr), Err("pod-cidr".to_owned()));
         assert_eq!(
             choose(&over, Kind::FlannelToCalico),
             Ok("flannel-to-calico".to_owned())
         );
-        // What is not over is looked at first, whatever its kind: nothing is made beside it.
+        // A Migration that has not ended comes first, whatever its kind: no other is created.
         let open = [
             flannel(MigrationPhase::Rolling),
             range("pod-cidr", MigrationPhase::Completed),

@@ -1,4 +1,4 @@
-//! The way to the API server, and the objects that the commands read and write there.
+//! The connection to the API server, and the objects that the commands read and write.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -26,7 +26,7 @@ const RATE: Limit = Limit {
     period: Duration::from_secs(1),
 };
 
-/// Annotation on the API's copy of a static pod.
+/// Annotation on the mirror pod of a static pod.
 const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Prints warnings of the API server as kubectl does.
@@ -36,18 +36,18 @@ impl runtime::client::Observer for Warnings {
     fn request(&self, _method: &http::Method, _resource: &str) {}
 
     fn warning(&self, text: &str) {
-        // A terminal that has gone takes no words.
+        // A closed standard error is no reason to stop.
         let _ = writeln!(std::io::stderr(), "Warning: {text}");
     }
 }
 
-/// A cluster that answers.
+/// The connection to a cluster.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    /// Without a limit on the time between two answers: watches are quiet for long.
+    /// A client without a read timeout: watches are silent for long.
     watching: Client,
-    /// Address of the API server, for the question before a start.
+    /// Address of the API server, for the confirmation.
     pub address: String,
     /// Namespace that replumb is installed in.
     pub namespace: String,
@@ -55,7 +55,7 @@ pub struct Cluster {
 
 #[cfg(test)]
 impl Cluster {
-    /// A cluster that this client reaches.
+    /// A cluster with this client.
     pub fn of(client: Client) -> Self {
         Self {
             watching: client.clone(),
@@ -67,7 +67,7 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Finds the API server. Nothing is asked of it yet.
+    /// Reads the configuration. No request is sent yet.
     pub async fn connect(connection: &Connection) -> Result<Self, CliError> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| CliError::Kubeconfig {
             path: connection.kubeconfig.clone(),
@@ -86,7 +86,7 @@ impl Cluster {
                     .await
                     .map_err(|error| failed(error.into()))?
             }
-            // A context that was named must not fall back to the pod's own ServiceAccount.
+            // With a given context there is no fallback to the ServiceAccount of the pod.
             None if said => Config::from_kubeconfig(&options)
                 .await
                 .map_err(|error| failed(error.into()))?,
@@ -113,12 +113,12 @@ impl Cluster {
         })
     }
 
-    /// For watches of Migrations.
+    /// The API for watches of Migrations.
     pub fn watched_migrations(&self) -> Api<Migration> {
         Api::all(self.watching.clone())
     }
 
-    /// For watches of `NodeMigration`s.
+    /// The API for watches of `NodeMigration`s.
     pub fn watched_nodes(&self) -> Api<NodeMigration> {
         Api::all(self.watching.clone())
     }
@@ -140,7 +140,7 @@ impl Cluster {
         Ok(list)
     }
 
-    /// One Migration; `None` when it is not there.
+    /// One Migration; `None` if it does not exist.
     pub async fn migration(&self, name: &str) -> Result<Option<Migration>, CliError> {
         let api: Api<Migration> = Api::all(self.client.clone());
         api.get_opt(name)
@@ -165,7 +165,7 @@ impl Cluster {
         Ok(nodes)
     }
 
-    /// What a Migration remembers beside its own object.
+    /// The records of a Migration.
     pub async fn records(&self, migration: &Migration) -> Result<Vec<MigrationRecord>, CliError> {
         let api: Api<MigrationRecord> = Api::all(self.client.clone());
         let uid = migration.uid().unwrap_or_default();
@@ -176,7 +176,7 @@ impl Cluster {
             .items)
     }
 
-    /// Those of them that hold a part of its plan; nothing is asked where none does.
+    /// The records with parts of the plan; no request is sent if there are none.
     pub async fn plan_records(&self, migration: &Migration) -> Result<Vec<MigrationRecord>, CliError> {
         let plan = migration.status.as_ref().and_then(|status| status.plan.as_ref());
         match plan {
@@ -187,8 +187,8 @@ impl Cluster {
         }
     }
 
-    /// Pods of a node but those of our own that prove and watch. The API server tells what it has in memory: it finds them there by an index,
-    /// and would read every pod of the cluster from etcd otherwise.
+    /// Pods of a node, without probe and traffic pods. Read from the cache of the API server, which has an index by node;
+    /// otherwise the API server would read all pods of the cluster from etcd.
     pub async fn pods_on(&self, node: &str) -> Result<Vec<drain::Pod>, CliError> {
         let api: Api<Pod> = Api::all(self.client.clone());
         let there = ListParams::default()
@@ -235,7 +235,7 @@ impl Cluster {
             .map_err(|source| CliError::api("creating", format!("Migration {name}"), source))
     }
 
-    /// Turns the spec of a Migration into this one, if it is still the one that was read.
+    /// Changes the spec of a Migration, if the spec has not changed since it was read.
     pub async fn change(&self, read: &Migration, spec: &MigrationSpec) -> Result<Migration, CliError> {
         let name = read.name_any();
         let object = || format!("Migration {name}");
@@ -255,7 +255,7 @@ impl Cluster {
             match api.patch(&name, &parameters, &Patch::Merge(&patch)).await {
                 Ok(written) => return Ok(written),
                 Err(kube::Error::Api(status)) if status.is_conflict() => {
-                    // The coordinator writes the status all the time; only a change of the spec is a conflict.
+                    // The coordinator often writes the status; only a change of the spec is a conflict.
                     let now = self
                         .migration(&name)
                         .await?
@@ -270,7 +270,7 @@ impl Cluster {
         }
     }
 
-    /// The coordinator's Lease; `None` when it is not there.
+    /// The coordinator's Lease; `None` if it does not exist.
     pub async fn lease(&self) -> Result<Option<Lease>, CliError> {
         let api: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         api.get_opt(names::COORDINATOR).await.map_err(|source| {
@@ -282,7 +282,7 @@ impl Cluster {
         })
     }
 
-    /// The agents' `DaemonSet`; `None` when it is not there.
+    /// The agents' `DaemonSet`; `None` if it does not exist.
     pub async fn agents(&self) -> Result<Option<DaemonSet>, CliError> {
         let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), &self.namespace);
         api.get_opt(names::AGENT).await.map_err(|source| {
@@ -295,7 +295,7 @@ impl Cluster {
     }
 }
 
-/// What says whether the pod has to leave its node.
+/// The fields of a pod that decide whether it has to leave its node.
 fn resident(pod: &Pod, node: &str) -> drain::Pod {
     let status = pod.status.clone().unwrap_or_default();
     drain::Pod {
@@ -320,15 +320,15 @@ fn resident(pod: &Pod, node: &str) -> drain::Pod {
     }
 }
 
-/// In the order in which the nodes change.
+/// Sorts nodes by the order in which they change.
 pub fn sort(nodes: &mut [NodeMigration]) {
     nodes.sort_by(|left, right| {
         (left.spec.position, &left.spec.node_name).cmp(&(right.spec.position, &right.spec.node_name))
     });
 }
 
-/// A list that is not found means that the resource is not known. By the code: a path that nobody serves is answered
-/// with a plain text, without a reason.
+/// Maps a list with code 404 to "not installed". The code is used, since an unknown path is answered with plain text, without
+/// a reason.
 fn not_installed(kind: &'static str, attempt: &'static str, source: kube::Error) -> CliError {
     match source {
         kube::Error::Api(status) if status.code == 404 => CliError::NotInstalled { kind },
@@ -336,7 +336,7 @@ fn not_installed(kind: &'static str, attempt: &'static str, source: kube::Error)
     }
 }
 
-/// The phase of a Migration as it stands in texts.
+/// The phase of a Migration as text.
 pub fn phase(migration: &Migration) -> String {
     phase_text(
         migration
@@ -347,11 +347,11 @@ pub fn phase(migration: &Migration) -> String {
     )
 }
 
-/// A phase as it stands in texts: as on the wire.
+/// A phase as text, as in the API.
 pub fn phase_text(phase: MigrationPhase) -> String {
     match serde_json::to_value(phase) {
         Ok(Value::String(text)) => text,
-        // A unit variant is a text on the wire.
+        // A unit variant is always encoded as a string.
         Ok(_) | Err(_) => String::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong: what was attempted on which object, and what a person does about it.
+//! Errors of the commands: the attempt, the object, and a hint for the user.
 
 use std::path::PathBuf;
 
@@ -11,32 +11,32 @@ use crate::exit::Outcome;
 use crate::kinds::Kind;
 use crate::kinds::flannel_to_calico::environment::EnvironmentError;
 
-/// Why a command did not do what was asked for.
+/// Why a command failed.
 #[derive(Debug, Error)]
 pub enum CliError {
-    /// There is no way to an API server.
-    #[error("finding the API server: {}", chain(&**.source))]
+    /// There is no usable kubeconfig.
+    #[error("no usable kubeconfig: {}", chain(&**.source))]
     Kubeconfig {
-        /// The kubeconfig that was named, if one was.
+        /// The kubeconfig that was given, if any.
         path: Option<PathBuf>,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A request failed.
     #[error("{attempt} {object}: {}", words(.source))]
     Api {
-        /// What was attempted: `reading`, `patching`.
+        /// The attempt: `reading`, `patching`.
         attempt: &'static str,
-        /// On which object.
+        /// The object.
         object: String,
-        /// The answer.
+        /// The answer of the API server.
         #[source]
         source: Box<kube::Error>,
     },
-    /// The API server does not serve our resources.
+    /// The API server does not serve the resources of replumb.
     #[error(
-        "the API server does not know {kind} ({}/{}): replumb is not installed in this cluster",
+        "the API server has no resource {kind} ({}/{}): replumb is not installed in this cluster",
         api::names::GROUP,
         api::names::VERSION
     )]
@@ -44,124 +44,124 @@ pub enum CliError {
         /// Plural name of the resource.
         kind: &'static str,
     },
-    /// No Migration of this name.
-    #[error("there is no Migration {name}; {}", listed(.existing))]
+    /// There is no Migration with this name.
+    #[error("Migration {name} not found; {}", listed(.existing))]
     NoSuchMigration {
-        /// The name that was given.
+        /// The given name.
         name: String,
-        /// Name and phase of those that exist.
+        /// Name and phase of the existing Migrations.
         existing: Vec<(String, String)>,
     },
-    /// No Migration at all.
-    #[error("there is no Migration in this cluster")]
+    /// There is no Migration.
+    #[error("no Migration found in this cluster")]
     NoMigration,
-    /// Several Migrations and no name.
-    #[error("which one? {}", listed(.existing))]
+    /// There are several Migrations, and no name is given.
+    #[error("several Migrations found, name one: {}", listed(.existing))]
     WhichMigration {
-        /// Name and phase of those that exist.
+        /// Name and phase of the existing Migrations.
         existing: Vec<(String, String)>,
     },
-    /// A second Migration would be made beside one that is not over.
-    #[error("Migration {name} cannot be made beside another one that is not over; {}", listed(.existing))]
+    /// A second Migration would be created while another one has not ended.
+    #[error("Migration {name} cannot be created while another Migration has not ended; {}", listed(.existing))]
     Another {
-        /// The name that was given.
+        /// The given name.
         name: String,
-        /// Name and phase of those that exist.
+        /// Name and phase of the existing Migrations.
         existing: Vec<(String, String)>,
     },
-    /// What is immutable would be changed.
+    /// Immutable fields would be changed.
     #[error("Migration {name}: these fields are immutable: {}", .differences.join("; "))]
     Immutable {
         /// Name of the Migration.
         name: String,
-        /// Field, value there and value asked for.
+        /// Field, current value and requested value.
         differences: Vec<String>,
-        /// How far it is.
+        /// The progress of the Migration.
         life: Life,
     },
-    /// Flags of two kinds.
+    /// Flags of two kinds are given.
     #[error(
-        "one Migration is of one kind: asked for spec.{} by {}, and for spec.{} by {}",
+        "a Migration has one kind: found spec.{} from {}, and spec.{} from {}",
         .said[0].0, .said[0].1, .said[1].0, .said[1].1
     )]
     TwoKinds {
         /// Each kind with its flags.
         said: [(Kind, String); 2],
     },
-    /// Another kind is asked for than is there.
-    #[error("{object}: found spec.{found}, asked for spec.{asked} by {by}")]
+    /// The requested kind differs from the existing one.
+    #[error("{object}: found spec.{found}, requested spec.{asked} by {by}")]
     OtherKind {
         /// The Migration or the file.
         object: String,
         /// Its kind.
         found: Kind,
-        /// The other one.
+        /// The requested kind.
         asked: Kind,
-        /// Who asks for it: flags or a file.
+        /// The source of the request: flags or a file.
         by: String,
-        /// What a person does.
+        /// What the user does.
         hint: String,
     },
-    /// A new Migration is to change the range, and nobody says from where or to where.
+    /// A new Migration with podCidr lacks a range.
     #[error("a new Migration with spec.podCidr needs both ranges: found no {}", .missing.join(" and no "))]
     NoRange {
-        /// The flags that are missing.
+        /// The missing flags.
         missing: Vec<&'static str>,
     },
-    /// A new Migration is to change the range of Services, and nobody says to which.
+    /// A new Migration with serviceCidr lacks the new range.
     #[error("a new Migration with spec.serviceCidr needs the new range: found no --service-cidr-to")]
     NoServiceRange,
-    /// A new Migration is to convert Calico's datastore, and nobody says what comes after.
+    /// A new Migration with calicoDatastore lacks the manifest.
     #[error(
-        "a new Migration with spec.calicoDatastore needs what Calico ships for v3: found no --calico-v3-manifest"
+        "a new Migration with spec.calicoDatastore needs the manifest of Calico v3: found no --calico-v3-manifest"
     )]
     NoCalicoManifest,
-    /// Ranges, as they were given, are no migration.
+    /// The given ranges allow no migration.
     #[error("{}", .errors.join("\n       "))]
     Ranges {
         /// Every error.
         errors: Vec<String>,
-        /// What a person does, where the errors do not say it.
+        /// What the user does, if the errors do not say it.
         hint: Option<String>,
     },
-    /// The file cannot be taken.
+    /// The file cannot be used.
     #[error("file {file}: {why}")]
     File {
         /// Its name.
         file: String,
-        /// What was found and what is needed.
+        /// The value found and the value needed.
         why: String,
     },
-    /// The environment cannot be taken.
+    /// The environment cannot be used.
     #[error("{}", .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n       "))]
     Environment {
         /// Every error.
         errors: Vec<EnvironmentError>,
     },
-    /// Nobody makes the checks and the plan.
-    #[error("no coordinator leads: {found}")]
+    /// No coordinator is active.
+    #[error("no active coordinator, the leader Lease is not renewed: {found}")]
     NoLeader {
-        /// What the Lease says.
+        /// The state of the Lease.
         found: String,
         /// Namespace of the Lease.
         namespace: String,
     },
-    /// The coordinator did not get there in time.
+    /// The coordinator did not reach the state in time.
     #[error("Migration {name} is not {wanted} after {}; last seen: {seen}", crate::age::seconds(*.waited))]
     Deadline {
         /// Name of the Migration.
         name: String,
-        /// What was waited for.
+        /// The awaited state.
         wanted: &'static str,
-        /// How long.
+        /// Duration of the wait.
         waited: std::time::Duration,
-        /// The value that was seen last.
+        /// The last state.
         seen: String,
-        /// What is missing, with the command that mends it.
+        /// Missing programs, with the command that helps.
         missing: Vec<String>,
     },
-    /// The plan that stands in the objects is not the one that the hash is of.
-    #[error("Migration {name}: the plan in the NodeMigrations has hash {found}, its status says {needed}")]
+    /// The plan in the objects does not have the hash of the status.
+    #[error("Migration {name}: the plan in the NodeMigrations has hash {found}, the status has {needed}")]
     TornPlan {
         /// Name of the Migration.
         name: String,
@@ -170,88 +170,84 @@ pub enum CliError {
         /// Hash in the status.
         needed: String,
     },
-    /// The plan is another one than was reviewed.
-    #[error(
-        "Migration {name}: the plan has hash {found}, --plan-hash says {reviewed}: it changed since it was reviewed"
-    )]
+    /// The plan has changed since its review.
+    #[error("Migration {name}: the plan has hash {found}, --plan-hash is {reviewed}: the plan has changed since its review")]
     PlanChanged {
         /// Name of the Migration.
         name: String,
-        /// Hash of the plan now.
+        /// Hash of the current plan.
         found: String,
-        /// Hash that was reviewed.
+        /// Hash of the reviewed plan.
         reviewed: String,
     },
-    /// Somebody has to say yes, and nobody can be asked.
-    #[error("it asks before it starts, and the standard input is not a terminal: nothing was started")]
+    /// A confirmation is needed, and there is no terminal.
+    #[error("confirmation needed, but standard input is not a terminal: nothing was started")]
     NobodyToAsk,
-    /// The answer was no.
+    /// The user did not confirm.
     #[error("not confirmed: nothing was started")]
     NotConfirmed,
-    /// A node that the Migration does not have.
-    #[error("Migration {name} has no node {node}; it has {}", existing.join(", "))]
+    /// The Migration has no such node.
+    #[error("Migration {name} has no node {node}; its nodes are {}", existing.join(", "))]
     NoSuchNode {
         /// Name of the Migration.
         name: String,
-        /// What was typed.
+        /// The given name.
         node: String,
-        /// Its nodes.
+        /// The nodes of the Migration.
         existing: Vec<String>,
     },
-    /// The command makes no sense in this phase.
+    /// The command is not possible in this state.
     #[error("Migration {name} {state}")]
     NotNow {
         /// Name of the Migration.
         name: String,
-        /// Where it is.
+        /// The state.
         state: String,
-        /// What a person does.
+        /// What the user does.
         hint: String,
     },
-    /// Somebody else wrote the object while we did.
-    #[error("Migration {name} was changed by somebody else while it was being looked at")]
+    /// Another client has changed the object.
+    #[error("Migration {name} was changed by another client at the same time")]
     Changed {
         /// Name of the Migration.
         name: String,
     },
-    /// The object went away.
-    #[error("Migration {name} was deleted while it was being looked at")]
+    /// The object was deleted.
+    #[error("Migration {name} was deleted")]
     Gone {
         /// Name of the Migration.
         name: String,
     },
-    /// A pause that ends before anything is done.
+    /// The pause limit is too short.
     #[error(
-        "--pause-limit has to be longer than --settle: it would be taken back before anything is written"
+        "--pause-limit must be longer than --settle: the conversion would be rolled back before any data is written"
     )]
     PauseTooShort,
-    /// The record of a conversion that is held.
-    #[error(
-        "the record of this conversion is not in etcd v3 any more: nobody knows whether Calico is paused"
-    )]
+    /// The record of a running conversion is missing.
+    #[error("the record of this conversion is missing from etcd v3, so it is unknown whether Calico is paused")]
     RecordGone,
-    /// Calico's data, from one etcd to the other.
+    /// The conversion of Calico's data failed.
     #[error(transparent)]
     Datastore(#[from] RunError),
     /// The answer could not be written.
     #[error("writing the answer: {0}")]
     Write(#[source] std::io::Error),
-    /// The answer could not be put into JSON.
+    /// The answer could not be encoded as JSON.
     #[error("writing the answer as JSON: {0}")]
     Json(#[source] serde_json::Error),
-    /// The answer could not be put into YAML.
+    /// The answer could not be encoded as YAML.
     #[error("writing the answer as YAML: {0}")]
     Yaml(#[source] yaml_serde::Error),
 }
 
-/// How far a Migration is, as far as it matters for what may still be said of it.
+/// The progress of a Migration, as far as the hint depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
     /// Nothing has been changed yet.
     Planned,
     /// The first change has been made.
     Begun,
-    /// It was completed or taken back.
+    /// The Migration is completed or rolled back.
     Over,
 }
 
@@ -271,7 +267,7 @@ impl CliError {
         }
     }
 
-    /// Whether nobody answered, so that nobody knows.
+    /// Whether there was no answer, so the result is unknown.
     pub fn is_unanswered(&self) -> bool {
         match self {
             Self::Api { source, .. } => is_unanswered(source),
@@ -279,7 +275,7 @@ impl CliError {
         }
     }
 
-    /// Whether the API server does not let this user do it.
+    /// Whether the API server forbids the request to this user.
     pub fn is_forbidden(&self) -> bool {
         match self {
             Self::Api { source, .. } => {
@@ -289,7 +285,7 @@ impl CliError {
         }
     }
 
-    /// What the process says with its exit code.
+    /// The exit code of the process.
     pub fn outcome(&self) -> Outcome {
         match self {
             // The check of the hash refuses, and nothing has changed.
@@ -299,56 +295,70 @@ impl CliError {
         }
     }
 
-    /// What a person does about it.
+    /// What the user does about the error.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Kubeconfig { path: Some(path), .. } => {
-                Some(format!("is {} a kubeconfig, and is the context in it? `kubectl config get-contexts`", path.display()))
+                Some(format!(
+                    "check that {} is a kubeconfig and has the context: `kubectl config get-contexts`",
+                    path.display()
+                ))
             }
             Self::Kubeconfig { path: None, .. } => {
-                Some("name a kubeconfig with --kubeconfig or KUBECONFIG, and see `kubectl config get-contexts`".to_owned())
+                Some(
+                    "tried $KUBECONFIG, ~/.kube/config and in-cluster: set --kubeconfig or KUBECONFIG, and check the context \
+                     with `kubectl config get-contexts`"
+                        .to_owned(),
+                )
             }
             Self::Api { source, .. } => hint_of(source),
             Self::NotInstalled { .. } => Some(
-                "is it the right cluster (`kubectl config current-context`)? Install replumb: \
+                "check the cluster with `kubectl config current-context`, or install replumb: \
                  `kubectl apply --server-side -k deploy/base`"
                     .to_owned(),
             ),
             Self::NoSuchMigration { existing, .. } if !existing.is_empty() => {
-                Some("take one of these names, or none when there is one".to_owned())
+                Some("use one of these names, or omit the name if there is only one".to_owned())
             }
             Self::NoMigration | Self::NoSuchMigration { .. } => {
-                Some("`kubectl replumb preflight` looks whether one may be done, `kubectl replumb apply` starts it".to_owned())
+                Some(
+                    "`kubectl replumb preflight` checks prerequisites, `kubectl replumb apply` starts a migration".to_owned(),
+                )
             }
             Self::WhichMigration { existing } => {
                 existing.first().map(|(name, _)| format!("add the name, such as `kubectl replumb status {name}`"))
             }
             Self::Another { existing, .. } => existing.first().map(|(name, _)| {
-                format!("leave the name away to work with {name}; or `kubectl delete migration {name}` if it has not begun")
+                format!("omit the name to use {name}, or run `kubectl delete migration {name}` if it has not started")
             }),
             Self::Immutable { name, life, .. } => Some(match life {
                 Life::Planned => format!(
-                    "nothing has changed in the cluster yet: `kubectl delete migration {name}`, then run this command again"
+                    "nothing has changed in the cluster yet: run `kubectl delete migration {name}`, then this command again"
                 ),
-                Life::Begun => "it has begun: leave these options away and go on with those that it has".to_owned(),
-                Life::Over => format!("it is over: give the new one a name of its own, such as `kubectl replumb plan {name}-2`"),
+                Life::Begun => "the migration has started: omit these options".to_owned(),
+                Life::Over => {
+                    format!("the migration has ended: use another name, such as `kubectl replumb plan {name}-2`")
+                }
             }),
             Self::Datastore(error) => error.hint(),
-            Self::RecordGone => Some("`kubectl replumb datastore status` shows both flags; `abort` lets Calico work with etcd v2".to_owned()),
-            Self::TwoKinds { .. } => Some("leave the options of one of them away".to_owned()),
+            Self::RecordGone => Some(
+                "`kubectl replumb datastore status` shows both flags; `abort` returns Calico to etcd v2".to_owned(),
+            ),
+            Self::TwoKinds { .. } => Some("omit the options of one kind".to_owned()),
             Self::Ranges { hint, .. } => hint.clone(),
             Self::NoRange { .. } => Some(
-                "`kubectl get ippools.crd.projectcalico.org -o custom-columns=NAME:.metadata.name,RANGE:.spec.cidr` lists the ranges of \
-                 the pools that are there"
+                "`kubectl get ippools.crd.projectcalico.org -o custom-columns=NAME:.metadata.name,RANGE:.spec.cidr` lists the \
+                 existing IPPools"
                     .to_owned(),
             ),
             Self::NoServiceRange => Some(
-                "`kubectl get servicecidrs.networking.k8s.io kubernetes` shows the range of now: choose one apart from it, from pods and nodes"
+                "`kubectl get servicecidrs.networking.k8s.io kubernetes` shows the current range: the new range must not overlap \
+                 with it, with pods or with nodes"
                     .to_owned(),
             ),
             Self::NoCalicoManifest => Some(
-                "give the file that `kubectl apply` would be given: calico-etcd.yaml of the release, with the endpoints of your etcd; of kops the addon \
-                 networking.projectcalico.org of its bucket"
+                "use the file that you would give to `kubectl apply`: calico-etcd.yaml of the release, with the endpoints of your \
+                 etcd; with kops, the addon networking.projectcalico.org in the state store"
                     .to_owned(),
             ),
             Self::File { .. }
@@ -362,17 +372,19 @@ impl CliError {
             | Self::Yaml(_) => None,
             Self::NoLeader { namespace, .. } => Some(format!(
                 "`kubectl -n {namespace} get pods -l app.kubernetes.io/component=coordinator -o wide` and \
-                 `kubectl -n {namespace} logs deployment/{}`; if replumb lives in another namespace, name it with -n",
+                 `kubectl -n {namespace} logs deployment/{}`; if replumb is in another namespace, set -n",
                 api::names::COORDINATOR
             )),
             Self::Deadline { missing, .. } if missing.is_empty() => {
-                Some("`kubectl replumb status` shows what it waits for; --timeout waits longer".to_owned())
+                Some("`kubectl replumb status` shows the reason of the wait; --timeout sets a longer wait".to_owned())
             }
             Self::Deadline { missing, .. } => Some(missing.join("\nhint: ")),
-            Self::TornPlan { .. } => Some("run the command again; if it stays so, look at the coordinator's log".to_owned()),
-            Self::PlanChanged { .. } => Some("review it again: `kubectl replumb plan`".to_owned()),
+            Self::TornPlan { .. } => {
+                Some("run the command again; if the error persists, check the coordinator's log".to_owned())
+            }
+            Self::PlanChanged { .. } => Some("review the plan again: `kubectl replumb plan`".to_owned()),
             Self::NobodyToAsk => {
-                Some("review it, then add --yes; with apply best --plan-hash as well".to_owned())
+                Some("review the plan, then add --yes; for apply, also set --plan-hash".to_owned())
             }
             Self::OtherKind { hint, .. } | Self::NotNow { hint, .. } => Some(hint.clone()),
             Self::Changed { .. } => Some("run the command again".to_owned()),
@@ -380,41 +392,41 @@ impl CliError {
     }
 }
 
-/// Whether nobody answered: the connection failed, or broke, or took too long.
+/// Whether there was no answer: the connection failed, broke, or timed out.
 fn is_unanswered(error: &kube::Error) -> bool {
     match error {
         kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
-        // A server that starts or ends says so itself.
+        // A server that starts or terminates answers with such a code.
         kube::Error::Api(status) => matches!(status.code, 429 | 500 | 502 | 503 | 504),
         _ => false,
     }
 }
 
-/// What helps when the API server does not do what was asked for.
+/// The hint for a failed request.
 fn hint_of(error: &kube::Error) -> Option<String> {
     match error {
         kube::Error::Api(status) if status.is_forbidden() => Some(
-            "the ClusterRole replumb-operator allows it; bind it: `kubectl create clusterrolebinding NAME \
+            "the ClusterRole replumb-operator allows the request: `kubectl create clusterrolebinding NAME \
              --clusterrole=replumb-operator --user=USER`"
                 .to_owned(),
         ),
         kube::Error::Api(status) if status.code == 401 => {
-            Some("the API server does not know who you are: log in again".to_owned())
+            Some("the API server does not accept your credentials: log in again".to_owned())
         }
         kube::Error::Api(_) => None,
         kube::Error::SerdeError(_) => Some(
-            "an object is of another version than this tool: `kubectl replumb version`, and install the same version \
+            "an object has another version than this tool: check `kubectl replumb version`, and install the same version \
              of both"
                 .to_owned(),
         ),
-        _ => Some("does the API server answer? `kubectl get --raw /readyz`".to_owned()),
+        _ => Some("check whether the API server answers: `kubectl get --raw /readyz`".to_owned()),
     }
 }
 
-/// The API server's words, without our library's.
+/// The message of the API server, without that of the client library.
 pub fn words(error: &kube::Error) -> String {
     match error {
-        // A reason is one word; our library puts a sentence of its own there when the answer was a plain text.
+        // A reason is one word; the client library sets a sentence if the answer was plain text.
         kube::Error::Api(status) if status.reason.is_empty() || status.reason.contains(' ') => {
             format!("{} ({})", status.message.trim(), status.code)
         }
@@ -425,13 +437,13 @@ pub fn words(error: &kube::Error) -> String {
 
 fn listed(existing: &[(String, String)]) -> String {
     if existing.is_empty() {
-        return "there are none at all".to_owned();
+        return "there are no Migrations".to_owned();
     }
     let names: Vec<String> = existing
         .iter()
         .map(|(name, phase)| format!("{name} ({phase})"))
         .collect();
-    format!("there is {}", names.join(", "))
+    format!("existing: {}", names.join(", "))
 }
 
 #[cfg(test)]
@@ -441,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_api_servers_words_are_kept_and_ours_left_away() {
+    fn an_error_has_the_message_of_the_api_server_only() {
         let status = Status::failure("migrations.replumb.dev \"a\" is forbidden", "Forbidden").with_code(403);
         let error = CliError::api("patching", "Migration a", kube::Error::Api(status.boxed()));
         assert_eq!(
@@ -452,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_name_is_told_the_names_that_exist() {
+    fn an_unknown_name_is_an_error_with_the_existing_names() {
         let existing = vec![("flannel-to-calico".to_owned(), "Rolling".to_owned())];
         let error = CliError::NoSuchMigration {
             name: "flanel".to_owned(),
@@ -460,12 +472,12 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "there is no Migration flanel; there is flannel-to-calico (Rolling)"
+            "Migration flanel not found; existing: flannel-to-calico (Rolling)"
         );
         let none = CliError::NoSuchMigration {
             name: "flanel".to_owned(),
             existing: Vec::new(),
         };
-        assert!(none.to_string().contains("none at all"), "{none}");
+        assert!(none.to_string().contains("there are no Migrations"), "{none}");
     }
 }

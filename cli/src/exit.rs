@@ -1,22 +1,22 @@
-//! What the process says with its exit code; a pipeline goes cluster by cluster by it (R37).
+//! Exit codes, by which a pipeline decides whether to continue with the next cluster (R37).
 
 use std::process::ExitCode;
 
-/// How a command ended, as far as the caller's next step depends on it.
+/// The result of a command, as far as the caller's next step depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was asked for is so.
+    /// Success.
     Done,
-    /// It is not, or nobody could find out.
+    /// Error, or the result is unknown.
     Failed,
-    /// A check refuses it; nothing has changed.
+    /// Refused by a check; nothing has changed.
     Refused,
-    /// The migration is paused and nothing is in work.
+    /// The migration is paused and no node is in progress.
     Paused,
 }
 
 impl Outcome {
-    /// The number.
+    /// The exit code.
     pub fn code(self) -> u8 {
         match self {
             Self::Done => 0,

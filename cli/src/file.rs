@@ -1,4 +1,4 @@
-//! A file with a Migration: one, and everything that it says is known.
+//! Reads a file with exactly one Migration, in which every field is known.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::error::CliError;
 
-/// Reads a file with one Migration; `-` is the standard input.
+/// Reads a file with one Migration; `-` is standard input.
 pub fn read(path: &Path) -> Result<Migration, CliError> {
     let file = path.display().to_string();
     let failed = |why: String| CliError::File {
@@ -27,7 +27,7 @@ pub fn read(path: &Path) -> Result<Migration, CliError> {
     parse(&text).map_err(failed)
 }
 
-/// One Migration out of a text; everything that it says is known.
+/// Parses one Migration. Unknown fields are an error.
 fn parse(text: &str) -> Result<Migration, String> {
     let mut documents = Vec::new();
     for document in yaml_serde::Deserializer::from_str(text) {
@@ -65,7 +65,7 @@ fn parse(text: &str) -> Result<Migration, String> {
     serde_json::from_value(document.clone()).map_err(|error| format!("is not a Migration: {error}"))
 }
 
-/// Why none or several documents are not taken, with the way that takes them.
+/// The error for none or several documents, with the commands that accept several.
 fn not_one(documents: &[Value]) -> String {
     let found = format!("found {} documents, needed one Migration", documents.len());
     let names: Vec<&str> = documents
@@ -75,7 +75,7 @@ fn not_one(documents: &[Value]) -> String {
         .collect();
     match names.as_slice() {
         [first, _, ..] if names.len() == documents.len() => format!(
-            "{found}; it has {}: `kubectl apply -f` takes them all and starts none, then name one, such as \
+            "{found}; the file has {}: `kubectl apply -f` creates all and starts none, then name one, such as \
              `kubectl replumb plan {first}`",
             names.join(", ")
         ),
@@ -83,7 +83,7 @@ fn not_one(documents: &[Value]) -> String {
     }
 }
 
-/// Fields that the schema does not know: the API server would leave them away without a word.
+/// Fields that are not in the schema: the API server would drop them without an error.
 fn unknown_fields(spec: &Value) -> Vec<String> {
     let definition = serde_json::to_value(Migration::crd()).unwrap_or_default();
     let schema = definition.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_one_migration_and_every_field_is_known() {
+    fn a_file_with_one_migration_and_known_fields_is_accepted_only() {
         let good = "apiVersion: replumb.dev/v1alpha1\nkind: Migration\nmetadata: {name: x}\n\
                     spec: {flannelToCalico: {options: {flannelVni: 1}}, rollout: {maxUnavailable: 25%}}\n";
         let read = parse(good).unwrap();
@@ -126,7 +126,7 @@ mod tests {
             ("", "found 0 documents"),
             (
                 &format!("{good}---\n{}", good.replace("name: x", "name: y")),
-                "found 2 documents, needed one Migration; it has x, y: `kubectl apply -f` takes them all",
+                "found 2 documents, needed one Migration; the file has x, y: `kubectl apply -f` creates all",
             ),
             (&format!("{good}---\nkind: Pod\n"), "found 2 documents"),
             ("a: [", "is not YAML"),

@@ -1,4 +1,4 @@
-//! Objects for the tests of this crate, as the API server would give them.
+//! Objects for the tests of this crate, as the API server returns them.
 
 use api::migration::Action;
 use api::{Migration, MigrationRecord, NodeMigration};
@@ -17,16 +17,16 @@ fn node(name: &str, position: u32) -> Value {
         "spec": {
             "nodeName": name, "migration": "flannel-to-calico", "position": position,
             "plan": [
-                {"verb": "cordon", "object": format!("Node {name}"), "detail": "unschedulable true, remembered as ours"},
+                {"verb": "cordon", "object": format!("Node {name}"), "detail": "cordon (uncordoned afterwards)"},
                 {"verb": "evict", "object": format!("pods of node {name}"), "detail": "default/web-1", "asOfNow": true},
                 {"verb": "uncordon", "object": format!("Node {name}"), "detail": "unschedulable removed"},
             ],
         },
-        "status": {"observedGeneration": 1, "agentVersion": "0.1.0", "phase": "Flannel", "message": "looking on"},
+        "status": {"observedGeneration": 1, "agentVersion": "0.1.0", "phase": "Flannel", "message": "observing"},
     })
 }
 
-/// A migration of two nodes that may start.
+/// A planned migration of two nodes.
 pub fn planned() -> (Migration, Vec<NodeMigration>) {
     let nodes: Vec<NodeMigration> = [node("worker-1", 0), node("worker-2", 1)]
         .into_iter()
@@ -68,7 +68,7 @@ pub fn planned() -> (Migration, Vec<NodeMigration>) {
     (migration, nodes)
 }
 
-/// The same with a part of its plan in each kind of object that has one.
+/// The same with parts of the plan in each kind of object that can have one.
 pub fn long_plan() -> (Migration, Vec<NodeMigration>, Vec<MigrationRecord>) {
     let (mut migration, mut nodes) = planned();
     for object in &mut nodes {
@@ -86,7 +86,7 @@ pub fn long_plan() -> (Migration, Vec<NodeMigration>, Vec<MigrationRecord>) {
         }))
         .unwrap()
     };
-    // In any order: each says which part it is.
+    // The order does not matter: each record has its part number.
     let records = vec![
         record("Prepare", 1, &["Service shop/3"]),
         record("Finish", 0, &["ServiceCIDR kubernetes"]),
@@ -98,7 +98,7 @@ pub fn long_plan() -> (Migration, Vec<NodeMigration>, Vec<MigrationRecord>) {
     (migration, nodes, records)
 }
 
-/// A migration of three nodes: one is done, one is blocked by a budget, one waits.
+/// A migration of three nodes: one is done, one is blocked by a PodDisruptionBudget, one waits.
 pub fn rolling() -> (Migration, Vec<NodeMigration>) {
     let (mut migration, _) = planned();
     let status = migration.status.as_mut().unwrap();
@@ -132,7 +132,7 @@ pub fn rolling() -> (Migration, Vec<NodeMigration>) {
     (migration, nodes)
 }
 
-/// A change of the pods' range that may start: two nodes, whose agents look on.
+/// A planned podCidr migration with two nodes.
 pub fn range_planned() -> (Migration, Vec<NodeMigration>) {
     let sourced = |value: Value, source: &str| json!({"value": value, "source": source});
     let mut migration: Migration = serde_json::from_value(json!({
@@ -177,7 +177,7 @@ pub fn range_planned() -> (Migration, Vec<NodeMigration>) {
     (migration, nodes)
 }
 
-/// The same while its pods move: a budget blocks.
+/// The same while its pods move, blocked by a PodDisruptionBudget.
 pub fn range_rolling() -> (Migration, Vec<NodeMigration>) {
     let (mut migration, nodes) = range_planned();
     migration.spec.desired = api::migration::Desired::Run;

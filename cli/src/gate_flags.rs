@@ -1,48 +1,48 @@
-//! Flags of what has to hold before a migration goes on.
+//! Flags of the gates: conditions for a migration to continue.
 
 use api::traffic::{GateRules, SoakGate, TrafficGate};
 use clap::{Args, ValueEnum};
 
 use crate::value;
 
-/// What has to hold before a migration goes on.
+/// Flags of the gates: conditions for a migration to continue.
 #[derive(Clone, Debug, Default, PartialEq, Args)]
 #[command(next_help_heading = "Gates")]
 pub struct GateFlags {
-    /// Lost probes by sent ones over the last 10 seconds of one path, 0 to 1. Default 0.01.
+    /// Highest ratio of lost to sent probes on one path over the last 10 seconds, 0 to 1. Default 0.01.
     #[arg(long, value_name = "RATIO", value_parser = value::ratio)]
     pub max_loss_ratio: Option<f64>,
-    /// The longest time in which a path has no answer, in milliseconds. Default 2000.
+    /// Longest time without an answer on one path, in milliseconds. Default 2000.
     #[arg(long, value_name = "MILLISECONDS", value_parser = clap::value_parser!(u32).range(200..=60_000))]
     pub max_gap: Option<u32>,
-    /// Whether traffic pods send without pause, and what they lose stops the rollout. Default watch.
+    /// Whether traffic pods probe each other continuously, and losses halt the rollout. Default watch.
     #[arg(long, value_enum, ignore_case = true)]
     pub traffic: Option<Traffic>,
-    /// Of a change of the Services' range: what ends stage Soak, in which old addresses still answer. Default unused.
+    /// Condition that ends stage Soak, in which old addresses still answer. Applies to serviceCidr. Default unused.
     #[arg(long = "soak-ends", id = "soak_ends", value_enum, ignore_case = true)]
     pub soak: Option<Soak>,
 }
 
-/// What ends stage Soak.
+/// The condition that ends stage Soak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Soak {
-    /// No connection leads to an old address for the time of the soak, and no object of a tenant says one.
+    /// No old address has been in use for the soak time, and no object of a tenant names one.
     Unused,
-    /// The time of the soak has passed, even if an old address is in use then.
+    /// The soak time has passed, even if an old address is in use.
     Elapsed,
 }
 
 /// Whether traffic is the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Traffic {
-    /// A traffic pod on every node sends and counts.
+    /// A traffic pod on every node sends and counts probes.
     Watch,
-    /// No traffic pods: a node is proved once, when it has changed.
+    /// No traffic pods: each node is probed once, after its change.
     Ignore,
 }
 
 impl GateFlags {
-    /// What the flags say over what is there.
+    /// The existing gates, overridden by the flags.
     pub fn over(&self, there: &GateRules) -> GateRules {
         GateRules {
             traffic: self.traffic.map_or(there.traffic, |traffic| match traffic {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_flag_does_not_say_stays() {
+    fn gates_without_a_flag_are_unchanged() {
         let there = GateRules {
             traffic: TrafficGate::Ignore,
             max_loss_ratio: Some(0.05),

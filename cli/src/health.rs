@@ -1,4 +1,4 @@
-//! Who is missing when nothing moves: a coordinator that leads, agents that report.
+//! Finds missing programs when there is no progress: an active coordinator, agents that report.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::age::age;
 use crate::cluster::Cluster;
 use crate::error::CliError;
 
-/// A coordinator renews every 2 s and steps down when it could not for 10 s: one that has not for longer, by our own
-/// watching, does not lead.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(12);
-/// How often the Lease is looked at meanwhile.
-const LOOK: Duration = Duration::from_millis(500);
-/// Clocks may differ by this much before a renewal is not believed without watching.
+/// A coordinator renews its Lease every 2 s, and steps down after 10 s without a renewal. Without a renewal for longer than this,
+/// no coordinator is active.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(12);
+/// The interval of reads of the Lease.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// With a difference of the clocks up to this, the time of a renewal is trusted.
 const CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(5);
 
-/// Whether somebody leads; what the Lease says when nobody does. Watches it when the clock does not tell.
+/// Checks that a coordinator is active; the error has the state of the Lease. Observes the Lease if its time is not conclusive.
 ///
-/// Without a leader the status is as old as the last one, and an old answer must not be given as a new one.
+/// Without an active coordinator the status is outdated, and must not be presented as current.
 pub async fn leader(cluster: &Cluster) -> Result<(), CliError> {
     let first = cluster.lease().await?;
     if recently_renewed(first.as_ref(), Timestamp::now()) {
         return Ok(());
     }
     let seen = version(first.as_ref());
-    let deadline = Instant::now() + SIGN_OF_LIFE;
+    let deadline = Instant::now() + RENEWAL_TIMEOUT;
     let mut last = first;
     while Instant::now() < deadline {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         last = cluster.lease().await?;
         if holder(last.as_ref()).is_some() && version(last.as_ref()) != seen {
             return Ok(());
@@ -64,7 +64,7 @@ fn recently_renewed(lease: Option<&Lease>, now: Timestamp) -> bool {
 fn describe(lease: Option<&Lease>, namespace: &str, now: Timestamp) -> String {
     let object = format!("Lease {namespace}/{}", names::COORDINATOR);
     let Some(lease) = lease else {
-        return format!("{object} is not there, so none has run in this namespace");
+        return format!("{object} does not exist, so no coordinator has run in this namespace");
     };
     let renewed = lease
         .spec
@@ -72,13 +72,13 @@ fn describe(lease: Option<&Lease>, namespace: &str, now: Timestamp) -> String {
         .and_then(|spec| spec.renew_time.as_ref())
         .map(|time| age(time.0, now));
     match (holder(Some(lease)), renewed) {
-        (Some(holder), Some(renewed)) => format!("{object} is held by {holder}, renewed last {renewed} ago"),
+        (Some(holder), Some(renewed)) => format!("{object} is held by {holder}, last renewed {renewed} ago"),
         (Some(holder), None) => format!("{object} is held by {holder} and was never renewed"),
-        (None, _) => format!("{object} is held by nobody"),
+        (None, _) => format!("{object} has no holder"),
     }
 }
 
-/// What is missing when the plan does not come, with the command that shows or mends it.
+/// The missing programs, each with the command that shows or fixes the problem.
 pub async fn missing(cluster: &Cluster) -> Vec<String> {
     let mut found = Vec::new();
     if let Err(error) = leader(cluster).await {
@@ -90,7 +90,7 @@ pub async fn missing(cluster: &Cluster) -> Vec<String> {
     let namespace = &cluster.namespace;
     match cluster.agents().await {
         Ok(None) => found.push(format!(
-            "DaemonSet {namespace}/{} is not there: `kubectl apply --server-side -k deploy/base`",
+            "DaemonSet {namespace}/{} does not exist: `kubectl apply --server-side -k deploy/base`",
             names::AGENT
         )),
         Ok(Some(set)) => {
@@ -105,7 +105,7 @@ pub async fn missing(cluster: &Cluster) -> Vec<String> {
                 ));
             }
         }
-        Err(error) => found.push(format!("nobody could look at the agents: {error}")),
+        Err(error) => found.push(format!("the state of the agents is unknown: {error}")),
     }
     found
 }
@@ -129,26 +129,26 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_held_and_new_needs_no_watching() {
+    fn a_recently_renewed_lease_is_trusted() {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
         let ago = |seconds| now - SignedDuration::from_secs(seconds);
         assert!(recently_renewed(Some(&lease("one", ago(2))), now));
         assert!(!recently_renewed(Some(&lease("", ago(2))), now));
         assert!(!recently_renewed(Some(&lease("one", ago(60))), now));
         assert!(!recently_renewed(None, now));
-        // A clock that is far off is no sign of life; it is watched instead.
+        // With a large difference of the clocks, the time of the renewal is not trusted.
         assert!(!recently_renewed(Some(&lease("one", ago(-600))), now));
     }
 
     #[test]
-    fn what_is_missing_is_said_with_holder_and_age() {
+    fn an_expired_lease_is_described_with_holder_and_age() {
         let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
         let dead = lease("coordinator-1", now - SignedDuration::from_mins(3));
         assert_eq!(
             describe(Some(&dead), "replumb-system", now),
-            "Lease replumb-system/replumb-coordinator is held by coordinator-1, renewed last 3m0s ago"
+            "Lease replumb-system/replumb-coordinator is held by coordinator-1, last renewed 3m0s ago"
         );
-        assert!(describe(None, "x", now).contains("is not there"));
-        assert!(describe(Some(&lease("", now)), "x", now).contains("by nobody"));
+        assert!(describe(None, "x", now).contains("does not exist"));
+        assert!(describe(Some(&lease("", now)), "x", now).contains("has no holder"));
     }
 }

@@ -1,4 +1,4 @@
-//! What differs by the kind of a migration, in one place.
+//! Dispatch by the kind of a migration, in one place.
 
 pub mod calico_datastore;
 pub mod flannel_to_calico;
@@ -13,22 +13,22 @@ use serde::Serialize;
 
 use crate::kinds::calico_datastore::migration as datastore;
 
-/// What a migration works with.
+/// The settings of a migration.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Settings<'status> {
     /// flannel → Calico.
     FlannelToCalico(&'status ::flannel_to_calico::settings::Settings),
-    /// Another range for the pods.
+    /// A new range for pods.
     PodCidr(&'status ::pod_cidr::settings::Settings),
-    /// Another range for the Services.
+    /// A new range for Services.
     ServiceCidr(&'status ::service_cidr::settings::Settings),
     /// Calico v2 → v3.
     CalicoDatastore(&'status ::calico_datastore::cluster::settings::Settings),
 }
 
 impl<'status> Settings<'status> {
-    /// What the status says; `None` before anything was found.
+    /// The settings in the status; `None` before the detection.
     pub fn of(status: &'status MigrationStatus) -> Option<Self> {
         let flannel = status.flannel_to_calico.as_ref();
         let range = status.pod_cidr.as_ref();
@@ -52,20 +52,20 @@ impl<'status> Settings<'status> {
     }
 }
 
-/// How far a migration is, of a kind that goes in stages.
+/// The progress of a migration of a kind with stages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum KindView {
-    /// Another range for the pods.
+    /// A new range for pods.
     Pods(pod_cidr::status::PodsView),
-    /// Another range for the Services.
+    /// A new range for Services.
     Services(service_cidr::status::ServicesView),
     /// Calico v2 → v3.
     Datastore(Box<datastore::status::DatastoreView>),
 }
 
 impl KindView {
-    /// What the status says of it; `None` of another kind.
+    /// The progress in the status; `None` for a kind without stages.
     pub fn of(status: &MigrationStatus) -> Option<Self> {
         let services = || service_cidr::status::ServicesView::of(status).map(Self::Services);
         pod_cidr::status::PodsView::of(status)
@@ -84,12 +84,12 @@ impl KindView {
         }
     }
 
-    /// Whether they are led back.
+    /// Whether the migration is being rolled back.
     pub fn goes_back(&self) -> bool {
         self.direction() == Some(Direction::Back)
     }
 
-    /// The stage, in words; `None` before the first change and after the last.
+    /// The stage as text; `None` before the first change and after the last.
     pub fn stage_words(&self) -> Option<String> {
         let stage = match self {
             Self::Pods(view) => view.stage?.as_str(),
@@ -98,11 +98,11 @@ impl KindView {
         };
         Some(match self.direction()? {
             Direction::There => stage.to_owned(),
-            Direction::Back => format!("{stage} on the way back"),
+            Direction::Back => format!("{stage} (rollback)"),
         })
     }
 
-    /// Lines of the status: name and text. Before the first change nobody has counted.
+    /// Rows of the status: name and text. There are no counts before the first change.
     pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         match self {
             Self::Pods(view) => view.rows(begun, now),

@@ -1,9 +1,9 @@
-//! `kubectl-replumb`: the operator's hand.
+//! `kubectl-replumb`: the command line tool.
 
 #![expect(
     clippy::format_push_string,
     clippy::format_collect,
-    reason = "short texts for people; a dropped result of write! reads worse"
+    reason = "short texts; a dropped result of write! is less readable"
 )]
 
 mod age;
@@ -35,14 +35,14 @@ use crate::args::{Args, Command};
 use crate::cluster::Cluster;
 use crate::exit::Outcome;
 
-// What renews a lock does not wait for whoever computes, or writes to a terminal that stands still.
+// Two threads: the renewal of a lock must not wait for a computation, or for a write to a blocked terminal.
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Help that was asked for is an answer. Everything else is an error, which is 1 here: clap's own
-            // code for it is 2, and 2 is a refusal.
+            // Requested help is an answer. Any other outcome is an error with exit code 1: clap would use 2, which means a
+            // refusal here.
             let _ = error.print();
             return if error.use_stderr() {
                 Outcome::Failed
@@ -68,7 +68,7 @@ async fn run(args: &Args) -> Result<Outcome, error::CliError> {
     if let Command::Generate(generate) = &args.command {
         return commands::generate(generate);
     }
-    // A variable that is not text is none of ours.
+    // Variables with a name that is not UTF-8 are not used.
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
     if let Command::Datastore(datastore) = &args.command {

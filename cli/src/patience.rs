@@ -1,4 +1,4 @@
-//! Reading while something is waited for: an API server that is away for a moment is a normal state on such a night.
+//! Retries of reads during a wait: an API server that is unavailable for a short time is normal during a migration.
 
 use std::time::Duration;
 
@@ -7,26 +7,26 @@ use tokio::time::Instant;
 use crate::error::CliError;
 use crate::say;
 
-/// How often something is looked at while it is waited for.
+/// The interval of reads during a wait.
 pub const LOOK: Duration = Duration::from_millis(300);
 
-/// Reads until the API server answers, or the deadline has passed. An answer that says no is an answer.
+/// Reads until the API server answers, or the deadline has passed. A refusal is an answer.
 pub async fn patiently<T>(
     deadline: Instant,
     mut read: impl AsyncFnMut() -> Result<T, CliError>,
 ) -> Result<T, CliError> {
-    let mut told = false;
+    let mut is_reported = false;
     loop {
         match read().await {
             Err(error) if error.is_unanswered() && Instant::now() < deadline => {
-                if !told {
+                if !is_reported {
                     say::note(&format!("{error}; trying again"));
                 }
-                told = true;
+                is_reported = true;
                 tokio::time::sleep(LOOK).await;
             }
             ended => {
-                if told && ended.is_ok() {
+                if is_reported && ended.is_ok() {
                     say::note("the API server answers again");
                 }
                 return ended;
@@ -40,16 +40,16 @@ mod tests {
     use super::*;
 
     fn refused() -> CliError {
-        let away = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         CliError::api(
             "reading",
             "Migration a".to_owned(),
-            kube::Error::Service(away.into()),
+            kube::Error::Service(refused.into()),
         )
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_is_away_is_waited_for_until_the_deadline() {
+    async fn an_unavailable_api_server_is_retried_until_the_deadline() {
         let mut calls = 0;
         let deadline = Instant::now() + Duration::from_secs(5);
         let found = patiently(deadline, async || {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_says_no_is_not_asked_for_again() {
+    async fn a_refusal_is_not_retried() {
         let mut calls = 0;
         let found: Result<(), _> = patiently(Instant::now() + Duration::from_secs(5), async || {
             calls += 1;

@@ -1,4 +1,4 @@
-//! A Migration whose checks and plan are those of now: made or changed, then waited for.
+//! A Migration with current checks and plan: created or changed, then awaited.
 
 use std::time::Duration;
 
@@ -16,25 +16,25 @@ use crate::patience::{LOOK, patiently};
 use crate::say;
 use crate::wanted::{Asked, differences};
 
-/// What the plan is looked at for.
+/// The purpose of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To know it: what is wanted stays as it is.
+    /// To show the plan: `desired` is unchanged.
     Look,
-    /// To start it: an earlier review, and an earlier wish to start, are void until this one is confirmed.
+    /// To start the migration: an earlier review and an earlier start are void until the user confirms this plan.
     Review,
 }
 
-/// A Migration with its nodes, as they were read together.
+/// A Migration with its nodes, read together.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The Migration; its status speaks of its present generation.
+    /// The Migration; its status is of the current generation.
     pub migration: Migration,
     /// Its nodes in the order in which they change.
     pub nodes: Vec<NodeMigration>,
-    /// What of its plan its own object has no room for.
+    /// Parts of the plan that do not fit into the Migration.
     pub records: Vec<MigrationRecord>,
-    /// The spec that was asked for; what is there differs only in what the command sets.
+    /// The requested spec; the existing one differs only in fields that the command sets.
     pub asked: MigrationSpec,
 }
 
@@ -49,7 +49,7 @@ impl Planned {
         has_begun(&self.migration)
     }
 
-    /// Where it is.
+    /// The phase of the Migration.
     pub fn phase(&self) -> MigrationPhase {
         self.migration
             .status
@@ -59,7 +59,7 @@ impl Planned {
     }
 }
 
-/// Makes the Migration that is asked for, or finds it, and waits for its checks and its plan. Starts nothing.
+/// Creates or finds the requested Migration, and waits for its checks and its plan. Starts nothing.
 pub async fn plan(
     cluster: &Cluster,
     name: Option<&str>,
@@ -78,14 +78,14 @@ pub async fn plan(
             };
             let made = cluster.create(&name, asked.labels(), spec).await?;
             say::note(&format!(
-                "Migration {name} is made with `desired: Plan`: it changes nothing"
+                "Migration {name} created with `desired: Plan`: no changes are made"
             ));
             made
         }
     };
     let spec = asked.spec(Some(&migration))?;
     if has_begun(&migration) {
-        // What it works with was settled before its first change: nothing is to be waited for.
+        // The settings were fixed before the first change: there is nothing to wait for.
         let nodes = cluster.nodes(&migration.name_any()).await?;
         let records = cluster.plan_records(&migration).await?;
         return Ok(Planned {
@@ -108,7 +108,7 @@ pub async fn plan(
                 source,
             };
             say::note(&format!(
-                "nobody could look whether a coordinator leads ({error}); what follows may be old"
+                "warning: unknown whether a coordinator is active ({error}); the output may be outdated"
             ));
         }
         Err(error) => return Err(error),
@@ -122,7 +122,7 @@ pub async fn plan(
     })
 }
 
-/// Brings what is there to what is asked for, as far as that starts nothing.
+/// Changes the existing Migration to the requested spec, without starting it.
 async fn change(
     cluster: &Cluster,
     there: &Migration,
@@ -174,7 +174,7 @@ async fn wait(
                 if torn.is_none() {
                     return Ok((read, nodes, records));
                 }
-                "the parts of its plan are being written".to_owned()
+                "the plan is being written".to_owned()
             }
             Some(seen) => seen,
         };
@@ -199,16 +199,16 @@ async fn wait(
     }
 }
 
-/// What is still to come; `None` once the checks and the plan are those of the present spec.
+/// The state of the wait; `None` once checks and plan are those of the current spec.
 fn progress(migration: &Migration) -> Option<String> {
     let status = migration.status.clone().unwrap_or_default();
     let generation = migration.metadata.generation.unwrap_or_default();
     if status.observed_generation < generation {
-        return Some("the coordinator has not looked at it yet".to_owned());
+        return Some("the coordinator has not processed the Migration yet".to_owned());
     }
     match status.phase {
-        MigrationPhase::Pending => Some("the coordinator has not looked at it yet".to_owned()),
-        MigrationPhase::Planning if status.message.is_empty() => Some("the checks run".to_owned()),
+        MigrationPhase::Pending => Some("the coordinator has not processed the Migration yet".to_owned()),
+        MigrationPhase::Planning if status.message.is_empty() => Some("the checks are running".to_owned()),
         MigrationPhase::Planning => Some(status.message),
         MigrationPhase::Planned
         | MigrationPhase::Refused
@@ -223,8 +223,8 @@ fn progress(migration: &Migration) -> Option<String> {
     }
 }
 
-/// The hash of what was read and the hash that the status says, when they differ: the parts of the plan stand in
-/// several objects, and only together are they the plan that was hashed.
+/// The hash of the plan that was read and the hash in the status, if they differ: the plan is stored in several objects, which
+/// are not read at the same time.
 fn torn_plan(
     migration: &Migration,
     nodes: &[NodeMigration],
@@ -238,7 +238,7 @@ fn torn_plan(
     (found != plan.hash).then(|| (found, plan.hash.clone()))
 }
 
-/// The plan out of its parts.
+/// Joins the parts of the plan.
 pub fn document(
     plan: &api::migration::Plan,
     nodes: &[NodeMigration],
@@ -254,15 +254,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_to_an_older_spec_is_no_answer() {
+    fn a_status_of_an_older_spec_is_not_current() {
         let (mut migration, _) = fixture::planned();
         assert_eq!(progress(&migration), None);
         migration.metadata.generation = Some(2);
-        assert!(progress(&migration).unwrap().contains("has not looked"));
+        assert!(progress(&migration).unwrap().contains("has not processed"));
     }
 
     #[test]
-    fn a_plan_is_whole_or_told() {
+    fn a_plan_with_a_missing_or_changed_node_is_detected() {
         let (migration, mut nodes) = fixture::planned();
         assert_eq!(torn_plan(&migration, &nodes, &[]), None);
         nodes[0].spec.plan[0].detail.push_str(" and more");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_without_what_is_in_records_is_not_whole() {
+    fn a_plan_with_a_missing_record_is_detected() {
         let (migration, nodes, records) = fixture::long_plan();
         assert_eq!(torn_plan(&migration, &nodes, &records), None);
         for missing in 0..records.len() {

@@ -1,4 +1,4 @@
-//! Where texts go: the answer to the standard output, everything beside it to the standard error.
+//! Output: the answer goes to standard output, all other texts to standard error.
 
 use std::io::{self, Write as _};
 
@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::error::CliError;
 
-/// A remark on the way; never part of the answer.
+/// Prints a note, which is not part of the answer.
 pub fn note(text: &str) {
-    // Nobody reads it: that is no reason to stop.
+    // A closed standard error is no reason to stop.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// The answer. A reader that went away (`| head`) has what it wanted.
+/// Prints the answer. A reader that closes the pipe (`| head`) is no error.
 pub fn answer(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -21,14 +21,14 @@ pub fn answer(text: &str) -> Result<(), CliError> {
     }
 }
 
-/// The answer as one JSON object, indented.
+/// Prints the answer as one indented JSON object.
 pub fn json<T: Serialize>(value: &T) -> Result<(), CliError> {
     let mut text = serde_json::to_string_pretty(value).map_err(CliError::Json)?;
     text.push('\n');
     answer(&text)
 }
 
-/// The answer as one JSON object on one line: one of many.
+/// Prints one of several answers as one JSON object on one line.
 pub fn json_line<T: Serialize>(value: &T) -> Result<(), CliError> {
     let mut text = serde_json::to_string(value).map_err(CliError::Json)?;
     text.push('\n');

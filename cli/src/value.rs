@@ -1,5 +1,4 @@
-//! Values as a person writes them, for flags and for environment variables: one parser for each form, whose
-//! error is the form that is needed.
+//! Parsers of values for flags and environment variables: one for each form. The error names the needed form.
 
 use std::path::Path;
 use std::time::Duration;
@@ -72,14 +71,14 @@ pub fn block_size(text: &str) -> Result<u8, String> {
     small_number(text, 20, 32)
 }
 
-/// The prefix length of a block of a pool of either family; which of them the pool takes depends on its range.
+/// The prefix length of a block of a pool of either family; the valid values depend on the range of the pool.
 pub fn pool_block_size(text: &str) -> Result<u8, String> {
     small_number(text, 20, 32)
         .or_else(|_| small_number(text, 116, 128))
         .map_err(|_| "needed a number from 20 to 32, or from 116 to 128 for IPv6".to_owned())
 }
 
-/// A truth value, in the forms that Calico's controller takes.
+/// A boolean, in the forms that Calico's controller accepts.
 pub fn truth(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -117,7 +116,7 @@ pub fn namespace(text: &str) -> Result<String, String> {
     }
 }
 
-/// A prefix of annotations: a domain, with or without a path (flannel's `--kube-annotation-prefix`).
+/// A prefix of annotations: a domain, with an optional path (flannel's `--kube-annotation-prefix`).
 pub fn annotation_prefix(text: &str) -> Result<String, String> {
     let needed = || "needed a domain such as flannel.alpha.coreos.com, or domain/path".to_owned();
     let (domain, path) = text
@@ -170,7 +169,7 @@ pub fn seconds(text: &str) -> Result<u32, String> {
     u32::try_from(duration.as_secs()).map_err(|_| needed())
 }
 
-/// How long pods have to end. Without any time the API server forgets a pod whose process still runs.
+/// A grace period, not zero: with 0 the API server removes a pod whose process still runs.
 pub fn grace_period(text: &str) -> Result<u32, String> {
     match seconds(text)? {
         0 => Err("needed 1s or longer: with 0 a pod is deleted while its process still runs".to_owned()),
@@ -178,7 +177,7 @@ pub fn grace_period(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A part of a whole.
+/// A ratio from 0 to 1.
 pub fn ratio(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -196,7 +195,7 @@ pub fn plan_hash(text: &str) -> Result<String, String> {
     }
 }
 
-/// A duration that a command waits, not zero.
+/// A timeout, not zero.
 pub fn wait(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
         0 => Err("needed a duration of at least 1s".to_owned()),
@@ -217,35 +216,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations() {
+    fn durations_are_whole_seconds() {
         assert_eq!(seconds("90"), Ok(90));
         assert_eq!(seconds("90s"), Ok(90));
         assert_eq!(seconds("15m"), Ok(900));
         assert_eq!(seconds("1h30m"), Ok(5_400));
         for bad in ["", "-1s", "1.5s", "soon", "99999999999"] {
-            assert!(seconds(bad).is_err(), "{bad} was taken");
+            assert!(seconds(bad).is_err(), "{bad} was accepted");
         }
         assert!(wait("0").is_err());
         assert_eq!(grace_period("1s"), Ok(1));
         for bad in ["0", "0s", "soon"] {
-            assert!(grace_period(bad).is_err(), "{bad} was taken");
+            assert!(grace_period(bad).is_err(), "{bad} was accepted");
         }
     }
 
     #[test]
-    fn shares_of_nodes() {
+    fn max_unavailable_is_a_number_or_a_percentage() {
         assert_eq!(max_unavailable("2"), Ok(IntOrString::Int(2)));
         assert_eq!(max_unavailable("25%"), Ok(IntOrString::String("25%".to_owned())));
         for bad in ["0", "0%", "101%", "5o%", "-1", "", "all"] {
-            assert!(max_unavailable(bad).is_err(), "{bad} was taken");
+            assert!(max_unavailable(bad).is_err(), "{bad} was accepted");
         }
     }
 
     #[test]
-    fn a_name_has_its_namespace() {
+    fn a_namespaced_name_has_both_parts() {
         assert_eq!(namespaced_name("shop/web"), Ok("shop/web".to_owned()));
         for bad in ["web", "shop/", "/web", "shop/web/more", "Shop/web"] {
-            assert!(namespaced_name(bad).is_err(), "{bad} was taken");
+            assert!(namespaced_name(bad).is_err(), "{bad} was accepted");
         }
     }
 
@@ -264,20 +263,20 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_either_family() {
+    fn a_pool_block_size_is_valid_for_either_family() {
         assert_eq!(pool_block_size("26"), Ok(26));
         assert_eq!(pool_block_size("122"), Ok(122));
         for bad in ["19", "33", "115", "129", "", "many"] {
-            assert!(pool_block_size(bad).is_err(), "{bad} was taken");
+            assert!(pool_block_size(bad).is_err(), "{bad} was accepted");
         }
     }
 
     #[test]
-    fn names() {
+    fn names_prefixes_and_folders_are_validated() {
         assert!(object_name("kube-flannel-ds").is_ok());
         assert!(object_name("kube.flannel").is_ok());
         for bad in ["", "-a", "a-", "A", "a..b", "a/b", "a b"] {
-            assert!(object_name(bad).is_err(), "{bad} was taken");
+            assert!(object_name(bad).is_err(), "{bad} was accepted");
         }
         assert!(namespace("kube-flannel").is_ok());
         assert!(namespace("kube.flannel").is_err());

@@ -1,4 +1,4 @@
-//! The spec that is asked for: the object that is there, then the file, Calico's variables, flags.
+//! The requested spec: the existing object, overridden by the file, by Calico's variables and by flags.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,31 +16,31 @@ use crate::file;
 use crate::kinds::Kind;
 use crate::kinds::flannel_to_calico::environment;
 
-/// What was read before anything is asked of the cluster.
+/// The request of the user, read before any request to the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// The Migration of the file, if there is a file.
     pub file: Option<Migration>,
-    /// Calico's variables, if they were asked for.
+    /// Calico's variables, with `--from-env`.
     environment: Option<environment::FromEnvironment>,
     /// Flags.
     flags: Wanted,
-    /// Flags that are of one kind, and that kind; `None` when there are none.
-    of_kind: Option<OfKind>,
-    /// What has no effect, one line each.
+    /// The flags of one kind; `None` if there are none.
+    kind_flags: Option<KindFlags>,
+    /// Variables without an effect, one line each.
     pub warnings: Vec<String>,
 }
 
-/// Flags that are of one kind.
+/// The flags of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct OfKind {
+struct KindFlags {
     kind: Kind,
-    /// As they are typed.
+    /// The flags as they are typed.
     flags: Vec<&'static str>,
 }
 
-impl OfKind {
-    /// The flags that were said. Those of two kinds at once are an error that names both.
+impl KindFlags {
+    /// The flags that are set. Flags of two kinds are an error that names both.
     fn of(wanted: &Wanted) -> Result<Option<Self>, CliError> {
         let mut flannel = wanted.flannel_to_calico.said();
         if wanted.from_env {
@@ -71,7 +71,7 @@ impl Asked {
         wanted: &Wanted,
         variables: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, CliError> {
-        let of_kind = OfKind::of(wanted)?;
+        let kind_flags = KindFlags::of(wanted)?;
         let file = wanted.file.as_deref().map(file::read).transpose()?;
         let environment = if wanted.from_env {
             Some(environment::read(variables).map_err(|errors| CliError::Environment { errors })?)
@@ -86,65 +86,65 @@ impl Asked {
             file,
             environment,
             flags: wanted.clone(),
-            of_kind,
+            kind_flags,
             warnings,
         };
         if let Some(file) = &asked.file {
-            asked.flags_agree(&format!("file {}", asked.file_name()), &file.spec, || {
-                "leave these options away, or correct the file".to_owned()
+            asked.check_flags(&format!("file {}", asked.file_name()), &file.spec, || {
+                "omit these options, or correct the file".to_owned()
             })?;
         }
         Ok(asked)
     }
 
-    /// The kind that is asked for: the file's, else that of the flags; `None` when nobody says.
+    /// The requested kind: that of the file, otherwise that of the flags; `None` without either.
     pub fn kind(&self) -> Option<Kind> {
         let of_file = self.file.as_ref().and_then(|file| Kind::of(&file.spec));
-        of_file.or(self.of_kind.as_ref().map(|said| said.kind))
+        of_file.or(self.kind_flags.as_ref().map(|said| said.kind))
     }
 
-    /// Refuses flags of another kind than this spec's.
-    fn flags_agree(
+    /// Refuses flags of a kind other than that of this spec.
+    fn check_flags(
         &self,
         object: &str,
         spec: &MigrationSpec,
         hint: impl FnOnce() -> String,
     ) -> Result<(), CliError> {
-        let Some(said) = &self.of_kind else { return Ok(()) };
-        agree(object, Kind::of(spec), said.kind, &said.flags.join(", "), hint)
+        let Some(said) = &self.kind_flags else { return Ok(()) };
+        check_same(object, Kind::of(spec), said.kind, &said.flags.join(", "), hint)
     }
 
-    /// Refuses to turn a Migration into one of another kind.
-    fn same_kind(&self, there: &Migration) -> Result<(), CliError> {
+    /// Refuses to change the kind of a Migration.
+    fn check_kind(&self, there: &Migration) -> Result<(), CliError> {
         let name = there.name_any();
         let object = format!("Migration {name}");
         let hint = || {
             if is_over(there) {
-                "it is over, and its name is taken: give the new one another".to_owned()
+                "the Migration has ended, and its name is in use: use another name".to_owned()
             } else {
                 format!(
-                    "one Migration goes on at a time: to work with {name} leave the other kind away; for the other kind \
-                     end {name} first (`kubectl replumb status {name}`)"
+                    "one Migration runs at a time: omit the other kind to use {name}, or end {name} first (`kubectl replumb \
+                     status {name}`)"
                 )
             }
         };
         match self.file.as_ref().and_then(|file| Kind::of(&file.spec)) {
             Some(kind) => {
                 let by = format!("file {}", self.file_name());
-                agree(&object, Kind::of(&there.spec), kind, &by, hint)
+                check_same(&object, Kind::of(&there.spec), kind, &by, hint)
             }
-            None => self.flags_agree(&object, &there.spec, hint),
+            None => self.check_flags(&object, &there.spec, hint),
         }
     }
 
-    /// The name that is meant: the argument's, else the file's.
+    /// The requested name: the argument, otherwise the name in the file.
     pub fn name(&self, argument: Option<&str>) -> Result<Option<String>, CliError> {
         let of_file = self.file.as_ref().and_then(|file| file.metadata.name.clone());
         match (argument, of_file) {
             (Some(argument), Some(of_file)) if argument != of_file => Err(CliError::File {
                 file: self.file_name(),
                 why: format!(
-                    "metadata.name: found {of_file:?}, the command names {argument:?}: leave one of them away"
+                    "metadata.name: found {of_file:?}, the command has {argument:?}: omit one of them"
                 ),
             }),
             (Some(argument), _) => Ok(Some(argument.to_owned())),
@@ -152,7 +152,7 @@ impl Asked {
         }
     }
 
-    /// Labels of the file's Migration.
+    /// Labels of the Migration in the file.
     pub fn labels(&self) -> BTreeMap<String, String> {
         self.file
             .as_ref()
@@ -160,10 +160,10 @@ impl Asked {
             .unwrap_or_default()
     }
 
-    /// The spec that is asked for, over the one that is there. `desired`, `planHash` and `resumedAt` are those
-    /// of the object that is there: the command sets them.
+    /// The requested spec, merged with the existing one. `desired`, `planHash` and `resumedAt` are those of the existing object:
+    /// the command sets them.
     pub fn spec(&self, there: Option<&Migration>) -> Result<MigrationSpec, CliError> {
-        there.map_or(Ok(()), |there| self.same_kind(there))?;
+        there.map_or(Ok(()), |there| self.check_kind(there))?;
         let mut spec = match (&self.file, there) {
             (Some(file), _) => file.spec.clone(),
             (None, Some(there)) => there.spec.clone(),
@@ -194,7 +194,7 @@ impl Asked {
             }
             None => {}
         }
-        overlay(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
+        apply_rollout_flags(&mut spec.rollout, &mut spec.drain, &self.flags.rollout);
         spec.gates = self.flags.gates.over(&spec.gates);
         Ok(spec)
     }
@@ -209,8 +209,8 @@ impl Asked {
     }
 }
 
-/// Refuses to ask for another kind than was found.
-fn agree(
+/// Refuses a requested kind that differs from the existing one.
+fn check_same(
     object: &str,
     found: Option<Kind>,
     asked: Kind,
@@ -246,7 +246,7 @@ fn empty() -> MigrationSpec {
     }
 }
 
-fn overlay(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
+fn apply_rollout_flags(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
     let RolloutFlags {
         max_unavailable,
         canary,
@@ -280,7 +280,7 @@ fn overlay(rollout: &mut Rollout, drain: &mut Drain, flags: &RolloutFlags) {
     drain.force = force.unwrap_or(drain.force);
 }
 
-/// Where the kinds of two specs differ: field, value there, value asked for. Empty when they are the same.
+/// The differences between the kinds of two specs: field, current value, requested value. Empty if they are equal.
 pub fn differences(there: &MigrationSpec, asked: &MigrationSpec) -> Vec<String> {
     let value = |spec: &MigrationSpec| serde_json::to_value(spec).unwrap_or_default();
     let (there, asked) = (value(there), value(asked));
@@ -304,7 +304,7 @@ fn compare(there: &Value, asked: &Value, path: &str, found: &mut Vec<String>) {
             }
         };
         found.push(format!(
-            "{path}: there {}, asked for {}",
+            "{path}: found {}, requested {}",
             show(there),
             show(asked)
         ));
@@ -353,7 +353,7 @@ mod tests {
     ];
 
     #[test]
-    fn nothing_said_is_the_default_kind_and_leaves_what_is_there() {
+    fn without_flags_the_default_kind_is_used_and_an_existing_spec_is_unchanged() {
         let said = spec(&[]);
         assert_eq!(said.flannel_to_calico, Some(FlannelToCalico::default()));
         assert_eq!(said.desired, Desired::Plan);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_variables_and_both_over_what_is_there() {
+    fn flags_win_over_variables_and_both_over_the_existing_spec() {
         let before = spec(&[
             "--flannel-vni",
             "1",
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn another_range_is_asked_for_by_flags() {
+    fn flags_of_pod_cidr_set_its_spec() {
         let line = [
             &RANGES[..],
             &["--pod-cidr-soak", "1h", "--pod-cidr-mode", "by-node"],
@@ -423,7 +423,7 @@ mod tests {
             ("10.244.0.0/16".to_owned(), "10.200.0.0/16".to_owned())
         );
         assert_eq!((range.soak_seconds, range.mode), (Some(3_600), Mode::ByNode));
-        // A new one has to say both.
+        // A new Migration needs both ranges.
         let half = asked(&RANGES[..2], &[]).unwrap();
         let error = half.spec(None).unwrap_err().to_string();
         assert!(
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn another_range_of_services_is_asked_for_by_flags() {
+    fn flags_of_service_cidr_set_its_spec() {
         let line = [
             "--service-cidr-to",
             "172.31.0.0/16,fd00:31::/108",
@@ -451,7 +451,7 @@ mod tests {
             (kind.soak_seconds, kind.keep_load_balancers),
             (Some(3_600), false)
         );
-        // What is there stays where nobody says otherwise.
+        // Existing values stay unless a flag sets them.
         let again = asked(&["--service-cidr-services-at-once=3"], &[]).unwrap();
         let again = again.spec(Some(&there(said))).unwrap().service_cidr.unwrap();
         assert_eq!(
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_two_kinds_and_of_another_kind_are_refused_by_name() {
+    fn flags_of_two_kinds_or_of_another_kind_are_refused_by_name() {
         let refused = |line: &[&str], found: Option<&[&str]>, words: &[&str]| {
             let read = asked(line, &[("FLANNEL_VNI", "2")]);
             let found = found.map(|line| there(spec(line)));
@@ -486,14 +486,14 @@ mod tests {
             &line,
             None,
             &[
-                "flannelToCalico by --strategy, --flannel-vni",
-                "podCidr by --pod-cidr-soak",
+                "flannelToCalico from --strategy, --flannel-vni",
+                "podCidr from --pod-cidr-soak",
             ],
         );
         refused(
             &["--from-env", "--delete-bare-pods"],
             None,
-            &["flannelToCalico by --from-env", "podCidr by --delete-bare-pods"],
+            &["flannelToCalico from --from-env", "podCidr from --delete-bare-pods"],
         );
         refused(
             &RANGES,
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_more_of_a_file_of_their_kind_alone() {
+    fn flags_override_a_file_of_their_kind_only() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let text = "{apiVersion: replumb.dev/v1alpha1, kind: Migration, metadata: {}, spec: {podCidr: {from: 10.244.0.0/16, \
                     to: 10.200.0.0/16}}}";
@@ -522,16 +522,16 @@ mod tests {
         assert_eq!(said.pod_cidr.unwrap().pods_at_once, Some(2));
         let error = asked(&["-f", path, "--flannel-vni", "1"], &[]).unwrap_err();
         let words =
-            format!("file {path}: found spec.podCidr, asked for spec.flannelToCalico by --flannel-vni");
+            format!("file {path}: found spec.podCidr, requested spec.flannelToCalico by --flannel-vni");
         assert_eq!(error.to_string(), words);
         let flannel = there(spec(&[]));
         let error = asked(&["-f", path], &[]).unwrap().spec(Some(&flannel));
-        let words = format!("found spec.flannelToCalico, asked for spec.podCidr by file {path}");
+        let words = format!("found spec.flannelToCalico, requested spec.podCidr by file {path}");
         let error = error.unwrap_err().to_string();
         assert!(error.contains(&words), "{error}");
     }
 
-    /// A flag that is added is told apart, too.
+    /// A new flag has to be assigned to its kind.
     #[test]
     fn every_flag_of_a_kind_is_known_as_one() {
         let command = Args::command();
@@ -561,10 +561,10 @@ mod tests {
             };
             let flag = format!("--{long}");
             let given = format!("{flag}={value}");
-            // A Secret is nothing without the store that it is for.
+            // The flag of a Secret requires the flag of its store.
             let store = flag.strip_suffix("-secret").map(|store| format!("{store}=a"));
             let line: Vec<&str> = store.iter().map(String::as_str).chain([given.as_str()]).collect();
-            let said = asked(&line, &[]).unwrap().of_kind.unwrap();
+            let said = asked(&line, &[]).unwrap().kind_flags.unwrap();
             assert_eq!(said.flags.len(), line.len());
             assert_eq!(said.flags.last(), Some(&flag.as_str()));
             assert_eq!(said.kind, kind, "{long}");
@@ -574,14 +574,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_immutable_is_named_field_by_field() {
+    fn changes_of_immutable_fields_are_named_field_by_field() {
         let there = spec(&["--flannel-vni", "1"]);
         let wanted = spec(&["--flannel-vni", "4096", "--allow-single-node"]);
         assert_eq!(
             differences(&there, &wanted),
             [
-                "flannelToCalico.allowSingleNode: there false, asked for true",
-                "flannelToCalico.options.flannelVni: there 1, asked for 4096"
+                "flannelToCalico.allowSingleNode: found false, requested true",
+                "flannelToCalico.options.flannelVni: found 1, requested 4096"
             ]
         );
         assert!(differences(&there, &there).is_empty());
@@ -593,8 +593,8 @@ mod tests {
         assert_eq!(
             differences(&range, &another),
             [
-                "podCidr.soakSeconds: there nothing, asked for 60",
-                "podCidr.to: there \"10.200.0.0/16\", asked for \"10.201.0.0/16\""
+                "podCidr.soakSeconds: found nothing, requested 60",
+                "podCidr.to: found \"10.200.0.0/16\", requested \"10.201.0.0/16\""
             ]
         );
     }

@@ -1,12 +1,12 @@
-//! The command as a person or a pipeline meets it, without a cluster: help, bad input, exit codes.
+//! The command without a cluster, as users and pipelines run it: help, bad input, exit codes.
 
-#![expect(clippy::unwrap_used, reason = "a test says that it failed by a panic")]
+#![expect(clippy::unwrap_used, reason = "a test fails with a panic")]
 
 use std::io::Write as _;
 
 use assert_cmd::Command;
 
-/// A kubeconfig of a cluster that nobody serves: port 1 of the loopback.
+/// A kubeconfig of a cluster that does not exist: port 1 of the loopback address.
 fn kubeconfig() -> tempfile::NamedTempFile {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(
@@ -25,7 +25,7 @@ fn replumb(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs it and gives exit code, standard output, standard error.
+/// Runs the command and returns exit code, standard output and standard error.
 fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let output = command.output().unwrap();
     (
@@ -65,7 +65,7 @@ fn help_names_every_command_and_every_exit_code() {
             "no example in\n{help}"
         );
     }
-    for code in ["0  done", "1  error", "2  refused", "3  paused"] {
+    for code in ["0  success", "1  error", "2  refused", "3  paused"] {
         assert!(out.contains(code), "{code} is not in\n{out}");
     }
 }
@@ -101,7 +101,7 @@ fn bad_input_is_an_error_and_never_a_refusal() {
         ),
         (
             &["plan", "--flannel-vni", "1", "--pod-cidr-to", "10.200.0.0/16"],
-            "spec.flannelToCalico by --flannel-vni, and for spec.podCidr by --pod-cidr-to",
+            "spec.flannelToCalico from --flannel-vni, and spec.podCidr from --pod-cidr-to",
         ),
         (
             &["plan", "-f", "/nowhere/migration.yaml"],
@@ -117,7 +117,7 @@ fn bad_input_is_an_error_and_never_a_refusal() {
 }
 
 #[test]
-fn calicos_variables_are_read_and_every_bad_one_is_named() {
+fn variables_of_calico_are_read_and_every_invalid_one_is_named() {
     let kubeconfig = kubeconfig();
     let mut command = replumb(&[
         "plan",
@@ -143,11 +143,11 @@ fn calicos_variables_are_read_and_every_bad_one_is_named() {
 }
 
 #[test]
-fn without_a_cluster_it_says_what_it_tried_and_what_helps() {
+fn without_a_cluster_the_error_has_the_attempt_and_a_hint() {
     let (code, _, err) = run(&mut replumb(&["status", "--kubeconfig", "/nowhere/config"]));
     assert_eq!(code, Some(1));
     assert!(
-        err.contains("finding the API server") && err.contains("/nowhere/config"),
+        err.contains("no usable kubeconfig") && err.contains("/nowhere/config"),
         "{err}"
     );
     assert!(err.contains("hint: "), "{err}");
@@ -170,25 +170,25 @@ fn without_a_cluster_it_says_what_it_tried_and_what_helps() {
         err.contains("listing migrations") && err.contains("refused"),
         "{err}"
     );
-    assert!(err.contains("hint: does the API server answer?"), "{err}");
+    assert!(err.contains("hint: check whether the API server answers"), "{err}");
     assert_eq!(out, "");
 }
 
 #[test]
-fn its_own_version_needs_no_cluster() {
+fn version_without_a_cluster_prints_the_version_of_the_tool() {
     let kubeconfig = kubeconfig();
     let path = kubeconfig.path().to_str().unwrap();
     let (code, out, err) = run(&mut replumb(&["version", "--kubeconfig", path]));
     assert_eq!(code, Some(0));
     assert!(out.contains(env!("CARGO_PKG_VERSION")), "{out}");
-    assert!(err.contains("nobody could ask the agents"), "{err}");
+    assert!(err.contains("agent versions are unknown"), "{err}");
 }
 
 const CLUSTER: &str = r#"{"metadata": {"name": "k.example.com"}, "spec": {"nonMasqueradeCIDR": "100.64.0.0/10",
     "serviceClusterIPRange": "100.64.0.0/13", "kubeControllerManager": {"clusterCIDR": "100.96.0.0/11"}}}"#;
 
 #[test]
-fn a_manifest_needs_no_cluster_and_is_taken_as_a_file() {
+fn generate_needs_no_cluster_and_apply_reads_the_manifest() {
     let generate = [
         "generate",
         "pod-cidr",
@@ -214,7 +214,7 @@ fn a_manifest_needs_no_cluster_and_is_taken_as_a_file() {
         let line = [&generate[..], &via, &["--hop", hop]].concat();
         let (code, manifest, err) = run(replumb(&line).write_stdin(CLUSTER));
         assert_eq!(code, Some(0), "{err}");
-        // It is read whole: the cluster is asked.
+        // The manifest is valid: the next step is a request to the cluster.
         let (_, _, err) = run(replumb(&apply).write_stdin(manifest));
         assert!(err.contains("listing migrations"), "{err}");
     }
@@ -224,7 +224,7 @@ fn a_manifest_needs_no_cluster_and_is_taken_as_a_file() {
     let (code, _, err) = run(replumb(&apply).write_stdin(both));
     assert_eq!(code, Some(1));
     assert!(
-        err.contains("found 2 documents, needed one Migration; it has pod-cidr-hop-1, pod-cidr-hop-2")
+        err.contains("found 2 documents, needed one Migration; the file has pod-cidr-hop-1, pod-cidr-hop-2")
             && err.contains("`kubectl replumb plan pod-cidr-hop-1`"),
         "{err}"
     );

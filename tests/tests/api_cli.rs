@@ -328,7 +328,7 @@ async fn planned() -> MigrationStatus {
             Action::new(
                 "cordon",
                 format!("Node {name}"),
-                "unschedulable true, remembered as ours",
+                "cordon (uncordoned afterwards)",
             ),
             Action::as_of_now("evict", format!("pods of node {name}"), "default/web-1"),
         ];
@@ -457,21 +457,21 @@ async fn names_that_are_wrong_missing_or_too_many() {
     replumb(&["status"]).await.expect(
         1,
         &[
-            "there is no Migration in this cluster",
+            "no Migration found in this cluster",
             "kubectl replumb preflight",
         ],
     );
     replumb(&["pause", "mine"])
         .await
-        .expect(1, &["there is no Migration mine; there are none at all"]);
+        .expect(1, &["Migration mine not found; there are no Migrations"]);
     create(NAME).await;
     replumb(&["status"]).await.expect(0, &[NAME, "Pending"]);
     replumb(&["status", "flanel"])
         .await
-        .expect(1, &["no Migration flanel; there is flannel-to-calico (Pending)"]);
+        .expect(1, &["Migration flanel not found; existing: flannel-to-calico (Pending)"]);
     replumb(&["plan", "flanel"])
         .await
-        .expect(1, &["cannot be made beside", "flannel-to-calico (Pending)"]);
+        .expect(1, &["cannot be created while another Migration", "flannel-to-calico (Pending)"]);
     assert!(
         migrations().await.get_opt("flanel").await.unwrap().is_none(),
         "a slip of the finger made a Migration"
@@ -479,7 +479,7 @@ async fn names_that_are_wrong_missing_or_too_many() {
     create("another").await;
     replumb(&["status"]).await.expect(
         1,
-        &["which one?", "another (Pending)", "flannel-to-calico (Pending)"],
+        &["several Migrations found, name one", "another (Pending)", "flannel-to-calico (Pending)"],
     );
     replumb(&["status", "another"]).await.expect(0, &["another"]);
 }
@@ -491,8 +491,8 @@ async fn without_a_leader_nothing_old_is_told_as_new() {
     replumb(&["preflight"]).await.expect(
         1,
         &[
-            "no coordinator leads",
-            "Lease replumb-system/replumb-coordinator is not there",
+            "no active coordinator, the leader Lease is not renewed",
+            "Lease replumb-system/replumb-coordinator does not exist",
             "logs deployment/",
         ],
     );
@@ -521,14 +521,14 @@ async fn without_a_leader_nothing_old_is_told_as_new() {
     for command in [&["preflight"][..], &["plan"], &["apply", "--yes"]] {
         replumb(command).await.expect(
             1,
-            &["no coordinator leads", "held by coordinator-7, renewed last 1h"],
+            &["no active coordinator", "held by coordinator-7, last renewed 1h"],
         );
     }
     assert_eq!(migration(NAME).await.spec.desired, Desired::Plan);
     // Another namespace has no coordinator; the person may not even look there.
     replumb(&["preflight", "-n", "elsewhere"])
         .await
-        .expect(1, &["Lease elsewhere/replumb-coordinator is not there"]);
+        .expect(1, &["Lease elsewhere/replumb-coordinator does not exist"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -542,7 +542,7 @@ async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
     replumb(&["preflight"]).await.expect(
         0,
         &[
-            "is made with `desired: Plan`",
+            "created with `desired: Plan`",
             "PASS  FlannelBackend",
             "may start",
         ],
@@ -577,14 +577,14 @@ async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
     let other = "0".repeat(64);
     replumb(&["apply", "--yes", "--plan-hash", &other])
         .await
-        .expect(2, &["it changed since it was reviewed", &hash]);
+        .expect(2, &["the plan has changed since its review", &hash]);
     assert_eq!(migration(NAME).await.spec.desired, Desired::Plan);
     assert_eq!(migration(NAME).await.spec.plan_hash, None);
 
     replumb(&["plan", "--flannel-vni", "4096"]).await.expect(
         1,
         &[
-            "flannelVni: there nothing, asked for 4096",
+            "flannelVni: found nothing, requested 4096",
             "kubectl delete migration flannel-to-calico",
         ],
     );
@@ -633,7 +633,7 @@ async fn a_person_at_a_terminal_is_asked() {
     // Nobody starts it here: that it was asked for is what counts.
     at_a_terminal("apply --timeout 3s", "y\n")
         .await
-        .expect(1, &[question, "is not taken up after 3s"]);
+        .expect(1, &[question, "is not accepted by the coordinator after 3s"]);
     assert_eq!(migration(NAME).await.spec.desired, Desired::Run);
 
     played.say(begun(MigrationPhase::Completed, &[]));
@@ -690,10 +690,10 @@ async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
     planned().await;
     create(NAME).await;
     let played = Played::start(MigrationStatus::default()).await;
-    replumb(&["pause"]).await.expect(1, &["has not begun"]);
+    replumb(&["pause"]).await.expect(1, &["has not started"]);
     replumb(&["resume"])
         .await
-        .expect(1, &["has not begun", "kubectl replumb apply"]);
+        .expect(1, &["has not started", "kubectl replumb apply"]);
 
     let patch = Patch::Merge(json!({"spec": {"desired": "Run"}}));
     migrations()
@@ -714,7 +714,7 @@ async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
     replumb(&["status"]).await.expect(0, &["Rolling, paused"]);
     replumb(&["status", "--watch", "--timeout", "2s"])
         .await
-        .expect(1, &["not at its end after 2s"]);
+        .expect(1, &["is not ended after 2s"]);
     played.say(begun(MigrationPhase::Rolling, &[]));
     replumb(&["status", "--watch"])
         .await
@@ -772,7 +772,7 @@ async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
     create(NAME).await;
     let played = Played::start(MigrationStatus::default()).await;
     for command in [&["abort"][..], &["rollback", "--all", "--yes"]] {
-        replumb(command).await.expect(1, &["has not begun"]);
+        replumb(command).await.expect(1, &["has not started"]);
     }
     played.say(begun(MigrationPhase::Rolling, &["worker-1"]));
     settled(MigrationPhase::Rolling).await;
@@ -787,11 +787,11 @@ async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
 
     replumb(&["abort"])
         .await
-        .expect(0, &["Rolling, paused", "taken back: worker-1"]);
+        .expect(0, &["Rolling, paused", "rolled back: worker-1"]);
     assert_eq!(migration(NAME).await.spec.desired, Desired::Abort);
     replumb(&["rollback", "worker-2", "--yes"])
         .await
-        .expect(0, &["worker-2", "evicted under their budgets"]);
+        .expect(0, &["worker-2", "evicted within their PodDisruptionBudgets"]);
     let spec = migration(NAME).await.spec;
     assert_eq!(
         (spec.desired, spec.rollback_nodes),
@@ -818,7 +818,7 @@ async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
     settled(MigrationPhase::RollingBack).await;
     replumb(&["apply", "--yes"])
         .await
-        .expect(1, &["on its way back", "kubectl replumb resume"]);
+        .expect(1, &["is being rolled back", "kubectl replumb resume"]);
     let asked = migration(NAME).await.spec.resumed_at;
     let watched = tokio::spawn(async { replumb(&["rollback", "--all", "--yes", "--wait"]).await });
     tokio::time::timeout(Duration::from_secs(20), async {
@@ -832,7 +832,7 @@ async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
     watched.await.unwrap().expect(0, &["RolledBack"]);
     replumb(&["apply", "--yes"])
         .await
-        .expect(1, &["was taken back", "kubectl delete migration"]);
+        .expect(1, &["was rolled back", "kubectl delete migration"]);
 }
 
 /// Waits until the played status is there.
@@ -1008,7 +1008,7 @@ async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything(
     }
     replumb(&["status"])
         .await
-        .expect(1, &["which one?", hops[0], hops[1]]);
+        .expect(1, &["several Migrations found, name one", hops[0], hops[1]]);
     replumb(&["plan", "-f", &file])
         .await
         .expect(1, &["found 2 documents", "kubectl replumb plan pod-cidr-hop-1"]);
@@ -1017,17 +1017,17 @@ async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything(
     replumb(&["plan", hops[0], "--pod-cidr-soak", "1h"]).await.expect(
         1,
         &[
-            "podCidr.soakSeconds: there nothing, asked for 3600",
+            "podCidr.soakSeconds: found nothing, requested 3600",
             "kubectl delete migration pod-cidr-hop-1",
         ],
     );
     replumb(&["plan", hops[0], "--flannel-vni", "1"]).await.expect(
         1,
-        &["found spec.podCidr, asked for spec.flannelToCalico by --flannel-vni"],
+        &["found spec.podCidr, requested spec.flannelToCalico by --flannel-vni"],
     );
     replumb(&["plan", "mine", "--pod-cidr-from", "10.0.0.0/16"])
         .await
-        .expect(1, &["cannot be made beside", hops[0], hops[1]]);
+        .expect(1, &["cannot be created while another Migration", hops[0], hops[1]]);
 
     // The file once more: what is under way is not stopped.
     let patch = Patch::Merge(json!({"spec": {"desired": "Run"}}));
@@ -1150,5 +1150,5 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
     .unwrap();
     replumb(&["preflight", NAME])
         .await
-        .expect(1, &["no coordinator leads", "held by coordinator-1"]);
+        .expect(1, &["no active coordinator", "held by coordinator-1"]);
 }
