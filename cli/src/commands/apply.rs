@@ -1,4 +1,4 @@
-//! `apply`: shows the plan, asks, and starts it.
+//! `apply`: shows the plan, asks for confirmation, and starts the migration.
 
 use ::service_cidr::ranges::listed;
 use api::MigrationSpec;
@@ -13,7 +13,7 @@ use crate::exit::Outcome;
 use crate::planned::{self, Planned, Purpose};
 use crate::say;
 
-/// The answer for programs.
+/// The JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
@@ -30,7 +30,7 @@ pub(super) async fn run(
 ) -> Result<Outcome, CliError> {
     confirm::possible(apply.yes)?;
     let asked = super::asked(&apply.look, variables)?;
-    // The file may carry the hash that was reviewed; what is typed wins.
+    // The file may have the hash of the reviewed plan; the flag wins.
     let reviewed = apply
         .plan_hash
         .clone()
@@ -44,7 +44,7 @@ pub(super) async fn run(
     ))
     .await?;
     let table = apply.look.shown.output == Output::Table;
-    if let Some(outcome) = over(&planned)? {
+    if let Some(outcome) = ended(&planned)? {
         report(&planned, table)?;
         return Ok(outcome);
     }
@@ -81,7 +81,7 @@ pub(super) async fn run(
     }
     let spec = MigrationSpec {
         desired: Desired::Run,
-        // From now on the coordinator refuses every other plan.
+        // The coordinator then refuses any other plan.
         plan_hash: if planned.has_begun() {
             planned.asked.plan_hash.clone()
         } else {
@@ -114,8 +114,8 @@ pub(super) async fn run(
     })
 }
 
-/// Whether there is nothing to start any more, or nothing that `apply` may start.
-fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
+/// The outcome for a Migration that has ended, or the error for one that `apply` cannot start.
+fn ended(planned: &Planned) -> Result<Option<Outcome>, CliError> {
     match planned.phase() {
         MigrationPhase::Completed | MigrationPhase::Mixed => Ok(Some(Outcome::Done)),
         MigrationPhase::Halted => Err(CliError::NotNow {
@@ -129,18 +129,21 @@ fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
                     .map(|status| status.message.as_str())
                     .unwrap_or_default()
             ),
-            hint: "mend what the message says, then `kubectl replumb resume`".to_owned(),
+            hint: "correct the cause in the message, then run `kubectl replumb resume`".to_owned(),
         }),
         MigrationPhase::RollingBack => Err(CliError::NotNow {
             name: planned.name(),
-            state: "is on its way back to the old network".to_owned(),
-            hint: "`kubectl replumb resume` turns it around, `kubectl replumb status --watch` follows it"
+            state: "is being rolled back".to_owned(),
+            hint: "`kubectl replumb resume` migrates forward again, `kubectl replumb status --watch` shows the rollback"
                 .to_owned(),
         }),
         MigrationPhase::RolledBack => Err(CliError::NotNow {
             name: planned.name(),
-            state: "was taken back: nothing of it is left in the cluster".to_owned(),
-            hint: format!("`kubectl delete migration {}`, then apply again", planned.name()),
+            state: "was rolled back".to_owned(),
+            hint: format!(
+                "run `kubectl delete migration {}`, then apply again",
+                planned.name()
+            ),
         }),
         MigrationPhase::Pending
         | MigrationPhase::Planning
@@ -154,16 +157,16 @@ fn over(planned: &Planned) -> Result<Option<Outcome>, CliError> {
 
 fn question(address: &str, planned: &Planned) -> String {
     let what = if planned.has_begun() {
-        "Go on with"
+        "Continue"
     } else {
         "Start"
     };
     let spec = &planned.migration.spec;
     let of = match (&spec.pod_cidr, &spec.service_cidr, &spec.calico_datastore) {
-        (Some(range), _, _) => format!(", which leads the pods from {} to {},", range.from, range.to),
-        (None, Some(range), _) => format!(", which leads the Services to {},", listed(&range.to)),
+        (Some(range), _, _) => format!(" (moves pods from {} to {})", range.from, range.to),
+        (None, Some(range), _) => format!(" (moves Services to {})", listed(&range.to)),
         (None, None, Some(_)) => {
-            ", which PAUSES Calico (new pods get no network) until every node runs v3,".to_owned()
+            " (PAUSES Calico until every node runs v3: new pods get no network)".to_owned()
         }
         (None, None, None) => format!(" of {} nodes", planned.nodes.len()),
     };
@@ -181,7 +184,7 @@ fn report(planned: &Planned, table: bool) -> Result<(), CliError> {
             text.push_str(": ");
             text.push_str(&status.message);
         }
-        text.push_str("\nfollow it: `kubectl replumb status --watch`\n");
+        text.push_str("\nnext: `kubectl replumb status --watch`\n");
         return say::answer(&text);
     }
     say::json(&Document {
@@ -198,7 +201,7 @@ mod tests {
     use crate::fixture;
 
     #[test]
-    fn the_question_says_what_and_where() {
+    fn the_question_names_the_migration_and_the_cluster() {
         let asked = |(migration, nodes): (api::Migration, Vec<api::NodeMigration>)| {
             let planned = Planned {
                 asked: migration.spec.clone(),
@@ -214,7 +217,7 @@ mod tests {
         );
         assert_eq!(
             asked(fixture::range_planned()),
-            "Start Migration pod-cidr, which leads the pods from 10.244.0.0/16 to 10.200.0.0/16, in the cluster at https://a:6443?"
+            "Start Migration pod-cidr (moves pods from 10.244.0.0/16 to 10.200.0.0/16) in the cluster at https://a:6443?"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `pause`, `resume` and `abort`: what is wanted changes, and the coordinator has taken notice.
+//! `pause`, `resume` and `abort`: change `desired`, and wait until the coordinator has accepted the change.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use crate::say;
 
 pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
-    open(&there)?;
+    require_not_ended(&there)?;
     if !has_begun(&there) && there.spec.desired != Desired::Run {
         return Err(not_now(
             &there,
-            "has not begun and was not asked to: there is nothing to pause",
-            "it stays so until `kubectl replumb apply`",
+            "has not started: there is nothing to pause",
+            "`kubectl replumb apply` starts it",
         ));
     }
     Box::pin(want(cluster, &there, change, Desired::Pause)).await
@@ -35,21 +35,21 @@ pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome,
 
 pub(super) async fn abort(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
-    open(&there)?;
-    begun(&there)?;
+    require_not_ended(&there)?;
+    require_started(&there)?;
     Box::pin(want(cluster, &there, change, Desired::Abort)).await
 }
 
 pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
     let there = choose::existing(&cluster.migrations().await?, change.name.as_deref())?;
-    open(&there)?;
-    begun(&there)?;
+    require_not_ended(&there)?;
+    require_started(&there)?;
     let spec = MigrationSpec {
         desired: Desired::Run,
-        // Nodes and Services that were taken back go there again.
+        // Nodes and Services that were rolled back are migrated again.
         rollback_nodes: Vec::new(),
         rollback_services: Vec::new(),
-        // Deadlines that passed count from here.
+        // Timeouts restart now.
         resumed_at: Some(Timestamp::now()),
         ..there.spec.clone()
     };
@@ -57,29 +57,29 @@ pub(super) async fn resume(cluster: &Cluster, change: &Change) -> Result<Outcome
     Box::pin(follow(cluster, &written, change)).await
 }
 
-/// Refuses what has ended.
-pub(super) fn open(migration: &Migration) -> Result<(), CliError> {
+/// Refuses a Migration that has ended.
+pub(super) fn require_not_ended(migration: &Migration) -> Result<(), CliError> {
     let phase = migration
         .status
         .as_ref()
         .map(|status| status.phase)
         .unwrap_or_default();
     if phase.is_over() {
-        let state = format!("is {}: there is nothing left to change", phase_text(phase));
+        let state = format!("is {}: nothing can be changed any more", phase_text(phase));
         return Err(not_now(migration, &state, "`kubectl replumb status`"));
     }
     Ok(())
 }
 
-/// Refuses what has changed nothing yet.
-pub(super) fn begun(migration: &Migration) -> Result<(), CliError> {
+/// Refuses a Migration that has not started.
+pub(super) fn require_started(migration: &Migration) -> Result<(), CliError> {
     if has_begun(migration) {
         return Ok(());
     }
     Err(not_now(
         migration,
-        &format!("has not begun (it is {})", phase(migration)),
-        "`kubectl replumb apply` shows its plan and starts it",
+        &format!("has not started (phase {})", phase(migration)),
+        "`kubectl replumb apply` shows the plan and starts the migration",
     ))
 }
 
@@ -91,7 +91,7 @@ async fn want(
 ) -> Result<Outcome, CliError> {
     let spec = MigrationSpec {
         desired,
-        // Deadlines that passed on the way there say nothing of the way back.
+        // Timeouts of the forward migration do not apply to the rollback.
         resumed_at: if desired == Desired::Abort {
             Some(Timestamp::now())
         } else {
@@ -125,18 +125,18 @@ async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Resu
             let mut text = format!("{}\n", line(&view));
             if view.paused && !view.progress.working.is_empty() {
                 let end = match view.desired {
-                    Desired::Abort => "taken back",
+                    Desired::Abort => "rolled back",
                     Desired::Plan | Desired::Run | Desired::Pause | Desired::Rollback => "finished first",
                 };
                 text.push_str(&format!(
-                    "still in work, and {end}: {}\n",
+                    "nodes in progress, {end}: {}\n",
                     view.progress.working.join(", ")
                 ));
             }
             say::answer(&text)?;
         }
     }
-    // What was asked for is so, unless the migration stays halted: a resume changed nothing then.
+    // Success, unless a resume leaves the migration halted or refused.
     Ok(match (view.phase, written.spec.desired) {
         (MigrationPhase::Halted, Desired::Run) => Outcome::Failed,
         (MigrationPhase::Refused, Desired::Run) => Outcome::Refused,
@@ -144,7 +144,7 @@ async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Resu
     })
 }
 
-/// Waits until the status speaks of what was written, and is as it should be.
+/// Waits until the status is of the written generation and `reached` returns true.
 pub(super) async fn taken_notice(
     cluster: &Cluster,
     written: &Migration,
@@ -172,7 +172,7 @@ pub(super) async fn taken_notice(
             let missing = health::missing(cluster).await;
             return Err(CliError::Deadline {
                 name,
-                wanted: "taken up",
+                wanted: "accepted by the coordinator",
                 waited: patience,
                 seen,
                 missing,

@@ -1,10 +1,10 @@
-//! The question before something starts, at the terminal that is there.
+//! The confirmation on the terminal before a command changes anything.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use crate::error::CliError;
 
-/// Whether somebody will be there to answer. Asked before anything is made.
+/// Checks that a confirmation is possible, before anything is created.
 pub(crate) fn possible(yes: bool) -> Result<(), CliError> {
     if yes || io::stdin().is_terminal() {
         Ok(())
@@ -13,9 +13,9 @@ pub(crate) fn possible(yes: bool) -> Result<(), CliError> {
     }
 }
 
-/// Asks; anything but yes is an error.
+/// Asks for confirmation; any answer but yes is an error.
 pub(crate) fn ask(question: &str) -> Result<(), CliError> {
-    // The question goes where a person sees it, also when the answer goes into a file.
+    // The question goes to standard error, so that it is visible even if standard output is a file.
     let mut out = io::stderr().lock();
     write!(out, "\n{question} [y/N] ")
         .and_then(|()| out.flush())

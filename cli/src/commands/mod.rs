@@ -21,7 +21,7 @@ use crate::planned::{self, Planned, Purpose};
 use crate::say;
 use crate::wanted::Asked;
 
-/// Does what was asked for.
+/// Runs a command.
 pub async fn run(
     cluster: &Cluster,
     command: &Command,
@@ -42,7 +42,7 @@ pub async fn run(
     }
 }
 
-/// Writes a manifest: the one command that needs no cluster, and is not stopped by one that cannot be found.
+/// Prints a manifest. This command needs no cluster and no kubeconfig.
 pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
     let text = match &generate.kind {
         GenerateKind::PodCidr(arguments) => arguments.text()?,
@@ -52,7 +52,7 @@ pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
     Ok(Outcome::Done)
 }
 
-/// What `preflight`, `plan` and `apply` begin with.
+/// The common start of `preflight` and `plan`.
 async fn look(
     cluster: &Cluster,
     look: &Look,
@@ -77,7 +77,7 @@ fn asked(look: &Look, variables: impl IntoIterator<Item = (String, String)>) -> 
     Ok(asked)
 }
 
-/// The answer of `preflight` and `plan` as an exit code.
+/// The exit code of `preflight` and `plan`.
 fn verdict(planned: &Planned) -> Outcome {
     if planned.phase() == MigrationPhase::Refused {
         Outcome::Refused

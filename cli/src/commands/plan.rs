@@ -1,4 +1,4 @@
-//! `plan`: every action on every object, node by node, then the blockers.
+//! `plan`: prints every action on every object, node by node, then the failed checks.
 
 use super::verdict;
 use crate::args::{Look, Output};
@@ -27,12 +27,12 @@ pub(super) async fn run(
     Ok(verdict(&planned))
 }
 
-/// The plan, and what becomes of it.
+/// The plan, and whether the migration may start.
 pub(super) fn text(planned: &Planned) -> String {
     let status = planned.migration.status.clone().unwrap_or_default();
     let mut text = plan(&planned.migration, &planned.nodes, &planned.records).unwrap_or_else(|| {
         format!(
-            "There is no plan: what it is to be made of was not found\n\n{}",
+            "There is no plan: its inputs were not found\n\n{}",
             checks::refusals(&status.checks)
         )
     });
@@ -40,7 +40,7 @@ pub(super) fn text(planned: &Planned) -> String {
     let name = planned.name();
     if planned.has_begun() {
         text.push_str(&format!(
-            "Migration {name} has begun and is {}\n",
+            "Migration {name} has started and is {}\n",
             phase_text(status.phase)
         ));
     } else if verdict(planned) == Outcome::Refused {

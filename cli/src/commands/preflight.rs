@@ -1,4 +1,4 @@
-//! `preflight`: may it be done?
+//! `preflight`: checks prerequisites.
 
 use api::migration::MigrationPhase;
 use engine::check::Check;
@@ -14,7 +14,7 @@ use crate::planned::Planned;
 use crate::render::checks;
 use crate::say;
 
-/// The answer for programs.
+/// The JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'read> {
@@ -60,7 +60,7 @@ fn text(planned: &Planned, outcome: Outcome) -> String {
     let count = checks::count(&status.checks);
     if planned.has_begun() {
         text.push_str(&format!(
-            "Migration {name} has begun and is {}; these are the checks from before its first change ({count})\n\
+            "Migration {name} has started and is {}; these checks were made before its first change ({count})\n\
              next: `kubectl replumb status`\n",
             phase_text(status.phase)
         ));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_start_says_what_is_next() {
+    fn a_planned_migration_shows_the_next_command() {
         let text = text(&planned(), Outcome::Done);
         assert!(
             text.contains("may start (1 PASS)") && text.contains("kubectl replumb apply"),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_is_no_checks_gives_its_reason() {
+    fn a_refusal_without_a_failed_check_shows_its_reason() {
         let mut planned = planned();
         let status = planned.migration.status.as_mut().unwrap();
         status.phase = MigrationPhase::Refused;

@@ -1,4 +1,4 @@
-//! `rollback`: nodes, or everything, as before. Shows what happens on each node, asks, and starts it.
+//! `rollback`: rolls back nodes or the whole migration. Shows the effect on each node, asks for confirmation, and starts it.
 
 use api::migration::{Desired, MigrationPhase};
 use api::{Migration, MigrationSpec, NodeMigration};
@@ -22,14 +22,14 @@ use crate::say;
 pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcome, CliError> {
     confirm::possible(rollback.yes)?;
     let there = choose::existing(&cluster.migrations().await?, rollback.migration.as_deref())?;
-    change::open(&there)?;
-    change::begun(&there)?;
+    change::require_not_ended(&there)?;
+    change::require_started(&there)?;
     pod_cidr::rollback::possible(&there, rollback.all)?;
     let book = service_cidr::rollback::book(cluster, &there, rollback).await?;
     service_cidr::rollback::possible(&there, rollback, &book)?;
     datastore::rollback::possible(&there, rollback)?;
     let nodes = cluster.nodes(&there.name_any()).await?;
-    let meant = meant(&there, &nodes, rollback)?;
+    let selected_nodes = selected_nodes(&there, &nodes, rollback)?;
     if rollback.shown.output == Output::Table {
         let of_kind = pod_cidr::rollback::describe(&there)
             .or_else(|| service_cidr::rollback::describe(&there, &rollback.services, &book))
@@ -37,18 +37,18 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
         let text = match of_kind {
             Some(text) => text,
             None => {
-                flannel_to_calico::rollback::describe(cluster, &meant, rollback.all, Timestamp::now()).await
+                flannel_to_calico::rollback::describe(cluster, &selected_nodes, rollback.all, Timestamp::now()).await
             }
         };
         say::answer(&text)?;
     }
     if !rollback.yes {
         let what = if rollback.all {
-            format!("Take Migration {} back", there.name_any())
+            format!("Roll back Migration {}", there.name_any())
         } else if !rollback.services.is_empty() {
-            format!("Take {} Services back", rollback.services.len())
+            format!("Roll back Services ({})", rollback.services.len())
         } else {
-            format!("Take {} nodes back", meant.len())
+            format!("Roll back nodes ({})", selected_nodes.len())
         };
         confirm::ask(&format!("{what} in the cluster at {}?", cluster.address))?;
     }
@@ -56,13 +56,13 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     if rollback.wait {
         let outcome = watch::run(cluster, &there.name_any(), rollback.shown.output, None).await?;
         if rollback.all && is_completed(cluster, &there, rollback).await? {
-            say::note("it was not taken back: it was past the point of no return by then");
+            say::note("the migration was not rolled back: it had passed the point of no return");
             return Ok(Outcome::Failed);
         }
         return if rollback.all || !rollback.services.is_empty() {
             Ok(outcome)
         } else {
-            returned(cluster, &there, rollback, outcome).await
+            rolled_back(cluster, &there, rollback, outcome).await
         };
     }
     let seen = change::taken_notice(cluster, &written, rollback.timeout, |_| true).await?;
@@ -72,7 +72,7 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     match rollback.shown.output {
         Output::Json => say::json(&view)?,
         Output::Table => say::answer(&format!(
-            "{}\nfollow it: `kubectl replumb status --watch`\n",
+            "{}\nnext: `kubectl replumb status --watch`\n",
             line(&view)
         ))?,
     }
@@ -82,7 +82,7 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
     })
 }
 
-/// The spec that asks for it. One node back is a pause as well: nobody wants the next one to start meanwhile.
+/// The spec of the rollback. A rollback of single nodes also pauses the rollout, so that no other node starts.
 fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
     let mut names = there.spec.rollback_nodes.clone();
     names.extend(rollback.nodes.iter().cloned());
@@ -93,7 +93,7 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
     services.sort();
     services.dedup();
     MigrationSpec {
-        // Where everything goes back already, one node more or less changes nothing.
+        // During a rollback of the whole migration, single nodes change nothing.
         desired: if rollback.all || there.spec.desired == Desired::Rollback {
             Desired::Rollback
         } else {
@@ -101,14 +101,14 @@ fn spec(there: &Migration, rollback: &Rollback) -> MigrationSpec {
         },
         rollback_nodes: names,
         rollback_services: services,
-        // Deadlines that passed on the way there say nothing of the way back.
+        // Timeouts of the forward migration do not apply to the rollback.
         resumed_at: Some(Timestamp::now()),
         ..there.spec.clone()
     }
 }
 
-/// The nodes that were named, or all.
-fn meant<'node>(
+/// The nodes with the given names, or all nodes.
+fn selected_nodes<'node>(
     there: &Migration,
     nodes: &'node [NodeMigration],
     rollback: &Rollback,
@@ -127,7 +127,7 @@ fn meant<'node>(
         .collect())
 }
 
-/// Whether it has come to its other end: somebody asked for the way back too late.
+/// Whether the migration is completed: the rollback was requested too late.
 async fn is_completed(cluster: &Cluster, there: &Migration, rollback: &Rollback) -> Result<bool, CliError> {
     let deadline = Instant::now() + rollback.timeout;
     let name = there.name_any();
@@ -137,8 +137,8 @@ async fn is_completed(cluster: &Cluster, there: &Migration, rollback: &Rollback)
     Ok(status.is_some_and(|status| status.phase == MigrationPhase::Completed))
 }
 
-/// Whether the nodes that were named are back. The rollout is paused then, which is what was asked for.
-async fn returned(
+/// Success if the given nodes are rolled back: the rollout is then paused, as requested.
+async fn rolled_back(
     cluster: &Cluster,
     there: &Migration,
     rollback: &Rollback,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_back_pauses_and_everything_back_goes_on() {
+    fn a_rollback_of_one_node_pauses_and_of_all_does_not() {
         let (migration, _) = fixture::rolling();
         let one = spec(&migration, &asked(&["worker-1"], false));
         assert_eq!(
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn services_go_back_by_themselves_and_nobody_else_does() {
+    fn a_rollback_of_services_names_only_these_services() {
         let (migration, _) = fixture::rolling();
         let asked = asked(&["--service", "shop/web,shop/till"], false);
         let spec = spec(&migration, &asked);
@@ -202,15 +202,15 @@ mod tests {
         assert!(
             refused
                 .to_string()
-                .contains("does not change the range of Services"),
+                .contains("has no Services to roll back"),
             "{refused}"
         );
     }
 
     #[test]
-    fn a_node_that_is_not_there_is_named_with_those_that_are() {
+    fn an_unknown_node_is_an_error_with_the_existing_nodes() {
         let (migration, nodes) = fixture::rolling();
-        let error = meant(&migration, &nodes, &asked(&["worker-9"], false))
+        let error = selected_nodes(&migration, &nodes, &asked(&["worker-9"], false))
             .err()
             .unwrap()
             .to_string();
@@ -219,13 +219,13 @@ mod tests {
             "{error}"
         );
         assert_eq!(
-            meant(&migration, &nodes, &asked(&[], true)).unwrap().len(),
+            selected_nodes(&migration, &nodes, &asked(&[], true)).unwrap().len(),
             nodes.len()
         );
     }
 
     #[test]
-    fn nodes_or_all_and_not_both() {
+    fn nodes_services_and_all_exclude_each_other() {
         use clap::Parser as _;
         for line in [
             vec!["rollback"],

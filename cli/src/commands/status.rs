@@ -1,4 +1,4 @@
-//! `status`: how far it is.
+//! `status`: shows the progress of a migration.
 
 use jiff::Timestamp;
 use kube::ResourceExt;

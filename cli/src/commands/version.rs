@@ -1,4 +1,4 @@
-//! `version`: of this tool, and of the agents that report.
+//! `version`: prints the versions of this tool and of the agents.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::say;
 
-/// The answer for programs.
+/// The JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
     client: &'static str,
     /// Version → nodes.
     agents: BTreeMap<String, Vec<String>>,
-    /// Why the agents could not be looked at.
+    /// Why the versions of the agents are unknown.
     error: Option<String>,
 }
 
@@ -56,14 +56,14 @@ pub(super) async fn run(cluster: &Cluster, shown: Shown) -> Result<Outcome, CliE
                 text.push_str(&format!("agent {version} on {}\n", nodes.join(", ")));
             }
             if document.agents.is_empty() && document.error.is_none() {
-                text.push_str("no agent was asked to report yet\n");
+                text.push_str("no agents: there is no Migration with nodes yet\n");
             }
             say::answer(&text)?;
         }
     }
-    // The version of this tool is known without a cluster; that there is none to ask is a remark.
+    // The version of this tool needs no cluster: a failed request is only a note.
     if let Some(error) = document.error.filter(|_| shown.output == Output::Table) {
-        say::note(&format!("nobody could ask the agents: {error}"));
+        say::note(&format!("agent versions are unknown: {error}"));
     }
     Ok(Outcome::Done)
 }

@@ -1,4 +1,4 @@
-//! `status --watch`: redraws on a terminal, prints what changed elsewhere, and ends with the migration.
+//! `status --watch`: redraws on a terminal, prints changed lines otherwise, and ends with the migration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::render::status::{line, status};
 use crate::render::view::View;
 use crate::say;
 
-/// How often ages are drawn anew.
+/// The interval at which ages are redrawn.
 const REDRAW: Duration = Duration::from_secs(1);
-/// Changes that come within this time are shown together.
+/// Changes within this time are shown together.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Follows a Migration to its end.
+/// Watches a Migration until it ends.
 pub(super) async fn run(
     cluster: &Cluster,
     name: &str,
@@ -76,7 +76,7 @@ pub(super) async fn run(
                     let last = seen.view(name).map_or_else(|| "nothing".to_owned(), |view| line(&view));
                     return Err(CliError::Deadline {
                         name: name.to_owned(),
-                        wanted: "at its end",
+                        wanted: "ended",
                         waited: patience,
                         seen: seen.trouble.clone().unwrap_or(last),
                         missing: Vec::new(),
@@ -93,12 +93,12 @@ where
 {
     match stream.next().await {
         Some(event) => event,
-        // A watcher never ends by itself.
+        // A watcher never ends.
         None => std::future::pending().await,
     }
 }
 
-/// What the watches brought.
+/// The state from the watches.
 #[derive(Default)]
 struct Seen {
     migration: Option<Migration>,
@@ -107,7 +107,7 @@ struct Seen {
     nodes: BTreeMap<String, NodeMigration>,
     /// Nodes of a list that is not complete yet.
     relisted: BTreeMap<String, NodeMigration>,
-    /// Why nothing comes at present.
+    /// Why there are no events at present.
     trouble: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl Seen {
         let gone = || CliError::Gone {
             name: name.to_owned(),
         };
-        match self.understood(event) {
+        match self.event_or_trouble(event) {
             Some(Event::Apply(migration) | Event::InitApply(migration)) => self.migration = Some(migration),
             Some(Event::Delete(_)) => return Err(gone()),
             Some(Event::Init) => self.migration = None,
@@ -132,7 +132,7 @@ impl Seen {
     }
 
     fn node(&mut self, event: watcher::Result<Event<NodeMigration>>) {
-        match self.understood(event) {
+        match self.event_or_trouble(event) {
             Some(Event::Apply(node)) => {
                 self.nodes.insert(node.name_any(), node);
             }
@@ -151,8 +151,8 @@ impl Seen {
         }
     }
 
-    /// Losing the API server in the middle is a normal state: it is told, and the watch goes on by itself.
-    fn understood<T>(&mut self, event: watcher::Result<Event<T>>) -> Option<Event<T>> {
+    /// The loss of the API server is a normal state: it is reported, and the watch continues.
+    fn event_or_trouble<T>(&mut self, event: watcher::Result<Event<T>>) -> Option<Event<T>> {
         match event {
             Ok(event) => {
                 self.trouble = None;
@@ -180,11 +180,11 @@ impl Seen {
     }
 }
 
-/// Where it is shown.
+/// The output.
 struct Screen {
     output: Output,
     terminal: Option<Term>,
-    /// Subject → its line when it was shown last.
+    /// Subject → its last printed line.
     lines: BTreeMap<String, String>,
     view: Option<View>,
     troubled: bool,
@@ -208,12 +208,14 @@ impl Screen {
             let (_, width) = terminal.size();
             let mut text = status(view, Timestamp::now(), Some(usize::from(width).max(40)));
             if let Some(trouble) = trouble {
-                text.push_str(&format!("\n{trouble}\nwhat stands above is as old as that\n"));
+                text.push_str(&format!(
+                    "\n{trouble}\nDisplay is stale since the connection dropped.\n"
+                ));
             }
             terminal.clear_screen().map_err(CliError::Write)?;
             return say::answer(&text);
         }
-        self.tell_trouble(trouble);
+        self.report_trouble(trouble);
         if !changed || self.view.as_ref() == Some(view) {
             return Ok(());
         }
@@ -225,12 +227,12 @@ impl Screen {
         shown
     }
 
-    /// The lines that changed, each with the time.
+    /// Prints the changed lines, each with the time.
     fn lines(&mut self, view: &View) -> Result<(), CliError> {
         let now = Timestamp::now()
             .round(Unit::Second)
             .unwrap_or_else(|_| Timestamp::now());
-        // Of a kind that goes in stages no node has a step of its own.
+        // In a kind with stages, nodes have no steps.
         let nodes = view.nodes.iter().filter(|_| view.of_kind.is_none());
         let subjects = std::iter::once((String::new(), line(view)))
             .chain(nodes.map(|node| (node.node.clone(), node.line())));
@@ -244,7 +246,7 @@ impl Screen {
         say::answer(&text)
     }
 
-    /// The end: elsewhere than on a terminal what is to be done next was not said yet.
+    /// Prints the next command at the end, which a terminal already shows.
     fn last(&self, view: &View) -> Result<(), CliError> {
         let next = view.next();
         if self.terminal.is_none() && self.output == Output::Table && !next.is_empty() {
@@ -254,10 +256,10 @@ impl Screen {
     }
 
     fn trouble(&mut self, trouble: &str) {
-        self.tell_trouble(Some(trouble));
+        self.report_trouble(Some(trouble));
     }
 
-    fn tell_trouble(&mut self, trouble: Option<&str>) {
+    fn report_trouble(&mut self, trouble: Option<&str>) {
         match trouble {
             Some(trouble) if !self.troubled => say::note(trouble),
             None if self.troubled => say::note("the API server answers again"),
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_migration_that_is_not_there_any_more_is_an_error() {
+    fn a_deleted_migration_is_an_error() {
         let mut seen = Seen::default();
         seen.migration(Ok(Event::Init), "a").unwrap();
         assert!(matches!(
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_api_server_is_told_and_forgotten_when_it_is_back() {
+    fn a_lost_api_server_is_reported_until_it_answers_again() {
         let mut seen = seen();
         seen.node(Err(watcher::Error::NoResourceVersion));
         assert!(seen.trouble.is_some());

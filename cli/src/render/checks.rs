@@ -1,4 +1,4 @@
-//! Checks, refusals first.
+//! Checks, failures first.
 
 use engine::check::{Check, Verdict};
 
@@ -7,10 +7,10 @@ use super::table::{table, wrap};
 /// Width of the texts of a check.
 const WIDTH: usize = 96;
 
-/// Every check: what does not plainly pass with object, value, need and fix; what passes on a line.
+/// Every check: a block with object, values and fix for each that does not pass, and one line for each that passes.
 pub fn checks(checks: &[Check]) -> String {
     let mut sorted: Vec<&Check> = checks.iter().collect();
-    // Stable: within a verdict the coordinator's order stays.
+    // A stable sort keeps the coordinator's order within a verdict.
     sorted.sort_by_key(|check| std::cmp::Reverse(check.verdict));
     let mut text = String::new();
     for check in sorted.iter().filter(|check| check.verdict != Verdict::Pass) {
@@ -32,7 +32,7 @@ pub fn checks(checks: &[Check]) -> String {
     text
 }
 
-/// What refuses, for the end of a plan; empty when nothing does.
+/// Checks that refuse the migration, for the end of a plan; empty without any.
 pub fn refusals(checks: &[Check]) -> String {
     checks
         .iter()
@@ -55,7 +55,7 @@ pub fn count(checks: &[Check]) -> String {
         .map(|(verdict, number)| format!("{number} {}", word(verdict)))
         .collect();
     if parts.is_empty() {
-        "no check was made".to_owned()
+        "no checks".to_owned()
     } else {
         parts.join(", ")
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_come_first_with_object_value_need_and_fix() {
+    fn failures_come_first_with_object_values_and_fix() {
         let list = [
             Check::pass(
                 "FlannelVersion",
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn no_check_is_not_a_pass() {
-        assert_eq!(count(&[]), "no check was made");
+    fn an_empty_list_is_not_a_pass() {
+        assert_eq!(count(&[]), "no checks");
     }
 }

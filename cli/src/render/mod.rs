@@ -1,4 +1,4 @@
-//! Texts for people. Nothing here reads or writes anything.
+//! Renderers of text output. No I/O.
 
 pub mod checks;
 pub mod plan;

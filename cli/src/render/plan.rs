@@ -1,4 +1,4 @@
-//! The plan: what it works with, cluster-wide actions, every action of every node in order, the blockers.
+//! The plan: settings, cluster-wide actions, every action of every node in order, and failed checks.
 
 use api::{Migration, MigrationRecord, NodeMigration};
 use engine::document::{Action, Document, NodeActions};
@@ -10,7 +10,7 @@ use super::table::table;
 use crate::kinds::Settings;
 use crate::planned::document;
 
-/// The plan as a text; `None` when there is none.
+/// The plan as text; `None` if there is none.
 pub fn plan(migration: &Migration, nodes: &[NodeMigration], records: &[MigrationRecord]) -> Option<String> {
     let status = migration.status.as_ref()?;
     let plan = status.plan.as_ref()?;
@@ -23,7 +23,7 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration], records: &[Migration
     } = &whole;
     let mut text = format!("Plan of Migration {}\nhash {}\n", migration.name_any(), plan.hash);
     if let Some(settings) = Settings::of(status) {
-        text.push_str("\nIt works with\n");
+        text.push_str("\nSettings\n");
         text.push_str(&indent(&table(&[], &settings.rows())));
     }
     let (first, last) = if of_nodes.is_empty() {
@@ -81,19 +81,19 @@ fn indent(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// The plan for programs.
+/// The plan as JSON output.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanDocument<'read> {
     /// Name of the Migration.
     pub migration: String,
-    /// Where it is.
+    /// The phase.
     pub phase: api::migration::MigrationPhase,
-    /// Whether every check allows it.
+    /// Whether every check allows the migration.
     pub allowed: bool,
-    /// Hash of the plan; absent when there is no plan.
+    /// Hash of the plan; null without a plan.
     pub hash: Option<&'read str>,
-    /// What it works with.
+    /// The settings.
     pub settings: Option<Settings<'read>>,
     /// Cluster-wide actions before the first node.
     pub prepare: Vec<Action>,
@@ -101,9 +101,9 @@ pub struct PlanDocument<'read> {
     pub nodes: Vec<NodePlan>,
     /// Cluster-wide actions after the last node.
     pub finish: Vec<Action>,
-    /// Checks that refuse it.
+    /// Checks that refuse the migration.
     pub blockers: Vec<&'read engine::check::Check>,
-    /// What is next, or what refuses it.
+    /// The message of the status.
     pub message: &'read str,
 }
 
@@ -118,7 +118,7 @@ pub struct NodePlan {
 }
 
 impl<'read> PlanDocument<'read> {
-    /// The plan as it was read.
+    /// The JSON output of a Migration with its nodes and records.
     pub fn of(migration: &'read Migration, nodes: &[NodeMigration], records: &[MigrationRecord]) -> Self {
         let status = migration.status.as_ref();
         let plan = status.and_then(|status| status.plan.as_ref());
@@ -155,40 +155,40 @@ mod tests {
     use crate::fixture;
 
     #[test]
-    fn every_action_of_every_node_in_order_then_the_blockers() {
+    fn a_plan_has_every_action_of_every_node_in_order_then_failed_checks() {
         let (migration, nodes) = fixture::planned();
         let text = plan(&migration, &nodes, &[]).unwrap();
-        // The hash itself is another test's.
+        // The hash has its own test.
         let text = text.replace(&migration.status.unwrap().plan.unwrap().hash, "HASH");
         insta::assert_snapshot!(text, @r"
         Plan of Migration flannel-to-calico
         hash HASH
 
-        It works with
+        Settings
           flannel network        10.244.0.0/16             (detected from ConfigMap kube-flannel/kube-flannel-cfg)
           flannel DaemonSet      kube-flannel-ds           (spec)
-            its namespace        kube-flannel              (spec)
+            namespace            kube-flannel              (spec)
           flannel MTU            1450                      (detected from Node worker-1: subnet.env)
-          flannel masquerades    true                      (detected from Node worker-1: subnet.env)
+          flannel masquerade     true                      (detected from Node worker-1: subnet.env)
           flannel subnet length  24                        (default)
           flannel annotations    flannel.alpha.coreos.com  (default)
           flannel VNI            1                         (default)
           flannel port           8472                      (default)
           Calico DaemonSet       calico-node               (default)
-            its namespace        kube-system               (default)
+            namespace            kube-system               (default)
           IPPool block size      26                        (default)
-          CNI folder             /etc/cni/net.d            (default)
+          CNI directory          /etc/cni/net.d            (default)
 
         Before the first node
             1  create  IPPool default-ipv4-ippool  cidr 10.244.0.0/16
 
         Node worker-1 (1 of 2)
-            1  cordon    Node worker-1          unschedulable true, remembered as ours
+            1  cordon    Node worker-1          cordon (uncordoned afterwards)
             2  evict     pods of node worker-1  default/web-1 (as of now)
             3  uncordon  Node worker-1          unschedulable removed
 
         Node worker-2 (2 of 2)
-            1  cordon    Node worker-2          unschedulable true, remembered as ours
+            1  cordon    Node worker-2          cordon (uncordoned afterwards)
             2  evict     pods of node worker-2  default/web-1 (as of now)
             3  uncordon  Node worker-2          unschedulable removed
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_in_other_objects_stand_in_their_place() {
+    fn actions_in_records_and_nodes_are_in_order() {
         let (migration, nodes, records) = fixture::long_plan();
         let text = plan(&migration, &nodes, &records).unwrap();
         let place = |part: &str| {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_read_the_same() {
+    fn the_json_output_has_the_same_actions() {
         let (migration, nodes) = fixture::planned();
         let value = serde_json::to_value(PlanDocument::of(&migration, &nodes, &[])).unwrap();
         assert_eq!(value["nodes"][0]["node"], "worker-1");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_move_workload_by_workload_and_no_node_has_a_part() {
+    fn a_plan_of_pod_cidr_by_workload_has_no_nodes() {
         let (migration, nodes) = fixture::range_planned();
         let text = plan(&migration, &nodes, &[]).unwrap();
         let text = text.replace(&migration.status.unwrap().plan.unwrap().hash, "HASH");
@@ -252,15 +252,15 @@ mod tests {
         Plan of Migration pod-cidr
         hash HASH
 
-        It works with
-          range that pods leave    10.244.0.0/16        (spec)
-            its IPPool             default-ipv4-ippool  (detected from IPPool default-ipv4-ippool)
-          range that they come to  10.200.0.0/16        (spec)
-            its IPPool             ipv4-10-200-0-0-16   (default)
-            its block size         26                   (detected from IPPool default-ipv4-ippool)
-          Calico DaemonSet         calico-node          (detected from DaemonSet kube-system/calico-node)
-            its namespace          kube-system          (detected from DaemonSet kube-system/calico-node)
-          Calico's objects in      the Kubernetes API   (default)
+        Settings
+          old range         10.244.0.0/16        (spec)
+            IPPool          default-ipv4-ippool  (detected from IPPool default-ipv4-ippool)
+          new range         10.200.0.0/16        (spec)
+            IPPool          ipv4-10-200-0-0-16   (default)
+            block size      26                   (detected from IPPool default-ipv4-ippool)
+          Calico DaemonSet  calico-node          (detected from DaemonSet kube-system/calico-node)
+            namespace       kube-system          (detected from DaemonSet kube-system/calico-node)
+          Calico datastore  the Kubernetes API   (default)
 
         Until every pod has moved
             1  create  IPPool ipv4-10-200-0-0-16   cidr 10.200.0.0/16; disabled

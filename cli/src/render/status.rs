@@ -1,4 +1,4 @@
-//! How far a migration is, for people.
+//! The progress of a migration as text.
 
 use api::migration::{MigrationPhase, Warnings};
 use api::traffic::ClassCount;
@@ -11,7 +11,7 @@ use crate::age::age;
 use crate::cluster::phase_text;
 use crate::kinds::KindView;
 
-/// The migration on a line, without what changes with the clock alone.
+/// The migration on one line, without ages.
 pub fn line(view: &View) -> String {
     let mut line = format!("Migration {}: {}", view.migration, words(view));
     if let Some(stage) = view.of_kind.as_ref().and_then(KindView::stage_words) {
@@ -29,7 +29,7 @@ pub fn line(view: &View) -> String {
     line
 }
 
-/// One class of path: what was lost of how much, and for how long at a time.
+/// One class of path: lost and sent probes, and the longest gap.
 fn traffic(count: &ClassCount) -> String {
     let lost = count.totals;
     let gap = if lost.lost == 0 {
@@ -50,7 +50,7 @@ fn traffic(count: &ClassCount) -> String {
     )
 }
 
-/// How many nodes, or pods, are where they should be; `None` while nobody counts.
+/// The number of nodes or pods that are done or rolled back; `None` while there are no counts.
 fn done(view: &View) -> Option<String> {
     let goes_back = match view.phase {
         MigrationPhase::RollingBack | MigrationPhase::RolledBack => true,
@@ -65,10 +65,10 @@ fn done(view: &View) -> Option<String> {
         | MigrationPhase::Completed
         | MigrationPhase::Halted => view.of_kind.as_ref().is_some_and(KindView::goes_back),
     };
-    let what = if goes_back { "back" } else { "done" };
+    let what = if goes_back { "rolled back" } else { "done" };
     let text = &view.progress.text;
     if view.of_kind.is_some() {
-        // Its text says what it counts.
+        // The text has its own noun.
         return view.started_at.map(|_| format!("{text} {what}"));
     }
     (view.progress.nodes > 0).then(|| format!("{text} nodes {what}"))
@@ -83,7 +83,7 @@ fn words(view: &View) -> String {
     }
 }
 
-/// The whole of it for people. `width` cuts the table's lines, not the texts below it.
+/// The complete status. `width` cuts the lines of the table, not the texts below it.
 pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     let mut head = vec![
         vec!["Migration".to_owned(), view.migration.clone()],
@@ -126,11 +126,11 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     if !view.current {
         add(
             "Note",
-            "the coordinator has not looked at the newest spec yet".to_owned(),
+            "the coordinator has not processed the current spec yet".to_owned(),
         );
     }
     let mut text = table(&[], &head);
-    // Pods of a range move wherever they are: no node has a step of its own.
+    // In a kind with stages, nodes have no steps.
     if !view.nodes.is_empty() && view.of_kind.is_none() {
         text.push('\n');
         text.push_str(&nodes(view, now, width));
@@ -143,7 +143,7 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
     text
 }
 
-/// Rows of what objects of others cost, each in lines of this width.
+/// The rows of warnings, wrapped to this width.
 fn warnings(warnings: Option<&Warnings>, width: usize) -> Vec<(&'static str, String)> {
     let Some(warnings) = warnings else {
         return Vec::new();
@@ -175,7 +175,7 @@ fn nodes(view: &View, now: Timestamp, width: Option<usize>) -> String {
                 };
                 format!("{what}{reason}: see below")
             } else if node.step == "Done" && !node.leftovers.is_empty() {
-                format!("left of the old network: {}", node.leftovers.join(", "))
+                format!("leftovers of the old network: {}", node.leftovers.join(", "))
             } else if let Some(seconds) = node.seconds {
                 format!("took {seconds} s")
             } else {
@@ -200,7 +200,7 @@ fn nodes(view: &View, now: Timestamp, width: Option<usize>) -> String {
     }
 }
 
-/// Who blocks, in full: the pod, its budget and what the budget says stand in the message.
+/// The blocked nodes with their full messages, which name the pod, its budget and the numbers of the budget.
 fn blockers(view: &View, now: Timestamp, width: Option<usize>) -> String {
     let mut text = String::new();
     for node in view.nodes.iter().filter(|node| node.is_blocked()) {
@@ -234,7 +234,7 @@ mod tests {
     use crate::fixture;
 
     #[test]
-    fn nodes_in_order_with_step_age_and_who_blocks() {
+    fn status_has_nodes_in_order_with_step_age_and_blocker() {
         let (migration, nodes) = fixture::rolling();
         let view = View::of(&migration, &nodes);
         assert_eq!(view.end(), None);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn every_end_has_its_exit_code_and_an_old_status_has_none() {
+    fn every_end_has_an_exit_code_and_an_outdated_status_has_none() {
         let (mut migration, nodes) = fixture::rolling();
         let mut of = |phase, paused, working: &[&str]| {
             let status = migration.status.as_mut().unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_agent_is_told() {
+    fn a_node_without_a_report_says_so() {
         let (migration, mut nodes) = fixture::rolling();
         nodes[2].status = None;
         let view = View::of(&migration, &nodes);

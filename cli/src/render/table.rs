@@ -1,6 +1,6 @@
-//! Columns.
+//! Tables and wrapped text.
 
-/// Rows in columns, two blanks between them; the last column is as long as it is.
+/// Rows in columns, separated by two blanks; the last column is not padded.
 pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut all: Vec<Vec<String>> = Vec::new();
     if !header.is_empty() {
@@ -35,7 +35,7 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A text of at most this many characters; what is cut off shows.
+/// A text of at most this many characters; a cut text ends with an ellipsis.
 pub fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts() {
+    fn long_texts_are_cut_or_wrapped() {
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("abcd", 4), "abcd");
         assert_eq!(wrap("one two three", 7), ["one two", "three"]);

@@ -1,4 +1,4 @@
-//! How far a migration is: one view of it, for people and for programs.
+//! The progress of a migration: one view for text and JSON output.
 
 use api::migration::{Desired, LegacyPods, MigrationPhase, Progress, Warnings};
 use api::traffic::ClassCount;
@@ -12,33 +12,33 @@ use serde::Serialize;
 use crate::exit::Outcome;
 use crate::kinds::KindView;
 
-/// The reason of a Migration that was to go back and cannot any more.
+/// The reason of a Migration that cannot be rolled back any more.
 const PAST_RETURN: &str = "PastReturn";
 
-/// The reason of a Migration that waits for another one's end.
+/// The reason of a Migration that waits for the end of another one.
 const ANOTHER: &str = "AnotherMigration";
 
-/// How far a migration is.
+/// The progress of a migration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
     /// Name of the Migration.
     pub migration: String,
-    /// Where it is.
+    /// The phase.
     pub phase: MigrationPhase,
-    /// What is wanted.
+    /// The desired action.
     pub desired: Desired,
     /// Whether no other node starts.
     pub paused: bool,
-    /// Whether the status speaks of the spec as it is now.
+    /// Whether the status is of the current spec.
     pub current: bool,
-    /// Whether pods from before are restarted once every node is on the new network: then it goes on to its end.
+    /// Whether legacy pods are restarted once every node is on the new network, so that the migration continues.
     pub restarts_pods: bool,
-    /// Why it does not go on; empty when it does.
+    /// The reason why the migration does not continue; empty if it does.
     pub blocked: String,
-    /// What happens now.
+    /// The current action or wait.
     pub message: String,
-    /// Objects of others that cost decisions about them, and stop nothing else.
+    /// Objects of others that affect only decisions about themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warnings: Option<Warnings>,
     /// Nodes by phase.
@@ -49,45 +49,45 @@ pub struct View {
     pub completed_at: Option<Timestamp>,
     /// Hash of the plan.
     pub plan_hash: Option<String>,
-    /// What was sent and lost between pods, by class of path.
+    /// Probes sent and lost between pods, by class of path.
     pub traffic: Vec<ClassCount>,
     /// Nodes in order.
     pub nodes: Vec<NodeView>,
-    /// How far it is, of a kind that goes in stages; absent of another.
+    /// The progress of a kind with stages; absent for other kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_kind: Option<KindView>,
 }
 
-/// How far a node is.
+/// The progress of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
     /// Name of the node.
     pub node: String,
-    /// What its agent proved; absent without an agent's report.
+    /// The phase that its agent reports; null without a report.
     pub phase: Option<Phase>,
-    /// The step that it is in; `Waiting`, `Deferred`, `Skipped` or `Done` out of work.
+    /// The current step; `Waiting`, `Deferred`, `Skipped`, `Returned` or `Done` if the node is not in progress.
     pub step: String,
-    /// Since when; absent out of work.
+    /// Since when; null if the node is not in progress.
     pub since: Option<Timestamp>,
-    /// Why it waits; empty when it does not.
+    /// The reason of the wait; empty without a wait.
     pub reason: String,
-    /// What is waited for, on which object.
+    /// The awaited state and object.
     pub message: String,
-    /// Whether a person has to decide.
+    /// Whether the user has to decide.
     pub halted: bool,
-    /// Why its agent does not go on.
+    /// The failure that stops its agent.
     pub failure: Option<String>,
-    /// How long the node took, in seconds, once it is done.
+    /// The duration of the migration of the node, in seconds, once it is done.
     pub seconds: Option<i64>,
-    /// What of the old network is still there, once it is done.
+    /// Leftovers of the old network, once the node is done.
     pub leftovers: Vec<String>,
-    /// What the way back would change on its host.
+    /// The changes on its host that a rollback would undo.
     pub changes: Vec<String>,
 }
 
 impl View {
-    /// What was read, as a view.
+    /// The view of a Migration and its nodes.
     pub fn of(migration: &Migration, nodes: &[NodeMigration]) -> Self {
         let status = migration.status.clone().unwrap_or_default();
         Self {
@@ -117,16 +117,16 @@ impl View {
         }
     }
 
-    /// How it ended, or why it does not go on by itself; `None` while it does.
+    /// The outcome of a migration that has ended or does not continue without the user; `None` while it continues.
     pub fn end(&self) -> Option<Outcome> {
         if !self.current {
             return None;
         }
         match self.phase {
-            // It was to go back, and it is too late for that.
+            // A rollback was requested too late.
             _ if self.blocked == PAST_RETURN => Some(Outcome::Failed),
             MigrationPhase::Completed | MigrationPhase::RolledBack => Some(Outcome::Done),
-            // In place: the swap is over, and what is left to do follows pods that may live for days.
+            // In place: all nodes are done, and the remaining work waits for pods that may run for days.
             MigrationPhase::Mixed => (!self.restarts_pods).then_some(Outcome::Done),
             MigrationPhase::Halted => Some(Outcome::Failed),
             MigrationPhase::Refused => Some(Outcome::Refused),
@@ -148,33 +148,33 @@ impl View {
         }
     }
 
-    /// What a person does next; empty when there is nothing to do.
+    /// The next command for the user; empty if there is nothing to do.
     pub fn next(&self) -> String {
         match (self.phase, self.end()) {
             (MigrationPhase::Planned, _) => {
                 "next: `kubectl replumb plan`, then `kubectl replumb apply`".to_owned()
             }
             (MigrationPhase::Mixed, Some(_)) => {
-                "next: nothing has to be done; `kubectl rollout restart` of a workload moves its pods to Calico's network"
+                "next: nothing to do; `kubectl rollout restart` of a workload moves its pods to Calico's network"
                     .to_owned()
             }
             (_, Some(Outcome::Failed)) if self.blocked == PAST_RETURN => {
-                "next: `kubectl replumb resume` finishes it".to_owned()
+                "next: `kubectl replumb resume` completes the migration".to_owned()
             }
             (MigrationPhase::RolledBack, _) => {
-                "next: nothing has to be done; `kubectl delete migration` forgets it".to_owned()
+                "next: nothing to do; `kubectl delete migration` removes the Migration".to_owned()
             }
             (_, Some(Outcome::Refused)) if self.blocked == ANOTHER => {
-                "next: end that one first; this one is looked at by itself then".to_owned()
+                "next: end the other Migration first; this one is then planned automatically".to_owned()
             }
             (_, Some(Outcome::Refused)) => "next: `kubectl replumb preflight` shows every check".to_owned(),
             (_, Some(Outcome::Failed)) => {
                 let again = match self.desired {
-                    Desired::Abort => "`kubectl replumb abort` once more",
-                    Desired::Rollback => "`kubectl replumb rollback --all` once more",
+                    Desired::Abort => "`kubectl replumb abort` again",
+                    Desired::Rollback => "`kubectl replumb rollback --all` again",
                     Desired::Plan | Desired::Run | Desired::Pause => "`kubectl replumb resume`",
                 };
-                format!("next: mend what the message says, then {again}")
+                format!("next: correct the cause in the message, then run {again}")
             }
             (_, Some(Outcome::Paused)) => "next: `kubectl replumb resume`".to_owned(),
             (_, Some(Outcome::Done) | None) => String::new(),
@@ -222,13 +222,13 @@ impl NodeView {
             }
         } else if spec.returned_at.is_some() {
             "Returned".clone_into(&mut view.step);
-            "is on the old network, as it was before".clone_into(&mut view.message);
+            "rolled back to the old network".clone_into(&mut view.message);
         } else if spec.skipped {
             "Skipped".clone_into(&mut view.step);
-            "its drain was blocked; it comes again after all others".clone_into(&mut view.message);
+            "drain blocked; tried again after all other nodes".clone_into(&mut view.message);
         } else if progress.deferred.contains(&spec.node_name) {
             "Deferred".clone_into(&mut view.step);
-            "NotReady or not prepared yet; it is taken up when it returns".clone_into(&mut view.message);
+            "NotReady or not prepared yet; starts once it is Ready".clone_into(&mut view.message);
         }
         if report.is_none() {
             let before = if view.message.is_empty() { "" } else { "; " };
@@ -237,13 +237,13 @@ impl NodeView {
         view
     }
 
-    /// Whether somebody else has to do something before the node goes on.
+    /// Whether the node waits for the user or for the owner of a pod.
     pub fn is_blocked(&self) -> bool {
         let by_pods = [WaitReason::DisruptionBudget, WaitReason::EvictionRefused];
         self.halted || self.failure.is_some() || by_pods.iter().any(|reason| reason.as_str() == self.reason)
     }
 
-    /// The node on a line, without what changes with the clock alone.
+    /// The node on one line, without ages.
     pub fn line(&self) -> String {
         let phase = self.phase.map_or("-", Phase::as_str);
         let took = self
@@ -258,7 +258,7 @@ impl NodeView {
             }
         }
         if let Some(failure) = &self.failure {
-            line.push_str(": its agent: ");
+            line.push_str(": agent failure: ");
             line.push_str(failure);
         }
         line

@@ -1,4 +1,4 @@
-//! What the migration works with, for people.
+//! The settings of flannelToCalico as rows of text.
 
 use std::fmt::Display;
 
@@ -26,17 +26,17 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
     let mut rows = vec![
         row("flannel network", flannel_network),
         row("flannel DaemonSet", flannel_daemon_set_name),
-        row("  its namespace", flannel_daemon_set_namespace),
+        row("  namespace", flannel_daemon_set_namespace),
         row("flannel MTU", flannel_mtu),
-        row("flannel masquerades", flannel_ip_masquerade),
+        row("flannel masquerade", flannel_ip_masquerade),
         row("flannel subnet length", flannel_subnet_length),
         row("flannel annotations", flannel_annotation_prefix),
         row("flannel VNI", flannel_vni),
         row("flannel port", flannel_port),
         row("Calico DaemonSet", calico_daemon_set_name),
-        row("  its namespace", calico_daemon_set_namespace),
+        row("  namespace", calico_daemon_set_namespace),
         row("IPPool block size", ip_pool_block_size),
-        row("CNI folder", cni_configuration_directory),
+        row("CNI directory", cni_configuration_directory),
     ];
     rows.extend(ipv6.iter().flat_map(ipv6_rows));
     rows
@@ -50,8 +50,8 @@ fn ipv6_rows(settings: &Ipv6Settings) -> [Vec<String>; 3] {
     } = settings;
     [
         row("IPv6: flannel network", flannel_network),
-        row("  its subnet length", flannel_subnet_length),
-        row("  its pool's block size", ip_pool_block_size),
+        row("  subnet length", flannel_subnet_length),
+        row("  pool block size", ip_pool_block_size),
     ]
 }
 

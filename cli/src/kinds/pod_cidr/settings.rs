@@ -1,4 +1,4 @@
-//! What the migration works with, for people.
+//! The settings of podCidr as rows of text.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use pod_cidr::settings::Settings;
 
 /// Every setting with its value and its source.
 pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
-    // Every field by name: one that is added is not forgotten here.
+    // Destructured, so that a new field cannot be forgotten here.
     let Settings {
         from,
         to,
@@ -19,14 +19,14 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         datastore,
     } = settings;
     vec![
-        row("range that pods leave", from),
-        row("  its IPPool", old_pool),
-        row("range that they come to", to),
-        row("  its IPPool", new_pool),
-        row("  its block size", block_size),
+        row("old range", from),
+        row("  IPPool", old_pool),
+        row("new range", to),
+        row("  IPPool", new_pool),
+        row("  block size", block_size),
         row("Calico DaemonSet", calico_daemon_set_name),
-        row("  its namespace", calico_daemon_set_namespace),
-        row("Calico's objects in", datastore),
+        row("  namespace", calico_daemon_set_namespace),
+        row("Calico datastore", datastore),
     ]
 }
 

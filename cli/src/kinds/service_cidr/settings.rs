@@ -1,11 +1,11 @@
-//! What the migration works with, for people.
+//! The settings of serviceCidr as rows of text.
 
 use service_cidr::ranges::listed;
 use service_cidr::settings::Settings;
 
 /// Every setting with its value and its source.
 pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
-    // Every field by name: one that is added is not forgotten here.
+    // Destructured, so that a new field cannot be forgotten here.
     let Settings {
         from,
         to,
@@ -14,15 +14,11 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
     } = settings;
     let row = |name: &str, value: String, source: String| vec![name.to_owned(), value, format!("({source})")];
     vec![
-        row("ranges of Services", listed(&from.value), from.source.to_string()),
+        row("old ranges", listed(&from.value), from.source.to_string()),
+        row("new ranges", listed(&to.value), to.source.to_string()),
+        row("cluster domain", domain.value.clone(), domain.source.to_string()),
         row(
-            "ranges that they come to",
-            listed(&to.value),
-            to.source.to_string(),
-        ),
-        row("domain of names", domain.value.clone(), domain.source.to_string()),
-        row(
-            "bridges' externalTrafficPolicy",
+            "externalTrafficPolicy of bridges",
             bridge_policy.value.as_str().to_owned(),
             bridge_policy.source.to_string(),
         ),

@@ -1,11 +1,11 @@
-//! What the migration works with, for people.
+//! The settings of calicoDatastore as rows of text.
 
 use calico_datastore::cluster::settings::Settings;
 use engine::sourced::Sourced;
 
 /// Every setting with its value and its source.
 pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
-    // Every field by name: one that is added is not forgotten here.
+    // Destructured, so that a new field cannot be forgotten here.
     let Settings {
         daemon_set,
         controllers,
@@ -27,25 +27,25 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
         row(name, value.to_owned(), of)
     };
     vec![
-        text("DaemonSet of calico-node", daemon_set),
-        text("Deployment of the controllers", controllers),
-        text("ConfigMap that is written", configuration),
-        text("image of calico-node", from_image),
-        text("image that it gets", to_image),
-        row("etcd of Calico v2", etcd_v2.value.endpoints.join(","), etcd_v2),
-        row("etcd of Calico v3", etcd_v3.value.endpoints.join(","), etcd_v3),
+        text("calico-node DaemonSet", daemon_set),
+        text("controllers Deployment", controllers),
+        text("Calico ConfigMap", configuration),
+        text("old calico-node image", from_image),
+        text("new calico-node image", to_image),
+        row("etcd v2 (Calico v2)", etcd_v2.value.endpoints.join(","), etcd_v2),
+        row("etcd v3 (Calico v3)", etcd_v3.value.endpoints.join(","), etcd_v3),
         row(
-            "longest pause",
+            "pause limit",
             format!("{} s", pause_limit_seconds.value),
             pause_limit_seconds,
         ),
         row(
-            "v2 left alone for",
+            "settle time",
             format!("{} s", settle_seconds.value),
             settle_seconds,
         ),
         row(
-            "data in v3 written over",
+            "ignore data in etcd v3",
             ignore_v3_data.value.to_string(),
             ignore_v3_data,
         ),
