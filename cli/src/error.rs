@@ -357,8 +357,8 @@ impl CliError {
                     .to_owned(),
             ),
             Self::NoCalicoManifest => Some(
-                "use the file that you would give to `kubectl apply`: calico-etcd.yaml of the release, with the endpoints of your \
-                 etcd; with kops, the addon networking.projectcalico.org in the state store"
+                "use the file that you would give to `kubectl apply`: calico-etcd.yaml of the release, with the endpoints of \
+                 your etcd; with kops, the addon networking.projectcalico.org in the state store"
                     .to_owned(),
             ),
             Self::File { .. }

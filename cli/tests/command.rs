@@ -200,7 +200,7 @@ fn generate_needs_no_cluster_and_apply_reads_the_manifest() {
     let (code, out, err) = run(replumb(&generate).write_stdin(CLUSTER));
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
     assert!(
-        err.contains("spec.nonMasqueradeCIDR of the standard input (100.64.0.0/10)")
+        err.contains("spec.nonMasqueradeCIDR of standard input (100.64.0.0/10)")
             && err.contains("hint: ")
             && err.contains("`--via 10.200.0.0/16`"),
         "{err}"

@@ -345,7 +345,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
         &[etcd],
         &asked,
         &["start"],
-        "the standard input is not a terminal",
+        "standard input is not a terminal",
     )
     .await
 }

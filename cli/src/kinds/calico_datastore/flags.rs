@@ -1,4 +1,4 @@
-//! What was typed after `datastore`.
+//! The command line of `datastore`.
 
 #![expect(
     clippy::doc_markdown,
@@ -17,41 +17,41 @@ use crate::{help, value};
 #[derive(Clone, Debug, Args)]
 #[command(disable_help_subcommand = true)]
 pub struct Datastore {
-    /// What is to be done.
+    /// The subcommand.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
-/// What is to be done with both stores.
+/// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Verb {
-    /// Convert everything in memory and report what cannot be, and what becomes another name. Changes nothing.
+    /// Convert all data in memory, and report values that cannot be converted and names that change. Changes nothing.
     #[command(after_help = help::DATASTORE_DRY_RUN_EXAMPLES)]
     DryRun(DryRun),
-    /// Pause Calico, write everything to etcd v3 and read it again. Goes on where a killed one stopped.
+    /// Pause Calico, write all data to etcd v3 and read it back. Continues a conversion that was killed.
     #[command(after_help = help::DATASTORE_START_EXAMPLES)]
     Start(Start),
-    /// Let Calico work with etcd v3: once every calico-node runs v3. Only what was read again is opened.
+    /// Switch Calico to etcd v3, once every calico-node runs v3. Only verified data is opened.
     Complete(Complete),
-    /// Let Calico work with etcd v2 again, and make etcd v3 as it was before.
+    /// Switch Calico back to etcd v2, and restore the previous state of etcd v3.
     Abort(Abort),
-    /// Show which store Calico works with, and how far a conversion is. Changes nothing.
+    /// Show the store that Calico uses, and the progress of a conversion. Changes nothing.
     #[command(after_help = help::DATASTORE_STATUS_EXAMPLES)]
     Status(Look),
-    /// Write everything of Calico's in both stores into one file with a checksum. Changes nothing.
+    /// Write Calico's data of both stores into one file with a checksum. Changes nothing.
     Export(Look),
 }
 
-/// What every verb has.
+/// Options of every subcommand.
 #[derive(Clone, Debug, Args)]
 pub struct Look {
-    /// Where both stores are.
+    /// The connections to both stores.
     #[command(flatten)]
     pub stores: StoreFlags,
-    /// Where reports and backups are written.
+    /// The folder of reports and backups.
     #[command(flatten)]
     pub folder: Folder,
-    /// How it is shown.
+    /// Output options.
     #[command(flatten)]
     pub shown: Shown,
 }
@@ -59,29 +59,29 @@ pub struct Look {
 /// `dry-run`.
 #[derive(Clone, Debug, Args)]
 pub struct DryRun {
-    /// As `start` has it: something of Calico's in etcd v3 does not stand against it.
+    /// As for `start`: existing Calico data in etcd v3 is no reason to refuse.
     #[arg(long)]
     pub ignore_v3_data: bool,
-    /// Where both stores are, and how it is shown.
+    /// The connections to both stores, and output options.
     #[command(flatten)]
     pub look: Look,
 }
 
-/// Where reports and backups are written.
+/// The folder of reports and backups.
 #[derive(Clone, Debug, Args)]
 pub struct Folder {
-    /// Folder of reports and backups.
+    /// Directory for reports and backups.
     #[arg(long, value_name = "DIR", default_value = "./calico-datastore")]
     pub output_dir: PathBuf,
 }
 
-/// What every change has.
+/// Options of every subcommand that changes data.
 #[derive(Clone, Debug, Args)]
 pub struct Change {
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long, short)]
     pub yes: bool,
-    /// Which stores, and how it is shown.
+    /// The connections to both stores, and output options.
     #[command(flatten)]
     pub look: Look,
 }
@@ -89,24 +89,25 @@ pub struct Change {
 /// `start`.
 #[derive(Clone, Debug, Args)]
 pub struct Start {
-    /// Go on although something of Calico's is in etcd v3: equal keys are written over, profiles of namespaces and policies of Kubernetes
-    /// are deleted (calico-kube-controllers of v3 writes them anew), others stay. What was there is kept aside; `abort` puts it back.
+    /// Continue although etcd v3 has Calico data: equal keys are overwritten, profiles of namespaces and Kubernetes policies are
+    /// deleted (calico-kube-controllers of v3 recreates them), other keys stay. The previous data is backed up, and restored by
+    /// `abort`.
     #[arg(long)]
     pub ignore_v3_data: bool,
-    /// How long etcd v2 is left alone after the pause: what CNI plugins had begun before ends.
+    /// Time between the pause and the first read of etcd v2, so that running CNI plugins can finish.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = value::seconds)]
     pub settle: u32,
-    /// How long the pause may last, the upgrade of every calico-node included: no new pod gets a network meanwhile. After that it is
-    /// taken back.
+    /// Longest pause, including the upgrade of every calico-node: new pods get no network during the pause. The conversion is
+    /// rolled back after this time.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = value::wait)]
     pub pause_limit: Duration,
-    /// Do not stay when everything is written. Nobody takes it back then when --pause-limit is over, but whoever runs `start` again.
+    /// Exit once all data is written. The conversion is then not rolled back after --pause-limit, unless `start` is run again.
     #[arg(long)]
     pub no_hold: bool,
-    /// Keys of one transaction; etcd takes 128 changes and as many conditions by default.
+    /// Keys per transaction; by default, etcd accepts 128 changes and as many conditions.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(3..=126), hide_short_help = true)]
     pub batch: u16,
-    /// What every change has.
+    /// Options of every change.
     #[command(flatten)]
     pub change: Change,
 }
@@ -114,14 +115,14 @@ pub struct Start {
 /// `complete`.
 #[derive(Clone, Debug, Args)]
 pub struct Complete {
-    /// Go on although etcd v2 says something else than what was converted: those changes are lost.
+    /// Continue although etcd v2 has changed since the conversion: those changes are lost.
     #[arg(long)]
     pub despite_changes: bool,
-    /// Go on although calico-kube-controllers of v3 have not written all that the conversion leaves to them: new connections of pods whose
-    /// profile is missing are dropped, and policies that are missing hold nothing back, until they have.
+    /// Continue although calico-kube-controllers of v3 have not written all their objects yet: until then, new connections of
+    /// pods without a profile are dropped, and missing policies do not apply.
     #[arg(long)]
     pub despite_missing: bool,
-    /// What every change has.
+    /// Options of every change.
     #[command(flatten)]
     pub change: Change,
 }
@@ -129,49 +130,49 @@ pub struct Complete {
 /// `abort`.
 #[derive(Clone, Debug, Args)]
 pub struct Abort {
-    /// Also after `complete`: etcd v3 is closed first. Pods that got their network since then lose it.
+    /// Also abort after `complete`: etcd v3 is closed first. Pods that were created since then lose their network.
     #[arg(long)]
     pub after_completion: bool,
-    /// No calico-node of v3 runs any more, on no node: nothing is left in etcd v3 for their sake.
+    /// Confirm that no calico-node of v3 runs on any node: nothing is kept in etcd v3 for them.
     #[arg(long)]
     pub no_nodes_of_v3: bool,
-    /// What every change has.
+    /// Options of every change.
     #[command(flatten)]
     pub change: Change,
 }
 
-/// Where both stores are. What is not said here is read from the files, then from the environment.
+/// The connections to both stores. Unset options are read from the files, then from the environment.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Stores")]
 pub struct StoreFlags {
-    /// Endpoints of the etcd of Calico v2, such as https://10.0.0.1:2379, with commas between them; else APIV1_ETCD_ENDPOINTS.
+    /// Endpoints of the etcd of Calico v2, such as https://10.0.0.1:2379, separated by commas. Default: APIV1_ETCD_ENDPOINTS.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub v2_endpoints: Vec<String>,
-    /// Certificates that its own is signed by; else APIV1_ETCD_CA_CERT_FILE.
+    /// File with the CA certificates of etcd v2. Default: APIV1_ETCD_CA_CERT_FILE.
     #[arg(long, value_name = "FILE")]
     pub v2_ca_cert_file: Option<PathBuf>,
-    /// The certificate that is shown to it; else APIV1_ETCD_CERT_FILE.
+    /// File with the client certificate for etcd v2. Default: APIV1_ETCD_CERT_FILE.
     #[arg(long, value_name = "FILE")]
     pub v2_cert_file: Option<PathBuf>,
-    /// The key of that; else APIV1_ETCD_KEY_FILE.
+    /// File with the client key for etcd v2. Default: APIV1_ETCD_KEY_FILE.
     #[arg(long, value_name = "FILE")]
     pub v2_key_file: Option<PathBuf>,
-    /// calicoctl's file about it, which has user name and password as well.
+    /// Configuration file of calicoctl for etcd v2, which may have user name and password.
     #[arg(long, value_name = "FILE")]
     pub apiconfigv1: Option<PathBuf>,
-    /// Endpoints of the etcd of Calico v3; else ETCD_ENDPOINTS. May be the same.
+    /// Endpoints of the etcd of Calico v3, which may be the same. Default: ETCD_ENDPOINTS.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub v3_endpoints: Vec<String>,
-    /// Certificates that its own is signed by; else ETCD_CA_CERT_FILE.
+    /// File with the CA certificates of etcd v3. Default: ETCD_CA_CERT_FILE.
     #[arg(long, value_name = "FILE")]
     pub v3_ca_cert_file: Option<PathBuf>,
-    /// The certificate that is shown to it; else ETCD_CERT_FILE.
+    /// File with the client certificate for etcd v3. Default: ETCD_CERT_FILE.
     #[arg(long, value_name = "FILE")]
     pub v3_cert_file: Option<PathBuf>,
-    /// The key of that; else ETCD_KEY_FILE.
+    /// File with the client key for etcd v3. Default: ETCD_KEY_FILE.
     #[arg(long, value_name = "FILE")]
     pub v3_key_file: Option<PathBuf>,
-    /// calicoctl's file about it, which has user name and password as well.
+    /// Configuration file of calicoctl for etcd v3, which may have user name and password.
     #[arg(long, value_name = "FILE")]
     pub apiconfigv3: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What a conversion finds: reports as files, and the same at a glance.
+//! The result of a conversion in memory: reports as files, and a summary.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,23 +20,23 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::say;
 
-/// Lines of a report that are shown as well.
+/// The number of lines of a report in the summary.
 const SHOWN: usize = 10;
 
-/// What a conversion finds.
+/// The result of a conversion in memory.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// What stands against it; empty is well.
+    /// Reasons to refuse the conversion; empty if there are none.
     pub refusals: Vec<String>,
-    /// What `start` would say beside that, as both stores are at this moment.
+    /// The refusal of `start` in the current state of both stores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_now: Option<String>,
-    /// Whether Calico is paused by a conversion that `start` goes on with.
+    /// Whether Calico is paused by a conversion that `start` would continue.
     pub is_begun: bool,
-    /// Keys that would be written, by what they are.
+    /// Number of keys that would be written, by kind.
     pub keys: BTreeMap<String, usize>,
-    /// The reports that have lines, and how many.
+    /// The reports that are not empty.
     pub reports: Vec<Report>,
 }
 
@@ -44,17 +44,17 @@ pub struct Found {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// What its lines say.
+    /// The subject of its lines.
     pub about: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// How many lines it has.
+    /// The number of lines.
     pub lines: usize,
     #[serde(skip)]
     first: Vec<String>,
 }
 
-/// Converts everything, says what comes of it, and whether it may be started.
+/// Converts all data in memory, and prints the result and whether the conversion may start.
 pub async fn dry_run(asked: &DryRun, variables: &Variables) -> Result<Outcome, CliError> {
     let look = &asked.look;
     let stores = reach::stores(&look.stores, variables).await?;
@@ -66,7 +66,7 @@ pub async fn dry_run(asked: &DryRun, variables: &Variables) -> Result<Outcome, C
     Ok(found.outcome())
 }
 
-/// Converts everything and writes the reports.
+/// Converts all data in memory and writes the reports.
 pub async fn look_at(stores: &Stores, folder: &Path, over_existing: bool) -> Result<Found, CliError> {
     let tree = stores.v2.tree().await?;
     let nothing = Prepared::nothing(tree.value(CLUSTER_GUID).unwrap_or_default());
@@ -93,7 +93,7 @@ pub async fn look_at(stores: &Stores, folder: &Path, over_existing: bool) -> Res
             Refusal::NotEmpty { .. } | Refusal::V3Open { .. } | Refusal::Completed => {
                 found.refusals.push(text);
             }
-            // Nothing to do with what is converted: it may be otherwise when it is started.
+            // Independent of the data: the state may be different at the start.
             Refusal::NoFlag
             | Refusal::PausedBySomebody { .. }
             | Refusal::V2Open
@@ -116,7 +116,7 @@ pub async fn look_at(stores: &Stores, folder: &Path, over_existing: bool) -> Res
     Ok(found)
 }
 
-/// The reports, by the names that Calico's own tool gives its files, and one more. Those of before go.
+/// Writes the reports, with the file names of Calico's own tool and one more. Earlier reports are removed.
 fn write(conversion: &Conversion, folder: &Path) -> Result<Vec<Report>, CliError> {
     fn lines<T: ToString>(all: &[T]) -> Vec<String> {
         all.iter().map(ToString::to_string).collect()
@@ -140,13 +140,13 @@ fn write(conversion: &Conversion, folder: &Path) -> Result<Vec<Report>, CliError
         ),
         (
             "nameclashes",
-            "names that would be the same",
+            "name clashes",
             lines(&conversion.clashes),
         ),
-        ("notes", "things to know", lines(&conversion.notes)),
+        ("notes", "notes", lines(&conversion.notes)),
         (
             "convertednames",
-            "names that are converted",
+            "converted names",
             lines(&conversion.renamed),
         ),
     ] {
@@ -171,7 +171,7 @@ fn write(conversion: &Conversion, folder: &Path) -> Result<Vec<Report>, CliError
 }
 
 impl Found {
-    /// Whether it may be started, as far as data are concerned.
+    /// Whether the data allows to start the conversion.
     pub fn outcome(&self) -> Outcome {
         if self.refusals.is_empty() {
             Outcome::Done
@@ -180,16 +180,16 @@ impl Found {
         }
     }
 
-    /// For people.
+    /// The result as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
         for report in &self.reports {
             let _ = writeln!(
                 text,
-                "{} {} ({})",
-                report.lines,
+                "{}: {} ({})",
                 report.about,
+                report.lines,
                 report.path.display()
             );
             for line in &report.first {
@@ -207,20 +207,20 @@ impl Found {
                 .map(|(kind, count)| format!("{count} {kind}"))
                 .collect();
             let sum: usize = self.keys.values().sum();
-            let _ = writeln!(text, "{sum} keys would be written to etcd v3: {}", all.join(", "));
+            let _ = writeln!(text, "keys to write to etcd v3: {sum} ({})", all.join(", "));
         }
         for refusal in &self.refusals {
             let _ = writeln!(text, "refused: {refusal}");
         }
         if let Some(not_now) = &self.not_now {
-            let _ = writeln!(text, "not now: {not_now}");
+            let _ = writeln!(text, "start refused now: {not_now}");
         }
         if self.is_begun {
             text.push_str(
-                "Calico is PAUSED by a conversion that has begun: `kubectl replumb datastore status`\n",
+                "Calico is PAUSED by a conversion in progress: `kubectl replumb datastore status`\n",
             );
         } else if self.refusals.is_empty() {
-            text.push_str("everything can be converted; nothing was changed\n");
+            text.push_str("all data can be converted; nothing was changed\n");
         } else {
             text.push_str("nothing was changed\n");
         }

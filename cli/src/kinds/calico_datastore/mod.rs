@@ -1,4 +1,5 @@
-//! Calico's data from v2 (etcd v2) to v3 (etcd v3): `datastore` without a cluster, with both etcds alone; [`migration`] in one.
+//! Conversion of Calico's data from v2 (etcd v2) to v3 (etcd v3): `datastore` uses only both etcds; [`migration`] runs in a
+//! cluster.
 
 pub mod flags;
 mod found;
@@ -11,7 +12,7 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use flags::{Datastore, Verb};
 
-/// Does what was asked for.
+/// Runs a subcommand.
 pub async fn run(
     datastore: &Datastore,
     variables: impl IntoIterator<Item = (String, String)>,

@@ -1,4 +1,4 @@
-//! The way to both stores: flags, then calicoctl's files, then the environment.
+//! The connections to both stores: from flags, then calicoctl's files, then the environment.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::error::CliError;
 /// Variables by name.
 pub type Variables = BTreeMap<String, String>;
 
-/// Reaches both.
+/// Connects to both stores.
 pub async fn stores(flags: &StoreFlags, variables: &Variables) -> Result<Stores, CliError> {
     let v2 = access(
         Side::V2,
@@ -47,8 +47,8 @@ fn access(side: Side, flags: Said, file: Option<&Path>, variables: &Variables) -
         Some(path) => Said::of_file(side, path, &read(path)?)?,
         None => Said::default(),
     };
-    let said = flags.or(of_file).or(Said::of_environment(side, variables));
-    Ok(said.access(side)?)
+    let merged = flags.or(of_file).or(Said::of_environment(side, variables));
+    Ok(merged.access(side)?)
 }
 
 fn read(path: &Path) -> Result<Value, CliError> {

@@ -1,4 +1,4 @@
-//! What changes the stores: `start`, `complete`, `abort`; and `export`, which writes a file.
+//! Subcommands that change the stores: `start`, `complete`, `abort`; and `export`, which writes a file.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::say;
 
-/// Between two looks at the record while it is held.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval of reads of the record while `start` waits.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Pauses Calico, converts everything, and stays until somebody has completed or aborted it.
+/// Pauses Calico, converts all data, and waits until the conversion is completed or aborted.
 pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliError> {
     let look = &start.change.look;
     confirm::possible(start.change.yes)?;
@@ -38,17 +38,17 @@ pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliE
     let stores = reach::stores(&look.stores, variables).await?;
     let found = found::look_at(&stores, &look.folder.output_dir, start.ignore_v3_data).await?;
     say::note(found.text().trim_end());
-    // Where it is begun already, what stands against it now leads back: that is for whoever goes on with it.
+    // For a conversion in progress, a refusal leads to a rollback, which the user decides by continuing.
     let is_refused = found.outcome() == Outcome::Refused || found.not_now.is_some();
     if is_refused && !found.is_begun {
         return Ok(Outcome::Refused);
     }
     if !start.change.yes {
         confirm::ask(if found.is_begun {
-            "Calico is paused by a conversion that has begun. Go on with it?"
+            "Calico is paused by a conversion in progress. Continue?"
         } else {
-            "Calico is paused now, until `complete` or `abort`: pods that run go on, NEW PODS GET NO NETWORK, and policies that change take \
-             no effect. Begin?"
+            "Calico is paused from now until `complete` or `abort`: running pods keep their network, NEW PODS GET NO NETWORK, \
+             and changes of policies have no effect. Start?"
         })?;
     }
     let goal = Goal::Start {
@@ -62,22 +62,22 @@ pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliE
     hold(look, &stores, &options).await
 }
 
-/// Lets Calico work with v3.
+/// Switches Calico to v3.
 pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outcome, CliError> {
     confirm::possible(complete.change.yes)?;
     let stores = reach::stores(&complete.change.look.stores, variables).await?;
     let status = run::status(&stores, Timestamp::now()).await?;
     if status.needed == Some(true) && status.works_with == Flags::Paused {
         say::note(
-            "warning: no calico-node of v3 has written its version to etcd v3 yet. Calico works with v3 from now on: a node that does not run v3 \
-             takes no part in it",
+            "warning: no calico-node of v3 has written its version to etcd v3 yet. Calico will use etcd v3: nodes that do not \
+             run v3 are not updated any more",
         );
     }
     let goal = Goal::Complete {
         despite_changes: complete.despite_changes,
         despite_missing: complete.despite_missing,
     };
-    let question = "Every calico-node, the CNI plugin of every node and the controllers run Calico v3. Let Calico work with etcd v3?";
+    let question = "Every calico-node, every CNI plugin and the controllers must run Calico v3. Switch Calico to etcd v3?";
     go(
         &stores,
         &options(&complete.change.look),
@@ -88,14 +88,14 @@ pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outc
     .await
 }
 
-/// Lets Calico work with v2 again.
+/// Switches Calico back to v2.
 pub async fn abort(abort: &Abort, variables: &Variables) -> Result<Outcome, CliError> {
     confirm::possible(abort.change.yes)?;
     let stores = reach::stores(&abort.change.look.stores, variables).await?;
     let goal = Goal::Abort {
         after_completion: abort.after_completion,
     };
-    let question = "Is the upgrade of calico-node and the controllers undone? Take the conversion back, and let Calico work with etcd v2?";
+    let question = "The upgrade of calico-node and the controllers must be rolled back. Switch Calico back to etcd v2?";
     let options = Options {
         no_nodes_of_v3: abort.no_nodes_of_v3,
         ..options(&abort.change.look)
@@ -118,7 +118,7 @@ async fn go(
     Ok(Outcome::Done)
 }
 
-/// Writes everything of both stores into a file.
+/// Writes the data of both stores into a file.
 pub async fn export(look: &Look, variables: &Variables) -> Result<Outcome, CliError> {
     let stores = reach::stores(&look.stores, variables).await?;
     let tree = stores.v2.tree().await?;
@@ -128,7 +128,7 @@ pub async fn export(look: &Look, variables: &Variables) -> Result<Outcome, CliEr
     match look.shown.output {
         Output::Json => say::json(&made)?,
         Output::Table => say::answer(&format!(
-            "{}: {} keys of v2, {} of v3, sha256 {}\n",
+            "{}: keys of v2: {}, keys of v3: {}, sha256 {}\n",
             made.path.display(),
             made.v2_keys,
             made.v3_keys,
@@ -143,16 +143,16 @@ async fn arrive(stores: &Stores, options: &Options, goal: Goal) -> Result<Option
     Ok(Box::pin(run::go(stores, options, goal, &tell)).await?)
 }
 
-/// Stays until somebody has completed or aborted it; past its deadline it is taken back. It ends by what the record says, and by
-/// nothing else.
+/// Waits until the conversion is completed or aborted, and rolls it back after its deadline. Only the state of the record ends
+/// the wait.
 async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome, CliError> {
-    say::note("held here until `complete` or `abort` is said elsewhere");
+    say::note("waiting for `complete` or `abort` in another terminal");
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         let status = match run::status(stores, Timestamp::now()).await {
             Ok(status) => status,
             Err(error) => {
-                say::note(&format!("{error}; looking again"));
+                say::note(&format!("{error}; trying again"));
                 continue;
             }
         };
@@ -191,8 +191,8 @@ async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome
                 let why = format!("the pause had to end by {}", record.abort_at);
                 return Err(RunError::TookBack { why }.into());
             }
-            // Somebody else is at work, or a store is away: the next look tells.
-            Err(error) => say::note(&format!("{error}; looking again")),
+            // Another process holds the lock, or a store does not answer: the next read decides.
+            Err(error) => say::note(&format!("{error}; trying again")),
         }
     }
 }
@@ -201,7 +201,7 @@ fn answer(look: &Look, record: Option<&Record>) -> Result<(), CliError> {
     match look.shown.output {
         Output::Json => say::json(&json!({ "record": record })),
         Output::Table => say::answer(&match record {
-            None => "Calico works with etcd v2; there is no record of a conversion\n".to_owned(),
+            None => "Calico uses etcd v2; there is no record of a conversion\n".to_owned(),
             Some(record) => format!("phase {}{}\n", record.phase, next(record)),
         }),
     }
@@ -210,15 +210,14 @@ fn answer(look: &Look, record: Option<&Record>) -> Result<(), CliError> {
 fn next(record: &Record) -> String {
     match record.phase {
         Phase::Verified => format!(
-            ": Calico is paused. Upgrade every calico-node, the CNI plugin and the controllers to v3, then `kubectl replumb datastore complete`; \
-             or undo that, then `abort`. It has to be completed by {}",
+            ": Calico is paused. Upgrade every calico-node, the CNI plugin and the controllers to v3, then run `kubectl \
+             replumb datastore complete`, by {} at the latest. To roll back, undo the upgrade, then run `abort`",
             record.abort_at.strftime("%H:%M:%SZ")
         ),
         Phase::Completed => {
-            ": Calico works with etcd v3. The data of v2 are as they were, its Ready flag stays false"
-                .to_owned()
+            ": Calico uses etcd v3. The data in etcd v2 is unchanged, and its Ready flag stays false".to_owned()
         }
-        Phase::Aborted => ": Calico works with etcd v2, and etcd v3 is as it was before".to_owned(),
+        Phase::Aborted => ": Calico uses etcd v2, and the previous state of etcd v3 is restored".to_owned(),
         Phase::Pausing
         | Phase::Paused
         | Phase::Writing
@@ -228,7 +227,7 @@ fn next(record: &Record) -> String {
     }
 }
 
-/// How a change is made; `start` says more of it.
+/// The options of a change, with defaults that `start` overrides.
 fn options(look: &Look) -> Options {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let user = std::env::var("USER").unwrap_or_default();

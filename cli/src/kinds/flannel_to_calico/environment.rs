@@ -1,14 +1,14 @@
-//! The variables of Calico's own migration controller, read by `--from-env`.
+//! The environment variables of Calico's migration controller, read by `--from-env`.
 
 use flannel_to_calico::settings::Options;
 use thiserror::Error;
 
 use crate::value;
 
-/// Why the environment cannot be taken.
+/// Why the environment cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EnvironmentError {
-    /// A value that cannot be read.
+    /// A malformed value.
     #[error("environment variable {variable}: found {found:?}, {needed}")]
     Malformed {
         /// Name of the variable.
@@ -18,7 +18,7 @@ pub enum EnvironmentError {
         /// The form that is needed.
         needed: String,
     },
-    /// A variable that asks for something that this version does not do.
+    /// A variable that is not supported.
     #[error("environment variable {variable}: found {found:?}, needed none: {reason}")]
     NotHonoured {
         /// Name of the variable.
@@ -28,22 +28,22 @@ pub enum EnvironmentError {
         /// Why.
         reason: &'static str,
     },
-    /// None of the variables is there.
-    #[error("--from-env: none of {} is set", NAMES.join(", "))]
+    /// None of the variables is set.
+    #[error("--from-env: none of {} is set", SUPPORTED.join(", "))]
     Nothing,
 }
 
-/// What the environment says.
+/// The options from the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FromEnvironment {
     /// The options that are set.
     pub options: Options,
-    /// Variables that are set and have no effect here, one line each.
+    /// Variables that are set and have no effect, one line each.
     pub warnings: Vec<String>,
 }
 
-/// The variables that are honoured.
-pub const NAMES: [&str; 13] = [
+/// The supported variables.
+pub const SUPPORTED: [&str; 13] = [
     "FLANNEL_NETWORK",
     "FLANNEL_DAEMONSET_NAME",
     "FLANNEL_DAEMONSET_NAMESPACE",
@@ -59,27 +59,27 @@ pub const NAMES: [&str; 13] = [
     "CNI_CONFIG_DIR",
 ];
 
-/// Variables that would change what is done to the cluster: taking the others and leaving these out would do
-/// something else than was asked.
+/// Variables that would change the effect of the migration and are not supported: to ignore them would do something else than
+/// requested.
 const REFUSED: [(&str, &str); 1] = [(
     "FLANNEL_IPV6_NETWORK",
-    "a dual-stack flannel is not migrated by this version. Unset it only if no node has an IPv6 pod range",
+    "the IPv6 network of flannel is always detected; unset the variable",
 )];
 
-/// Variables without a meaning here.
+/// Variables without an effect.
 const WITHOUT_EFFECT: [(&str, &str); 6] = [
-    ("FLANNEL_IPV6_SUBNET_LEN", "no IPv6 pool is made"),
-    ("DEFAULT_IPPOOL_SIZE_V6", "no IPv6 pool is made"),
+    ("FLANNEL_IPV6_SUBNET_LEN", "the IPv6 subnet length is always detected"),
+    ("DEFAULT_IPPOOL_SIZE_V6", "the IPv6 pool has the default block size"),
     (
         "FLANNEL_SUBNET_ENV",
-        "the agent reads /run/flannel/subnet.env of every node itself",
+        "the agent reads /run/flannel/subnet.env on every node",
     ),
-    ("POD_NODE_NAME", "the coordinator knows its node itself"),
-    ("DEBUG_WAIT_BEFORE_START", "use rollout.interval or `pause`"),
-    ("DEBUG_WAIT_BEFORE_EXIT", "use rollout.interval or `pause`"),
+    ("POD_NODE_NAME", "the coordinator detects its node"),
+    ("DEBUG_WAIT_BEFORE_START", "use rollout.intervalSeconds or `pause`"),
+    ("DEBUG_WAIT_BEFORE_EXIT", "use rollout.intervalSeconds or `pause`"),
 ];
 
-/// Reads the variables: every one that is malformed is an error, and all errors are returned.
+/// Reads the variables. Every malformed variable is an error, and all errors are returned.
 pub fn read(
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<FromEnvironment, Vec<EnvironmentError>> {
@@ -87,10 +87,10 @@ pub fn read(
     variables.sort();
     let mut read = FromEnvironment::default();
     let mut errors = Vec::new();
-    let mut honoured = 0;
+    let mut supported = 0;
     for (variable, found) in variables {
-        if NAMES.contains(&variable.as_str()) {
-            honoured += 1;
+        if SUPPORTED.contains(&variable.as_str()) {
+            supported += 1;
             if let Err(needed) = set(&mut read.options, &variable, &found) {
                 errors.push(EnvironmentError::Malformed {
                     variable,
@@ -109,11 +109,11 @@ pub fn read(
                 .push(format!("environment variable {variable} has no effect: {reason}"));
         } else if variable.starts_with("FLANNEL_") {
             read.warnings.push(format!(
-                "environment variable {variable} is none of the variables of the migration and has no effect"
+                "environment variable {variable} is unknown and has no effect"
             ));
         }
     }
-    if honoured == 0 && errors.is_empty() {
+    if supported == 0 && errors.is_empty() {
         errors.push(EnvironmentError::Nothing);
     }
     if errors.is_empty() { Ok(read) } else { Err(errors) }
@@ -136,7 +136,7 @@ fn set(options: &mut Options, variable: &str, text: &str) -> Result<(), String> 
         "CALICO_DAEMONSET_NAMESPACE" => options.calico_daemon_set_namespace = Some(value::namespace(text)?),
         "DEFAULT_IPPOOL_SIZE" => options.ip_pool_block_size = Some(value::block_size(text)?),
         "CNI_CONFIG_DIR" => options.cni_configuration_directory = Some(value::folder(text)?),
-        other => return Err(format!("variable {other} is listed and not read")),
+        other => return Err(format!("variable {other} is listed but not read")),
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ mod tests {
         )
     }
 
-    /// Variable, a good value, that value as it stands in the spec, a malformed value, a part of the error.
+    /// Variable, valid value, that value in the spec, malformed value, part of the error.
     const TABLE: [(&str, &str, &str, &str, &str); 13] = [
         (
             "FLANNEL_NETWORK",
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn every_variable_reaches_its_option() {
         let named: Vec<&str> = TABLE.iter().map(|row| row.0).collect();
-        assert_eq!(named, NAMES);
+        assert_eq!(named, SUPPORTED);
         for (variable, good, wire, ..) in TABLE {
             let read = of(&[(variable, good)]).unwrap();
             assert_eq!(serde_json::to_string(&read.options).unwrap(), wire, "{variable}");
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_is_told_at_once() {
+    fn all_errors_are_returned_at_once() {
         let errors = of(&[
             ("FLANNEL_VNI", "x"),
             ("FLANNEL_PORT", "y"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_honoured_is_named() {
+    fn unsupported_and_unknown_variables_are_named() {
         let errors = of(&[("FLANNEL_IPV6_NETWORK", "fd00::/48"), ("FLANNEL_VNI", "1")]).unwrap_err();
         assert!(
             errors[0].to_string().contains("FLANNEL_IPV6_NETWORK"),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_environment_is_not_nothing_to_do() {
+    fn an_environment_without_a_supported_variable_is_an_error() {
         assert_eq!(of(&[("PATH", "/bin")]), Err(vec![EnvironmentError::Nothing]));
     }
 }

@@ -1,4 +1,4 @@
-//! Flags: how a node changes its network, and the options of Calico's own migration controller.
+//! Flags of flannelToCalico: how a node changes its network, and the options of Calico's migration controller.
 
 use api::migration::FlannelToCalico;
 use clap::{Args, ValueEnum};
@@ -7,7 +7,7 @@ use ipnet::Ipv4Net;
 
 use crate::value;
 
-/// What this kind lets one choose.
+/// Flags of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[group(skip)]
 pub struct Flags {
@@ -18,9 +18,9 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// The flags that were given, as they are typed.
+    /// The flags that are set, as they are typed.
     pub fn said(&self) -> Vec<&'static str> {
-        // Every field by name: one that is added is not forgotten here.
+        // Destructured, so that a new field cannot be forgotten here.
         let HowFlags {
             strategy,
             legacy_pods,
@@ -66,11 +66,11 @@ impl Flags {
             ("--cni-config-dir", cni_config_dir.is_some()),
         ]
         .into_iter()
-        .filter_map(|(flag, said)| said.then_some(flag))
+        .filter_map(|(flag, is_set)| is_set.then_some(flag))
         .collect()
     }
 
-    /// Says the flags over the kind, and under them what Calico's variables say.
+    /// Overrides the spec of the kind by Calico's variables, and both by the flags.
     pub fn over(&self, kind: &mut FlannelToCalico, variables: Options) {
         let HowFlags {
             strategy,
@@ -92,10 +92,10 @@ struct HowFlags {
     /// How a node changes its network. Default drain.
     #[arg(long, value_enum, ignore_case = true)]
     strategy: Option<Strategy>,
-    /// In place: what happens to pods that were there before. Default keep.
+    /// In place: what happens to pods that existed before. Default keep.
     #[arg(long, value_enum, ignore_case = true)]
     legacy_pods: Option<LegacyPods>,
-    /// Go on although the cluster has one schedulable node: all pods are down while it changes.
+    /// Allow a cluster with one schedulable node: all its pods are down while it changes.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     allow_single_node: Option<bool>,
@@ -104,9 +104,9 @@ struct HowFlags {
 /// How a node changes its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Strategy {
-    /// Pods leave the node by eviction before its network changes.
+    /// Evict the pods of a node before its network changes.
     Drain,
-    /// The node changes its network under its pods: they keep running, with their addresses.
+    /// Change the network of a node while its pods keep running, with their addresses.
     InPlace,
 }
 
@@ -120,12 +120,12 @@ impl Strategy {
     }
 }
 
-/// What happens, in place, to pods that were there before.
+/// What happens to pods that existed before, with strategy in-place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LegacyPods {
-    /// They live on, and go when their owners replace them.
+    /// The pods keep running until their owners replace them.
     Keep,
-    /// They are evicted under their budgets, once every node is on Calico.
+    /// The pods are evicted within their PodDisruptionBudgets, once every node is on Calico.
     Restart,
 }
 
@@ -139,9 +139,9 @@ impl LegacyPods {
     }
 }
 
-/// Flags for the options. What is not set is detected, or has the default of Calico's controller.
+/// Flags for the options. Unset options are detected, or have the default of Calico's controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "flannel to Calico (detected where not set)")]
+#[command(next_help_heading = "flannel to Calico (detected if not set)")]
 #[group(skip)]
 struct OptionFlags {
     /// IPv4 network of flannel, such as 10.244.0.0/16.
@@ -156,7 +156,7 @@ struct OptionFlags {
     /// MTU of flannel's VXLAN device.
     #[arg(long, value_name = "BYTES", value_parser = value::mtu)]
     flannel_mtu: Option<u32>,
-    /// Whether traffic that leaves the cluster is masqueraded: true or false.
+    /// Whether traffic that leaves the cluster is masqueraded.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, action = clap::ArgAction::Set)]
     flannel_ip_masq: Option<bool>,
     /// Prefix length of a node's subnet.
@@ -180,7 +180,7 @@ struct OptionFlags {
     /// Prefix length of a block of the new IPPool.
     #[arg(long, value_name = "LENGTH", value_parser = value::block_size)]
     ippool_block_size: Option<u8>,
-    /// Folder of the CNI configuration on every host.
+    /// Directory of the CNI configuration on every host.
     #[arg(long, value_name = "FOLDER", value_parser = value::folder)]
     cni_config_dir: Option<String>,
 }
@@ -221,7 +221,7 @@ impl OptionFlags {
     }
 }
 
-/// `over` wins where it says something.
+/// Set options of `over` win.
 fn merge(under: Options, over: Options) -> Options {
     let Options {
         flannel_network,
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_later_wins_and_silence_changes_nothing() {
+    fn set_options_win_and_unset_options_change_nothing() {
         let under = Options {
             flannel_vni: Some(1),
             flannel_port: Some(8472),

@@ -1,5 +1,4 @@
-//! flannel VXLAN → Calico VXLAN: what a person may say about it, by flags or by Calico's own variables, what it works with, and what going
-//! back comes to.
+//! flannel VXLAN → Calico VXLAN: flags, Calico's environment variables, settings, and the effect of a rollback.
 
 pub mod environment;
 pub mod flags;

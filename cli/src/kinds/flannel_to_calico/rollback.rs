@@ -1,4 +1,4 @@
-//! What going back comes to, node by node: which pods stay, which are evicted, and what agents take back on hosts.
+//! The effect of a rollback, node by node: pods that stay, pods that are evicted, and steps that agents undo on hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,49 +18,49 @@ use crate::render::table::{table, wrap};
 
 /// Width of the text.
 const WIDTH: usize = 110;
-/// Pods of so many nodes are listed at most. A node has a hundred pods, and each is told in whole.
-const MOST_NODES: usize = 50;
-/// Requests at a time.
-const AT_ONCE: usize = 8;
+/// The largest number of nodes whose pods are listed: a node has up to hundreds of pods, and the API server returns them in full.
+const MAX_NODES: usize = 50;
+/// The number of concurrent requests.
+const CONCURRENT_REQUESTS: usize = 8;
 
-/// Pods of a node whose host has left flannel.
+/// Pods of a node whose host is no longer on flannel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
-    /// Those of the old network.
+    /// Pods of the old network.
     stay: usize,
-    /// Those with an address of the new one.
+    /// Pods with an address of the new network.
     evicted: usize,
 }
 
-/// What happens on these nodes, for people. Pods come and go, so they are counted now. If that fails, the numbers of the agents' last reports
-/// are shown with their age.
+/// Describes the effect on these nodes. Pods change, so they are counted now. If that fails, the numbers of the agents' last
+/// reports are shown with their age.
 pub async fn describe(cluster: &Cluster, nodes: &[&NodeMigration], all: bool, now: Timestamp) -> String {
     text(nodes, &count(cluster, nodes).await, all, now)
 }
 
-/// Pods of each node that has any to evict; why they are not counted, otherwise.
+/// The pods of each node that is no longer on flannel; the error is why they cannot be counted.
 async fn count(cluster: &Cluster, nodes: &[&NodeMigration]) -> Result<BTreeMap<String, Counts>, String> {
-    let left: Vec<(&str, &HostFacts)> = nodes
+    let counted_nodes: Vec<(&str, &HostFacts)> = nodes
         .iter()
         .filter_map(|object| Some((object.spec.node_name.as_str(), facts(object)?)))
         .collect();
-    if left.len() > MOST_NODES {
-        let nodes = number(left.len(), "node has", "nodes have");
+    if counted_nodes.len() > MAX_NODES {
+        let nodes = number(counted_nodes.len(), "node is", "nodes are");
         return Err(format!(
-            "{nodes} left flannel, and pods are counted on {MOST_NODES} at most"
+            "{nodes} no longer on flannel, and pods are counted on at most {MAX_NODES}"
         ));
     }
-    futures::stream::iter(left)
+    futures::stream::iter(counted_nodes)
         .map(|(node, facts)| async move {
             let pods = cluster.pods_on(node).await?;
             Ok((node.to_owned(), counts(node, &pods, facts)))
         })
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENT_REQUESTS)
         .try_collect()
         .await
         .map_err(|error: CliError| {
             let way_out = if error.is_forbidden() {
-                "; the ClusterRole view allows it"
+                "; the ClusterRole view allows the request"
             } else {
                 ""
             };
@@ -68,7 +68,8 @@ async fn count(cluster: &Cluster, nodes: &[&NodeMigration]) -> Result<BTreeMap<S
         })
 }
 
-/// What the agent found on a host that has left flannel; `None` of another one, on which nothing is evicted, and without a report.
+/// The facts of a host that is no longer on flannel; `None` for a host on flannel, on which no pod is evicted, and without a
+/// report.
 fn facts(object: &NodeMigration) -> Option<&HostFacts> {
     let status = object.status.as_ref()?;
     status
@@ -77,7 +78,7 @@ fn facts(object: &NodeMigration) -> Option<&HostFacts> {
         .filter(|_| status.phase != Some(Phase::Flannel))
 }
 
-/// As the coordinator decides it: a pod is flannel's whose address the agent reports as such.
+/// Counts pods as the coordinator does: a pod is of flannel if the agent reports its address as such.
 fn counts(node: &str, pods: &[Pod], facts: &HostFacts) -> Counts {
     let old: BTreeSet<IpAddr> = facts
         .legacy_pods
@@ -96,7 +97,7 @@ fn counts(node: &str, pods: &[Pod], facts: &HostFacts) -> Counts {
     }
 }
 
-/// When the agent last wrote what it found.
+/// The time of the agent's last report.
 fn reported_at(object: &NodeMigration) -> Option<Timestamp> {
     let entries = object.metadata.managed_fields.iter().flatten();
     entries
@@ -147,25 +148,26 @@ fn text(
     text.push('\n');
     if let Err(why) = counted {
         let old = format!(
-            "Numbers of pods are those of the agents' last reports, as old as REPORTED says, and may be others now: {why}"
+            "The numbers of pods are from the agents' last reports (REPORTED) and may be outdated: {why}"
         );
         text.extend(wrap(&old, WIDTH).into_iter().map(|line| line + "\n"));
     }
     text.push_str(
-        "Pods of the old network live on. Those with an address of the new one are evicted under their budgets.\n",
+        "Pods of the old network keep running. Pods with an address of the new network are evicted within their \
+         PodDisruptionBudgets.\n",
     );
     if all {
         text.push_str(
-            "After the last node, everything that was written for the cluster is taken back, and the old network's DaemonSet \
-             loses its node selector (its pods are rolled).\n",
+            "After the last node, all cluster-wide objects are restored, and the node selector is removed from the DaemonSet of \
+             the old network (its pods restart).\n",
         );
     }
     text
 }
 
 fn numbers(counts: Option<Counts>) -> (String, String) {
-    let not_known = || ("not known".to_owned(), "not known".to_owned());
-    counts.map_or_else(not_known, |counts| {
+    let unknown = || ("unknown".to_owned(), "unknown".to_owned());
+    counts.map_or_else(unknown, |counts| {
         (counts.stay.to_string(), counts.evicted.to_string())
     })
 }
@@ -182,7 +184,7 @@ mod tests {
     use super::*;
     use crate::fixture;
 
-    /// A node in this phase, whose agent told 9 minutes ago of two pods of flannel's and one of Calico's.
+    /// A node in this phase, whose agent reported two pods of flannel and one of Calico 9 minutes ago.
     fn node(name: &str, phase: Option<&str>) -> NodeMigration {
         let pod = |last: u8| {
             json!({
@@ -219,7 +221,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Pods of worker-1: two of flannel's, 31 with addresses of Calico's, and others that nothing happens to.
+    /// Pods of worker-1: two of flannel, 31 with addresses of Calico, and others that are not affected.
     fn pods() -> Value {
         let pod = |name: &str, change: Value| {
             let mut pod = json!({
@@ -264,7 +266,7 @@ mod tests {
         json!({ "apiVersion": "v1", "kind": "PodList", "metadata": { "resourceVersion": "1" }, "items": items })
     }
 
-    /// A cluster that answers each request so, and what was asked of it.
+    /// A cluster that answers each request with `answer`, and the list of requests.
     fn cluster(code: u16, answer: &Value) -> (Cluster, Arc<Mutex<Vec<String>>>) {
         let asked: Arc<Mutex<Vec<String>>> = Arc::default();
         let seen = Arc::clone(&asked);
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pods_are_counted_now_and_not_as_they_were_reported() {
+    async fn current_pods_are_counted_instead_of_reported_ones() {
         let (cluster, asked) = cluster(200, &pods());
         let node = node("worker-1", Some("Mixed"));
         let text = describe(&cluster, &[&node], false, fixture::now()).await;
@@ -303,7 +305,7 @@ mod tests {
         assert!(!text.contains("REPORTED"), "{text}");
         let asked = asked.lock().unwrap();
         assert_eq!(asked.len(), 1, "{asked:?}");
-        // Of what the API server has in memory, by its index of nodes.
+        // From the cache of the API server, by its index of nodes.
         for part in [
             "/api/v1/pods?",
             "fieldSelector=spec.nodeName%3Dworker-1",
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_may_not_list_pods_is_told_how_old_the_numbers_are() {
+    async fn without_the_right_to_list_pods_reported_numbers_have_their_age() {
         let (cluster, _) = cluster(403, &forbidden());
         let node = node("worker-1", Some("Mixed"));
         let text = describe(&cluster, &[&node], false, fixture::now()).await;
@@ -325,9 +327,9 @@ mod tests {
         );
         let words = text.replace('\n', " ");
         for part in [
-            "may be others now",
+            "may be outdated",
             "cannot list resource",
-            "the ClusterRole view allows it",
+            "the ClusterRole view allows the request",
         ] {
             assert!(words.contains(part), "{text}");
         }
@@ -336,7 +338,7 @@ mod tests {
     #[tokio::test]
     async fn pods_of_a_large_cluster_are_not_listed() {
         let (cluster, asked) = cluster(200, &pods());
-        let names: Vec<String> = (0..=MOST_NODES)
+        let names: Vec<String> = (0..=MAX_NODES)
             .map(|number| format!("worker-{number:03}"))
             .collect();
         let nodes: Vec<NodeMigration> = names.iter().map(|name| node(name, Some("Calico"))).collect();
@@ -349,7 +351,7 @@ mod tests {
         );
         let words = text.replace('\n', " ");
         assert!(
-            words.contains("51 nodes have left flannel, and pods are counted on 50 at most"),
+            words.contains("51 nodes are no longer on flannel, and pods are counted on at most 50"),
             "{text}"
         );
         assert!(words.contains("After the last node"), "{text}");
@@ -357,16 +359,16 @@ mod tests {
 
     /// Pods are not listed on nodes where nothing is evicted, however many there are.
     #[tokio::test]
-    async fn on_a_node_of_flannels_nothing_is_evicted_and_of_a_silent_one_nothing_is_known() {
+    async fn on_flannel_no_pod_is_evicted_and_without_a_report_the_number_is_unknown() {
         let (cluster, asked) = cluster(403, &forbidden());
         let (flannel, silent) = (node("worker-1", Some("Flannel")), node("worker-2", None));
         let mut nodes = vec![&silent];
-        nodes.resize(MOST_NODES + 9, &flannel);
+        nodes.resize(MAX_NODES + 9, &flannel);
         let text = describe(&cluster, &nodes, true, fixture::now()).await;
         assert_eq!(row(&text, "worker-1"), ["worker-1", "Flannel", "all", "0", "2"]);
         assert_eq!(
             row(&text, "worker-2"),
-            ["worker-2", "-", "not known", "not known", "2"]
+            ["worker-2", "-", "unknown", "unknown", "2"]
         );
         assert_eq!(*asked.lock().unwrap(), [""; 0]);
     }

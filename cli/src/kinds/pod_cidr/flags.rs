@@ -1,4 +1,4 @@
-//! Flags: which range pods leave, which one they come to, and how.
+//! Flags of podCidr: the old range, the new range, and how pods move.
 
 use api::migration::{EtcdAccess, PodCidr};
 use clap::{Args, ValueEnum};
@@ -7,48 +7,48 @@ use ipnet::IpNet;
 use crate::error::CliError;
 use crate::value;
 
-/// What this kind lets one choose.
+/// Flags of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Pod CIDR (another range for the pods, with Calico's IPAM)")]
+#[command(next_help_heading = "Pod CIDR (new range for pods, with Calico's IPAM)")]
 #[group(skip)]
 pub struct Flags {
-    /// Range of the IPPool that pods leave. Any option of this group asks for this kind and not for flannel to Calico.
+    /// Range of the IPPool that pods move from. Any option of this group selects podCidr instead of flannelToCalico.
     #[arg(long = "pod-cidr-from", value_name = "RANGE", value_parser = value::range)]
     from: Option<IpNet>,
-    /// Range of the IPPool that they come to. It is made if it is not there.
+    /// Range of the IPPool that pods move to. The IPPool is created if it does not exist.
     #[arg(long = "pod-cidr-to", value_name = "RANGE", value_parser = value::range)]
     to: Option<IpNet>,
-    /// Prefix length of the new pool's blocks: 20 to 32, or 116 to 128 of IPv6. Default: the old pool's.
+    /// Prefix length of the blocks of the new IPPool: 20 to 32, or 116 to 128 for IPv6. Default: as in the old IPPool.
     #[arg(long = "pod-cidr-block-size", value_name = "LENGTH", value_parser = value::pool_block_size)]
     block_size: Option<u8>,
-    /// How pods leave the old range. Default by-workload.
+    /// Order in which pods move. Default by-workload.
     #[arg(long = "pod-cidr-mode", value_enum, ignore_case = true)]
     mode: Option<Mode>,
-    /// How long the old pool stays once it is empty: until then going back is cheap. Default 24h.
+    /// How long the empty old IPPool is kept; a rollback is possible until then. Default 24h.
     #[arg(long = "pod-cidr-soak", value_name = "DURATION", value_parser = value::seconds)]
     soak: Option<u32>,
-    /// Which pods, and how many at a time.
+    /// Options of pods.
     #[command(flatten)]
     pods: PodFlags,
-    /// Where Calico's etcd is.
+    /// The connection to Calico's etcd.
     #[command(flatten)]
     etcd: EtcdFlags,
 }
 
-/// Where Calico's etcd is.
+/// The connection to Calico's etcd.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[group(skip)]
 pub struct EtcdFlags {
-    /// Where etcd v3 is, with commas between, if Calico keeps its pools there. Default: as calico-node in the cluster has it.
+    /// Endpoints of etcd v3, separated by commas, if Calico stores its data there. Default: the endpoints of calico-node.
     #[arg(long = "calico-etcd", value_name = "URL", value_delimiter = ',')]
     calico_etcd: Vec<String>,
-    /// A Secret in replumb's namespace with etcd-ca, etcd-cert and etcd-key for it.
+    /// Secret in the namespace of replumb with etcd-ca, etcd-cert and etcd-key.
     #[arg(long = "calico-etcd-secret", value_name = "NAME", requires = "calico_etcd")]
     calico_etcd_secret: Option<String>,
 }
 
 impl EtcdFlags {
-    /// Says the flags over the kind.
+    /// Overrides the spec of the kind by the flags.
     pub fn over(&self, kind: &mut PodCidr) {
         let Self {
             calico_etcd: endpoints,
@@ -63,21 +63,21 @@ impl EtcdFlags {
     }
 }
 
-/// Which pods, and how many at a time.
+/// Options of pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 #[group(skip)]
 pub struct PodFlags {
-    /// Pods that may be on their way at the same time. Default 5.
+    /// Pods that may move at the same time. Default 5.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pods_at_once: Option<u32>,
-    /// Evict pods that no controller creates again, after all others.
+    /// Evict pods without a controller, after all others. They are not recreated.
     #[arg(long, value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     delete_bare_pods: Option<bool>,
 }
 
 impl PodFlags {
-    /// Says the flags over the kind.
+    /// Overrides the spec of the kind by the flags.
     pub fn over(self, kind: &mut PodCidr) {
         let Self {
             pods_at_once,
@@ -88,12 +88,12 @@ impl PodFlags {
     }
 }
 
-/// How pods leave the old range.
+/// The order in which pods move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mode {
-    /// Workload by workload, wherever their pods are.
+    /// Workload by workload, on any node.
     ByWorkload,
-    /// Node by node: cordon, drain, uncordon. For clusters whose nodes are rolled anyway.
+    /// Node by node: cordon, drain, uncordon.
     ByNode,
 }
 
@@ -108,9 +108,9 @@ impl Mode {
 }
 
 impl Flags {
-    /// The flags that were given, as they are typed.
+    /// The flags that are set, as they are typed.
     pub fn said(&self) -> Vec<&'static str> {
-        // Every field by name: one that is added is not forgotten here.
+        // Destructured, so that a new field cannot be forgotten here.
         let Self {
             from,
             to,
@@ -138,11 +138,11 @@ impl Flags {
             ("--calico-etcd-secret", calico_etcd_secret.is_some()),
         ]
         .into_iter()
-        .filter_map(|(flag, said)| said.then_some(flag))
+        .filter_map(|(flag, is_set)| is_set.then_some(flag))
         .collect()
     }
 
-    /// The flags over the kind that is there; without one both ranges have to be said.
+    /// The existing spec, overridden by the flags; a new spec needs both ranges.
     pub fn over(&self, there: Option<PodCidr>) -> Result<PodCidr, CliError> {
         let ends = (
             self.from.or(there.as_ref().map(|kind| kind.from)),
@@ -168,7 +168,7 @@ impl Flags {
     }
 }
 
-/// A change between these ranges, with every default.
+/// A spec with these ranges and all defaults.
 pub fn between(from: IpNet, to: IpNet) -> PodCidr {
     PodCidr {
         from,

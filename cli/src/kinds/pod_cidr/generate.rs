@@ -1,4 +1,4 @@
-//! `generate pod-cidr`: the manifest of a change of the range, from kops' spec or from two ranges. No cluster is asked.
+//! `generate pod-cidr`: the manifest of a podCidr migration, from a kops cluster spec or from two ranges. Needs no cluster.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -23,39 +23,39 @@ use crate::value;
                       kubectl replumb generate pod-cidr --from RANGE --to RANGE [OPTIONS]"
 )]
 pub struct PodCidrArguments {
-    /// What `kops get cluster NAME -o json --full` prints; `-` is the standard input. Pods leave spec.nonMasqueradeCIDR, which was the
-    /// pool before kops 1.7, for spec.kubeControllerManager.clusterCIDR.
+    /// Output of `kops get cluster NAME -o json --full`; `-` is standard input. Pods move from spec.nonMasqueradeCIDR, which was
+    /// the range of the IPPool before kops 1.7, to spec.kubeControllerManager.clusterCIDR.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to"])]
     kops: Option<PathBuf>,
-    /// Range of the IPPool that pods leave.
+    /// Range of the IPPool that pods move from.
     #[arg(long, value_name = "RANGE", value_parser = value::range, requires = "to")]
     from: Option<IpNet>,
-    /// Range of the IPPool that they come to.
+    /// Range of the IPPool that pods move to.
     #[arg(long, value_name = "RANGE", value_parser = value::range, requires = "from")]
     to: Option<IpNet>,
-    /// A range for the time between, where one range lies within the other: two Migrations are written, one into it and one out of
-    /// it. Nobody in your networks may use it.
+    /// Temporary range, if one range is within the other: two Migrations are printed, one into it and one out of it. The range
+    /// must be unused in your networks.
     #[arg(long, value_name = "RANGE", value_parser = value::range)]
     via: Option<IpNet>,
-    /// Of two Migrations write the first or the second alone, for `kubectl replumb plan -f` and `apply -f`, which take one.
+    /// Print only the first or the second of two Migrations, for `kubectl replumb plan -f` and `apply -f`, which accept one.
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2), requires = "via")]
     hop: Option<u8>,
-    /// Name of the Migration; of two with -hop-1 and -hop-2 behind it.
+    /// Name of the Migration; two Migrations get the suffixes -hop-1 and -hop-2.
     #[arg(long, value_name = "NAME", value_parser = value::object_name, default_value = Kind::PodCidr.default_name())]
     name: String,
-    /// Prefix length of the new pool's blocks: 20 to 32, or 116 to 128 of IPv6. Default: the old pool's.
+    /// Prefix length of the blocks of the new IPPool: 20 to 32, or 116 to 128 for IPv6. Default: as in the old IPPool.
     #[arg(long, value_name = "LENGTH", value_parser = value::pool_block_size)]
     block_size: Option<u8>,
-    /// How pods leave the old range. Default by-workload.
+    /// Order in which pods move. Default by-workload.
     #[arg(long, value_enum, ignore_case = true)]
     mode: Option<Mode>,
-    /// How long the old pool stays once it is empty: until then going back is cheap. Default 24h.
+    /// How long the empty old IPPool is kept; a rollback is possible until then. Default 24h.
     #[arg(long, value_name = "DURATION", value_parser = value::seconds)]
     soak: Option<u32>,
-    /// Which pods, and how many at a time.
+    /// Options of pods.
     #[command(flatten)]
     pods: PodFlags,
-    /// Where Calico's etcd is.
+    /// The connection to Calico's etcd.
     #[command(flatten)]
     etcd: EtcdFlags,
 }
@@ -73,8 +73,8 @@ impl PodCidrArguments {
         ranges.push(("to", journey.to.clone()));
         let origin = Origin {
             note: cluster.is_some().then(|| {
-                "The pool that pods leave is the one of kops before 1.7, with the whole of spec.nonMasqueradeCIDR; where there is \
-                 none of this range the checks refuse it."
+                "The old IPPool is that of kops before 1.7, with the range spec.nonMasqueradeCIDR. Without an IPPool of this \
+                 range, the checks refuse the migration."
                     .to_owned()
             }),
             cluster: cluster.filter(|name| !name.is_empty()),
@@ -87,7 +87,7 @@ impl PodCidrArguments {
                     self.hop("-hop-2", *between, *second),
                 ];
                 value::object_name(&hops[1].name).map_err(|needed| CliError::Ranges {
-                    errors: vec![format!("--name: found {:?} of two hops, {needed}", hops[1].name)],
+                    errors: vec![format!("--name: found {:?} for the second hop, {needed}", hops[1].name)],
                     hint: None,
                 })?;
                 manifest::two(&origin, &hops, self.hop.map(|hop| usize::from(hop) - 1))
@@ -96,7 +96,7 @@ impl PodCidrArguments {
         }
     }
 
-    /// What is asked for, and of which cluster where kops says it.
+    /// The requested change of the range, and the name of the cluster from kops.
     fn journey(&self) -> Result<(Journey, Option<String>), CliError> {
         let end = |name: String, range: IpNet| End { name, range };
         let journey = |from: End, to: End, others: Vec<End>| Journey {
@@ -110,7 +110,7 @@ impl PodCidrArguments {
             let (from, to) = (end("--from".to_owned(), from), end("--to".to_owned(), to));
             return Ok((journey(from, to, Vec::new()), None));
         }
-        // Without both the parser has let through nothing but a file.
+        // Without both ranges, the parser accepts only a file.
         let path = self.kops.as_deref().unwrap_or(Path::new("-"));
         let file = path.display().to_string();
         let failed = |errors: Vec<String>| CliError::File {
@@ -120,7 +120,7 @@ impl PodCidrArguments {
         let text = read(path).map_err(|error| failed(vec![format!("cannot be read: {error}")]))?;
         let found = kops::read(&text).map_err(failed)?;
         let source = if path == Path::new("-") {
-            "the standard input"
+            "standard input"
         } else {
             &file
         };
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_etcd_is_in_every_hop() {
+    fn the_etcd_connection_is_in_every_hop() {
         let line = [
             "--from=10.0.0.0/16",
             "--to=10.1.0.0/16",
@@ -228,19 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn what_kops_says_is_one_migration_where_the_ranges_are_apart() {
+    fn disjoint_ranges_of_kops_are_one_migration() {
         let file = file(&cluster("172.16.0.0/13"));
         let path = file.path().to_str().unwrap();
         let text = text(&["--kops", path, "--soak", "1h", "--block-size", "27"]).unwrap();
         insta::assert_snapshot!(text.replace(path, "cluster.json"), @r"
-        # Another range for the pods of cluster k.example.com, written by `kubectl replumb generate pod-cidr`.
+        # New range for pods of cluster k.example.com, generated by `kubectl replumb generate pod-cidr`.
         #   from  100.64.0.0/10  spec.nonMasqueradeCIDR of cluster.json
         #   to    172.16.0.0/13  spec.kubeControllerManager.clusterCIDR of cluster.json
-        # The pool that pods leave is the one of kops before 1.7, with the whole of spec.nonMasqueradeCIDR; where
-        # there is none of this range the checks refuse it.
+        # The old IPPool is that of kops before 1.7, with the range spec.nonMasqueradeCIDR. Without an IPPool of this
+        # range, the checks refuse the migration.
         #
-        # Applied, it changes nothing: it is checked and planned (`desired` is Plan where it is not said). This shows
-        # the plan, asks, and starts it:
+        # Applying this file starts nothing: the migration is checked and planned (`desired` defaults to Plan). To
+        # show the plan and start the migration:
         #   kubectl replumb apply pod-cidr
         apiVersion: replumb.dev/v1alpha1
         kind: Migration
@@ -262,32 +262,32 @@ mod tests {
     }
 
     #[test]
-    fn the_nested_ranges_of_kops_are_two_migrations_in_their_order() {
+    fn nested_ranges_of_kops_are_two_migrations_in_order() {
         let file = file(&cluster("100.96.0.0/11"));
         let path = file.path().to_str().unwrap();
         let nested = ["--kops", path, "--via", "10.200.0.0/16"];
         let both = text(&nested).unwrap();
         insta::assert_snapshot!(both.replace(path, "cluster.json"), @r"
-        # Another range for the pods of cluster k.example.com, written by `kubectl replumb generate pod-cidr`.
+        # New range for pods of cluster k.example.com, generated by `kubectl replumb generate pod-cidr`.
         #   from  100.64.0.0/10  spec.nonMasqueradeCIDR of cluster.json
         #   via   10.200.0.0/16  --via
         #   to    100.96.0.0/11  spec.kubeControllerManager.clusterCIDR of cluster.json
-        # The pool that pods leave is the one of kops before 1.7, with the whole of spec.nonMasqueradeCIDR; where
-        # there is none of this range the checks refuse it.
+        # The old IPPool is that of kops before 1.7, with the range spec.nonMasqueradeCIDR. Without an IPPool of this
+        # range, the checks refuse the migration.
         #
-        # Calico keeps no two pools that share addresses: the pods go by a temporary range, in two hops. Each is a
-        # Migration of its own, and the second starts when the first is Completed:
+        # Calico has no two IPPools that share addresses: pods move in two hops, through a temporary range. Each hop
+        # is one Migration, and the second starts once the first is Completed:
         #   1  pod-cidr-hop-1  100.64.0.0/10 → 10.200.0.0/16
         #   2  pod-cidr-hop-2  10.200.0.0/16 → 100.96.0.0/11
-        # Applied, they change nothing: each is checked and planned (`desired` is Plan where it is not said). The
-        # coordinator works on one Migration at a time, the oldest that is not over. Applied together, pod-cidr-hop-2
-        # is Refused (AnotherMigration) until pod-cidr-hop-1 is Completed, which is after its soak
-        # (podCidr.soakSeconds, a day where it is not said); then it is checked and planned by itself. Start each by
-        # its name, the second one once the first is Completed:
+        # Applying this file starts nothing: each migration is checked and planned (`desired` defaults to Plan). The
+        # coordinator runs one Migration at a time, the oldest that has not ended. Applied together, pod-cidr-hop-2 is
+        # Refused (AnotherMigration) until pod-cidr-hop-1 is Completed, after its soak time (podCidr.soakSeconds, one
+        # day by default), and is then checked and planned automatically. Start each by name, the second once the
+        # first is Completed:
         #   kubectl replumb apply pod-cidr-hop-1 --watch
         #   kubectl replumb apply pod-cidr-hop-2 --watch
         #
-        # Hop 1 of 2: the pods leave 100.64.0.0/10 for 10.200.0.0/16, a range for the time between. Apply it first.
+        # Hop 1 of 2: pods move from 100.64.0.0/10 to 10.200.0.0/16, the temporary range. Apply this one first.
         apiVersion: replumb.dev/v1alpha1
         kind: Migration
         metadata:
@@ -299,9 +299,9 @@ mod tests {
             mode: ByWorkload
             deleteBarePods: false
         ---
-        # Hop 2 of 2: the pods leave 10.200.0.0/16 for 100.96.0.0/11. Before pod-cidr-hop-1 is Completed there is no
-        # IPPool of 10.200.0.0/16 to leave, and it is refused. Applied before pod-cidr-hop-1 it stands in its way, as
-        # the older one: `kubectl delete migration pod-cidr-hop-2` mends that.
+        # Hop 2 of 2: pods move from 10.200.0.0/16 to 100.96.0.0/11. Before pod-cidr-hop-1 is Completed there is no
+        # IPPool of 10.200.0.0/16, and this Migration is refused. If it was applied before pod-cidr-hop-1, it blocks
+        # that one, because it is older: run `kubectl delete migration pod-cidr-hop-2`.
         apiVersion: replumb.dev/v1alpha1
         kind: Migration
         metadata:
@@ -327,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn nested_ranges_without_a_way_are_refused_with_fields_ranges_and_an_example() {
+    fn nested_ranges_without_via_are_refused_with_an_example() {
         let file = file(&cluster("100.96.0.0/11"));
         let path = file.path().to_str().unwrap();
         let error = text(&["--kops", path]).unwrap_err();
         let said = format!("{error}\n{}", error.hint().unwrap());
         insta::assert_snapshot!(said.replace(path, "cluster.json"), @r"
-        spec.kubeControllerManager.clusterCIDR of cluster.json: found 100.96.0.0/11, which lies within spec.nonMasqueradeCIDR of cluster.json (100.64.0.0/10). Calico keeps no two pools that share addresses: the pods go in two hops, by a temporary range
-        name a range that nobody in your networks uses, with room for every pod, apart from both, such as `--via 10.200.0.0/16`; two Migrations are written then
+        spec.kubeControllerManager.clusterCIDR of cluster.json: found 100.96.0.0/11, which is within spec.nonMasqueradeCIDR of cluster.json (100.64.0.0/10). Calico has no two IPPools that share addresses: pods move in two hops, through a temporary range
+        set --via to a range that is unused in your networks, does not overlap with both ranges and has room for every pod, such as `--via 10.200.0.0/16`; two Migrations are then printed
         ");
         let error = text(&["--kops", path, "--via", "100.64.0.0/16"])
             .unwrap_err()
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_told_with_the_file() {
+    fn every_invalid_field_is_named_with_the_file() {
         let file = file(&json!({"spec": {"nonMasqueradeCIDR": "many"}}));
         let path = file.path().to_str().unwrap();
         let error = text(&["--kops", path]).unwrap_err().to_string();
@@ -382,12 +382,12 @@ mod tests {
             "--delete-bare-pods",
         ];
         insta::assert_snapshot!(text(&line).unwrap(), @r"
-        # Another range for the pods, written by `kubectl replumb generate pod-cidr`.
+        # New range for pods, generated by `kubectl replumb generate pod-cidr`.
         #   from  fd00:10::/56  --from
         #   to    fd00:11::/56  --to
         #
-        # Applied, it changes nothing: it is checked and planned (`desired` is Plan where it is not said). This shows
-        # the plan, asks, and starts it:
+        # Applying this file starts nothing: the migration is checked and planned (`desired` defaults to Plan). To
+        # show the plan and start the migration:
         #   kubectl replumb apply mine
         apiVersion: replumb.dev/v1alpha1
         kind: Migration
@@ -419,20 +419,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_says_does_not_end_a_comment() {
+    fn text_of_a_file_cannot_end_a_comment() {
         let mut document = cluster("172.16.0.0/13");
         document["metadata"]["name"] = json!("a\nspec: {}\r---\u{85}kind: Pod\u{2028}x: \u{7}");
         let file = file(&document);
         let text = text(&["--kops", file.path().to_str().unwrap()]).unwrap();
         assert!(
-            text.contains("# Another range for the pods of cluster a spec: {} --- kind: Pod x: ?,"),
+            text.contains("# New range for pods of cluster a spec: {} --- kind: Pod x: ?,"),
             "{text}"
         );
         assert_eq!(documents(&text).len(), 1);
     }
 
     #[test]
-    fn a_source_is_one_of_two() {
+    fn exactly_one_source_is_accepted() {
         for line in [
             &[][..],
             &["--from", "10.0.0.0/8"],

@@ -1,4 +1,4 @@
-//! Another range for the pods: what a person may say about it, by flags or out of kops' spec, what it works with, and how far it is.
+//! A new range for pods: flags, manifests from a kops cluster spec, settings, progress, and the effect of a rollback.
 
 pub mod flags;
 pub mod generate;

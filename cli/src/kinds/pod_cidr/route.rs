@@ -1,5 +1,5 @@
-//! The way from one range to another. Calico keeps no two pools that share addresses: where the two ranges do, pods go by a third
-//! one, in two hops.
+//! The hops from one range to another. Calico has no two IPPools that share addresses: if the ranges overlap, pods move through a
+//! third range, in two hops.
 
 use engine::ranges::{self, Relation};
 use ipnet::IpNet;
@@ -7,7 +7,7 @@ use pod_cidr::pools::check_block_size;
 
 use crate::error::CliError;
 
-/// A range, and who says it.
+/// A range with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// The field or the flag.
@@ -16,25 +16,25 @@ pub struct End {
     pub range: IpNet,
 }
 
-/// What is asked for.
+/// The requested change of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Journey {
-    /// The range that pods leave.
+    /// The range that pods move from.
     pub from: End,
-    /// The range that they come to.
+    /// The range that pods move to.
     pub to: End,
-    /// The range that they are in for a time.
+    /// The temporary range.
     pub via: Option<IpNet>,
-    /// Ranges of others, which that one has to be apart from.
+    /// Other ranges of the cluster, which the temporary range must not overlap.
     pub others: Vec<End>,
-    /// Prefix length of the new blocks, where it was said.
+    /// Prefix length of the new block_size_problem, if given.
     pub block_size: Option<u8>,
 }
 
-/// From where to where, Migration by Migration.
+/// Source and target range of each Migration.
 pub type Hops = Vec<(IpNet, IpNet)>;
 
-/// Ranges that are free in most clusters, for the example.
+/// Ranges that are unused in most clusters, as examples.
 const EXAMPLES: [&str; 6] = [
     "10.200.0.0/16",
     "172.28.0.0/16",
@@ -45,36 +45,37 @@ const EXAMPLES: [&str; 6] = [
 ];
 
 impl Journey {
-    /// One hop, or two by the range between. An error is everything that is wrong.
+    /// One hop, or two through the temporary range. The error has every problem.
     pub fn hops(&self) -> Result<Hops, CliError> {
         let (from, to) = (self.from.range, self.to.range);
         let words = match ranges::relation(&from, &to) {
             Relation::Apart => return self.direct(),
             Relation::OtherFamily => {
                 return Err(refused(vec![format!(
-                    "{}: found {to}, of another family than {} ({from}); needed one of the same: one migration changes one family",
+                    "{}: found {to}, needed a range of the same address family as {} ({from}): a migration changes one \
+                     family",
                     self.to.name, self.from.name
                 )]));
             }
             Relation::Same if self.block_size.is_none() => {
                 return Err(refused(vec![format!(
-                    "{}: found {to}, the same as {}; needed another range, or --block-size for other blocks in this one",
+                    "{}: found {to}, the same as {}; needed another range, or --block-size for other block_size_problem in the same range",
                     self.to.name, self.from.name
                 )]));
             }
             Relation::Same => "the same as",
-            Relation::NewWithinOld => "which lies within",
-            Relation::OldWithinNew => "which holds",
+            Relation::NewWithinOld => "which is within",
+            Relation::OldWithinNew => "which contains",
         };
         match self.via {
-            Some(via) => self.by(via),
+            Some(via) => self.hops_through(via),
             None => Err(CliError::Ranges {
                 errors: vec![format!(
-                    "{}: found {to}, {words} {} ({from}). Calico keeps no two pools that share addresses: the pods go in two hops, \
-                     by a temporary range",
+                    "{}: found {to}, {words} {} ({from}). Calico has no two IPPools that share addresses: pods move in two hops, \
+                     through a temporary range",
                     self.to.name, self.from.name
                 )],
-                hint: Some(self.advice()),
+                hint: Some(self.hint()),
             }),
         }
     }
@@ -84,20 +85,20 @@ impl Journey {
         let mut errors = Vec::new();
         if let Some(via) = self.via {
             errors.push(format!(
-                "--via: found {via}, needed none: {} ({from}) and {} ({to}) share no address, so the pods go in one hop",
+                "--via: found {via}, needed none: {} ({from}) and {} ({to}) do not overlap, so pods move in one hop",
                 self.from.name, self.to.name
             ));
         }
-        errors.extend(self.blocks(&self.to.name, &to));
+        errors.extend(self.block_size_problem(&self.to.name, &to));
         finished(errors, vec![(from, to)])
     }
 
-    fn by(&self, via: IpNet) -> Result<Hops, CliError> {
+    fn hops_through(&self, via: IpNet) -> Result<Hops, CliError> {
         let (from, to) = (self.from.range, self.to.range);
         let mut errors = Vec::new();
         if ranges::relation(&from, &via) == Relation::OtherFamily {
             errors.push(format!(
-                "--via: found {via}, of another family than {} ({from}); needed one of the same",
+                "--via: found {via}, needed a range of the same address family as {} ({from})",
                 self.from.name
             ));
         } else {
@@ -108,19 +109,19 @@ impl Journey {
                 .collect();
             if !near.is_empty() {
                 errors.push(format!(
-                    "--via: found {via}, which shares addresses with {}; needed a range apart from every other{}",
+                    "--via: found {via}, which overlaps with {}; needed a range that overlaps with no other{}",
                     near.join(" and "),
                     self.example().map(|range| format!(", such as {range}")).unwrap_or_default()
                 ));
             }
-            errors.extend(self.blocks("--via", &via));
+            errors.extend(self.block_size_problem("--via", &via));
         }
-        errors.extend(self.blocks(&self.to.name, &to));
+        errors.extend(self.block_size_problem(&self.to.name, &to));
         finished(errors, vec![(from, via), (via, to)])
     }
 
-    /// What the size of the blocks has against this range.
-    fn blocks(&self, name: &str, range: &IpNet) -> Option<String> {
+    /// The problem of the block size with this range, if any.
+    fn block_size_problem(&self, name: &str, range: &IpNet) -> Option<String> {
         let size = self.block_size?;
         let needed = check_block_size(size, range).err()?;
         Some(format!(
@@ -132,7 +133,7 @@ impl Journey {
         [&self.from, &self.to].into_iter().chain(&self.others)
     }
 
-    /// A range that is apart from every one that is known here.
+    /// A range that overlaps with no known range.
     fn example(&self) -> Option<IpNet> {
         EXAMPLES
             .iter()
@@ -141,14 +142,14 @@ impl Journey {
             .find(|range| self.ends().all(|end| !ranges::overlap(&end.range, range)))
     }
 
-    fn advice(&self) -> String {
+    fn hint(&self) -> String {
         let such = self
             .example()
             .map(|range| format!(", such as `--via {range}`"))
             .unwrap_or_default();
         format!(
-            "name a range that nobody in your networks uses, with room for every pod, apart from both{such}; two Migrations are \
-             written then"
+            "set --via to a range that is unused in your networks, does not overlap with both ranges and has room for every \
+             pod{such}; two Migrations are then printed"
         )
     }
 }
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_apart_are_one_hop_and_nested_ones_two() {
+    fn disjoint_ranges_take_one_hop_and_nested_ranges_two() {
         let one = journey("10.244.0.0/16", "10.200.0.0/16", None);
         assert_eq!(
             one.hops().unwrap(),
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn other_blocks_in_the_same_range_are_two_hops_too() {
+    fn other_blocks_in_the_same_range_take_two_hops() {
         let mut same = journey("10.244.0.0/16", "10.244.0.0/16", Some("10.200.0.0/16"));
         assert!(words(&same).contains("the same as --from; needed another range, or --block-size"));
         same.block_size = Some(28);
@@ -218,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_range_without_a_way_is_told_an_example_that_is_free() {
+    fn a_nested_range_without_via_is_an_error_with_an_unused_example() {
         let mut nested = journey("10.0.0.0/8", "10.96.0.0/11", None);
         let said = words(&nested);
         for word in [
-            "--to: found 10.96.0.0/11, which lies within --from (10.0.0.0/8)",
+            "--to: found 10.96.0.0/11, which is within --from (10.0.0.0/8)",
             "two hops",
             "`--via 172.28.0.0/16`",
         ] {
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_range_between_is_told_in_one_go() {
+    fn all_problems_of_a_temporary_range_are_returned_at_once() {
         let mut nested = journey("100.64.0.0/10", "100.96.0.0/11", Some("100.127.0.0/24"));
         nested.block_size = Some(22);
         nested.others = vec![End {
@@ -247,7 +248,7 @@ mod tests {
         }];
         let said = words(&nested);
         for word in [
-            "--via: found 100.127.0.0/24, which shares addresses with --from (100.64.0.0/10) and --to (100.96.0.0/11) and \
+            "--via: found 100.127.0.0/24, which overlaps with --from (100.64.0.0/10) and --to (100.96.0.0/11) and \
              spec.serviceClusterIPRange (100.127.0.0/16)",
             "such as 10.200.0.0/16",
             "--block-size: found 22, needed 24 to 32 for --via (100.127.0.0/24)",
@@ -255,17 +256,17 @@ mod tests {
             assert!(said.contains(word), "{word} is not in {said}");
         }
         let six = journey("100.64.0.0/10", "100.96.0.0/11", Some("fd00::/64"));
-        assert!(words(&six).contains("--via: found fd00::/64, of another family"));
+        assert!(words(&six).contains("--via: found fd00::/64, needed a range of the same address family"));
     }
 
     #[test]
-    fn what_needs_no_way_between_is_not_given_one() {
+    fn disjoint_ranges_with_via_or_an_invalid_block_size_are_refused() {
         let one = journey("10.244.0.0/16", "10.200.0.0/16", Some("10.201.0.0/16"));
         assert!(words(&one).contains("--via: found 10.201.0.0/16, needed none"));
         let mut small = journey("10.244.0.0/16", "10.200.0.0/24", None);
         small.block_size = Some(20);
         assert!(words(&small).contains("needed 24 to 32 for --to"));
         let families = journey("10.244.0.0/16", "fd00::/64", None);
-        assert!(words(&families).contains("of another family than --from"));
+        assert!(words(&families).contains("the same address family as --from"));
     }
 }

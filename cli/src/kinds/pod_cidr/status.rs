@@ -1,4 +1,4 @@
-//! How far a change of the range is.
+//! The progress of a podCidr migration.
 
 use api::MigrationStatus;
 use api::migration::{Direction, Stage};
@@ -7,30 +7,30 @@ use serde::Serialize;
 
 use crate::age::age;
 
-/// How far it is.
+/// The progress of a podCidr migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodsView {
-    /// The stage; absent before the first change and after the last.
+    /// The stage; null before the first change and after the last.
     pub stage: Option<Stage>,
-    /// Where the pods are led; absent likewise.
+    /// The direction of the migration; null without a stage.
     pub direction: Option<Direction>,
-    /// Since when; absent likewise.
+    /// Since when; null without a stage.
     pub since: Option<Timestamp>,
-    /// The range that pods leave on the way there.
+    /// The old range.
     pub from: String,
-    /// The range that they come to.
+    /// The new range.
     pub to: String,
-    /// Pods with an address of the first.
+    /// Pods with an address of the old range.
     pub pods_in_old_range: u32,
-    /// Pods with an address of the second.
+    /// Pods with an address of the new range.
     pub pods_in_new_range: u32,
-    /// Blocks of Calico's IPAM in the range that is left; absent before somebody has looked.
+    /// Blocks of Calico's IPAM in the source range; null before they are counted.
     pub blocks_left: Option<u32>,
 }
 
 impl PodsView {
-    /// What the status says of it; `None` of another kind.
+    /// The progress in the status; `None` for another kind.
     pub fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.pod_cidr.as_ref()?;
         let stage = known.stage.as_ref();
@@ -46,7 +46,7 @@ impl PodsView {
         })
     }
 
-    /// Lines of the status: name and text. Before the first change nobody has counted.
+    /// Rows of the status: name and text. There are no counts before the first change.
     pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Range", format!("{} → {}", self.from, self.to))];
         if !begun {
@@ -54,7 +54,7 @@ impl PodsView {
         }
         if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
             let back = if direction == Direction::Back {
-                " on the way back"
+                " (rollback)"
             } else {
                 ""
             };
@@ -71,7 +71,7 @@ impl PodsView {
             ),
         ));
         if let Some(blocks) = self.blocks_left {
-            rows.push(("Blocks", format!("{blocks} in the range that is left")));
+            rows.push(("Blocks", format!("{blocks} in the source range")));
         }
         rows
     }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_and_the_stage_instead_of_nodes() {
+    fn status_shows_pods_and_the_stage_instead_of_nodes() {
         let view = view(|_| {});
         assert_eq!(view.end(), None);
         insta::assert_snapshot!(shown(&view), @r"
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_change_nobody_has_counted() {
+    fn status_has_no_counts_before_the_first_change() {
         let (migration, nodes) = fixture::range_planned();
         let view = View::of(&migration, &nodes);
         insta::assert_snapshot!(shown(&view), @r"
@@ -142,18 +142,18 @@ mod tests {
         "Migration pod-cidr-hop-1 is under way; one at a time".clone_into(&mut status.message);
         let view = View::of(&migration, &nodes);
         assert_eq!(view.end(), Some(Outcome::Refused));
-        assert!(view.next().contains("end that one first"), "{}", view.next());
+        assert!(view.next().contains("end the other Migration first"), "{}", view.next());
     }
 
     #[test]
-    fn the_soak_is_a_stage_with_its_end() {
+    fn the_soak_stage_shows_its_end() {
         let view = view(|migration| {
             let status = migration.status.as_mut().unwrap();
             status.phase = MigrationPhase::Finishing;
             "40/40 pods".clone_into(&mut status.progress.text);
             "PoolSoak".clone_into(&mut status.blocked);
-            "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool stays until 2026-03-02T10:04:00Z, and so long \
-             going back is cheap"
+            "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool stays until 2026-03-02T10:04:00Z, and can be \
+             used again until then"
                 .clone_into(&mut status.message);
             let known = status.pod_cidr.as_mut().unwrap();
             (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
@@ -170,16 +170,16 @@ mod tests {
         Range      10.244.0.0/16 → 10.200.0.0/16
         Stage      Soak for 1m0s
         Pods       0 in 10.244.0.0/16, 40 in 10.200.0.0/16
-        Blocks     4 in the range that is left
+        Blocks     4 in the source range
         Running    5m0s
         Blocked    PoolSoak
         Message    every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool stays until
-                   2026-03-02T10:04:00Z, and so long going back is cheap
+                   2026-03-02T10:04:00Z, and can be used again until then
         ");
     }
 
     #[test]
-    fn on_the_way_back_it_counts_who_is_back() {
+    fn a_rollback_counts_pods_that_are_rolled_back() {
         let view = view(|migration| {
             migration.spec.desired = Desired::Rollback;
             let status = migration.status.as_mut().unwrap();
@@ -189,17 +189,17 @@ mod tests {
             stage.direction = api::migration::Direction::Back;
         });
         assert_eq!(view.end(), None);
-        insta::assert_snapshot!(line(&view), @"Migration pod-cidr: RollingBack, Move on the way back, 28/40 pods back: DisruptionBudget: eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 disruptions (2 healthy, 2 needed, 2 expected)");
+        insta::assert_snapshot!(line(&view), @"Migration pod-cidr: RollingBack, Move (rollback), 28/40 pods rolled back: DisruptionBudget: eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 disruptions (2 healthy, 2 needed, 2 expected)");
     }
 
     #[test]
-    fn it_pauses_halts_and_ends_with_its_codes() {
+    fn pause_halt_and_end_have_their_exit_codes() {
         let mut paused = view(|migration| {
             migration.spec.desired = Desired::Pause;
             let status = migration.status.as_mut().unwrap();
             status.paused = true;
             "Paused".clone_into(&mut status.blocked);
-            "a person said so".clone_into(&mut status.message);
+            "paused by the user".clone_into(&mut status.message);
         });
         for phase in [
             MigrationPhase::Preparing,
@@ -209,7 +209,7 @@ mod tests {
             paused.phase = phase;
             assert_eq!(paused.end(), Some(Outcome::Paused), "{phase:?}");
         }
-        insta::assert_snapshot!(line(&paused), @"Migration pod-cidr: Finishing, paused, Move, 12/40 pods done: Paused: a person said so");
+        insta::assert_snapshot!(line(&paused), @"Migration pod-cidr: Finishing, paused, Move, 12/40 pods done: Paused: paused by the user");
         let halted = view(|migration| {
             migration.spec.desired = Desired::Rollback;
             let status = migration.status.as_mut().unwrap();
@@ -218,7 +218,7 @@ mod tests {
             stage.direction = api::migration::Direction::Back;
         });
         assert_eq!(halted.end(), Some(Outcome::Failed));
-        assert!(line(&halted).contains("12/40 pods back"), "{}", line(&halted));
+        assert!(line(&halted).contains("12/40 pods rolled back"), "{}", line(&halted));
         assert!(halted.next().contains("rollback --all"), "{}", halted.next());
         let completed = view(|migration| {
             let status = migration.status.as_mut().unwrap();
@@ -239,7 +239,7 @@ mod tests {
         Progress   40/40 pods done
         Range      10.244.0.0/16 → 10.200.0.0/16
         Pods       0 in 10.244.0.0/16, 40 in 10.200.0.0/16
-        Blocks     0 in the range that is left
+        Blocks     0 in the source range
         Took       5m0s (completed 0s ago)
         Message    every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and all routes to
                    it are deleted

@@ -1,4 +1,4 @@
-//! Flags: which range Services come to, and how.
+//! Flags of serviceCidr: the new ranges, and how Services move.
 
 use api::migration::ServiceCidr;
 use clap::Args;
@@ -7,41 +7,42 @@ use ipnet::IpNet;
 use crate::error::CliError;
 use crate::value;
 
-/// What this kind lets one choose. Another kind has fields of the same names: each says its `id`.
+/// Flags of this kind. Each has an `id`, since another kind has fields with the same names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "Service CIDR (another range for the Services)")]
+#[command(next_help_heading = "Service CIDR (new range for Services)")]
 #[group(skip)]
 pub struct Flags {
-    /// Range that Services come to; one of each family that changes, with a comma between. Any option of this group asks for this kind
-    /// and not for flannel to Calico.
+    /// New ranges for Services, separated by a comma: one for each address family that changes. Any option of this group selects
+    /// serviceCidr instead of flannelToCalico.
     #[arg(id = "service-cidr-to", long = "service-cidr-to", value_name = "RANGE", value_parser = value::range, value_delimiter = ',')]
     to: Vec<IpNet>,
-    /// How long old addresses answer once nobody is seen to use one. Default 24h.
+    /// How long old addresses answer after the last observed use. Default 24h.
     #[arg(id = "service-cidr-soak", long = "service-cidr-soak", value_name = "DURATION", value_parser = value::seconds)]
     soak: Option<u32>,
-    /// Services that go before others, with commas between.
+    /// Services that move before others, separated by commas.
     #[arg(id = "service-cidr-order", long = "service-cidr-order", value_name = "NAMESPACE/NAME", value_parser = value::namespaced_name, value_delimiter = ',')]
     order: Vec<String>,
-    /// Services that exchange their addresses at the same time: 1 to 50. Default 10.
+    /// Services that change their addresses at the same time: 1 to 50. Default 10.
     #[arg(id = "service-cidr-services-at-once", long = "service-cidr-services-at-once", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=50))]
     services_at_once: Option<u32>,
-    /// Pods that may start again at the same time. Default 5.
+    /// Pods that may restart at the same time. Default 5.
     #[arg(id = "service-cidr-pods-at-once", long = "service-cidr-pods-at-once", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pods_at_once: Option<u32>,
-    /// Whether load balancers keep their addresses; without it the end waits until none has an old one. Default true.
+    /// Whether load balancers keep their addresses. If false, the end waits until no load balancer has an old address. Default
+    /// true.
     #[arg(id = "service-cidr-keep-load-balancers", long = "service-cidr-keep-load-balancers", value_name = "BOOL", value_parser = value::truth, num_args = 0..=1,
         require_equals = true, default_missing_value = "true")]
     keep_load_balancers: Option<bool>,
-    /// Evict pods that no controller creates again, after all others.
+    /// Evict pods without a controller, after all others. They are not recreated.
     #[arg(id = "service-cidr-delete-bare-pods", long = "service-cidr-delete-bare-pods", value_name = "BOOL", value_parser = value::truth, num_args = 0..=1,
         require_equals = true, default_missing_value = "true")]
     delete_bare_pods: Option<bool>,
 }
 
 impl Flags {
-    /// The flags that were given, as they are typed.
+    /// The flags that are set, as they are typed.
     pub fn said(&self) -> Vec<&'static str> {
-        // Every field by name: one that is added is not forgotten here.
+        // Destructured, so that a new field cannot be forgotten here.
         let Self {
             to,
             soak,
@@ -64,11 +65,11 @@ impl Flags {
             ("--service-cidr-delete-bare-pods", delete_bare_pods.is_some()),
         ]
         .into_iter()
-        .filter_map(|(flag, said)| said.then_some(flag))
+        .filter_map(|(flag, is_set)| is_set.then_some(flag))
         .collect()
     }
 
-    /// The flags over the kind that is there; without one the range has to be said.
+    /// The existing spec, overridden by the flags; a new spec needs the range.
     pub fn over(&self, there: Option<ServiceCidr>) -> Result<ServiceCidr, CliError> {
         let mut kind = match there {
             Some(there) => there,
@@ -90,7 +91,7 @@ impl Flags {
     }
 }
 
-/// A change to these ranges, with every default.
+/// A spec with these ranges and all defaults.
 fn to(to: Vec<IpNet>) -> ServiceCidr {
     ServiceCidr {
         to,

@@ -1,4 +1,4 @@
-//! Another range for the Services: what a person may say about it by flags, what it works with, how far it is, and what going back comes to.
+//! A new range for Services: flags, settings, progress, and the effect of a rollback.
 
 pub mod flags;
 pub mod rollback;

@@ -1,4 +1,4 @@
-//! What going back comes to.
+//! The effect of a rollback of serviceCidr.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::render::table::{table, wrap};
 /// Width of the text.
 const WIDTH: usize = 110;
 
-/// The addresses of every Service that changes, where Services are asked for by name.
+/// The recorded addresses of all Services, if Services are given by name.
 pub async fn book(cluster: &Cluster, migration: &Migration, rollback: &Rollback) -> Result<Book, CliError> {
     let known = migration
         .status
@@ -32,7 +32,7 @@ pub async fn book(cluster: &Cluster, migration: &Migration, rollback: &Rollback)
     }
 }
 
-/// Refuses to take back single nodes of a change of the Services' range, Services of any other, and Services for which it is too late.
+/// Refuses a rollback of nodes of a serviceCidr migration, of Services of any other kind, and of Services after stage Close.
 pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Result<(), CliError> {
     let not_now = |state: String, hint: &str| CliError::NotNow {
         name: migration.metadata.name.clone().unwrap_or_default(),
@@ -44,16 +44,16 @@ pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Resu
             Ok(())
         } else {
             Err(not_now(
-                "does not change the range of Services".to_owned(),
-                "leave --service away",
+                "has no Services to roll back".to_owned(),
+                "omit --service",
             ))
         };
     }
     if !rollback.nodes.is_empty() {
         return Err(not_now(
-            "changes the range of Services, which has no nodes to take back".to_owned(),
-            "`kubectl replumb rollback --service NAMESPACE/NAME` leads one Service back to its old address, `kubectl replumb rollback --all` \
-             every one; `kubectl replumb pause` stops it where it is",
+            "changes the range of Services and has no nodes to roll back".to_owned(),
+            "`kubectl replumb rollback --service NAMESPACE/NAME` rolls back one Service to its old address, `kubectl replumb \
+             rollback --all` rolls back all; `kubectl replumb pause` stops the migration",
         ));
     }
     let known = migration
@@ -63,11 +63,11 @@ pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Resu
     let Some(known) = known.filter(|_| !rollback.services.is_empty()) else {
         return Ok(());
     };
-    let all = "`kubectl replumb rollback --all` leads every Service back to its old address";
+    let all = "`kubectl replumb rollback --all` rolls back every Service to its old address";
     if let Some(stage) = known.stage.as_ref().filter(|stage| stage.name >= Stage::Close) {
         return Err(not_now(
             format!(
-                "is in stage {:?}: the old range gives out no address any more, so that no Service goes back by itself",
+                "is in stage {:?}: the old range is closed, so single Services cannot be rolled back",
                 stage.name
             ),
             all,
@@ -75,14 +75,14 @@ pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Resu
     }
     match rollback.services.iter().find(|name| !book.contains_key(*name)) {
         Some(unknown) => Err(not_now(
-            format!("leads no Service {unknown} to another address"),
-            "`kubectl get migrationrecords -o yaml` names those that it does",
+            format!("does not change the address of Service {unknown}"),
+            "`kubectl get migrationrecords -o yaml` lists the Services",
         )),
         None => Ok(()),
     }
 }
 
-/// What happens, for people, to these Services or to all; `None` of another kind.
+/// Describes the effect on these Services or on all; `None` for another kind.
 pub fn describe(migration: &Migration, services: &[String], book: &Book) -> Option<String> {
     let known = migration.status.as_ref()?.service_cidr.as_ref()?;
     let changed = known.settings.changed();
@@ -90,11 +90,12 @@ pub fn describe(migration: &Migration, services: &[String], book: &Book) -> Opti
         return Some(of_services(book, services));
     }
     let text = format!(
-        "{} Services with an address of {} exchange it for the one of {} that they had before, name servers and default/kubernetes first; \
-         both answer meanwhile. Pods that were told a new address are started again under their budgets. People give the API servers their \
-         old flag back; the migration waits for that. Then addresses of {} answer no more.",
-        known.services_in_new_range,
+        "Services with an address of {} ({}) get back their previous address of {}, name servers and default/kubernetes first; \
+         both addresses answer until the end. Pods that started with a new address are restarted within their \
+         PodDisruptionBudgets. You restore the flag of the API servers; the migration waits for that. Then addresses of {} no \
+         longer answer.",
         listed(changed.of(Side::New)),
+        known.services_in_new_range,
         listed(changed.of(Side::Old)),
         listed(changed.of(Side::New)),
     );
@@ -116,11 +117,11 @@ fn of_services(book: &Book, services: &[String]) -> String {
             Some(vec![name.clone(), listed(&both.new), listed(&both.old)])
         })
         .collect();
-    let text = table(&["SERVICE", "HAS OR WAS TO GET", "TAKES BACK AND KEEPS"], &rows);
+    let text = table(&["SERVICE", "NEW ADDRESS", "OLD ADDRESS (KEPT)"], &rows);
     text + "\n"
         + &wrapped(
-            "Both addresses answer meanwhile and after. The migration is paused; `kubectl replumb resume` leads these Services on with the \
-             others.",
+            "Both addresses answer during and after the rollback. The migration is paused; `kubectl replumb resume` migrates \
+             these Services again with the others.",
         )
 }
 

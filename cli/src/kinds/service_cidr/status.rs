@@ -1,4 +1,4 @@
-//! How far a change of the Services' range is.
+//! The progress of a serviceCidr migration.
 
 use api::MigrationStatus;
 use api::migration::Direction;
@@ -10,32 +10,32 @@ use service_cidr::step::Stage;
 
 use crate::age::age;
 
-/// How far it is.
+/// The progress of a serviceCidr migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicesView {
-    /// The stage; absent before the first change and after the last.
+    /// The stage; null before the first change and after the last.
     pub stage: Option<Stage>,
-    /// Where the Services are led; absent likewise.
+    /// The direction of the migration; null without a stage.
     pub direction: Option<Direction>,
-    /// Since when; absent likewise.
+    /// Since when; null without a stage.
     pub since: Option<Timestamp>,
-    /// The ranges that Services leave on the way there.
+    /// The old ranges.
     pub from: String,
-    /// The ranges that they come to.
+    /// The new ranges.
     pub to: String,
-    /// Services with an address of the first.
+    /// Services with an address of the old ranges.
     pub services_in_old_range: u32,
-    /// Services with an address of the second.
+    /// Services with an address of the new ranges.
     pub services_in_new_range: u32,
-    /// Pods that were told an address of the range that is left; absent before somebody has looked.
+    /// Pods that started with an address of the source range; null before they are counted.
     pub pods_told_left: Option<u32>,
-    /// Connections to an address of it; absent likewise.
+    /// Connections to an address of the source range; null before they are counted.
     pub connections_to_left: Option<u32>,
 }
 
 impl ServicesView {
-    /// What the status says of it; `None` of another kind.
+    /// The progress in the status; `None` for another kind.
     pub fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.service_cidr.as_ref()?;
         let stage = known.stage.as_ref();
@@ -53,7 +53,7 @@ impl ServicesView {
         })
     }
 
-    /// Lines of the status: name and text. Before the first change nobody has counted.
+    /// Rows of the status: name and text. There are no counts before the first change.
     pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Range", format!("{} → {}", self.from, self.to))];
         if !begun {
@@ -61,7 +61,7 @@ impl ServicesView {
         }
         if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
             let back = if direction == Direction::Back {
-                " on the way back"
+                " (rollback)"
             } else {
                 ""
             };
@@ -79,10 +79,8 @@ impl ServicesView {
         ));
         if let (Some(pods), Some(connections)) = (self.pods_told_left, self.connections_to_left) {
             rows.push((
-                "Left",
-                format!(
-                    "{pods} pods were told addresses that are left, {connections} connections lead to them"
-                ),
+                "Remaining",
+                format!("pods with source addresses: {pods}, connections to them: {connections}"),
             ));
         }
         rows

@@ -1,4 +1,4 @@
-//! Flags: the manifest of v3, and how long Calico may be paused.
+//! Flags of calicoDatastore: the manifest of v3, the pause limit, and the connections to etcd.
 
 use std::path::{Path, PathBuf};
 
@@ -11,44 +11,44 @@ use serde_json::Value;
 use crate::error::CliError;
 use crate::value;
 
-/// What this kind lets one choose.
+/// Flags of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Calico datastore (etcd v2 to v3, with calico-node and the controllers)")]
 #[group(skip)]
 pub struct Flags {
-    /// What Calico ships for v3 with etcd, as YAML. Any option of this group asks for this kind. Secrets in it are left out: apply them by
-    /// themselves.
+    /// YAML manifest of Calico v3 with etcd. Any option of this group selects calicoDatastore. Secrets in the manifest are
+    /// omitted: apply them separately.
     #[arg(long = "calico-v3-manifest", value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// How long Calico may be paused before everything goes back by itself. Default 1h.
+    /// Longest pause of Calico, after which the migration is rolled back automatically. Default 1h.
     #[arg(long = "calico-pause-limit", value_name = "DURATION", value_parser = value::seconds)]
     pause_limit: Option<u32>,
-    /// How long etcd v2 is left alone after the pause. Default 15s.
+    /// Time between the pause and the first read of etcd v2. Default 15s.
     #[arg(long = "calico-settle", value_name = "DURATION", value_parser = value::seconds)]
     settle: Option<u32>,
-    /// Where etcd v2 is, with commas between. Default: as calico-node in the cluster has it.
+    /// Endpoints of etcd v2, separated by commas. Default: the endpoints of calico-node in the cluster.
     #[arg(long = "calico-etcd-v2", value_name = "URL", value_delimiter = ',')]
     etcd_v2: Vec<String>,
-    /// A Secret in replumb's namespace with etcd-ca, etcd-cert and etcd-key for it.
+    /// Secret in the namespace of replumb with etcd-ca, etcd-cert and etcd-key.
     #[arg(long = "calico-etcd-v2-secret", value_name = "NAME", requires = "etcd_v2")]
     etcd_v2_secret: Option<String>,
-    /// Where etcd v3 is, with commas between. Default: as calico-node of the manifest has it.
+    /// Endpoints of etcd v3, separated by commas. Default: the endpoints of calico-node in the manifest.
     #[arg(long = "calico-etcd-v3", value_name = "URL", value_delimiter = ',')]
     etcd_v3: Vec<String>,
-    /// A Secret in replumb's namespace with etcd-ca, etcd-cert and etcd-key for it.
+    /// Secret in the namespace of replumb with etcd-ca, etcd-cert and etcd-key.
     #[arg(long = "calico-etcd-v3-secret", value_name = "NAME", requires = "etcd_v3")]
     etcd_v3_secret: Option<String>,
-    /// Go on although something is below /calico/ in etcd v3: equal keys are written over, profiles of namespaces and policies of Kubernetes
-    /// are deleted (its controllers write them anew), others stay; on the way back everything is put back.
+    /// Continue although etcd v3 has keys below /calico/: equal keys are overwritten, profiles of namespaces and Kubernetes
+    /// policies are deleted (the controllers recreate them), other keys stay; a rollback restores all keys.
     #[arg(long = "calico-ignore-v3-data", value_name = "BOOL", value_parser = value::truth, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     ignore_v3_data: Option<bool>,
 }
 
 impl Flags {
-    /// The flags that were given, as they are typed.
+    /// The flags that are set, as they are typed.
     pub fn said(&self) -> Vec<&'static str> {
-        // Every field by name: one that is added is not forgotten here.
+        // Destructured, so that a new field cannot be forgotten here.
         let Self {
             manifest,
             pause_limit,
@@ -70,11 +70,11 @@ impl Flags {
             ("--calico-ignore-v3-data", ignore_v3_data.is_some()),
         ]
         .into_iter()
-        .filter_map(|(flag, said)| said.then_some(flag))
+        .filter_map(|(flag, is_set)| is_set.then_some(flag))
         .collect()
     }
 
-    /// The flags over the kind that is there; without one the manifest has to be given.
+    /// The existing spec, overridden by the flags; a new spec needs the manifest.
     pub fn over(&self, there: Option<CalicoDatastore>) -> Result<CalicoDatastore, CliError> {
         let mut kind = match (there, &self.manifest) {
             (Some(there), _) => there,
@@ -100,7 +100,7 @@ fn access(endpoints: &[String], secret: Option<&String>) -> Option<EtcdAccess> {
     })
 }
 
-/// The manifest without Secrets that have something in them. What is wrong with it is said before anything is asked of the cluster.
+/// The manifest without Secrets that have data. Its errors are reported before any request to the cluster.
 fn read(path: &Path) -> Result<String, CliError> {
     let failed = |why: String| CliError::File {
         file: path.display().to_string(),
@@ -111,7 +111,7 @@ fn read(path: &Path) -> Result<String, CliError> {
     texts(&documents).map_err(failed)
 }
 
-/// What is in a manifest, but for Secrets that have something in them.
+/// The documents of a manifest, without Secrets that have data.
 pub(super) fn documents(path: &Path) -> Result<Vec<Value>, CliError> {
     let file = path.display().to_string();
     let failed = |why: String| CliError::File {
@@ -130,7 +130,7 @@ pub(super) fn documents(path: &Path) -> Result<Vec<Value>, CliError> {
     Ok(documents)
 }
 
-/// As YAML again.
+/// The documents as YAML.
 pub(super) fn texts(documents: &[Value]) -> Result<String, String> {
     let texts: Result<Vec<String>, String> = documents
         .iter()
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_comes_without_its_secrets() {
+    fn a_manifest_is_read_without_its_secrets() {
         let (_folder, flags) = flags(MANIFEST);
         let kind = flags.over(None).unwrap();
         assert!(kind.manifest.contains("calico/node:v3.8.9"), "{}", kind.manifest);
@@ -173,11 +173,11 @@ mod tests {
         assert_eq!(kind.pause_limit_seconds, Some(600));
         assert_eq!(flags.said(), ["--calico-v3-manifest", "--calico-pause-limit"]);
         let again = Flags::default().over(Some(kind.clone())).unwrap();
-        assert_eq!(again, kind, "what nobody says stays");
+        assert_eq!(again, kind, "unset flags change nothing");
     }
 
     #[test]
-    fn what_is_wrong_with_it_is_said_at_once() {
+    fn an_invalid_or_missing_manifest_is_an_error() {
         let (_folder, flags) = flags("kind: ConfigMap\nmetadata: {name: x}\n");
         let refused = flags.over(None).unwrap_err().to_string();
         assert!(

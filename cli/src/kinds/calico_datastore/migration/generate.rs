@@ -1,4 +1,4 @@
-//! `generate calico-v3-objects`: what of Calico's manifest has to be in the cluster before. No cluster is asked.
+//! `generate calico-v3-objects`: the objects of Calico's manifest that must exist before the migration. Needs no cluster.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use crate::error::CliError;
 /// `generate calico-v3-objects`.
 #[derive(Clone, Debug, Args)]
 pub struct CalicoObjectsArguments {
-    /// What Calico ships for v3 with etcd, as YAML.
+    /// YAML manifest of Calico v3 with etcd.
     #[arg(long = "calico-v3-manifest", value_name = "FILE")]
     manifest: PathBuf,
 }
 
 impl CalicoObjectsArguments {
-    /// The manifest without what the migration writes when it is its turn, and without Secrets.
+    /// The manifest without Secrets and without objects that the migration writes.
     pub fn text(&self) -> Result<String, CliError> {
         let file = self.manifest.display().to_string();
         let failed = |why: String| CliError::File {
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_migration_writes_is_not_in_it() {
+    fn objects_that_the_migration_writes_are_omitted() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = folder.path().join("calico.yaml");
         let text = "kind: DaemonSet\napiVersion: apps/v1\nmetadata: {name: calico-node, namespace: kube-system}\n\

@@ -1,4 +1,4 @@
-//! The conversion in a cluster: what a person may say about it by flags, what it works with, how far it is, and what going back comes to.
+//! The conversion in a cluster: flags, settings, progress, and the effect of a rollback.
 
 pub mod flags;
 pub mod generate;

@@ -1,4 +1,4 @@
-//! What going back comes to.
+//! The effect of a rollback of calicoDatastore.
 
 use api::Migration;
 
@@ -9,7 +9,7 @@ use crate::render::table::wrap;
 /// Width of the text.
 const WIDTH: usize = 110;
 
-/// Refuses to take back single nodes of a conversion, and one that is past the point of no return.
+/// Refuses a rollback of single nodes, and a rollback after the point of no return.
 pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliError> {
     if migration.spec.calico_datastore.is_none() {
         return Ok(());
@@ -21,8 +21,8 @@ pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliErr
     };
     if !rollback.nodes.is_empty() {
         return Err(not_now(
-            "converts Calico's datastore, which all nodes share: no node goes back by itself",
-            "`kubectl replumb rollback --all` takes everything back; `kubectl replumb pause` stops it where it is",
+            "converts Calico's datastore, which all nodes share: single nodes cannot be rolled back",
+            "`kubectl replumb rollback --all` rolls back the whole migration; `kubectl replumb pause` stops it",
         ));
     }
     let known = migration
@@ -31,21 +31,22 @@ pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliErr
         .and_then(|status| status.calico_datastore.as_ref());
     if known.is_some_and(|known| known.opened_at.is_some()) {
         return Err(not_now(
-            "has let Calico work with etcd v3: what has been written since then is in v3 alone, and pods that were made since then would lose \
-             their network",
-            "let it end. Whoever has to go back all the same waits until it is Completed, undoes calico-node, its ConfigMap and the controllers by \
-             hand (`kubectl rollout undo`), and then runs `kubectl replumb datastore abort --after-completion --no-nodes-of-v3`",
+            "has switched Calico to etcd v3: later writes are only in v3, and pods that were created since then would lose their \
+             network",
+            "let the migration complete. To return to v2 nevertheless, wait until it is Completed, roll back calico-node, its \
+             ConfigMap and the controllers (`kubectl rollout undo`), then run `kubectl replumb datastore abort \
+             --after-completion --no-nodes-of-v3`",
         ));
     }
     Ok(())
 }
 
-/// What happens, for people; `None` of another kind.
+/// Describes the effect; `None` for another kind.
 pub fn describe(migration: &Migration) -> Option<String> {
     let known = migration.status.as_ref()?.calico_datastore.as_ref()?;
     let text = format!(
-        "Calico works with etcd v2 again at once, where it is paused. Then calico-node goes back to {}, one node after the other, and the \
-         controllers with it; no other pod starts again. etcd v3 is made as it was before.",
+        "A paused Calico switches back to etcd v2 at once. Then calico-node is rolled back to {}, one node after the other, \
+         together with the controllers; no other pod restarts. The previous state of etcd v3 is restored.",
         known.settings.from_image.value
     );
     Some(

@@ -1,4 +1,4 @@
-//! How far a conversion in a cluster is.
+//! The progress of a calicoDatastore migration.
 
 use api::MigrationStatus;
 use api::migration::Direction;
@@ -8,38 +8,38 @@ use serde::Serialize;
 
 use crate::age::age;
 
-/// How far it is.
+/// The progress of a calicoDatastore migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DatastoreView {
-    /// The stage; absent before the first change and after the last.
+    /// The stage; null before the first change and after the last.
     pub stage: Option<Stage>,
-    /// Where it leads; absent likewise.
+    /// The direction of the migration; null without a stage.
     pub direction: Option<Direction>,
-    /// Since when; absent likewise.
+    /// Since when; null without a stage.
     pub since: Option<Timestamp>,
-    /// The image of calico-node before.
+    /// The old image of calico-node.
     pub from: String,
-    /// And after.
+    /// The new image of calico-node.
     pub to: String,
-    /// How far the conversion of the stores is; absent before it was begun.
+    /// The phase of the conversion of the stores; null before its start.
     pub record_phase: Option<String>,
-    /// Since when Calico is paused; absent while it is not.
+    /// Since when Calico is paused; null while it is not paused.
     pub paused_since: Option<Timestamp>,
-    /// When everything goes back by itself; absent likewise.
+    /// When the migration is rolled back automatically; null while Calico is not paused.
     pub paused_until: Option<Timestamp>,
-    /// Pods that have a node and wait for a network.
+    /// Scheduled pods that wait for a network.
     pub pods_without_network: u32,
-    /// The most of them that were seen while Calico was paused.
+    /// The highest number of such pods while Calico was paused.
     pub most_pods_without_network: u32,
-    /// The Secret with the first part of the backup; absent before.
+    /// The Secret with the first part of the backup; null before the backup.
     pub backup: Option<String>,
-    /// Why it goes back though nobody asked for it; absent where it does not.
+    /// Why the migration is rolled back automatically; null otherwise.
     pub turned_back: Option<String>,
 }
 
 impl DatastoreView {
-    /// What the status says of it; `None` of another kind.
+    /// The progress in the status; `None` for another kind.
     pub fn of(status: &MigrationStatus) -> Option<Self> {
         let known = status.calico_datastore.as_ref()?;
         let stage = known.stage.as_ref();
@@ -59,7 +59,7 @@ impl DatastoreView {
         })
     }
 
-    /// Lines of the status: name and text.
+    /// Rows of the status: name and text.
     pub fn rows(&self, begun: bool, now: Timestamp) -> Vec<(&'static str, String)> {
         let mut rows = vec![("Image", format!("{} → {}", self.from, self.to))];
         if !begun {
@@ -68,7 +68,7 @@ impl DatastoreView {
         if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
             let back = match direction {
                 Direction::There => "",
-                Direction::Back => " on the way back",
+                Direction::Back => " (rollback)",
             };
             rows.push((
                 "Stage",
@@ -76,13 +76,13 @@ impl DatastoreView {
             ));
         }
         if let Some(phase) = &self.record_phase {
-            rows.push(("Stores", format!("the conversion is in phase {phase}")));
+            rows.push(("Stores", format!("conversion in phase {phase}")));
         }
         if let (Some(since), Some(until)) = (self.paused_since, self.paused_until) {
             rows.push((
                 "PAUSED",
                 format!(
-                    "for {}, at the longest until {}: {} pods wait for a network",
+                    "for {}, at most until {}; pods without a network: {}",
                     age(since, now),
                     until.strftime("%H:%M:%SZ"),
                     self.pods_without_network
@@ -92,7 +92,7 @@ impl DatastoreView {
             rows.push((
                 "Pods",
                 format!(
-                    "{} wait for a network, {} did at most",
+                    "without a network: {}, at most {}",
                     self.pods_without_network, self.most_pods_without_network
                 ),
             ));
@@ -101,7 +101,7 @@ impl DatastoreView {
             rows.push(("Backup", format!("Secret {backup}")));
         }
         if let Some(why) = &self.turned_back {
-            rows.push(("Turned back", why.clone()));
+            rows.push(("Rolled back", why.clone()));
         }
         rows
     }
