@@ -38,7 +38,7 @@ pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliE
     let stores = reach::stores(&look.stores, variables).await?;
     let found = found::look_at(&stores, &look.folder.output_dir, start.ignore_v3_data).await?;
     say::note(found.text().trim_end());
-    // For a conversion in progress, a refusal leads to a rollback, which the user decides by continuing.
+    // In a conversion in progress, a refusal causes a rollback: the continued conversion handles it.
     let is_refused = found.outcome() == Outcome::Refused || found.not_now.is_some();
     if is_refused && !found.is_begun {
         return Ok(Outcome::Refused);
