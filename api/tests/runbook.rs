@@ -1,11 +1,7 @@
 //! Every name that can appear in a status, an Event or a metric has a heading in the runbook, every heading has such a name, and
 //! the index lists them all.
 
-#![expect(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test fails with a panic"
-)]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails with a panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -635,7 +631,11 @@ fn every_link_has_an_existing_target() {
             } else {
                 path.with_file_name(file)
             };
-            assert!(to.exists(), "{}: the target of link {target} does not exist", path.display());
+            assert!(
+                to.exists(),
+                "{}: the target of link {target} does not exist",
+                path.display()
+            );
             if !name.is_empty() {
                 assert!(
                     anchors(&read(&to)).contains_key(name),

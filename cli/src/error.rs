@@ -171,7 +171,9 @@ pub enum CliError {
         needed: String,
     },
     /// The plan has changed since its review.
-    #[error("Migration {name}: the plan has hash {found}, --plan-hash is {reviewed}: the plan has changed since its review")]
+    #[error(
+        "Migration {name}: the plan has hash {found}, --plan-hash is {reviewed}: the plan has changed since its review"
+    )]
     PlanChanged {
         /// Name of the Migration.
         name: String,
@@ -224,7 +226,9 @@ pub enum CliError {
     )]
     PauseTooShort,
     /// The record of a running conversion is missing.
-    #[error("the record of this conversion is missing from etcd v3, so it is unknown whether Calico is paused")]
+    #[error(
+        "the record of this conversion is missing from etcd v3, so it is unknown whether Calico is paused"
+    )]
     RecordGone,
     /// The conversion of Calico's data failed.
     #[error(transparent)]

@@ -110,7 +110,9 @@ impl Asked {
         spec: &MigrationSpec,
         hint: impl FnOnce() -> String,
     ) -> Result<(), CliError> {
-        let Some(said) = &self.kind_flags else { return Ok(()) };
+        let Some(said) = &self.kind_flags else {
+            return Ok(());
+        };
         check_same(object, Kind::of(spec), said.kind, &said.flags.join(", "), hint)
     }
 
@@ -493,7 +495,10 @@ mod tests {
         refused(
             &["--from-env", "--delete-bare-pods"],
             None,
-            &["flannelToCalico from --from-env", "podCidr from --delete-bare-pods"],
+            &[
+                "flannelToCalico from --from-env",
+                "podCidr from --delete-bare-pods",
+            ],
         );
         refused(
             &RANGES,

@@ -170,7 +170,10 @@ fn without_a_cluster_the_error_has_the_attempt_and_a_hint() {
         err.contains("listing migrations") && err.contains("refused"),
         "{err}"
     );
-    assert!(err.contains("hint: check whether the API server answers"), "{err}");
+    assert!(
+        err.contains("hint: check whether the API server answers"),
+        "{err}"
+    );
     assert_eq!(out, "");
 }
 

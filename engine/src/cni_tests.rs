@@ -194,7 +194,10 @@ fn a_file_that_cannot_be_read_is_an_entry_with_its_error() {
                 "10-loop.conflist".to_owned(),
                 Err("too many levels of symbolic links".to_owned()),
             ),
-            ("20-large.bak".to_owned(), Err("not read by any runtime".to_owned())),
+            (
+                "20-large.bak".to_owned(),
+                Err("not read by any runtime".to_owned()),
+            ),
         ],
     );
     assert_eq!(directory.files.len(), 1);

@@ -85,7 +85,10 @@ mod tests {
     #[case::last_wins(&["--kube-annotation-prefix=x.y", "--kube-annotation-prefix=a.b"], Some("a.b"))]
     #[case::no_value(&["--kube-annotation-prefix", "--ip-masq"], None)]
     #[case::absent(&["--kube-annotation-prefixes=a.b"], None)]
-    fn values_of_options_are_read_in_all_spellings(#[case] arguments: &[&str], #[case] expected: Option<&str>) {
+    fn values_of_options_are_read_in_all_spellings(
+        #[case] arguments: &[&str],
+        #[case] expected: Option<&str>,
+    ) {
         let found = argument(&container(arguments), "kube-annotation-prefix");
         assert_eq!(found.as_deref(), expected);
     }

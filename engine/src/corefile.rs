@@ -17,9 +17,7 @@ pub fn lameduck(corefile: &str) -> SignedDuration {
         .by_ref()
         .find(|word| *word == "lameduck")
         .and_then(|_| words.next());
-    value
-        .and_then(|value| value.parse().ok())
-        .unwrap_or_default()
+    value.and_then(|value| value.parse().ok()).unwrap_or_default()
 }
 
 /// The cluster domain: the zone of plugin `kubernetes` that is not for reverse lookups. `None` when unset.
@@ -60,7 +58,10 @@ mod tests {
         None
     )]
     #[case(".:53 {\n    kubernetes {\n }\n}", None)]
-    fn the_domain_is_the_forward_zone_of_plugin_kubernetes(#[case] corefile: &str, #[case] expected: Option<&str>) {
+    fn the_domain_is_the_forward_zone_of_plugin_kubernetes(
+        #[case] corefile: &str,
+        #[case] expected: Option<&str>,
+    ) {
         assert_eq!(domain(corefile), expected);
     }
 

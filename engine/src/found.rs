@@ -74,7 +74,9 @@ impl<T> From<FoundOnTheWire<T>> for Found<T> {
             } => Self::Present(value),
             FoundOnTheWire { absent: true, .. } => Self::Absent,
             // The record does not say that the value is absent.
-            FoundOnTheWire { absent: false, .. } => Self::Malformed("no value and no error are set".to_owned()),
+            FoundOnTheWire { absent: false, .. } => {
+                Self::Malformed("no value and no error are set".to_owned())
+            }
         }
     }
 }

@@ -183,7 +183,10 @@ mod tests {
     #[case::daemon_set(pod("DaemonSet", "log", Some("log")), Some("DaemonSet shop/log"))]
     #[case::bare(Pod { controller: None, ..pod("", "", None) }, None)]
     #[case::mirror(Pod { mirror: true, ..pod("Node", "a", None) }, None)]
-    fn the_workload_of_a_pod_is_its_controller_or_deployment(#[case] pod: Pod, #[case] expected: Option<&str>) {
+    fn the_workload_of_a_pod_is_its_controller_or_deployment(
+        #[case] pod: Pod,
+        #[case] expected: Option<&str>,
+    ) {
         assert_eq!(
             workload_of(&pod).map(|workload| workload.key()).as_deref(),
             expected

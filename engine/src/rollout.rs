@@ -234,10 +234,7 @@ fn held_for_all(nodes: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
     }
     let (canaries_only, soak_end) = canary(nodes, rules);
     if let Some(end) = soak_end.filter(|end| *end > now) {
-        let message = format!(
-            "canary nodes done: {}; soak time until {end}",
-            rules.canary_nodes
-        );
+        let message = format!("canary nodes done: {}; soak time until {end}", rules.canary_nodes);
         return hold(WaitReason::CanarySoak, message, Some(end));
     }
     let last_done = nodes.iter().filter_map(|node| match node.standing {

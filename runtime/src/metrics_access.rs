@@ -592,11 +592,7 @@ mod tests {
         );
         assert_eq!(asked.lock().unwrap().len(), 2);
         drop(access.queue(Ipv4Addr::LOCALHOST.into()));
-        assert_eq!(
-            lock(&access.queues).len(),
-            1,
-            "empty queues are removed"
-        );
+        assert_eq!(lock(&access.queues).len(), 1, "empty queues are removed");
     }
 
     #[tokio::test]

@@ -139,7 +139,10 @@ impl Guard {
         let mut last = self.last_line.lock().unwrap_or_else(PoisonError::into_inner);
         if last.is_none_or(|last| last.elapsed() >= LOG_INTERVAL) {
             *last = Some(Instant::now());
-            tracing::warn!(error = chain(error), "the token of a metrics client cannot be reviewed");
+            tracing::warn!(
+                error = chain(error),
+                "the token of a metrics client cannot be reviewed"
+            );
         }
     }
 }

@@ -325,11 +325,7 @@ async fn planned() -> MigrationStatus {
     };
     for (position, name) in ["worker-1", "worker-2"].into_iter().enumerate() {
         let actions = vec![
-            Action::new(
-                "cordon",
-                format!("Node {name}"),
-                "cordon (uncordoned afterwards)",
-            ),
+            Action::new("cordon", format!("Node {name}"), "cordon (uncordoned afterwards)"),
             Action::as_of_now("evict", format!("pods of node {name}"), "default/web-1"),
         ];
         let blocks = Action::new(
@@ -456,22 +452,24 @@ async fn names_that_are_wrong_missing_or_too_many() {
     let _turn = turn().await;
     replumb(&["status"]).await.expect(
         1,
-        &[
-            "no Migration found in this cluster",
-            "kubectl replumb preflight",
-        ],
+        &["no Migration found in this cluster", "kubectl replumb preflight"],
     );
     replumb(&["pause", "mine"])
         .await
         .expect(1, &["Migration mine not found; there are no Migrations"]);
     create(NAME).await;
     replumb(&["status"]).await.expect(0, &[NAME, "Pending"]);
-    replumb(&["status", "flanel"])
-        .await
-        .expect(1, &["Migration flanel not found; existing: flannel-to-calico (Pending)"]);
-    replumb(&["plan", "flanel"])
-        .await
-        .expect(1, &["cannot be created while another Migration", "flannel-to-calico (Pending)"]);
+    replumb(&["status", "flanel"]).await.expect(
+        1,
+        &["Migration flanel not found; existing: flannel-to-calico (Pending)"],
+    );
+    replumb(&["plan", "flanel"]).await.expect(
+        1,
+        &[
+            "cannot be created while another Migration",
+            "flannel-to-calico (Pending)",
+        ],
+    );
     assert!(
         migrations().await.get_opt("flanel").await.unwrap().is_none(),
         "a slip of the finger made a Migration"
@@ -479,7 +477,11 @@ async fn names_that_are_wrong_missing_or_too_many() {
     create("another").await;
     replumb(&["status"]).await.expect(
         1,
-        &["several Migrations found, name one", "another (Pending)", "flannel-to-calico (Pending)"],
+        &[
+            "several Migrations found, name one",
+            "another (Pending)",
+            "flannel-to-calico (Pending)",
+        ],
     );
     replumb(&["status", "another"]).await.expect(0, &["another"]);
 }
@@ -623,7 +625,7 @@ async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
 async fn a_person_at_a_terminal_is_asked() {
     let _turn = turn().await;
     let played = Played::start(planned().await).await;
-    let question = "Start Migration flannel-to-calico of 2 nodes in the cluster at https://127.0.0.1:";
+    let question = "Start Migration flannel-to-calico (nodes: 2) in the cluster at https://127.0.0.1:";
     for no in ["n\n", "\n", "maybe\n"] {
         at_a_terminal("apply", no)
             .await
@@ -1027,7 +1029,10 @@ async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything(
     );
     replumb(&["plan", "mine", "--pod-cidr-from", "10.0.0.0/16"])
         .await
-        .expect(1, &["cannot be created while another Migration", hops[0], hops[1]]);
+        .expect(
+            1,
+            &["cannot be created while another Migration", hops[0], hops[1]],
+        );
 
     // The file once more: what is under way is not stopped.
     let patch = Patch::Merge(json!({"spec": {"desired": "Run"}}));

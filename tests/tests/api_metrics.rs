@@ -125,7 +125,10 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     // Without the overlay no program of ours may ask.
     let (status, text) = scrape(&secure, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
-    assert!(text.starts_with("the API server has not reviewed the token"), "{text}");
+    assert!(
+        text.starts_with("the API server has not reviewed the token"),
+        "{text}"
+    );
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/secure-metrics");
     lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
     lab.kubectl(&[

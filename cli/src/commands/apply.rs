@@ -156,11 +156,7 @@ fn ended(planned: &Planned) -> Result<Option<Outcome>, CliError> {
 }
 
 fn question(address: &str, planned: &Planned) -> String {
-    let what = if planned.has_begun() {
-        "Continue"
-    } else {
-        "Start"
-    };
+    let what = if planned.has_begun() { "Continue" } else { "Start" };
     let spec = &planned.migration.spec;
     let of = match (&spec.pod_cidr, &spec.service_cidr, &spec.calico_datastore) {
         (Some(range), _, _) => format!(" (moves pods from {} to {})", range.from, range.to),
@@ -168,7 +164,7 @@ fn question(address: &str, planned: &Planned) -> String {
         (None, None, Some(_)) => {
             " (PAUSES Calico until every node runs v3: new pods get no network)".to_owned()
         }
-        (None, None, None) => format!(" of {} nodes", planned.nodes.len()),
+        (None, None, None) => format!(" (nodes: {})", planned.nodes.len()),
     };
     format!(
         "{what} Migration {}{of} in the cluster at {address}?",
@@ -213,7 +209,7 @@ mod tests {
         };
         assert_eq!(
             asked(fixture::planned()),
-            "Start Migration flannel-to-calico of 2 nodes in the cluster at https://a:6443?"
+            "Start Migration flannel-to-calico (nodes: 2) in the cluster at https://a:6443?"
         );
         assert_eq!(
             asked(fixture::range_planned()),

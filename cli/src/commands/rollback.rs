@@ -37,7 +37,13 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
         let text = match of_kind {
             Some(text) => text,
             None => {
-                flannel_to_calico::rollback::describe(cluster, &selected_nodes, rollback.all, Timestamp::now()).await
+                flannel_to_calico::rollback::describe(
+                    cluster,
+                    &selected_nodes,
+                    rollback.all,
+                    Timestamp::now(),
+                )
+                .await
             }
         };
         say::answer(&text)?;
@@ -200,9 +206,7 @@ mod tests {
         assert!(spec.rollback_nodes.is_empty());
         let refused = service_cidr::rollback::possible(&migration, &asked, &Book::new()).unwrap_err();
         assert!(
-            refused
-                .to_string()
-                .contains("has no Services to roll back"),
+            refused.to_string().contains("has no Services to roll back"),
             "{refused}"
         );
     }
@@ -219,7 +223,9 @@ mod tests {
             "{error}"
         );
         assert_eq!(
-            selected_nodes(&migration, &nodes, &asked(&[], true)).unwrap().len(),
+            selected_nodes(&migration, &nodes, &asked(&[], true))
+                .unwrap()
+                .len(),
             nodes.len()
         );
     }

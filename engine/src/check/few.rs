@@ -29,11 +29,7 @@ pub fn few(mut checks: Vec<Check>, bytes: usize) -> Vec<Check> {
             Some(_) | None => omitted.entry(check.name.clone()).or_default().push(check),
         }
     }
-    shown.extend(
-        omitted
-            .into_iter()
-            .map(|(name, checks)| counted(name, &checks)),
-    );
+    shown.extend(omitted.into_iter().map(|(name, checks)| counted(name, &checks)));
     shown.sort_by_key(|check| std::cmp::Reverse(check.verdict));
     shown
 }

@@ -52,7 +52,12 @@ pub fn policies(name: impl Into<&'static str>, found: &BTreeMap<String, PolicySt
             Some(PolicyState::Unbound) => report.fail(
                 "ValidatingAdmissionPolicyBinding",
                 policy,
-                Finding::new("", "does not exist, or has no Deny in validationActions", needed, FIX),
+                Finding::new(
+                    "",
+                    "does not exist, or has no Deny in validationActions",
+                    needed,
+                    FIX,
+                ),
             ),
             None => report.unknown(
                 "ValidatingAdmissionPolicy",

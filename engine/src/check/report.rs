@@ -265,10 +265,7 @@ mod tests {
             checks[10].object,
             "Node 10, 11, 12, 13, 14, 15, 16, 17, 18, 19 and 980 more"
         );
-        assert_eq!(
-            checks[10].found,
-            "further findings: 990; the first: 10"
-        );
+        assert_eq!(checks[10].found, "further findings: 990; the first: 10");
         let all: Vec<Check> = checks.iter().flat_map(|check| check.in_full().to_vec()).collect();
         assert_eq!(all.len(), 1000);
         assert_eq!(all[999].object, "Node 999: part");

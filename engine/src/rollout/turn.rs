@@ -74,7 +74,10 @@ pub fn turn_back<'node>(nodes: &[Seat<'node>], back: &Back, limit: MaxUnavailabl
         };
         if !node.ready {
             // The node already counts as unavailable, and is rolled back once it is Ready.
-            let message = format!("node {} is NotReady; it is rolled back once it is Ready", node.name);
+            let message = format!(
+                "node {} is NotReady; it is rolled back once it is Ready",
+                node.name
+            );
             turned.held = turned.held.or_else(|| hold(WaitReason::NodeNotReady, message));
         } else if unavailable < limit {
             turned.now.push(node.name);

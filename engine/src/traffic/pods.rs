@@ -82,7 +82,11 @@ mod tests {
     #[case::last_of_old(Place { stand: Stand::Done, others_of_old: Some(false), ..PLACE }, Fate::Unwanted, Fate::Wanted)]
     #[case::done_by_drain(Place { stand: Stand::Done, in_place: false, ..PLACE }, Fate::Unwanted, Fate::Wanted)]
     #[case::back(Place { stand: Stand::Back, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    fn the_state_of_a_node_decides_its_traffic_pods(#[case] place: Place, #[case] old: Fate, #[case] new: Fate) {
+    fn the_state_of_a_node_decides_its_traffic_pods(
+        #[case] place: Place,
+        #[case] old: Fate,
+        #[case] new: Fate,
+    ) {
         assert_eq!(
             (fate(Generation::Old, place), fate(Generation::New, place)),
             (old, new)

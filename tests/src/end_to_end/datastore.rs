@@ -341,13 +341,7 @@ async fn refused(bench: &Bench, etcd: &Etcd) -> Result<()> {
     .await?;
     let asked = bench.tool(&url, &url);
     seed(etcd).await?;
-    refuse(
-        &[etcd],
-        &asked,
-        &["start"],
-        "standard input is not a terminal",
-    )
-    .await
+    refuse(&[etcd], &asked, &["start"], "standard input is not a terminal").await
 }
 
 /// What controllers of v3 have written in an earlier attempt.

@@ -138,17 +138,9 @@ fn write(conversion: &Conversion, folder: &Path) -> Result<Vec<Report>, CliError
             "values that Calico v3 would refuse",
             lines(&conversion.validation_errors),
         ),
-        (
-            "nameclashes",
-            "name clashes",
-            lines(&conversion.clashes),
-        ),
+        ("nameclashes", "name clashes", lines(&conversion.clashes)),
         ("notes", "notes", lines(&conversion.notes)),
-        (
-            "convertednames",
-            "converted names",
-            lines(&conversion.renamed),
-        ),
+        ("convertednames", "converted names", lines(&conversion.renamed)),
     ] {
         let path = folder.join(name);
         if lines.is_empty() {

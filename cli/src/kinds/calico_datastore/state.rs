@@ -43,7 +43,7 @@ fn text(found: &Status) -> String {
     ));
     let ready = found.ready_v3.map(|ready| ready.to_string());
     lines.push(format!(
-        "  v3: datastoreReady {}, Calico {}, {} keys, etcd {}",
+        "  v3: datastoreReady {}, Calico {}, keys {}, etcd {}",
         word(ready.as_deref()),
         word(found.version_v3.as_deref()),
         found.keys_v3,

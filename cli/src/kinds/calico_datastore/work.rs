@@ -95,7 +95,8 @@ pub async fn abort(abort: &Abort, variables: &Variables) -> Result<Outcome, CliE
     let goal = Goal::Abort {
         after_completion: abort.after_completion,
     };
-    let question = "The upgrade of calico-node and the controllers must be rolled back. Switch Calico back to etcd v2?";
+    let question =
+        "The upgrade of calico-node and the controllers must be rolled back. Switch Calico back to etcd v2?";
     let options = Options {
         no_nodes_of_v3: abort.no_nodes_of_v3,
         ..options(&abort.change.look)
@@ -215,7 +216,8 @@ fn next(record: &Record) -> String {
             record.abort_at.strftime("%H:%M:%SZ")
         ),
         Phase::Completed => {
-            ": Calico uses etcd v3. The data in etcd v2 is unchanged, and its Ready flag stays false".to_owned()
+            ": Calico uses etcd v3. The data in etcd v2 is unchanged, and its Ready flag stays false"
+                .to_owned()
         }
         Phase::Aborted => ": Calico uses etcd v2, and the previous state of etcd v3 is restored".to_owned(),
         Phase::Pausing

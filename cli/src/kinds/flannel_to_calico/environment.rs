@@ -68,14 +68,23 @@ const REFUSED: [(&str, &str); 1] = [(
 
 /// Variables without an effect.
 const WITHOUT_EFFECT: [(&str, &str); 6] = [
-    ("FLANNEL_IPV6_SUBNET_LEN", "the IPv6 subnet length is always detected"),
-    ("DEFAULT_IPPOOL_SIZE_V6", "the IPv6 pool has the default block size"),
+    (
+        "FLANNEL_IPV6_SUBNET_LEN",
+        "the IPv6 subnet length is always detected",
+    ),
+    (
+        "DEFAULT_IPPOOL_SIZE_V6",
+        "the IPv6 pool has the default block size",
+    ),
     (
         "FLANNEL_SUBNET_ENV",
         "the agent reads /run/flannel/subnet.env on every node",
     ),
     ("POD_NODE_NAME", "the coordinator detects its node"),
-    ("DEBUG_WAIT_BEFORE_START", "use rollout.intervalSeconds or `pause`"),
+    (
+        "DEBUG_WAIT_BEFORE_START",
+        "use rollout.intervalSeconds or `pause`",
+    ),
     ("DEBUG_WAIT_BEFORE_EXIT", "use rollout.intervalSeconds or `pause`"),
 ];
 

@@ -87,7 +87,10 @@ impl PodCidrArguments {
                     self.hop("-hop-2", *between, *second),
                 ];
                 value::object_name(&hops[1].name).map_err(|needed| CliError::Ranges {
-                    errors: vec![format!("--name: found {:?} for the second hop, {needed}", hops[1].name)],
+                    errors: vec![format!(
+                        "--name: found {:?} for the second hop, {needed}",
+                        hops[1].name
+                    )],
                     hint: None,
                 })?;
                 manifest::two(&origin, &hops, self.hop.map(|hop| usize::from(hop) - 1))

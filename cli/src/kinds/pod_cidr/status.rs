@@ -142,7 +142,11 @@ mod tests {
         "Migration pod-cidr-hop-1 is under way; one at a time".clone_into(&mut status.message);
         let view = View::of(&migration, &nodes);
         assert_eq!(view.end(), Some(Outcome::Refused));
-        assert!(view.next().contains("end the other Migration first"), "{}", view.next());
+        assert!(
+            view.next().contains("end the other Migration first"),
+            "{}",
+            view.next()
+        );
     }
 
     #[test]
@@ -218,7 +222,11 @@ mod tests {
             stage.direction = api::migration::Direction::Back;
         });
         assert_eq!(halted.end(), Some(Outcome::Failed));
-        assert!(line(&halted).contains("12/40 pods rolled back"), "{}", line(&halted));
+        assert!(
+            line(&halted).contains("12/40 pods rolled back"),
+            "{}",
+            line(&halted)
+        );
         assert!(halted.next().contains("rollback --all"), "{}", halted.next());
         let completed = view(|migration| {
             let status = migration.status.as_mut().unwrap();
