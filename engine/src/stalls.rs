@@ -37,7 +37,7 @@ struct Stall {
     spent: SignedDuration,
     /// The time of the last observation.
     seen_at: Timestamp,
-    /// Since when the namespace has lacked no pod; `None` while it lacks_pods any.
+    /// Since when the namespace has lacked no pod; `None` while it lacks any.
     complete_since: Option<Timestamp>,
     /// Whether other pods no longer wait for the namespace.
     is_given_up: bool,

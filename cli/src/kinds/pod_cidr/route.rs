@@ -27,7 +27,7 @@ pub struct Journey {
     pub via: Option<IpNet>,
     /// Other ranges of the cluster, which the temporary range must not overlap.
     pub others: Vec<End>,
-    /// Prefix length of the new block_size_problem, if given.
+    /// Prefix length of the new blocks, if given.
     pub block_size: Option<u8>,
 }
 
@@ -59,7 +59,7 @@ impl Journey {
             }
             Relation::Same if self.block_size.is_none() => {
                 return Err(refused(vec![format!(
-                    "{}: found {to}, the same as {}; needed another range, or --block-size for other block_size_problem in the same range",
+                    "{}: found {to}, the same as {}; needed another range, or --block-size for other blocks in it",
                     self.to.name, self.from.name
                 )]));
             }
