@@ -308,7 +308,8 @@ async fn an_unreadable_report_of_two_nodes_holds_the_start_and_not_a_rollback() 
             &json!({ "status": { "podCidr": "nonsense" } }),
         );
         let status = || api.get(MIGRATION).unwrap()["status"].clone();
-        let words = "traffic is watched on 1 of 2 nodes, needed 2; node b: what its agent reports is not understood";
+        let words =
+            "traffic is watched on 1 of 2 nodes, needed 2; node b: what its agent reports is not understood";
         let is_reported = || {
             status()["message"]
                 .as_str()

@@ -342,7 +342,8 @@ async fn with_most_agents_silent_no_node_starts_and_all_are_rolled_back() {
         let held = status(&api);
         assert_eq!(held["blocked"], "TrafficUnwatched", "{held}");
         let message = held["message"].as_str().unwrap();
-        let words = "traffic is watched on 1 of 3 nodes, needed 2; node a: its agent does not report its traffic pod";
+        let words =
+            "traffic is watched on 1 of 3 nodes, needed 2; node a: its agent does not report its traffic pod";
         assert!(message.starts_with(words), "{message}");
         assert!(!is_done(&api, "c"), "{held}");
         api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));

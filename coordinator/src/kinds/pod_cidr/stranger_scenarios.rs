@@ -654,7 +654,8 @@ async fn with_two_nodes_a_malformed_report_delays_the_canary_and_no_rollback() {
     })
     .await;
     reports(&api, &json!("nonsense"));
-    let words = "traffic is watched on 1 of 2 nodes, needed 2; node b: what its agent reports is not understood";
+    let words =
+        "traffic is watched on 1 of 2 nodes, needed 2; node b: what its agent reports is not understood";
     passes(&api, "nothing", || {
         status(&api)["message"].to_string().contains(words)
     })

@@ -121,7 +121,8 @@ async fn most_reports_malformed_delay_forward_steps_and_no_rollback() {
     }
     let status = world.status();
     assert_eq!(status.blocked, "TrafficUnwatched", "{}", status.message);
-    let words = "traffic is watched on 1 of 3 nodes, needed 2; node b: what its agent reports is not understood";
+    let words =
+        "traffic is watched on 1 of 3 nodes, needed 2; node b: what its agent reports is not understood";
     assert!(status.message.contains(words), "{}", status.message);
     assert_eq!(count(&world, "172."), there);
     world
