@@ -6,7 +6,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use api::Migration;
-use api::migration::MigrationSpec;
 use engine::moves::{Workload, WorkloadFacts};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Node;
@@ -25,6 +24,15 @@ use crate::pod_index::PodStore;
 use crate::store::{Kept, Store};
 use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;
+
+/// Watches that only some kinds of Migration need. A watch starts when its objects are first read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OptionalWatches {
+    /// Services and their `EndpointSlices`.
+    pub services: bool,
+    /// Deployments, `ReplicaSets` and `StatefulSets`.
+    pub workloads: bool,
+}
 
 /// A store for every resource that a decision reads. Clones share the stores.
 #[derive(Clone)]
@@ -138,13 +146,12 @@ impl Cache {
         sets.iter().map(|object| daemon_set(object)).collect()
     }
 
-    /// Ends watches that only some kinds of Migration need, except those that this Migration needs.
-    pub fn stop_watches_but_of(&self, active: Option<&MigrationSpec>) {
-        let moves_pods = active.is_some_and(|spec| spec.pod_cidr.is_some() || spec.service_cidr.is_some());
-        if active.is_none_or(|spec| spec.service_cidr.is_none()) {
+    /// Ends watches that only some kinds of Migration need, except these.
+    pub fn keep_watches(&self, needed: OptionalWatches) {
+        if !needed.services {
             self.services.stop();
         }
-        if !moves_pods {
+        if !needed.workloads {
             self.stores.workloads.stop();
         }
     }

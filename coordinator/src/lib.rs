@@ -31,6 +31,7 @@ pub mod guarded;
 pub mod health;
 mod ill;
 mod intern;
+mod kind_memory;
 pub mod kinds;
 pub mod lease;
 pub mod lenient;

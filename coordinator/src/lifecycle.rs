@@ -13,7 +13,7 @@ use engine::standstill::Standstill;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::cache::Cache;
+use crate::cache::{Cache, OptionalWatches};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::limits;
@@ -52,6 +52,11 @@ pub(crate) trait Kind {
 
     /// Settings and checks; settings are `None` if the source of the migration was not found.
     fn judge(&self, migration: &Migration, facts: &Self::Facts) -> (Option<Self::Settings>, Vec<Check>);
+
+    /// Watches that this kind needs beside those that every kind has.
+    fn watches(&self) -> OptionalWatches {
+        OptionalWatches::default()
+    }
 
     /// Whether this kind uses a field of the spec that not every kind uses.
     fn uses(&self, field: SpecField) -> bool;

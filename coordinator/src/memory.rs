@@ -11,8 +11,7 @@ use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
 use crate::evict::{Evictions, Refusals};
-use crate::kinds::flannel_to_calico::undo::Undone;
-use crate::kinds::{calico_datastore, pod_cidr, service_cidr};
+use crate::kind_memory::KindMemories;
 use crate::records::Records;
 use crate::silence::Silence;
 use crate::tell::Tone;
@@ -49,8 +48,6 @@ pub struct Memory {
     pub clock: Clock,
     /// Facts about traffic pods and the Services they send to.
     pub traffic: Known,
-    /// Facts about the rollback to flannel.
-    pub undone: Undone,
     /// Needs of other workloads for pods.
     pub needs: Needs,
     /// Failures of a pass that no status reports yet.
@@ -59,18 +56,14 @@ pub struct Memory {
     pub words: Words,
     /// Effects of foreign objects, as the status reports them.
     pub warnings: warnings::Looks,
-    /// Facts without a watch for a change of the pod CIDR.
-    pub pod_cidr: pod_cidr::Looks,
-    /// The same for a change of the Service CIDR.
-    pub service_cidr: service_cidr::Looks,
-    /// The same for a conversion of Calico's datastore, and the worker on the stores.
-    pub calico_datastore: calico_datastore::Looks,
+    /// State of each kind.
+    pub(crate) kinds: KindMemories,
 }
 
 impl Memory {
     /// Ends background work: another coordinator may lead from now on.
     pub fn stop(&mut self) {
-        self.calico_datastore.worker.stop();
+        self.kinds.stop();
         self.evictions = Evictions::default();
         self.records.forget();
         self.warnings.forget();

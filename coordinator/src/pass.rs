@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
-use api::{KindSpec, Migration, MigrationStatus};
+use api::{Migration, MigrationSpec, MigrationStatus};
 use engine::decision::WaitReason;
 use jiff::Timestamp;
 use kube::{Api, ResourceExt};
@@ -14,11 +14,12 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::bounds;
-use crate::cache::Cache;
+use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::evict;
 use crate::health::Health;
-use crate::lifecycle;
+use crate::kinds::with_kind;
+use crate::lifecycle::{self, Kind as _};
 use crate::memory::Memory;
 use crate::tell::Tone;
 use crate::words::differ_in_words;
@@ -49,7 +50,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         context.metrics.leading.set(i64::from(*leading.borrow()));
         if !*leading.borrow() {
             memory.stop();
-            cache.stop_watches_but_of(None);
+            cache.keep_watches(OptionalWatches::default());
             continue;
         }
         context.metrics.passes.inc();
@@ -101,7 +102,7 @@ async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) 
     }
     migrations.retain(|migration| migration.metadata.deletion_timestamp.is_none());
     let active = choose(&migrations);
-    cache.stop_watches_but_of(active.map(|active| &active.spec));
+    cache.keep_watches(active.map(|active| watches(&active.spec)).unwrap_or_default());
     let active = active.map(ResourceExt::name_any);
     let mut failed = None;
     for migration in &migrations {
@@ -239,18 +240,18 @@ async fn run_kind(
     migration: &Migration,
 ) -> Result<MigrationStatus, WriteError> {
     match migration.spec.kind() {
-        Ok(KindSpec::FlannelToCalico(kind)) => {
-            lifecycle::reconcile(kind, context, cache, memory, migration).await
-        }
-        Ok(KindSpec::PodCidr(kind)) => lifecycle::reconcile(kind, context, cache, memory, migration).await,
-        Ok(KindSpec::ServiceCidr(kind)) => {
-            lifecycle::reconcile(kind, context, cache, memory, migration).await
-        }
-        Ok(KindSpec::CalicoDatastore(kind)) => {
-            lifecycle::reconcile(kind, context, cache, memory, migration).await
+        Ok(kind) => {
+            with_kind!(kind, kind => lifecycle::reconcile(kind, context, cache, memory, migration).await)
         }
         Err(error) => Ok(refused(migration, "KindNotSupported", error.to_string())),
     }
+}
+
+/// Watches that a Migration needs beside those that every kind has.
+fn watches(spec: &MigrationSpec) -> OptionalWatches {
+    spec.kind()
+        .map(|kind| with_kind!(kind, kind => kind.watches()))
+        .unwrap_or_default()
 }
 
 fn refused(migration: &Migration, reason: &str, message: String) -> MigrationStatus {

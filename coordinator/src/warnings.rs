@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(
             warnings.first,
             [
-                "Pod shop/peta: container c: resources.requests.cpu: found \"20P\", needed a quantity that the scheduler can count; it counts \
-                 as nothing where amounts are compared"
+                "Pod shop/peta: container c: resources.requests.cpu: found \"20P\", needed a quantity that the scheduler can count; the \
+                 value counts as 0 in comparisons"
             ]
         );
     }

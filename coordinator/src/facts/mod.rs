@@ -5,8 +5,7 @@ pub mod daemon_sets;
 pub mod name_servers;
 pub mod nodes;
 pub mod pods;
-mod quantity;
-pub mod quotas;
+pub(crate) mod quantity;
 pub mod webhooks;
 pub mod workloads;
 
@@ -54,7 +53,7 @@ fn abridged(value: &str) -> (String, String) {
 }
 
 /// A field that cannot be parsed, with its shortened value.
-fn not_understood(field: impl Into<String>, found: &str, needed: Needed) -> NotUnderstood {
+pub(crate) fn not_understood(field: impl Into<String>, found: &str, needed: Needed) -> NotUnderstood {
     let (start, rest) = abridged(found);
     NotUnderstood {
         field: field.into(),

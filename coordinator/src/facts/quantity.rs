@@ -13,7 +13,7 @@ pub(super) fn thousandths(quantity: &Quantity) -> Option<u64> {
 
 /// The quantity in whole units, rounded up, or the largest number if it exceeds that; `None` if it is not a quantity, or
 /// negative.
-pub(super) fn units(quantity: &Quantity) -> Option<u64> {
+pub(crate) fn units(quantity: &Quantity) -> Option<u64> {
     scaled(&quantity.0, 1)
 }
 

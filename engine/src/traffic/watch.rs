@@ -82,7 +82,7 @@ mod tests {
         Some("watched on 0 of 1 node, needed 1; node n0: the report of its agent is malformed")
     )]
     #[case::both("ww", None)]
-    #[case::one_of_two("ws", Some("watched on 1 of 2 nodes, needed 2; node n1: its agent"))]
+    #[case::one_of_two("ws", Some("watched on 1 of 2 nodes, needed 2; node n1: the report"))]
     #[case::two_of_three("wsw", None)]
     #[case::one_of_three("wsa", Some("watched on 1 of 3 nodes, needed 2"))]
     #[case::half("wwss", Some("watched on 2 of 4 nodes, needed 3"))]

@@ -11,6 +11,7 @@ use engine::words;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::Looks;
 use super::backup;
 use super::drive::Pass;
 use super::look::Observed;
@@ -67,7 +68,7 @@ impl Pass<'_> {
                 }
             }
             Step::StopWork => {
-                memory.calico_datastore.worker.stop();
+                memory.kinds.of::<Looks>().worker.stop();
                 Made::Done("the work on the stores is stopped".to_owned())
             }
             Step::Work(work) => self.begin(*work, known, memory).await,
@@ -217,7 +218,8 @@ impl Pass<'_> {
         };
         let over_existing = settings.ignore_v3_data.value;
         memory
-            .calico_datastore
+            .kinds
+            .of::<Looks>()
             .worker
             .begin(stores, options, work, over_existing);
         Made::Done(describe(work).to_owned())

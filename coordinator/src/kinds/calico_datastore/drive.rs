@@ -11,6 +11,7 @@ use engine::decision::{Decision, WaitReason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
+use super::Looks;
 use super::apply::Made;
 use super::found;
 use super::look::Observed;
@@ -87,8 +88,8 @@ pub async fn go_on(
         now: Timestamp::now(),
     };
     let stores = pass.stores(memory, &mut known).await;
-    let work = memory.calico_datastore.worker.look().await;
-    if let Some(why) = memory.calico_datastore.worker.took_back()
+    let work = memory.kinds.of::<Looks>().worker.look().await;
+    if let Some(why) = memory.kinds.of::<Looks>().worker.took_back()
         && pass.direction(&known) == Direction::There
     {
         known.turned_back = Some(TurnedBack { at: pass.now, why });

@@ -12,6 +12,7 @@ use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer};
 use kube::ResourceExt;
 use runtime::error::chain;
 
+use super::Looks;
 use super::drive::Pass;
 use crate::context::Context;
 use crate::facts::pods::selector;
@@ -107,14 +108,14 @@ impl Pass<'_> {
         let system = [self.context.namespace.as_str()];
         let migration = self.migration.name_any();
         memory.warnings.of_kind(&migration, told(&sources, &system));
-        let looks = &mut memory.calico_datastore;
+        let looks = memory.kinds.of::<Looks>();
         looks.awaited.begin(known.record.as_deref());
         let awaited = looks.awaited.among(&sources, &system);
         let made = Left::made_of(awaited.iter().copied());
         let missing = self
             .ask(memory, known, async |stores| stores.missing(made).await)
             .await?;
-        memory.calico_datastore.awaited.keep(&awaited, &missing);
+        memory.kinds.of::<Looks>().awaited.keep(&awaited, &missing);
         Ok(missing)
     }
 }

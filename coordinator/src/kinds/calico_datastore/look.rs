@@ -16,6 +16,7 @@ use engine::check::names;
 use jiff::SignedDuration;
 use serde_json::Value;
 
+use super::Looks;
 use super::drive::Pass;
 use super::found::{self, Waiting};
 use super::objects::{get, named};
@@ -105,7 +106,7 @@ impl Pass<'_> {
         question: impl AsyncFnOnce(&Stores) -> Result<T, StoreError>,
     ) -> Result<T, String> {
         let (v2, v3) = (&known.settings.etcd_v2.value, &known.settings.etcd_v3.value);
-        let asked = memory.calico_datastore.ask(self.context, v2, v3, question);
+        let asked = memory.kinds.of::<Looks>().ask(self.context, v2, v3, question);
         asked.await.map_err(|problem| problem.to_string())
     }
 

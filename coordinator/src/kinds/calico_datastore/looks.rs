@@ -13,6 +13,7 @@ use datastore::stores::Stores;
 use super::stores::{self, Patience};
 use super::worker::Worker;
 use crate::context::Context;
+use crate::kind_memory::KindMemory;
 
 /// Connections are opened again after this time, because certificates change.
 const CONNECTION: Duration = Duration::from_mins(5);
@@ -31,6 +32,12 @@ pub struct Looks {
     pub awaited: Awaited,
     /// The work on the stores.
     pub worker: Worker,
+}
+
+impl KindMemory for Looks {
+    fn stop(&mut self) {
+        self.worker.stop();
+    }
 }
 
 /// The asking Migration, in its last written version: a user who writes one wants current facts.

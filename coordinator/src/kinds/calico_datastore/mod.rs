@@ -81,7 +81,7 @@ impl Kind for CalicoDatastore {
             uid: migration.uid().unwrap_or_default(),
             generation: migration.metadata.generation.unwrap_or_default(),
         };
-        let looks = &mut memory.calico_datastore;
+        let looks = memory.kinds.of::<Looks>();
         Box::pin(read::cluster(context, cache, looks, self, by)).await
     }
 

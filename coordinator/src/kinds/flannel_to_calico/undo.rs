@@ -22,6 +22,7 @@ use super::{blocks, node_objects, saved};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
+use crate::kind_memory::KindMemory;
 use crate::lifecycle::{is_written, wait};
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
@@ -38,6 +39,8 @@ pub struct Undone {
     /// Nodes whose blocks are all removed.
     forgotten: BTreeSet<String>,
 }
+
+impl KindMemory for Undone {}
 
 impl Undone {
     /// The facts about this Migration's rollback.
@@ -97,7 +100,7 @@ pub async fn undo(
         own_pods::delete(context, pod).await?;
     }
     traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
-    let undone = memory.undone.of(context, migration, status).await?;
+    let undone = memory.kinds.of::<Undone>().of(context, migration, status).await?;
     let forgotten: Vec<(String, Option<Vec<String>>)> =
         futures::stream::iter(snapshot.nodes.values().cloned())
             .map(|node| {

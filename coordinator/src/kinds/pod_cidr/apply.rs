@@ -78,25 +78,27 @@ impl Hands<'_> {
                 let made = self.take_off(*which, nodes).await?;
                 if matches!(made, Made::Refused(_)) {
                     // A chosen address is allocated by now: the next pass chooses another.
-                    memory.pod_cidr.forget_ipam();
+                    memory.kinds.of::<Looks>().forget_ipam();
                 }
                 made
             }
             Step::RestartCalicoNode(pod) => Made::Done(self.restart(pod, memory).await),
             Step::HoldEnds(ends) => {
-                memory.pod_cidr.forget_ipam();
+                memory.kinds.of::<Looks>().forget_ipam();
                 self.hold_ends(ends).await?
             }
             Step::ReleaseEnds(ends) => {
-                memory.pod_cidr.forget_ipam();
+                memory.kinds.of::<Looks>().forget_ipam();
                 self.release_ends(ends).await?
             }
             Step::Cordon(node) => Made::Done(self.cordon(node).await?),
             Step::Evict(pods) => Made::Done(self.evict(pods, memory).await),
             Step::Uncordon(node) => Made::Done(self.uncordon(node).await?),
-            Step::ReleaseBlocks(ranges) => Made::Done(self.release(ranges, &mut memory.pod_cidr).await?),
+            Step::ReleaseBlocks(ranges) => {
+                Made::Done(self.release(ranges, memory.kinds.of::<Looks>()).await?)
+            }
             Step::DeletePool(which) => {
-                memory.pod_cidr.forget_ipam();
+                memory.kinds.of::<Looks>().forget_ipam();
                 let (range, name) = match which {
                     Which::Old => (known.settings.from.value, pool_of(Which::Old, known)),
                     Which::New => (known.settings.to.value, pool_of(Which::New, known)),

@@ -60,12 +60,12 @@ pub async fn go_on(
     }
     let datastore = &known.settings.datastore.value;
     let begun_with = known.settings.calico_daemon_set();
-    let looks = &mut memory.pod_cidr;
+    let looks = memory.kinds.of::<Looks>();
     if let Some(message) = looks.moved(context, cache, kind, datastore, begun_with).await? {
         wait(status, WaitReason::Datastore, message);
         return Ok(());
     }
-    let store = match memory.pod_cidr.store(context, datastore).await {
+    let store = match memory.kinds.of::<Looks>().store(context, datastore).await {
         Ok(store) => store,
         Err(problem) => {
             wait(status, WaitReason::Datastore, away(&problem));
@@ -84,7 +84,7 @@ pub async fn go_on(
     } else {
         BTreeMap::new()
     };
-    let looks = &mut memory.pod_cidr;
+    let looks = memory.kinds.of::<Looks>();
     let ipam = if adopt::keeps(cache, known.stage.as_ref()) {
         let stage = known.stage.as_ref();
         Some(ipam(looks, cache, &store, &calico_nodes, stage, direction, &look).await?)
@@ -300,7 +300,8 @@ impl Pass<'_> {
         };
         // A rollback waits for no user: places that contain the new range are named at its end.
         let mentions = memory
-            .pod_cidr
+            .kinds
+            .of::<Looks>()
             .mentions(
                 self.context,
                 self.cache,

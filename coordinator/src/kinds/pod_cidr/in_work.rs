@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use pod_cidr::by_node::{self, Cordon};
 use pod_cidr::host;
 
+use super::Looks;
 use super::drive::Pass;
 use super::switch;
 use crate::memory::Memory;
@@ -25,7 +26,7 @@ impl Pass<'_> {
         let mut nodes = self.nodes_as_they_are(order);
         let without_pods =
             |node: &&by_node::Node<'_>| node.unsettled.is_some() && !with_pods.contains(node.name);
-        let unsettled = &mut memory.pod_cidr.unsettled;
+        let unsettled = &mut memory.kinds.of::<Looks>().unsettled;
         unsettled.keep(nodes.iter().filter(without_pods).map(|node| node.name.to_owned()));
         let patience = switch::patience(nodes.len());
         let mut told = Vec::new();

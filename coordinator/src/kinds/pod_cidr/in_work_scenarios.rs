@@ -6,6 +6,7 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::json;
 
+use super::Looks;
 use super::scenarios::{assert_gone, desire, until_closed};
 use super::stranger_scenarios::{have_moved, is_warned_of, status};
 use super::world::{MIGRATION, NODES, PODS, RANGES, cluster, run_until, turn, turn_remembering, world_moves};
@@ -116,7 +117,7 @@ async fn pods_of_other_nodes_move_without_one_unsettled_host(
         status(&api)
     );
     assert!(!is_warned_of(&api, "lasted for minutes"), "{:#}", status(&api));
-    memory.pod_cidr.unsettled.age(Duration::from_mins(3));
+    memory.kinds.of::<Looks>().unsettled.age(Duration::from_mins(3));
     for _ in 0..40 {
         odd.turn(&api, &mut memory, &mut begun).await;
         assert!(is_warned_of(&api, odd.words()), "{:#}", status(&api));
@@ -147,7 +148,7 @@ async fn patience_starts_after_the_last_pod_has_moved() {
     for _ in 0..60 {
         turn_remembering(&api, &mut memory).await;
         world_moves(&api);
-        memory.pod_cidr.unsettled.age(Duration::from_secs(30));
+        memory.kinds.of::<Looks>().unsettled.age(Duration::from_secs(30));
         assert!(!is_warned_of(&api, "lasted for minutes"), "{:#}", status(&api));
         if have_moved(&api, RANGES[1].1) {
             return;

@@ -18,6 +18,7 @@ use pod_cidr::ipam::{Allocation, Ipam};
 use pod_cidr::returns::{self, Standing, Told, standing};
 use pod_cidr::tunnel::Held;
 
+use super::Looks;
 use super::drive::Pass;
 use super::unclear;
 use crate::facts;
@@ -43,7 +44,7 @@ impl Pass<'_> {
         pace: Pace,
         known: &mut PodCidrStatus,
     ) -> Result<Left, WriteError> {
-        let ipam = memory.pod_cidr.ipam(self.store, pace).await?;
+        let ipam = memory.kinds.of::<Looks>().ipam(self.store, pace).await?;
         self.add_warnings(memory, &ipam);
         let in_range: Vec<_> = ipam
             .blocks()
@@ -69,7 +70,7 @@ impl Pass<'_> {
                     .map(|claim| claim.range)
                     .filter(|claimed| range.contains(claimed)),
             )
-            .filter(|range| !memory.pod_cidr.is_released(range))
+            .filter(|range| !memory.kinds.of::<Looks>().is_released(range))
             .collect();
         ranges.sort();
         ranges.dedup();

@@ -16,6 +16,7 @@ use pod_cidr::mentions::{self, Mention};
 use pod_cidr::pools::{self, Openness};
 use pod_cidr::settings::Mode;
 
+use super::Looks;
 use super::drive::Pass;
 use super::left::Left;
 use super::watched::{Held, openness};
@@ -143,7 +144,7 @@ impl Pass<'_> {
         pace: Pace,
     ) -> Result<Arc<[Mention]>, WriteError> {
         let calico = known.settings.calico_daemon_set();
-        let looks = &mut memory.pod_cidr;
+        let looks = memory.kinds.of::<Looks>();
         let found = looks
             .mentions(self.context, self.cache, self.store, self.kind, calico, pace)
             .await?;

@@ -16,6 +16,7 @@ use super::{datastore, read};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
+use crate::kind_memory::KindMemory;
 use crate::looks::{Look, Pace, look};
 use crate::since::Since;
 use crate::write::WriteError;
@@ -42,6 +43,8 @@ pub struct Looks {
     /// Nodes in mode `ByNode` with an unsettled host and no pod to move.
     pub unsettled: Since<String>,
 }
+
+impl KindMemory for Looks {}
 
 impl Looks {
     /// Calico's objects in their datastore, by an open connection or a new one.

@@ -52,7 +52,7 @@ use pod_cidr::document::{Wishes, document};
 use pod_cidr::facts::ClusterFacts;
 use pod_cidr::settings::{Options, Settings};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::etcd_access::problem;
 use crate::lifecycle::{Kind, wait};
@@ -92,7 +92,7 @@ impl Kind for PodCidr {
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        let looks = &mut memory.pod_cidr;
+        let looks = memory.kinds.of::<Looks>();
         Box::pin(read::cluster(context, cache, looks, self, node_migrations)).await
     }
 
@@ -124,6 +124,13 @@ impl Kind for PodCidr {
         };
         let found = checks::check(&settings, facts, policy);
         (Some(settings), found)
+    }
+
+    fn watches(&self) -> OptionalWatches {
+        OptionalWatches {
+            workloads: true,
+            ..OptionalWatches::default()
+        }
     }
 
     fn uses(&self, field: SpecField) -> bool {
@@ -201,7 +208,7 @@ impl Kind for PodCidr {
             Ok(()) => Ok(Vec::new()),
             // Completed writes stay, and the next pass decides about the others.
             Err(WriteError::Etcd(error)) => {
-                memory.pod_cidr.forget_store();
+                memory.kinds.of::<Looks>().forget_store();
                 wait(status, WaitReason::Datastore, away(&problem(&error)));
                 Ok(Vec::new())
             }

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use super::Looks;
 use super::scenarios::{assert_gone, desire, until_closed};
 use super::world::{
     AFFINITIES, BLOCKS, MIGRATION, NODE_NAMES, PODS, POOLS, RANGES, THIRD, cluster, put_node, run_until,
@@ -633,8 +634,8 @@ async fn a_malformed_report_delays_only_its_node_with_traffic_probes() {
         if have_moved(&api, RANGES[0].1) {
             break;
         }
-        memory.pod_cidr.unkept.keep(["b".to_owned()]);
-        memory.pod_cidr.unkept.age(Duration::from_mins(3));
+        memory.kinds.of::<Looks>().unkept.keep(["b".to_owned()]);
+        memory.kinds.of::<Looks>().unkept.age(Duration::from_mins(3));
         turn_remembering(&api, &mut memory).await;
         world_moves(&api);
     }

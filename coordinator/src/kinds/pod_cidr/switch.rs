@@ -103,10 +103,10 @@ impl Pass<'_> {
         known: &PodCidrStatus,
     ) -> Switch {
         let which = self.left_pool();
-        let mut nodes = self.node_ends(&mut memory.pod_cidr, left, known);
+        let mut nodes = self.node_ends(memory.kinds.of::<Looks>(), left, known);
         let mut kept = self.kept_in_target(target);
         let lacking = self.lacking(&nodes, &kept, known);
-        let unkept = &mut memory.pod_cidr.unkept;
+        let unkept = &mut memory.kinds.of::<Looks>().unkept;
         unkept.keep(lacking.keys().map(|node| (*node).to_owned()));
         let patience = patience(nodes.len());
         let late = lacking

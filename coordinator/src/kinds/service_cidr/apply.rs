@@ -15,6 +15,7 @@ use service_cidr::ranges::{DEFAULT, listed};
 use service_cidr::step::Step;
 use service_cidr::swap;
 
+use super::Looks;
 use super::book;
 use super::drive::Pass;
 use super::exchange::{Exchange, Seen, Subject, Written};
@@ -133,7 +134,7 @@ impl Hands<'_> {
                 Some((subject, seen, *step))
             })
             .collect();
-        let looks = &mut memory.service_cidr;
+        let looks = memory.kinds.of::<Looks>();
         for (name, step) in steps {
             looks.waits.goes_on(name, *step, self.pass.now);
         }

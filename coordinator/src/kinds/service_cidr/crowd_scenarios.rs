@@ -18,6 +18,7 @@ use service_cidr::settings::Settings;
 use service_cidr::step::Stage;
 use service_cidr::swap::{ROLE_LABEL, Role};
 
+use super::Looks;
 use super::book;
 use crate::context::Context;
 use crate::fake_api::{Edit, FakeApi, MIGRATION};
@@ -190,32 +191,36 @@ impl World {
     }
 
     /// The digest of the agents' current question.
-    pub(super) fn asked(&self) -> Option<String> {
-        let question = self.memory.service_cidr.expected.question();
+    pub(super) fn asked(&mut self) -> Option<String> {
+        let question = self.memory.kinds.of::<Looks>().expected.question();
         question.map(service_cidr::host::Question::digest)
     }
 
     /// The ports of the agents' current question.
-    pub(super) fn asked_about(&self) -> Vec<ServicePort> {
-        let asked = self.memory.service_cidr.expected.ports();
+    pub(super) fn asked_about(&mut self) -> Vec<ServicePort> {
+        let asked = self.memory.kinds.of::<Looks>().expected.ports();
         asked.known.iter().chain(&asked.balanced).cloned().collect()
     }
 
     /// Lets every lagging node have lacked its rules for this much longer.
     pub(super) fn lagging_for(&mut self, long: Duration) {
-        self.memory.service_cidr.lagging.age(long);
+        self.memory.kinds.of::<Looks>().lagging.age(long);
     }
 
     /// Lets this node have been silent for this time.
     pub(super) fn silent_for(&mut self, node: &str, long: Duration) {
-        let silent = &mut self.memory.service_cidr.silent;
+        let silent = &mut self.memory.kinds.of::<Looks>().silent;
         silent.keep([node.to_owned()]);
         silent.age(long);
     }
 
     pub(super) async fn pass(&mut self) {
         let cache = self.api.cache();
-        self.memory.service_cidr.has_asked(self.api_servers.clone()).await;
+        self.memory
+            .kinds
+            .of::<Looks>()
+            .has_asked(self.api_servers.clone())
+            .await;
         pass(&self.context, &cache, &mut self.memory).await.unwrap();
     }
 

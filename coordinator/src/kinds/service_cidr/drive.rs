@@ -16,6 +16,7 @@ use service_cidr::side::Side;
 use service_cidr::step::{Stage, Step};
 use service_cidr::subjects::{self, Booked, Ground, counts};
 
+use super::Looks;
 use super::adopt;
 use super::apply::Hands;
 use super::book;
@@ -162,7 +163,7 @@ pub async fn go_on(
         known.exchange_began = None;
         known.soak_began = None;
         // A rollback does not wait for silent nodes: what was confirmed then is not confirmed by all nodes.
-        memory.service_cidr.confirmed.clear();
+        memory.kinds.of::<Looks>().confirmed.clear();
     }
     let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
     enter(&mut known, next.stage, goal, pass.now);

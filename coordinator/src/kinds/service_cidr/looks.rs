@@ -21,6 +21,7 @@ use super::whole::Whole;
 use super::{api_servers, mentions};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::kind_memory::KindMemory;
 use crate::looks::{Look, Pace, look};
 use crate::since::Since;
 use crate::write::WriteError;
@@ -49,6 +50,8 @@ pub struct Looks {
     /// The ports that agents check at the moment.
     pub expected: Expected,
 }
+
+impl KindMemory for Looks {}
 
 /// Duration of each Service's exchange, and the edits of its owner.
 #[derive(Default)]

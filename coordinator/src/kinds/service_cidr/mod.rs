@@ -22,6 +22,7 @@ mod mention_scenarios;
 mod mentions;
 mod objects;
 pub mod observed;
+mod quotas;
 mod read;
 mod services;
 #[cfg(test)]
@@ -57,7 +58,7 @@ use service_cidr::settings::Settings;
 use service_cidr::side::Side;
 use service_cidr::subjects::{self, Book, Ground};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
 use crate::ill::{self, ILL};
 use crate::lifecycle::Kind;
@@ -142,6 +143,13 @@ impl Kind for ServiceCidr {
         };
         let found = checks::check(&settings, facts, &policy);
         (Some(settings), found)
+    }
+
+    fn watches(&self) -> OptionalWatches {
+        OptionalWatches {
+            services: true,
+            workloads: true,
+        }
     }
 
     fn uses(&self, field: SpecField) -> bool {

@@ -17,7 +17,9 @@ use service_cidr::facts::ClusterFacts;
 use service_cidr::ranges::{DEFAULT, ServiceCidr, afterwards};
 use service_cidr::subjects::of_migration;
 
+use super::Looks;
 use super::objects::{all_ranges, all_services, api_version};
+use super::quotas;
 use super::trial::Tried;
 use crate::cache::Cache;
 use crate::context::Context;
@@ -60,7 +62,7 @@ pub async fn cluster(
         read::policies(context),
         workloads::workloads(context, cache),
         read::each(context, "ResourceQuotas", |quota: ResourceQuota| Some(
-            facts::quotas::quota(&quota)
+            quotas::quota(&quota)
         )),
     )?;
     let nodes = cache.nodes.state();
@@ -74,7 +76,7 @@ pub async fn cluster(
     let tried = match domain {
         Some(domain) => {
             let moving = moving(&services, &ranges, to);
-            let trials = &mut memory.service_cidr.trials;
+            let trials = &mut memory.kinds.of::<Looks>().trials;
             trials.ask(context, migration, domain, &moving, TRYING).await?
         }
         // Without a domain a check fails.
@@ -89,7 +91,8 @@ pub async fn cluster(
         pod_ranges: pod_ranges(context, &nodes).await?,
         ranges,
         api_servers: memory
-            .service_cidr
+            .kinds
+            .of::<Looks>()
             .api_servers(context, cache, Pace::Seldom)
             .await?,
         corefiles: corefiles.clone(),
@@ -107,7 +110,8 @@ pub async fn cluster(
         webhooks: webhooks.behind(&pods),
         name_servers,
         mentions: memory
-            .service_cidr
+            .kinds
+            .of::<Looks>()
             .mentions(context, Pace::Seldom, &said)
             .await?
             .to_vec(),

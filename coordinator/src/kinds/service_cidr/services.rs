@@ -102,7 +102,7 @@ impl Pass<'_> {
         left_is_used: bool,
     ) -> Result<Services, WriteError> {
         let ground = self.ground(known);
-        let looks = &mut memory.service_cidr;
+        let looks = memory.kinds.of::<Looks>();
         let mut listed = self.listed(looks, known, left_is_used, &ground);
         sort(&mut listed, &self.kind.order, |(place, _)| {
             (place.turn, place.name.clone())

@@ -514,7 +514,7 @@ enum OfB {
 }
 
 impl OfB {
-    fn unknown(self, world: &World) -> Option<Found<Vec<ServicePort>>> {
+    fn unknown(self, world: &mut World) -> Option<Found<Vec<ServicePort>>> {
         match self {
             Self::KnowsAll => Some(Found::Present(Vec::new())),
             Self::IsSilent => None,

@@ -128,10 +128,11 @@ impl Pass<'_> {
         status: &mut MigrationStatus,
     ) -> Result<Looked, WriteError> {
         memory
-            .service_cidr
+            .kinds
+            .of::<Looks>()
             .expected
             .resume(memory.records.holding(Holds::ExpectedPorts));
-        let answers = self.answers(&memory.service_cidr.expected);
+        let answers = self.answers(&memory.kinds.of::<Looks>().expected);
         let Held { hold, stop } = self.traffic(memory, status).await?;
         let stage = known.stage.as_ref().map(|stage| stage.name);
         let is_at_the_end = stage.is_some_and(|stage| stage >= Stage::Close);
@@ -141,7 +142,8 @@ impl Pass<'_> {
             Some(_) => (Pace::Seldom, Pace::Seldom),
         };
         let servers = memory
-            .service_cidr
+            .kinds
+            .of::<Looks>()
             .api_servers(self.context, self.cache, api_pace)
             .await?;
         let api_servers = self.api_servers(&servers, known);
@@ -173,7 +175,7 @@ impl Pass<'_> {
             wanted.left.kept = split_at_limit(&self.keepers(known)).0;
         }
         self.expect(memory, &services, is_at_the_end).await?;
-        wanted.expected_ports = memory.service_cidr.expected.place(self.migration);
+        wanted.expected_ports = memory.kinds.of::<Looks>().expected.place(self.migration);
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
         let view = View {
             goal: self.goal,
@@ -202,7 +204,7 @@ impl Pass<'_> {
         services: &Services,
         is_at_the_end: bool,
     ) -> Result<(), WriteError> {
-        let (expected, now) = (&mut memory.service_cidr.expected, Instant::now());
+        let (expected, now) = (&mut memory.kinds.of::<Looks>().expected, Instant::now());
         let nodes = self.snapshot.node_migrations.len();
         let Asking { needed, is_answered } = services.asking.clone();
         if is_at_the_end {
@@ -231,7 +233,11 @@ impl Pass<'_> {
     ) -> Result<SourceUses, WriteError> {
         let changed = known.settings.changed();
         let ranges = [changed.old.as_slice(), changed.new.as_slice()].concat();
-        let mentions = memory.service_cidr.mentions(self.context, pace, &ranges).await?;
+        let mentions = memory
+            .kinds
+            .of::<Looks>()
+            .mentions(self.context, pace, &ranges)
+            .await?;
         let mut said = Said::of(&mentions, &changed, self.goal);
         if self.allocates_nothing(known) && self.is_released(known) {
             // No range allocates these addresses again: a use that is reported now changes nothing.
@@ -328,7 +334,7 @@ impl Pass<'_> {
             silent,
             lagging,
             ..
-        } = &mut memory.service_cidr;
+        } = memory.kinds.of::<Looks>();
         let unheard = knowledge::unheard(answers, expected.ports(), silent, lagging);
         if self.goal == Side::New {
             return BTreeMap::new();
@@ -612,9 +618,11 @@ impl Pass<'_> {
         let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
         let mut residents = residents(pods, &workloads, &needed, known.told_new_since);
         let late = self.namespaces_to_wait_for(known);
-        let arrived = memory
-            .service_cidr
-            .arrived(self.namespaces_with_latecomers(known), &late, self.now);
+        let arrived =
+            memory
+                .kinds
+                .of::<Looks>()
+                .arrived(self.namespaces_with_latecomers(known), &late, self.now);
         for resident in &mut residents {
             // A pod gets the addresses of all Services in its namespace, late ones included.
             if let Some(arrived) = arrived.get(&resident.pod.namespace) {

@@ -92,7 +92,7 @@ mod tests {
                 "MalformedObjects: Node b: status.addresses: found \"x\", needed an IP address. Fix: correct it: until then it counts as \
                  no address",
                 "MalformedObjects: Pod shop/web: container c: resources.requests.cpu: found \"x\", needed a quantity. Fix: correct it: \
-                 until then it counts as nothing where amounts are compared",
+                 until then the value counts as 0 in comparisons",
             ]
         );
     }

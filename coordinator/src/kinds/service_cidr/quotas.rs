@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 use service_cidr::facts::{Quota, Room};
 
-use super::quantity::units;
+use crate::facts::{self, quantity::units};
 
 /// The Services that a quota allows. A quota without a counted use counts as unused: it refuses nothing before it is counted.
 pub fn quota(object: &ResourceQuota) -> Quota {
@@ -17,7 +17,7 @@ pub fn quota(object: &ResourceQuota) -> Quota {
         let amount = units(quantity);
         if amount.is_none() {
             let field = format!("{place}.{resource}");
-            not_understood.push(super::not_understood(field, &quantity.0, Needed::Quantity));
+            not_understood.push(facts::not_understood(field, &quantity.0, Needed::Quantity));
         }
         amount
     };
