@@ -1,55 +1,55 @@
-//! Whether the new pool has room: Calico gives addresses out by blocks, and a block is one node's.
+//! Capacity of the new pool: Calico assigns addresses by blocks, and each block belongs to one node.
 
 use ipnet::IpNet;
 
-/// Most blocks of a node when no setting says otherwise, as in Calico's IPAM.
+/// Default limit of blocks per node, as in Calico's IPAM.
 pub const BLOCKS_PER_NODE: u64 = 20;
 
-/// What a pool is asked for.
+/// The addresses that a pool has to provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need<'facts> {
-    /// Addresses that each node needs: of its pods, and one of its tunnel's end.
+    /// Number of addresses that each node needs: for its pods, and one for its tunnel.
     pub of_nodes: &'facts [u64],
-    /// How many blocks a node may have at most (`IPAMConfig.maxBlocksPerHost`).
+    /// Limit of blocks per node (`IPAMConfig.maxBlocksPerHost`).
     pub blocks_per_node: u64,
-    /// Whether a node may take addresses from its own blocks only (`IPAMConfig.strictAffinity`).
+    /// Whether a node may use addresses of its own blocks only (`IPAMConfig.strictAffinity`).
     pub strict: bool,
 }
 
-/// What it comes to.
+/// Whether the pool is large enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// Every node has blocks of its own.
+    /// Every node gets its own blocks.
     Enough {
-        /// Blocks that are needed.
+        /// Number of needed blocks.
         needed: u64,
-        /// Blocks that there are.
+        /// Number of blocks in the pool.
         blocks: u64,
     },
-    /// Some nodes take addresses from the blocks of others: each is a route of its own on every node.
+    /// Some nodes borrow addresses from blocks of other nodes. Each borrowed address is a separate route on every node.
     Borrowed {
-        /// Blocks that are needed.
+        /// Number of needed blocks.
         needed: u64,
-        /// Blocks that there are.
+        /// Number of blocks in the pool.
         blocks: u64,
     },
-    /// A node needs more blocks than one may have.
+    /// A node needs more blocks than the limit per node.
     NodeTooLarge {
-        /// Blocks that the largest node needs.
+        /// Number of blocks that the largest node needs.
         needed: u64,
-        /// Blocks that it may have.
+        /// Limit of blocks per node.
         allowed: u64,
     },
-    /// There are not enough addresses, or not enough blocks where nobody may borrow.
+    /// The pool has too few addresses or, with strict affinity, too few blocks.
     Full {
-        /// Blocks that are needed.
+        /// Number of needed blocks.
         needed: u64,
-        /// Blocks that there are.
+        /// Number of blocks in the pool.
         blocks: u64,
     },
 }
 
-/// Judges a range that is divided into blocks of this prefix length.
+/// Decides whether a range with blocks of this prefix length is large enough.
 pub fn room(range: &IpNet, block_size: u8, need: &Need<'_>) -> Room {
     let power = |bits: u8| 1_u64.checked_shl(u32::from(bits)).unwrap_or(u64::MAX);
     let blocks = power(block_size.saturating_sub(range.prefix_len()));
@@ -86,15 +86,15 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::each_node_has_its_own("10.200.0.0/16", 26, &[30, 30, 70], false, Room::Enough { needed: 4, blocks: 1024 })]
-    #[case::a_node_without_pods_has_one("10.200.0.0/24", 26, &[0, 0], true, Room::Enough { needed: 2, blocks: 4 })]
-    #[case::some_borrow("10.200.0.0/25", 26, &[10, 10, 10], false, Room::Borrowed { needed: 3, blocks: 2 })]
-    #[case::nobody_may_borrow("10.200.0.0/25", 26, &[10, 10, 10], true, Room::Full { needed: 3, blocks: 2 })]
+    #[case::one_block_per_node("10.200.0.0/16", 26, &[30, 30, 70], false, Room::Enough { needed: 4, blocks: 1024 })]
+    #[case::a_node_without_pods_needs_a_block("10.200.0.0/24", 26, &[0, 0], true, Room::Enough { needed: 2, blocks: 4 })]
+    #[case::too_few_blocks("10.200.0.0/25", 26, &[10, 10, 10], false, Room::Borrowed { needed: 3, blocks: 2 })]
+    #[case::too_few_blocks_with_strict_affinity("10.200.0.0/25", 26, &[10, 10, 10], true, Room::Full { needed: 3, blocks: 2 })]
     #[case::too_few_addresses("10.200.0.0/26", 26, &[40, 40], false, Room::Full { needed: 2, blocks: 1 })]
-    #[case::one_is_too_large("10.200.0.0/16", 32, &[21], false, Room::NodeTooLarge { needed: 21, allowed: 20 })]
-    #[case::as_large_as_may_be("10.200.0.0/16", 32, &[20], false, Room::Enough { needed: 20, blocks: 65_536 })]
-    #[case::another_family("fd00::/48", 122, &[110], false, Room::Enough { needed: 2, blocks: u64::MAX })]
-    fn judged_by_blocks(
+    #[case::a_node_over_the_limit("10.200.0.0/16", 32, &[21], false, Room::NodeTooLarge { needed: 21, allowed: 20 })]
+    #[case::a_node_at_the_limit("10.200.0.0/16", 32, &[20], false, Room::Enough { needed: 20, blocks: 65_536 })]
+    #[case::ipv6("fd00::/48", 122, &[110], false, Room::Enough { needed: 2, blocks: u64::MAX })]
+    fn a_range_is_judged_by_its_blocks(
         #[case] range: &str,
         #[case] block_size: u8,
         #[case] of_nodes: &[u64],

@@ -1,8 +1,9 @@
-//! The next step of the whole migration. Level-triggered, as a node's is: the same facts give the same step, whatever was
-//! decided before, so that a restart or a crash changes nothing.
+//! The next step of the whole migration. The decision is level-triggered: the same facts give the same step, whatever was decided
+//! before, so a restart or a crash changes nothing.
 //!
-//! There and back are the same way between two pools: one is opened, the other one closed, pods move, what was left is seen to
-//! be empty, and goes. At no moment is no pool open: a pod that is made then would get no address.
+//! The way forward and the rollback are the same sequence between two pools: open the target pool, close the source pool, move the
+//! pods, verify that the source range is empty, delete the source pool. At least one pool is always open, because a pod that is created
+//! without an open pool gets no address.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +20,8 @@ use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 use engine::evict::{self, PodName};
 use engine::moves;
 
-/// Between the two looks that both have to find nothing in the range.
-const TWICE: SignedDuration = SignedDuration::from_secs(30);
+/// Interval between the two observations that must both find the range empty.
+const EMPTY_INTERVAL: SignedDuration = SignedDuration::from_secs(30);
 
 /// `Stage` is the stage of a change of the pod range. Stages are ordered. The name is also a metric label and the reason of an
 /// Event.
@@ -69,7 +70,7 @@ impl Stage {
         Self::CleanUp,
     ];
 
-    /// The stage as it stands in status, metrics and reports.
+    /// The stage as written in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Widen => "Widen",
@@ -88,17 +89,17 @@ impl Stage {
     }
 }
 
-/// Which of the two pools.
+/// One of the two pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Which {
-    /// The one that was there before.
+    /// The pool that existed before the migration.
     Old,
-    /// The one that this migration makes.
+    /// The pool that this migration creates.
     New,
 }
 
 impl Which {
-    /// The pool that pods leave on this way.
+    /// The source pool of this direction.
     pub fn left(direction: Direction) -> Self {
         match direction {
             Direction::There => Self::Old,
@@ -106,7 +107,7 @@ impl Which {
         }
     }
 
-    /// The value of [`pools::OFF_LABEL`] on a Node that was taken off it.
+    /// The value of [`pools::OFF_LABEL`] on a Node that was removed from this pool.
     pub fn mark(self) -> &'static str {
         match self {
             Self::Old => "old",
@@ -115,26 +116,26 @@ impl Which {
     }
 }
 
-/// One pool, and what is in its range.
+/// One pool, and the contents of its range.
 #[derive(Clone, Debug)]
 pub struct PoolView<'facts> {
-    /// Which.
+    /// Old or new pool.
     pub which: Which,
     /// Its name.
     pub name: &'facts str,
     /// Its range.
     pub range: IpNet,
-    /// Its spec, as it is stored; `None` when there is no such pool.
+    /// Its spec, as stored; `None` if the pool does not exist.
     pub spec: Option<&'facts Value>,
-    /// Whether it is being deleted: Calico gives no address of it any more.
+    /// Whether it is being deleted. Calico assigns no addresses of such a pool.
     pub terminating: bool,
-    /// Blocks of Calico's IPAM in the range, and affinities to some.
+    /// Blocks and block affinities of Calico's IPAM in the range.
     pub blocks: &'facts [IpNet],
-    /// Who has an address of the range besides pods that have to move: the object, and what a person does about it.
+    /// Holders of addresses of the range, other than pods that have to move: the object, and the fix.
     pub holders: &'facts [String],
-    /// Since when nobody has; `None` while somebody does.
+    /// Time since which no address of the range has been in use; `None` while any is.
     pub empty_since: Option<Timestamp>,
-    /// Routes into the range on hosts, by their agents' words.
+    /// Routes into the range on hosts, as reported by the agents.
     pub routes: &'facts [String],
 }
 
@@ -148,117 +149,117 @@ impl PoolView<'_> {
     }
 }
 
-/// Everything that the decision depends on.
+/// All inputs of the decision.
 #[derive(Clone, Debug)]
 pub struct View<'facts> {
-    /// Where the pods are led.
+    /// Direction in which pods move.
     pub direction: Direction,
-    /// The pool that was there before.
+    /// The old pool.
     pub old: PoolView<'facts>,
-    /// The pool that this migration makes.
+    /// The new pool.
     pub new: PoolView<'facts>,
-    /// The spec that the new pool has once it is open.
+    /// The spec of the new pool once it is open.
     pub wanted: &'facts Value,
-    /// Who does not know both ranges yet, and who changes it.
+    /// Objects that do not allow both ranges yet, each with its fix.
     pub widen: &'facts [String],
-    /// What is missing until no end of a tunnel is in the range that is left ([`super::ends`]); `None` when none is.
+    /// Next step or wait until no tunnel address is in the source range ([`super::ends`]); `None` once none is.
     pub ends: Option<Missing>,
-    /// Which agents keep addresses of the range that is left on their hosts, for connections that began before.
+    /// Wait while agents keep addresses of the source range on their hosts for established connections.
     pub kept_in_left: Option<Wait>,
-    /// Which agents keep addresses of the range that pods are led to: a pod that got one would not be reached from there.
+    /// Wait while agents keep addresses of the target range. A pod with such an address would be unreachable from that host.
     pub kept_in_target: Option<Wait>,
-    /// Why it is not known which addresses that tunnels had are free in the range that pods are led to; `None` when it is known.
+    /// Wait while it is unknown which former tunnel addresses are free in the target range; `None` once known.
     pub unread: Option<Wait>,
-    /// A pool of no known range: whether it is apart from both is not known. On the way there no pool is opened, closed or deleted
-    /// meanwhile; on the way back each of the two is as it was before.
+    /// Wait for a pool with an unknown range, which may overlap both ranges. Until then no pool is created, opened, closed or deleted on the
+    /// way forward. A rollback ignores the wait, because both of its pools existed before.
     pub strange_pool: Option<Wait>,
-    /// Addresses that tunnels had in the range that is led to, which nobody has now.
+    /// Former tunnel addresses in the target range that are free now.
     pub to_hold: &'facts [Held],
-    /// Addresses that Calico's IPAM has as a tunnel's still, in the range that is left, and that the tunnel has no more.
+    /// Addresses of the source range that are still allocated to tunnels in Calico's IPAM, and that the tunnels no longer use.
     pub to_release: &'facts [Held],
-    /// What is missing until every node's calico-node goes by the pools as they are open now; `None` when it does.
+    /// Wait until the calico-node of every node uses the pools as they are open now; `None` once all do.
     pub switched: Option<Wait>,
-    /// What is missing until the new pool is proved; `None` when pods that name it were reached from every node.
+    /// Wait until the canary of the new pool succeeds; `None` once its pods were reached from every node.
     pub canary: Option<Wait>,
-    /// What is missing until what others need has more than one pod; `None` when it has.
+    /// Next step or wait until name servers and admission webhooks have more than one pod; `None` once they have.
     pub redundancy: Option<Missing>,
-    /// Who does not say the new range yet, and who changes it.
+    /// Objects that still contain the old range, each with its fix.
     pub follow_up: &'facts [String],
-    /// Why Calico's own `DaemonSet` is not in one piece, as it is after a change of its environment; `None` when it is.
+    /// Wait while the rollout of Calico's `DaemonSet` is not complete, as after a change of its environment; `None` once it is.
     pub rolling: Option<Wait>,
-    /// The pods, led to the pool that is the target now.
+    /// The pods, with the target pool of this direction.
     pub moves: moves::View<'facts>,
-    /// Every Node, where pods leave node by node; in the order in which they are worked on.
+    /// Every Node in rollout order, in mode `ByNode`; `None` in mode `ByWorkload`.
     pub nodes: Option<&'facts [by_node::Node<'facts>]>,
 }
 
-/// What is missing.
+/// An unmet condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// This is done about it.
+    /// The step that meets it.
     Step(Step),
-    /// This is waited for.
+    /// The wait for it.
     Answer(Wait),
 }
 
 /// Limits and permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Of the moves.
+    /// Limits and permissions for moving pods.
     pub moves: moves::Policy,
-    /// How many Nodes may be in work at the same time, where pods leave node by node.
+    /// Maximum number of Nodes that are drained at the same time, in mode `ByNode`.
     pub nodes_at_once: usize,
-    /// How long the old pool stays, empty and closed.
+    /// How long the old pool is kept, empty and closed.
     pub soak: SignedDuration,
-    /// Why nothing is done now: somebody said so, or has to look first.
+    /// Why no step may run now: the user has paused the migration, or has to review it first.
     pub hold: Option<Wait>,
 }
 
-/// One Node that is taken off a pool.
+/// One Node that is removed from a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Off {
     /// Its name.
     pub node: String,
-    /// What its tunnels get back, by the last part of the annotation's key; Calico chooses where there is none.
+    /// The addresses that its tunnels get, by the last part of the annotation's key. Calico chooses for tunnels without an entry.
     pub ends: BTreeMap<String, Held>,
 }
 
-/// One change: idempotent.
+/// One idempotent change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make the new pool.
+    /// Create the new pool.
     CreatePool,
-    /// Give this Deployment so many pods.
+    /// Scale this Deployment to this number of pods.
     Scale(String, u32),
-    /// Open a pool so far, or close it.
+    /// Open a pool to this degree, or close it.
     Open(Which, Openness),
-    /// Narrow the pool to Nodes that were not taken off it; the number stands for those that were.
+    /// Restrict the pool to Nodes that were not removed from it. The number identifies the set of removed Nodes.
     Narrow(Which, u32),
-    /// Take these Nodes off the pool.
+    /// Remove these Nodes from the pool.
     TakeOff(Which, Vec<Off>),
-    /// Let this pod of calico-node be made again: an older Calico takes another end for its tunnel at its start alone.
+    /// Restart this pod of calico-node: older versions of Calico choose a new tunnel address only when they start.
     RestartCalicoNode(PodName),
-    /// Give these addresses back to the Nodes whose tunnels had them, before anybody else can get them.
+    /// Allocate these addresses to the Nodes whose tunnels had them, before pods can get them.
     HoldEnds(Vec<Held>),
-    /// Release these addresses, which tunnels had until they got back what they had before.
+    /// Release these addresses of tunnels that have other addresses now.
     ReleaseEnds(Vec<Held>),
-    /// Let this Node take no new pods.
+    /// Cordon this Node.
     Cordon(String),
     /// Evict these pods.
     Evict(Vec<PodName>),
-    /// Let this Node take pods again.
+    /// Uncordon this Node.
     Uncordon(String),
-    /// Release these blocks, which are empty, and their affinities.
+    /// Release these empty blocks and their affinities.
     ReleaseBlocks(Vec<IpNet>),
     /// Delete this pool.
     DeletePool(Which),
-    /// Put back what was raised, and record that the pods are where they were led.
+    /// Scale Deployments back, and record the migration as complete.
     Complete,
 }
 
 impl Step {
-    /// Whether it makes, opens, closes or deletes a pool.
-    fn is_of_a_pool(&self) -> bool {
+    /// Whether it creates, opens, closes or deletes a pool.
+    fn changes_a_pool(&self) -> bool {
         match self {
             Self::CreatePool | Self::Open(..) | Self::Narrow(..) | Self::DeletePool(_) => true,
             Self::Scale(..)
@@ -274,7 +275,7 @@ impl Step {
         }
     }
 
-    /// The step by name; bounded, without names of objects.
+    /// The name of the step, bounded, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CreatePool => "CreatePool",
@@ -300,36 +301,36 @@ impl Step {
     }
 }
 
-/// Where the migration is, and what comes next.
+/// The stage of the migration, and the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Where it is.
+    /// The current stage.
     pub stage: Stage,
-    /// What comes next.
+    /// The next step, wait or halt.
     pub decision: Decision<Step>,
 }
 
 /// Chooses the next step.
 pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let next = match view.direction {
-        Direction::There => there(view, policy, now),
-        Direction::Back => back(view, policy, now),
+        Direction::There => decide_forward(view, policy, now),
+        Direction::Back => decide_rollback(view, policy, now),
     };
     match (&next.decision, &policy.hold) {
-        // While no pool is open no pod starts: nobody who stopped the migration meant that.
+        // Without an open pool no pod starts, so a hold does not apply to opening the only pool.
         (Decision::Run(step), Some(hold)) if !opens_the_only_pool(step, view) => {
             wait(next.stage, hold.clone())
         }
         (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => {
-            beside_a_strange_pool(next, view)
+            respect_unclear_pool(next, view)
         }
     }
 }
 
-fn beside_a_strange_pool(next: Next, view: &View<'_>) -> Next {
+fn respect_unclear_pool(next: Next, view: &View<'_>) -> Next {
     match (&next.decision, &view.strange_pool, view.direction) {
         (Decision::Run(step), Some(strange), Direction::There)
-            if step.is_of_a_pool() && !opens_the_only_pool(step, view) =>
+            if step.changes_a_pool() && !opens_the_only_pool(step, view) =>
         {
             wait(next.stage, strange.clone())
         }
@@ -342,21 +343,21 @@ fn opens_the_only_pool(step: &Step, view: &View<'_>) -> bool {
     matches!(step, Step::Open(_, Openness::ToEverybody)) && !is_open(&view.old) && !is_open(&view.new)
 }
 
-fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+fn decide_forward(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let (old, new) = (view.old.openness(), view.new.openness());
     match (old, new) {
         (Openness::Absent, Openness::Absent) => halt(
             Stage::Switch,
             format!(
-                "IPPool {} and IPPool {} are gone: no pod gets an address. Make {} again",
+                "IPPool {} and IPPool {} are missing, so no pod gets an address. Create IPPool {} again",
                 view.old.name, view.new.name, view.new.name
             ),
         ),
-        // First of all: a pod that is made now has to get an address.
+        // This comes first: a pod that is created now must get an address.
         (Openness::Absent, Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed) => {
             run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))
         }
-        // Before the new one is open to everybody nobody narrows or closes the old one but somebody else, or the way back.
+        // Until the new pool is open to all pods, only another program or a rollback narrows or closes the old one.
         (
             Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
             Openness::Absent | Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
@@ -370,7 +371,7 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         (Openness::ToEverybody, Openness::ToWhoNamesIt | Openness::Narrowed) => proved(view)
             .or_else(|| waited(Stage::Switch, view.unread.as_ref()))
             .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))),
-        // Somebody else may have opened it.
+        // Another program may have opened it.
         (Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt, Openness::ToEverybody) => {
             proved(view)
                 .or_else(|| missing(Stage::Switch, view.ends.as_ref()))
@@ -378,17 +379,17 @@ fn there(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         }
         (Openness::Closed, Openness::ToEverybody) => agrees(view)
             .or_else(|| view.switched.clone().map(|found| wait(Stage::Switch, found)))
-            .unwrap_or_else(|| leave(&view.old, view, policy, now)),
+            .unwrap_or_else(|| empty_source(&view.old, view, policy, now)),
         (Openness::Absent, Openness::ToEverybody) => gone(&view.old, view, policy, now),
     }
 }
 
-/// The new pool is not as it has to be: living pods of both would not reach each other.
+/// Halts if the new pool differs from the needed spec: pods of the two pools would not reach each other.
 fn agrees(view: &View<'_>) -> Option<Next> {
     let differences = pools::differences(view.new.spec?, view.wanted);
     (!differences.is_empty()).then(|| {
         let message = format!(
-            "IPPool {}: {}. Set it back; pods of both pools reach each other only when both say the same",
+            "IPPool {}: {}. Set the needed values; pods of the two pools reach each other only with equal settings",
             view.new.name,
             differences.join(", ")
         );
@@ -398,33 +399,33 @@ fn agrees(view: &View<'_>) -> Option<Next> {
 
 fn widened(view: &View<'_>, target: IpNet) -> Option<Next> {
     let first = view.widen.first()?;
-    Some(people(
+    Some(wait_for_user(
         Stage::Widen,
         format!(
-            "{} places have to know both ranges before a pod gets an address of {}; the first: {first}",
+            "objects that must allow both ranges before pods get addresses of {1}: {0}. The first: {first}",
             view.widen.len(),
             target
         ),
     ))
 }
 
-/// What is missing until everybody may get an address of the new pool.
+/// What is missing until the new pool may be opened to all pods.
 fn proved(view: &View<'_>) -> Option<Next> {
     agrees(view)
         .or_else(|| widened(view, view.new.range))
         .or_else(|| view.canary.clone().map(|found| wait(Stage::Canary, found)))
         .or_else(|| missing(Stage::Redundancy, view.redundancy.as_ref()))
-        .or_else(|| held(view))
+        .or_else(|| hold_tunnel_addresses(view))
         .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
 }
 
-/// Before anybody may get an address of the pool, those that tunnels had are theirs again.
-fn held(view: &View<'_>) -> Option<Next> {
+/// Allocates former tunnel addresses to their tunnels before the pool is opened to pods.
+fn hold_tunnel_addresses(view: &View<'_>) -> Option<Next> {
     (!view.to_hold.is_empty()).then(|| run(Stage::Switch, Step::HoldEnds(view.to_hold.to_vec())))
 }
 
-/// Of tunnels that have got back what they had: Calico does not know that the other address is free.
-fn released(view: &View<'_>) -> Option<Next> {
+/// Releases the addresses of tunnels that have other addresses now: Calico does not know that these are free.
+fn release_tunnel_addresses(view: &View<'_>) -> Option<Next> {
     (!view.to_release.is_empty()).then(|| run(Stage::Verify, Step::ReleaseEnds(view.to_release.to_vec())))
 }
 
@@ -432,44 +433,45 @@ fn waited(stage: Stage, found: Option<&Wait>) -> Option<Next> {
     Some(wait(stage, found?.clone()))
 }
 
-fn back(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+fn decide_rollback(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let (old, new) = (view.old.openness(), view.new.openness());
     match (old, new) {
         (Openness::Absent, _) => halt(
             Stage::Switch,
             format!(
-                "IPPool {} is deleted: that was the point of no return. Another migration, from {} to {}, leads the pods back",
+                "IPPool {} is deleted: the migration is past the point of no return. Create another Migration from {} to {} to move \
+                 the pods back",
                 view.old.name, view.new.range, view.old.range
             ),
         ),
         (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, Openness::ToEverybody) => {
             widened(view, view.old.range)
                 .or_else(|| waited(Stage::Switch, view.unread.as_ref()))
-                .or_else(|| held(view))
+                .or_else(|| hold_tunnel_addresses(view))
                 .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
                 .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)))
         }
-        // No pool is open: a pod that is made now has to get an address.
+        // No pool is open: a pod that is created now must get an address.
         (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, _) => {
             run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody))
         }
         (Openness::ToEverybody, Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt) => {
-            held(view)
+            hold_tunnel_addresses(view)
                 .or_else(|| missing(Stage::Switch, view.ends.as_ref()))
                 .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::Closed)))
         }
         (Openness::ToEverybody, Openness::Closed) => match &view.switched {
             Some(found) => wait(Stage::Switch, found.clone()),
-            None => leave(&view.new, view, policy, now),
+            None => empty_source(&view.new, view, policy, now),
         },
         (Openness::ToEverybody, Openness::Absent) => gone(&view.new, view, policy, now),
     }
 }
 
-/// The pool that is left is deleted: by this migration, or by somebody else, who may not have waited for its pods.
+/// The source pool is deleted: by this migration, or by another program that may not have waited for its pods.
 fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let open = moved(view, policy, now)
-        .or_else(|| released(view))
+        .or_else(|| release_tunnel_addresses(view))
         .or_else(|| emptied(pool, now))
         .or_else(|| followed(pool, view));
     if let Some(next) = open {
@@ -485,25 +487,25 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
         return leftovers(
             Stage::Routes,
             format!(
-                "{} hosts have routes into {}; the first: {first}",
-                pool.routes.len(),
-                pool.range
+                "hosts with routes into {}: {}. The first: {first}",
+                pool.range,
+                pool.routes.len()
             ),
         );
     }
     run(Stage::CleanUp, Step::Complete)
 }
 
-/// The pool that is left is closed, the other one open to everybody: pods move, then it goes.
-fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
+/// The source pool is closed and the target pool is open to all pods: pods move, then the source pool is deleted.
+fn empty_source(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
     let open = moved(view, policy, now)
-        .or_else(|| released(view))
+        .or_else(|| release_tunnel_addresses(view))
         .or_else(|| emptied(pool, now))
         .or_else(|| followed(pool, view))
-        // A calico-node that starts meanwhile would learn of the pool's end at its start, or not at all.
+        // A calico-node that starts at this time would not notice that the pool is deleted.
         .or_else(|| view.rolling.clone().map(|found| wait(Stage::FollowUp, found)))
         .or_else(|| soaked(pool, view, policy, now))
-        // Their blocks go with the routes to them.
+        // The routes to kept addresses are removed together with their blocks.
         .or_else(|| waited(Stage::DeletePool, view.kept_in_left.as_ref()));
     if let Some(next) = open {
         return next;
@@ -515,7 +517,7 @@ fn leave(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) 
     }
 }
 
-/// Pods that have to move; `None` once none has to.
+/// The next move of pods; `None` once no pod has to move.
 fn moved(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
     let next = match view.nodes {
         None => by_node::Next::Pods(moves::next(&view.moves, &policy.moves, now)?),
@@ -529,26 +531,26 @@ fn moved(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
     })
 }
 
-/// Who else has an address of the range; `None` once nobody had, twice.
+/// Waits until two observations find no address of the range in use; `None` after the second.
 fn emptied(pool: &PoolView<'_>, now: Timestamp) -> Option<Next> {
     if let Some(first) = pool.holders.first() {
         return Some(leftovers(
             Stage::Verify,
             format!(
-                "{} hold addresses of {}; the first: {first}",
-                pool.holders.len(),
-                pool.range
+                "addresses of {} in use: {}. The first: {first}",
+                pool.range,
+                pool.holders.len()
             ),
         ));
     }
     let message = format!(
-        "nobody has an address of {}; it is looked through twice",
+        "no address of {} is in use; waiting for a second observation",
         pool.range
     );
     let Some(empty_since) = pool.empty_since else {
         return Some(leftovers(Stage::Verify, message));
     };
-    let until = empty_since + TWICE;
+    let until = empty_since + EMPTY_INTERVAL;
     (now < until).then(|| {
         let found = Wait {
             reason: WaitReason::Leftovers,
@@ -559,27 +561,27 @@ fn emptied(pool: &PoolView<'_>, now: Timestamp) -> Option<Next> {
     })
 }
 
-/// Who says the old range still.
+/// Waits for objects that still contain the old range.
 fn followed(pool: &PoolView<'_>, view: &View<'_>) -> Option<Next> {
     let first = view.follow_up.first().filter(|_| pool.which == Which::Old)?;
-    Some(people(
+    Some(wait_for_user(
         Stage::FollowUp,
         format!(
-            "{} places say {} still; the first: {first}",
-            view.follow_up.len(),
-            pool.range
+            "objects that still contain {}: {}. The first: {first}",
+            pool.range,
+            view.follow_up.len()
         ),
     ))
 }
 
-/// The old pool stays for a while: so long going back is cheap.
+/// Keeps the old pool for the soak time: until then a rollback is cheap.
 fn soaked(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
     let end = pool.empty_since.filter(|_| pool.which == Which::Old)? + policy.soak;
     (now < end).then(|| {
         let found = Wait {
             reason: WaitReason::PoolSoak,
             message: format!(
-                "every pod has an address of {}; IPPool {} stays until {end:.0}, and so long going back is cheap",
+                "every pod has an address of {}; IPPool {} is kept until {end:.0} for a rollback",
                 view.new.range, pool.name
             ),
             until: Some(end),
@@ -595,8 +597,8 @@ fn missing(stage: Stage, missing: Option<&Missing>) -> Option<Next> {
     })
 }
 
-/// What people change, in their own time.
-fn people(stage: Stage, message: String) -> Next {
+/// A wait for changes that the user has to make.
+fn wait_for_user(stage: Stage, message: String) -> Next {
     let found = Wait {
         reason: WaitReason::ConfigurationFollowUp,
         message,

@@ -1,10 +1,10 @@
-//! Ends of tunnels, node by node.
+//! Change of tunnel addresses, node by node.
 //!
-//! When a pool is closed, every calico-node takes another address for the end of its tunnel at the same moment, Felix starts anew
-//! on all of them, and for about a second no node reaches another (docs/limits.md). So Nodes are taken off the pool that is left
-//! one after the other, each once its agent keeps the old address ([`super::host::changes`]), with the address that its tunnel gets
-//! ([`super::choice`]), and the pool is closed once no end of a tunnel is in it. Where there is none to give Calico chooses: then the
-//! pool has to say which Nodes are off it, and a calico-node that does not look again is started again.
+//! When a pool is closed, every calico-node chooses another tunnel address at the same moment, Felix restarts on all nodes, and for about
+//! one second no node reaches another (docs/limits.md). Therefore Nodes are removed from the source pool one after the other, each after
+//! its agent keeps the old address ([`super::host::changes`]), with the new address of its tunnel ([`super::choice`]). The pool is closed
+//! once no tunnel address is in it. If no address is free, Calico chooses: then the node selector of the pool has to exclude the Node,
+//! and a calico-node that does not react is restarted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,23 +21,23 @@ use super::tunnel::Held;
 use engine::decision::{Wait, WaitReason};
 use engine::evict::PodName;
 
-/// What the agent of a node is told of its tunnels' ends: which addresses it keeps, and which ones Calico has chosen instead.
+/// The list `tunnelEnds` for the agent of a node: the addresses that it keeps, and the addresses that replace them.
 ///
-/// `before` is what it was told last: an address that was left is on no Node any more. One of the range that is led to now is kept as
-/// long as `comes_back` says so, until the tunnel has it again ([`super::returns`]).
+/// `before` is the previous list: a former address is on no Node any more. An address of the target range is kept while `comes_back`
+/// returns `true` for it, until the tunnel has it again ([`super::returns`]).
 pub fn told(
     before: &[TunnelEnd],
     now: &Ends,
-    left: &IpNet,
+    source: &IpNet,
     comes_back: impl Fn(&TunnelEnd) -> bool,
 ) -> Vec<TunnelEnd> {
-    let is_left = |end: &&TunnelEnd| left.contains(&IpAddr::V4(end.kept));
-    let is_there = |end: &&TunnelEnd| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.kept));
-    // A tunnel that Calico has given another one there will not get its own: a pod may.
-    let waits = |end: &&TunnelEnd| now.get(end.name.as_str()).is_none_or(|now| left.contains(now));
+    let is_in_source = |end: &&TunnelEnd| source.contains(&IpAddr::V4(end.kept));
+    let is_current = |end: &&TunnelEnd| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.kept));
+    // If Calico has chosen another address of the target range for the tunnel, the old one does not come back, and a pod may get it.
+    let may_return = |end: &&TunnelEnd| now.get(end.name.as_str()).is_none_or(|now| source.contains(now));
     let returning: Vec<TunnelEnd> = before
         .iter()
-        .filter(|end| !is_left(end) && !is_there(end) && waits(end) && comes_back(end))
+        .filter(|end| !is_in_source(end) && !is_current(end) && may_return(end) && comes_back(end))
         .map(|end| TunnelEnd {
             address: None,
             ..end.clone()
@@ -45,7 +45,7 @@ pub fn told(
         .collect();
     let mut ends: BTreeMap<&str, TunnelEnd> = before
         .iter()
-        .filter(is_left)
+        .filter(is_in_source)
         .map(|end| {
             let address = None;
             (
@@ -61,7 +61,7 @@ pub fn told(
         let IpAddr::V4(chosen) = *address else {
             continue;
         };
-        if left.contains(address) {
+        if source.contains(address) {
             let end = TunnelEnd {
                 name: name.clone(),
                 kept: chosen,
@@ -75,17 +75,16 @@ pub fn told(
     ends.into_values().chain(returning).collect()
 }
 
-/// Whether an agent that is told this knows of every end of its node's tunnels that is in the range that is left, and of the
-/// address that Calico has chosen instead.
-pub fn is_told(told: &[TunnelEnd], now: &Ends, left: &IpNet) -> bool {
+/// Whether the list `told` of an agent contains every tunnel address of its node in the source range, and the address that replaces it.
+pub fn is_told(told: &[TunnelEnd], now: &Ends, source: &IpNet) -> bool {
     now.iter().all(|(name, address)| {
         let IpAddr::V4(address) = *address else {
             return true;
         };
         let mut of_tunnel = told
             .iter()
-            .filter(|end| end.name == **name && left.contains(&IpAddr::V4(end.kept)));
-        if left.contains(&IpAddr::V4(address)) {
+            .filter(|end| end.name == **name && source.contains(&IpAddr::V4(end.kept)));
+        if source.contains(&IpAddr::V4(address)) {
             of_tunnel.any(|end| end.kept == address)
         } else {
             of_tunnel.all(|end| end.address == Some(address))
@@ -93,23 +92,23 @@ pub fn is_told(told: &[TunnelEnd], now: &Ends, left: &IpNet) -> bool {
     })
 }
 
-/// What an agent does about the addresses that its node leaves.
+/// Whether an agent keeps the old tunnel addresses of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keeping {
-    /// It keeps them all, or there is none; Calico has taken them off its links, or has not been asked to.
+    /// The agent keeps all of them, or there is none. Calico has removed them from its links, or does not have to yet.
     Done,
-    /// It does not yet, or nobody knows.
+    /// The agent does not keep all of them yet, or has not reported.
     NotYet(String),
-    /// Calico has chosen others, and has the old ones on its links still.
+    /// Calico has chosen other addresses, and the old ones are still on its links.
     Exchanging(String),
 }
 
-/// What an agent does about the ends in the range that is left, by its own words; `None` where it has not answered to what it was
-/// told last.
-pub fn keeping(ends: &[TunnelEnd], left: &IpNet, facts: Option<&HostFacts>) -> Keeping {
+/// Whether an agent keeps the tunnel addresses in the source range, by its report. `facts` is `None` if the agent has not answered to its
+/// newest list.
+pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) -> Keeping {
     let mut ends = ends
         .iter()
-        .filter(|end| left.contains(&IpAddr::V4(end.kept)))
+        .filter(|end| source.contains(&IpAddr::V4(end.kept)))
         .peekable();
     if ends.peek().is_none() {
         return Keeping::Done;
@@ -127,7 +126,7 @@ pub fn keeping(ends: &[TunnelEnd], left: &IpNet, facts: Option<&HostFacts>) -> K
         }
         if end.address != Some(end.kept) && on(&|link| link != LOOPBACK) {
             return Keeping::Exchanging(format!(
-                "calico-node has {} on the link of its tunnel still",
+                "calico-node still has {} on the tunnel link",
                 end.kept
             ));
         }
@@ -135,7 +134,7 @@ pub fn keeping(ends: &[TunnelEnd], left: &IpNet, facts: Option<&HostFacts>) -> K
     Keeping::Done
 }
 
-/// Addresses in this range that an agent keeps, by its own words.
+/// Addresses in this range that an agent keeps, by its report.
 pub fn kept(facts: &HostFacts, range: &IpNet) -> Vec<IpNet> {
     let (old, new) = (&facts.in_old.addresses, &facts.in_new.addresses);
     old.first
@@ -146,7 +145,7 @@ pub fn kept(facts: &HostFacts, range: &IpNet) -> Vec<IpNet> {
         .collect()
 }
 
-/// One node.
+/// The tunnel addresses of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -157,23 +156,23 @@ pub struct NodeEnd<'facts> {
     pub name: &'facts str,
     /// Whether it is Ready.
     pub ready: bool,
-    /// Whether it was taken off the pool that is left.
+    /// Whether it was removed from the source pool.
     pub off: bool,
-    /// Whether the end of a tunnel of it is in the range that is left.
+    /// Whether one of its tunnel addresses is in the source range.
     pub in_left: bool,
     /// Whether its calico-node is Ready.
     pub calico_ready: bool,
-    /// The pod of calico-node that has had time to take another address since the node was taken off, and has not.
+    /// The pod of calico-node, if it has not chosen another address in time after the node was removed.
     pub overdue: Option<PodName>,
-    /// What its agent does about the address that it leaves.
+    /// Whether its agent keeps the old address.
     pub keeping: Keeping,
-    /// Whether `WireGuard` has an address in the range that is left: Calico alone exchanges that.
+    /// Whether `WireGuard` has an address in the source range. Only Calico changes that one.
     pub wireguard_in_left: bool,
 }
 
 impl NodeEnd<'_> {
-    /// Why the next node has to wait for this one, which was taken off; `None` when it is done.
-    fn on_its_way(&self) -> Option<Wait> {
+    /// Why the next node has to wait for this one, which was removed from the pool; `None` when this one is done.
+    fn wait_until_changed(&self) -> Option<Wait> {
         if !self.off || !self.ready {
             return None;
         }
@@ -186,18 +185,17 @@ impl NodeEnd<'_> {
             })
         };
         if self.in_left {
-            return Some(self.exchanges());
+            return Some(self.wait_for_calico_node());
         }
         match &self.keeping {
-            // It starts anew once it has seen the other address: its readiness is an old one until then, and until its agent has
-            // looked nobody knows which.
+            // Felix restarts once it has seen the new address. Until then, and until the agent has reported, its readiness is outdated.
             Keeping::Exchanging(words) => {
                 wait(WaitReason::CalicoNodeNotReady, format!("node {node}: {words}"))
             }
             Keeping::NotYet(words) => wait(WaitReason::AgentWorking, format!("node {node}: {words}")),
             Keeping::Done if !self.calico_ready => {
                 let message = format!(
-                    "calico-node on node {node} is not Ready again after it has taken another address for the end of its tunnel"
+                    "calico-node on node {node} is not Ready again after the change of its tunnel address"
                 );
                 wait(WaitReason::CalicoNodeNotReady, message)
             }
@@ -205,14 +203,14 @@ impl NodeEnd<'_> {
         }
     }
 
-    /// What its agent does not do yet about the end of its tunnel, before it is taken off.
-    fn unprepared(&self) -> Option<Wait> {
-        let is_to_go = self.ready && self.in_left && !self.off;
+    /// Why the node cannot be removed from the pool yet: its agent does not keep its tunnel address.
+    fn wait_until_kept(&self) -> Option<Wait> {
+        let is_remaining = self.ready && self.in_left && !self.off;
         match &self.keeping {
-            Keeping::NotYet(words) | Keeping::Exchanging(words) if is_to_go => Some(Wait {
+            Keeping::NotYet(words) | Keeping::Exchanging(words) if is_remaining => Some(Wait {
                 reason: WaitReason::AgentWorking,
                 message: format!(
-                    "node {}: {words}; without it connections of the host end when Calico takes another address for the end of its tunnel",
+                    "node {}: {words}; without that, connections of the host break when its tunnel address changes",
                     self.name
                 ),
                 until: None,
@@ -221,20 +219,20 @@ impl NodeEnd<'_> {
         }
     }
 
-    /// What others wait for that this node lacks; `None` where it lacks nothing, is away, or waits for its turn. Once the pool that is left
-    /// `is_closed`, that is another end of its tunnel alone.
+    /// Why other nodes wait for this one; `None` if it is done, is not Ready, or waits for its turn. Once the source pool `is_closed`,
+    /// the only such reason is a tunnel address that has not changed.
     pub fn lacks(&self, is_closed: bool) -> Option<Wait> {
         if !is_closed {
-            return self.on_its_way().or_else(|| self.unprepared());
+            return self.wait_until_changed().or_else(|| self.wait_until_kept());
         }
-        (self.ready && self.in_left).then(|| self.exchanges())
+        (self.ready && self.in_left).then(|| self.wait_for_calico_node())
     }
 
-    fn exchanges(&self) -> Wait {
+    fn wait_for_calico_node(&self) -> Wait {
         Wait {
             reason: WaitReason::CalicoNodeNotReady,
             message: format!(
-                "calico-node on node {} takes another address for the end of its tunnel",
+                "calico-node on node {} has not changed its tunnel address yet",
                 self.name
             ),
             until: None,
@@ -242,10 +240,10 @@ impl NodeEnd<'_> {
     }
 }
 
-/// What is missing until no end of a tunnel is in the range that is left; `None` when none is, but those of nodes that are away.
+/// Next step or wait until no tunnel address is in the source range; `None` once none is. Nodes that are not Ready do not count.
 ///
-/// `spec` is the pool that is left, `base` what it selects when it is open to everybody, `at_once` how many nodes may be on their
-/// way at the same time, and `gets` what the tunnels of a node get in the range that is led to, by the last part of the annotation's key
+/// `spec` is the source pool, `base` is its node selector when it is open to all pods, `at_once` is the maximum number of nodes in
+/// progress, and `gets` returns the new tunnel addresses of a node in the target range, by the last part of the annotation's key
 /// ([`super::choice`]).
 pub fn missing(
     nodes: &[NodeEnd<'_>],
@@ -255,11 +253,11 @@ pub fn missing(
     at_once: usize,
     gets: impl Fn(&str) -> BTreeMap<String, Held>,
 ) -> Option<Missing> {
-    // A node that is away takes another address when it is back: the pool is closed by then.
-    let is_to_go = |node: &&NodeEnd<'_>| node.ready && node.in_left && !node.off;
-    let to_go: Vec<&NodeEnd<'_>> = nodes.iter().filter(is_to_go).collect();
-    let on_their_way: Vec<Wait> = nodes.iter().filter_map(NodeEnd::on_its_way).collect();
-    if to_go.is_empty() && on_their_way.is_empty() {
+    // A node that is not Ready changes its address when it returns: the pool is closed by then.
+    let is_remaining = |node: &&NodeEnd<'_>| node.ready && node.in_left && !node.off;
+    let remaining: Vec<&NodeEnd<'_>> = nodes.iter().filter(is_remaining).collect();
+    let in_progress: Vec<Wait> = nodes.iter().filter_map(NodeEnd::wait_until_changed).collect();
+    if remaining.is_empty() && in_progress.is_empty() {
         return None;
     }
     if let Some(round) = round(nodes) {
@@ -276,10 +274,10 @@ pub fn missing(
     if let Some(pod) = nodes.iter().find_map(is_overdue) {
         return Some(Missing::Step(Step::RestartCalicoNode(pod)));
     }
-    let seats = at_once.max(1).saturating_sub(on_their_way.len());
-    let prepared = to_go.iter().filter(|node| node.keeping == Keeping::Done);
+    let free_slots = at_once.max(1).saturating_sub(in_progress.len());
+    let prepared = remaining.iter().filter(|node| node.keeping == Keeping::Done);
     let next: Vec<Off> = prepared
-        .take(seats)
+        .take(free_slots)
         .map(|node| Off {
             node: node.name.to_owned(),
             ends: gets(node.name),
@@ -288,14 +286,14 @@ pub fn missing(
     if !next.is_empty() {
         return Some(Missing::Step(Step::TakeOff(which, next)));
     }
-    let mut waits = on_their_way
+    let mut waits = in_progress
         .into_iter()
-        .chain(to_go.into_iter().filter_map(NodeEnd::unprepared));
+        .chain(remaining.into_iter().filter_map(NodeEnd::wait_until_kept));
     waits.next().map(Missing::Answer)
 }
 
-/// A number for the set of Nodes that were taken off and for which Calico has to choose: another one for another set; `None` where there
-/// is none. A pool that changes wakes every calico-node of the cluster.
+/// A number that identifies the set of removed Nodes for which Calico has to choose an address; `None` if there is no such Node. Another
+/// set has another number. The pool is written only if the number changes, because each write wakes every calico-node of the cluster.
 fn round(nodes: &[NodeEnd<'_>]) -> Option<u32> {
     let mut names: Vec<&str> = nodes
         .iter()
@@ -331,7 +329,7 @@ mod tests {
         missing(nodes, Which::Old, spec, "all()", 1, gets)
     }
 
-    /// What the tunnel of this node gets.
+    /// The new tunnel address of this node.
     fn gets(node: &str) -> BTreeMap<String, Held> {
         let held = Held {
             node: node.to_owned(),
@@ -345,25 +343,25 @@ mod tests {
         BTreeMap::from([("IPv4VXLANTunnelAddr".to_owned(), held)])
     }
 
-    /// Each node gets what was chosen for it: nobody has to look at pools, and none changes.
+    /// Each node gets the address that was chosen for it: no pool changes.
     #[test]
-    fn one_after_the_other_until_none_is_left() {
+    fn nodes_get_chosen_addresses_one_after_the_other() {
         let nodes = ["a", "b", "c"];
         assert_eq!(exchanged(nodes.map(node), &nodes), nodes);
     }
 
-    /// Where there is nothing to choose from, Calico does, once the pool says so.
+    /// Without an address to choose, Calico chooses after a change of the pool.
     #[test]
-    fn one_after_the_other_by_calicos_choice() {
+    fn calico_chooses_one_node_after_the_other() {
         let story = exchanged([node("a"), node("b"), node("c")], &[]);
         assert_eq!(story, ["a", "round", "b", "round", "c", "round"]);
     }
 
-    /// A node whose agent says nonsense goes last, whatever its name is, and is named then.
+    /// A node whose agent sends an invalid report comes last, whatever its name is, and is then named.
     #[test]
-    fn one_that_cannot_go_keeps_no_other_one_from_going() {
+    fn an_unprepared_node_does_not_delay_other_nodes() {
         let odd = NodeEnd {
-            keeping: Keeping::NotYet("what its agent reports is not understood".to_owned()),
+            keeping: Keeping::NotYet("the report of its agent is invalid".to_owned()),
             ..node("a")
         };
         let ready = |name| NodeEnd {
@@ -382,18 +380,18 @@ mod tests {
             Some(Missing::Step(Step::TakeOff(Which::Old, vec![off("b")])))
         );
         let Some(Missing::Answer(wait)) = next(&[odd]) else {
-            panic!("it is waited for");
+            panic!("no wait for the unprepared node");
         };
         assert!(
-            wait.message.starts_with("node a: what its agent reports"),
+            wait.message.starts_with("node a: the report of its agent"),
             "{}",
             wait.message
         );
     }
 
-    /// What a node lacks is waited for, and where it counts as away nothing waits for it.
+    /// Other nodes wait for a node in progress, and do not wait for a node that is not Ready.
     #[test]
-    fn what_one_node_lacks_holds_others_until_it_counts_as_away() {
+    fn a_node_in_progress_delays_others_unless_it_is_not_ready() {
         let done = || NodeEnd {
             keeping: Keeping::Done,
             ..node("b")
@@ -405,7 +403,7 @@ mod tests {
             calico_ready,
             ..node("a")
         };
-        let exchanging = || Keeping::Exchanging("calico-node has 10.244.1.0 still".to_owned());
+        let exchanging = || Keeping::Exchanging("calico-node still has 10.244.1.0".to_owned());
         let spec = json!({ "nodeSelector": "all()" });
         for odd in [
             off(exchanging(), false, true),
@@ -416,21 +414,21 @@ mod tests {
                 true,
             ),
         ] {
-            let lacks = odd.lacks(false).expect("it lacks something");
+            let lacks = odd.lacks(false).expect("a reason to wait");
             assert!(lacks.message.contains("node a"), "{}", lacks.message);
             assert_eq!(odd.lacks(true), None, "{odd:?}");
             assert_eq!(next(&[odd.clone(), done()], &spec), Some(Missing::Answer(lacks)));
             let away = NodeEnd { ready: false, ..odd };
             assert_eq!(away.lacks(false), None);
             let Some(Missing::Step(Step::TakeOff(Which::Old, taken))) = next(&[away, done()], &spec) else {
-                panic!("the other one goes");
+                panic!("the other node is not removed");
             };
             assert_eq!(taken[0].node, "b");
         }
-        // Its end stays, and so it does once the pool is closed.
+        // Its tunnel address stays, also once the pool is closed.
         let stays = off(Keeping::Done, true, true);
         assert!(stays.lacks(false).is_some() && stays.lacks(true).is_some());
-        // It waits for its turn, and lacks nothing before.
+        // Before its turn, no node waits for it.
         assert_eq!(done().lacks(false), None);
         assert!(done().lacks(true).is_some());
         assert!(
@@ -440,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn wireguard_is_exchanged_by_calico() {
+    fn calico_chooses_for_a_node_with_wireguard() {
         let of_wireguard = NodeEnd {
             wireguard_in_left: true,
             ..node("a")
@@ -449,8 +447,8 @@ mod tests {
         assert_eq!(story, ["a", "round", "b", "round"]);
     }
 
-    /// Nodes as they are made to be: never two at once, and each after the one before is well again. What is done, in order; `given` are
-    /// those whose tunnels get an address.
+    /// Runs all steps and returns them in order: never two nodes at once, and each after the previous one is done. `given` are the nodes
+    /// whose tunnels get a chosen address.
     fn exchanged<const COUNT: usize>(mut nodes: [NodeEnd<'static>; COUNT], given: &[&str]) -> Vec<String> {
         let chosen = |node: &str| {
             let is_given = given.contains(&node);
@@ -477,17 +475,17 @@ mod tests {
                     let node = nodes.iter_mut().find(|node| node.name == names[0]).unwrap();
                     assert_eq!(node.keeping, Keeping::Done, "{}", node.name);
                     node.off = true;
-                    // The Node says at once what it was given.
+                    // The Node has the chosen address at once.
                     node.in_left = !is_given;
                     if !node.in_left {
-                        node.keeping = Keeping::NotYet("its agent is told of it".to_owned());
+                        node.keeping = Keeping::NotYet("its agent has not reported".to_owned());
                     }
                 }
                 Some(Missing::Answer(_)) => {
-                    // Calico looks once the pool has changed; its Felix starts anew, and is Ready a moment later.
-                    let on_its_way = nodes.iter().position(|node| node.on_its_way().is_some());
-                    let Some(place) = on_its_way else {
-                        // Every agent was told at the same time.
+                    // Calico reacts to the change of the pool. Felix restarts, and is Ready a moment later.
+                    let in_progress = nodes.iter().position(|node| node.wait_until_changed().is_some());
+                    let Some(place) = in_progress else {
+                        // All agents got their lists at the same time.
                         for node in &mut nodes {
                             node.keeping = Keeping::Done;
                         }
@@ -495,14 +493,14 @@ mod tests {
                     };
                     let node = &mut nodes[place];
                     node.wireguard_in_left = false;
-                    // Its readiness is the one from before until its agent has seen more.
+                    // The readiness is outdated until the agent has reported.
                     match node.keeping {
                         _ if node.in_left => {
                             node.in_left = false;
-                            node.keeping = Keeping::NotYet("its agent is told of it".to_owned());
+                            node.keeping = Keeping::NotYet("its agent has not reported".to_owned());
                         }
                         Keeping::NotYet(_) => {
-                            node.keeping = Keeping::Exchanging("calico-node has 10.244.1.0 still".to_owned());
+                            node.keeping = Keeping::Exchanging("calico-node still has 10.244.1.0".to_owned());
                         }
                         Keeping::Exchanging(_) => (node.keeping, node.calico_ready) = (Keeping::Done, false),
                         Keeping::Done => node.calico_ready = true,
@@ -515,7 +513,7 @@ mod tests {
         story
     }
 
-    const LEFT: &str = "10.244.0.0/16";
+    const OLD: &str = "10.244.0.0/16";
 
     fn end(kept: &str, address: &str) -> TunnelEnd {
         TunnelEnd {
@@ -525,43 +523,43 @@ mod tests {
         }
     }
 
-    /// The tunnel has this address.
+    /// A node whose tunnel has this address.
     fn at(address: &str) -> Ends {
         Ends::from([("IPv4VXLANTunnelAddr".to_owned(), address.parse().unwrap())])
     }
 
     #[test]
-    fn an_agent_is_told_what_it_keeps_until_nobody_asks() {
-        let left = LEFT.parse().unwrap();
+    fn an_agent_keeps_the_old_address_while_it_is_in_the_source_range() {
+        let source = OLD.parse().unwrap();
         let mut now = at("10.244.1.0");
         now.insert("IPv6VXLANTunnelAddr".to_owned(), "fd00::1".parse().unwrap());
-        let told = |before: &[TunnelEnd], now: &Ends, left: &IpNet| {
-            let ends = told(before, now, left, |_| false);
-            assert!(is_told(&ends, now, left), "{ends:?}");
+        let told = |before: &[TunnelEnd], now: &Ends, source: &IpNet| {
+            let ends = told(before, now, source, |_| false);
+            assert!(is_told(&ends, now, source), "{ends:?}");
             ends
         };
-        let first = told(&[], &now, &left);
-        assert!(!is_told(&[], &now, &left));
+        let first = told(&[], &now, &source);
+        assert!(!is_told(&[], &now, &source));
         assert_eq!(first, [end("10.244.1.0", "10.244.1.0")]);
         now.extend(at("10.200.1.0"));
-        assert!(!is_told(&first, &now, &left));
-        let second = told(&first, &now, &left);
+        assert!(!is_told(&first, &now, &source));
+        let second = told(&first, &now, &source);
         assert_eq!(second, [end("10.244.1.0", "10.200.1.0")]);
-        assert_eq!(told(&second, &now, &left), second);
-        // On the way back the other range is left: what was kept of the old one is not asked for any more.
+        assert_eq!(told(&second, &now, &source), second);
+        // In a rollback the new range is the source: addresses of the old range are no longer kept.
         assert_eq!(
             told(&second, &now, &"10.200.0.0/16".parse().unwrap()),
             [end("10.200.1.0", "10.200.1.0")]
         );
-        let gone = told(&second, &Ends::new(), &left);
+        let gone = told(&second, &Ends::new(), &source);
         assert_eq!(gone[0].address, None);
-        assert_eq!(told(&[], &Ends::new(), &left), []);
+        assert_eq!(told(&[], &Ends::new(), &source), []);
     }
 
-    /// Somebody turns around, once and again: what a tunnel had is kept until it has it again.
+    /// The user rolls back, and forward again: a former tunnel address is kept until the tunnel has it again.
     #[test]
-    fn an_address_of_the_range_that_is_led_to_is_kept_until_the_tunnel_has_it_again() {
-        let (old, new): (IpNet, IpNet) = (LEFT.parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+    fn a_former_address_of_the_target_range_is_kept_until_the_tunnel_has_it_again() {
+        let (old, new): (IpNet, IpNet) = (OLD.parse().unwrap(), "10.200.0.0/16".parse().unwrap());
         let (on_old, on_new) = (at("10.244.1.0"), at("10.200.1.0"));
         let there = told(&[end("10.244.1.0", "10.244.1.0")], &on_new, &old, |_| true);
         assert_eq!(there, [end("10.244.1.0", "10.200.1.0")]);
@@ -570,14 +568,14 @@ mod tests {
         let back = told(&there, &on_new, &new, |_| true);
         assert_eq!(back, [end("10.200.1.0", "10.200.1.0"), returns]);
         assert_eq!(told(&back, &on_new, &new, |_| true), back);
-        // Somebody else has it by now.
+        // The address has another holder.
         assert_eq!(told(&back, &on_new, &new, |_| false).len(), 1);
         let returned = told(&back, &on_old, &new, |_| true);
         assert_eq!(returned, [end("10.200.1.0", "10.244.1.0")]);
-        // Calico has given it another one there: its own is anybody's by now.
+        // Calico has chosen another address of the target range: a pod may have the former one.
         let other = told(&back, &at("10.244.1.9"), &new, |_| true);
         assert_eq!(other, [end("10.200.1.0", "10.244.1.9")]);
-        // There again, before anything has changed, and after.
+        // Forward again, before anything has changed, and after.
         assert_eq!(told(&back, &on_new, &old, |_| true), there);
         let again = told(&returned, &on_old, &old, |_| true);
         assert_eq!(again.len(), 2);
@@ -585,9 +583,9 @@ mod tests {
         assert_eq!(again[1].kept.to_string(), "10.200.1.0");
     }
 
-    /// Before v3.31.6 neither labels nor selectors make calico-node look again.
+    /// Before v3.31.6 calico-node reacts neither to labels nor to selectors.
     #[test]
-    fn a_calico_node_that_does_not_look_again_is_started_again() {
+    fn a_calico_node_that_does_not_react_is_restarted() {
         let pod = PodName {
             namespace: "kube-system".to_owned(),
             name: "calico-node-a".to_owned(),
@@ -599,10 +597,10 @@ mod tests {
             ..node("a")
         };
         let mut spec = json!({ "nodeSelector": "all()" });
-        // Not before it can have seen the selector.
+        // The restart comes after the change of the selector.
         let Some(Missing::Step(Step::Narrow(Which::Old, round))) = next(&[late.clone(), node("b")], &spec)
         else {
-            panic!("it is not narrowed");
+            panic!("the pool is not narrowed");
         };
         spec["nodeSelector"] = pools::narrowing(&spec, "all()", "old", round).unwrap()["nodeSelector"].take();
         assert_eq!(
@@ -617,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_tunnels_has_none_to_move() {
+    fn a_cluster_without_tunnels_needs_no_step() {
         let nodes = [NodeEnd {
             in_left: false,
             keeping: Keeping::Done,
@@ -627,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_away_keeps_nobody_waiting() {
+    fn a_node_that_is_not_ready_delays_no_node() {
         let away = NodeEnd {
             ready: false,
             ..node("b")

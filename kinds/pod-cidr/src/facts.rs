@@ -1,4 +1,4 @@
-//! What the coordinator reads off the API before it decides: the cluster as facts.
+//! Facts of the cluster that the coordinator reads from the API before it decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,58 +24,58 @@ use engine::residents::Needed;
 pub struct ClusterFacts {
     /// Every Node, by name.
     pub nodes: BTreeMap<String, Node>,
-    /// Every Pod but those of our own that watch; finished ones too.
+    /// Every Pod, finished ones included, without the traffic pods of replumb.
     pub pods: Pods,
-    /// What pods and namespaces say of their pools and addresses.
+    /// Annotations of pods and namespaces that request pools or addresses.
     pub pins: Vec<Pin>,
-    /// Every workload that makes pods again.
+    /// Every workload that replaces its pods.
     pub workloads: BTreeMap<Workload, WorkloadFacts>,
     /// Every `PodDisruptionBudget`.
     pub budgets: Vec<Budget>,
-    /// Fail-closed admission webhooks that are served by a Service.
+    /// Fail-closed admission webhooks that a Service serves.
     pub webhooks: Vec<Webhook>,
-    /// Namespace and name of the pods behind the cluster's name service.
+    /// Namespace and name of the pods of the cluster DNS.
     pub name_servers: BTreeSet<(String, String)>,
-    /// Corefiles that these pods read, each with the object that has it.
+    /// Corefiles of these pods, each with the object that contains it.
     pub corefiles: Vec<(String, String)>,
-    /// Where Calico's objects are: pools, blocks, policies.
+    /// Where Calico stores its objects: pools, blocks, policies.
     pub datastore: DatastoreFacts,
-    /// Nodes as Calico has them, by name.
+    /// Calico's Nodes, by name.
     pub calico_nodes: BTreeMap<String, CalicoNode>,
     /// Every `IPPool`, by name.
     pub pools: BTreeMap<String, Pool>,
-    /// `IPPool`s whose range is known, and that are not understood otherwise.
+    /// `IPPool`s with a known range and another field that cannot be parsed.
     pub unclear_pools: Vec<Unclear>,
     /// Every block of Calico's IPAM.
     pub blocks: Vec<Block>,
-    /// Blocks that are not understood.
+    /// Blocks that cannot be parsed.
     pub unclear_blocks: Vec<Unclear>,
     /// `IPAMConfig default`.
     pub ipam: IpamConfiguration,
-    /// Ranges of Services, each with the object that says it.
+    /// Ranges of Services, each with the object that contains it.
     pub services: Vec<(String, IpNet)>,
-    /// Who else says a range.
+    /// Objects that contain a range in their configuration.
     pub mentions: Vec<Mention>,
     /// Every `DaemonSet`, by (namespace, name).
     pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
-    /// Data of the `ConfigMap`s that `DaemonSet`s of a network refer to.
+    /// Data of the `ConfigMap`s to which `DaemonSet`s of a network refer.
     pub config_maps: ConfigMaps,
     /// Controller managers that run as pods.
     pub controller_managers: Vec<ControllerManager>,
-    /// Custom resources of Calico's that are served: plural names in group `crd.projectcalico.org`.
+    /// Calico's custom resources that the API server serves: plural names in group `crd.projectcalico.org`.
     pub calico_resources: BTreeSet<String>,
-    /// Whether the tool may do what it must do: verb on resource → answer of the API server.
+    /// Whether replumb has each permission that it needs: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
-    /// How the API server has the policies that bound coordinator and agents, by name.
+    /// State of the admission policies that restrict coordinator and agents, by name.
     pub policies: BTreeMap<String, PolicyState>,
-    /// Objects that were read and not understood: nobody knows what they say.
+    /// Objects that were read and cannot be parsed.
     pub malformed: Vec<Malformed>,
-    /// What every node's agent read off its host; a node without an entry has not reported.
+    /// Facts of each host, from its agent. A node without an entry has not reported.
     pub hosts: BTreeMap<String, HostFacts>,
 }
 
 impl ClusterFacts {
-    /// What others need pods for, as far as it is known; of the coordinator nothing is.
+    /// Pods that other pods need, as far as known. The pod of the coordinator is not known here.
     pub fn needed(&self) -> Needed {
         Needed {
             name_servers: self.name_servers.clone(),
@@ -84,22 +84,22 @@ impl ClusterFacts {
         }
     }
 
-    /// The name and the range of every pool of which the range is known.
+    /// Name and range of every pool with a known range.
     pub fn ranges(&self) -> impl Iterator<Item = (&str, IpNet)> {
         let understood = self.pools.values().map(|pool| (pool.name.as_str(), pool.range));
         let unclear = self.unclear_pools.iter();
-        // Under a name that no pool has: neither of the two pools of a migration is among them.
+        // The name here is no pool's name, so that none of these is taken for a pool of the migration.
         understood.chain(unclear.filter_map(|pool| Some((pool.malformed.object.as_str(), pool.range?))))
     }
 
-    /// Nodes whose pods Calico serves.
+    /// Nodes on which Calico networks pods.
     pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes
             .values()
             .filter(|node| node.operating_system != "windows")
     }
 
-    /// How many nodes take new pods.
+    /// Number of nodes that accept new pods.
     pub fn places(&self) -> usize {
         self.linux_nodes().filter(|node| node.schedulable()).count()
     }
@@ -112,21 +112,21 @@ pub struct Pool {
     pub name: String,
     /// Its range.
     pub range: IpNet,
-    /// Its spec, as it is stored.
+    /// Its spec, as stored.
     pub spec: Value,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Field managers that own something of it, with the operation: `argocd-controller (Apply)`.
+    /// Its field managers, each with the operation: `argocd-controller (Apply)`.
     pub managers: Vec<String>,
-    /// Kind and name of what owns it.
+    /// Kind and name of its owners.
     pub owners: Vec<String>,
     /// Whether it is being deleted.
     pub terminating: bool,
 }
 
-/// What Calico's IPAM goes by.
+/// Configuration of Calico's IPAM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IpamConfiguration {
     /// `strictAffinity`.
@@ -135,7 +135,7 @@ pub struct IpamConfiguration {
     pub blocks_per_node: Option<u64>,
 }
 
-/// What an object says of the pools or addresses of its pods.
+/// An annotation by which an object requests pools or addresses for its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// The object: `Pod default/web-1`, `Namespace shop`.
@@ -151,13 +151,13 @@ pub struct Pin {
 pub struct ControllerManager {
     /// Its pod.
     pub pod: String,
-    /// `--cluster-cidr`, each range; `None` where it was not understood.
+    /// Ranges of `--cluster-cidr`; `None` if the value cannot be parsed.
     pub ranges: Option<Vec<IpNet>>,
     /// `--allocate-node-cidrs`.
     pub allocates: bool,
 }
 
-/// Annotations by which pods and namespaces say their pools or addresses.
+/// Annotations by which pods and namespaces request pools or addresses.
 pub const PIN_ANNOTATIONS: [&str; 5] = [
     "cni.projectcalico.org/ipv4pools",
     "cni.projectcalico.org/ipv6pools",

@@ -1,4 +1,4 @@
-//! Another range for the pods of a cluster with Calico's IPAM: a new pool, every pod moved, the old pool gone.
+//! A change of the pod CIDR of a cluster with Calico's IPAM: create a new IPPool, move every pod, delete the old IPPool.
 
 pub mod by_node;
 pub mod calico_node;

@@ -1,4 +1,4 @@
-//! What the migration works with: what the user wrote, what the cluster shows, the default.
+//! Settings of the migration: from the spec, detected in the cluster, or the default.
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -29,7 +29,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Of this range.
+    /// The address family of this range.
     pub fn of(range: &IpNet) -> Self {
         match range {
             IpNet::V4(_) => Self::Ipv4,
@@ -37,7 +37,7 @@ impl Family {
         }
     }
 
-    /// As it is written.
+    /// The family as written in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ipv4 => "IPv4",
@@ -46,16 +46,16 @@ impl Family {
     }
 }
 
-/// What the user wrote, as far as the settings depend on it.
+/// The fields of the spec on which the settings depend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Range of the pool that pods leave.
+    /// Range of the old pool.
     pub from: IpNet,
-    /// Range of the pool that they come to.
+    /// Range of the new pool.
     pub to: IpNet,
-    /// The family of both, where the user said it.
+    /// Address family of both ranges, if the user set it.
     pub family: Option<Family>,
-    /// Prefix length of the new pool's blocks, where the user said it.
+    /// Prefix length of the new pool's blocks, if the user set it.
     pub block_size: Option<u8>,
 }
 
@@ -93,8 +93,8 @@ impl Settings {
         )
     }
 
-    /// Ranges whose pods stay where they are when pods are led to this pool: its own, and those of every pool that this migration
-    /// is not about. `pools` are all of them, by name.
+    /// Ranges whose pods do not move while pods move to the range `target`: `target` itself, and the ranges of all pools that this
+    /// migration does not change. `pools` is the name and the range of every pool.
     pub fn stay<'pools>(
         &self,
         target: &IpNet,
@@ -108,7 +108,7 @@ impl Settings {
     }
 }
 
-/// Name of the pool that is made for this range: a name of Kubernetes', the same at each look.
+/// Name of the pool that is created for this range: a valid Kubernetes name that depends on the range only.
 pub fn pool_name(range: &IpNet) -> String {
     let address: String = range
         .addr()
@@ -139,7 +139,7 @@ mod tests {
     #[case("10.200.0.0/16", "ipv4-10-200-0-0-16")]
     #[case("fd00:10:200::/56", "ipv6-fd00-10-200-56")]
     #[case("::/8", "ipv6--8")]
-    fn names_of_pools(#[case] range: &str, #[case] name: &str) {
+    fn a_pool_name_contains_family_address_and_length(#[case] range: &str, #[case] name: &str) {
         assert_eq!(pool_name(&range.parse().unwrap()), name);
     }
 }

@@ -1,4 +1,4 @@
-//! The ends of tunnels as Calico's IPAM has them: an address of the node's own, under a handle and attributes that say what it is for.
+//! Tunnel addresses in Calico's IPAM: an allocation of a node, with a handle and attributes that state its purpose.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,18 +8,18 @@ use ipnet::IpNet;
 use super::ipam::{self, Block, attribute};
 use calico::{Allocation, family};
 
-/// How Calico knows the address of one kind of tunnel.
+/// How Calico identifies the address of one kind of tunnel.
 pub(super) struct Tunnel {
     /// The last part of the key of the Node's annotation.
     pub(super) annotation: &'static str,
     /// The value of attribute `type`.
     pub(super) attribute: &'static str,
-    /// What the handle begins with, before the node's name.
+    /// Prefix of the handle, before the node's name.
     handle: &'static str,
 }
 
 impl Tunnel {
-    /// The address as Calico would write it for this node's tunnel.
+    /// The allocation that Calico would write for this node's tunnel.
     pub(super) fn end(&self, node: &str, block: &Block, address: IpAddr) -> Held {
         Held {
             node: node.to_owned(),
@@ -35,13 +35,13 @@ impl Tunnel {
         }
     }
 
-    /// Whether an address was written for this node's tunnel. As Calico itself judges: by node and type.
+    /// Whether an allocation belongs to this node's tunnel. Calico decides in the same way: by node and type.
     pub(super) fn is_of(&self, node: &str, found: &ipam::Allocation) -> bool {
         found.says(attribute::NODE) == Some(node) && found.says(attribute::TYPE) == Some(self.attribute)
     }
 }
 
-/// IPv4 only: no other address is kept.
+/// IPv4 only: agents keep no IPv6 addresses.
 pub(super) const TUNNELS: [Tunnel; 2] = [
     Tunnel {
         annotation: "IPv4VXLANTunnelAddr",
@@ -55,19 +55,19 @@ pub(super) const TUNNELS: [Tunnel; 2] = [
     },
 ];
 
-/// An address as Calico's IPAM has it, or is to have it.
+/// A tunnel address that is allocated in Calico's IPAM, or has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// Name of the Node.
     pub node: String,
     /// The block.
     pub block: IpNet,
-    /// Address, handle and attributes, as Calico writes them for the end of a tunnel.
+    /// Address, handle and attributes, as Calico writes them for a tunnel address.
     pub allocation: Allocation,
 }
 
 impl Held {
-    /// An allocation of this node's, as Calico's IPAM has it.
+    /// An existing allocation of this node.
     pub(super) fn of(node: &str, block: &Block, found: &ipam::Allocation) -> Self {
         Self {
             node: node.to_owned(),

@@ -629,7 +629,7 @@ async fn a_malformed_report_delays_only_its_node_with_traffic_probes() {
     for _ in 0..40 {
         is_named |= is_warned_of(
             &api,
-            "node b: its agent has not answered; without it connections of the host end",
+            "node b: its agent has not answered; without that, connections of the host break",
         );
         if have_moved(&api, RANGES[0].1) {
             break;

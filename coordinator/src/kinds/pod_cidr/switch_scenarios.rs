@@ -37,9 +37,9 @@ impl Odd {
     const fn words(self) -> &'static str {
         match self {
             Self::CalicoNeverReady => "calico-node on node a is not Ready again",
-            Self::Exchanges => "on the link of its tunnel still",
+            Self::Exchanges => "on the tunnel link",
             Self::KeepsNothing => "node a: its agent does not keep",
-            Self::EndStays => "calico-node on node a takes another address for the end of its tunnel",
+            Self::EndStays => "calico-node on node a has not changed its tunnel address yet",
             Self::KeepsOfTarget => "node a: its agent is removing 10.244.0.50",
         }
     }
