@@ -1,6 +1,6 @@
-//! Pods leave the old range node by node: a Node is cordoned, its pods are evicted, its host is looked at, and it takes pods again.
-//! For clusters whose nodes are rolled anyway. Each pod is evicted once: wherever its successor comes to be, it has an address of
-//! the new range.
+//! Mode `ByNode`: each Node is cordoned, its pods are evicted, its host is checked, and the Node is uncordoned. This mode is for clusters
+//! whose nodes are drained one by one anyway. Each pod is evicted once: wherever its replacement starts, it gets an address of the new
+//! range.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use engine::evict;
 use engine::moves;
 use engine::words;
 
-/// Whose cordon a Node has.
+/// The cordon of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cordon {
-    /// It takes pods.
+    /// The Node has no cordon.
     None,
-    /// This migration's.
+    /// The cordon of this migration.
     Ours,
-    /// None, and this migration's marks: a person has lifted ours.
+    /// The Node has the marks of this migration and no cordon: the user has uncordoned it.
     Lifted,
-    /// Somebody else's: it stays, and its pods are moved all the same.
+    /// A cordon that this migration has not set. The cordon stays, and the pods of the Node move nevertheless.
     Others,
 }
 
@@ -33,25 +33,25 @@ pub struct Node<'facts> {
     pub ready: bool,
     /// Its cordon.
     pub cordon: Cordon,
-    /// Whether pods come to it: it is Ready, and neither cordoned nor tainted.
+    /// Whether it accepts pods: it is Ready, and neither cordoned nor tainted.
     pub takes_pods: bool,
-    /// Why its host is not well yet, by its agent; `None` when no route to a pod of the old range is left there.
+    /// Remaining routes to pods of the old range, as reported by its agent; `None` once there is none.
     pub unsettled: Option<String>,
 }
 
-/// What comes next.
+/// The next step in mode `ByNode`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Cordon this Node.
     Cordon(String),
-    /// Take our cordon from this Node.
+    /// Uncordon this Node.
     Uncordon(String),
     /// Evict these pods, or wait.
     Pods(evict::Next),
 }
 
-/// What comes next; `None` once no pod has to move and no cordon of ours is left. `at_once` is how many Nodes may be in work at the
-/// same time; `nodes` are in the order in which they are worked on ([`engine::order`]).
+/// The next step; `None` once no pod has to move and no Node has a cordon of this migration. `at_once` is the maximum number of Nodes that
+/// are drained at the same time; `nodes` are in rollout order ([`engine::order`]).
 pub fn next(
     view: &moves::View<'_>,
     nodes: &[Node<'_>],
@@ -59,46 +59,46 @@ pub fn next(
     at_once: usize,
     now: Timestamp,
 ) -> Option<Next> {
-    let left = moves::left(view.residents, view.movers);
-    let (mut with_pods, mut with_others) = (BTreeSet::new(), BTreeSet::new());
-    let mut to_go = None;
-    for (wave, residents) in &left {
+    let remaining = moves::left(view.residents, view.movers);
+    let (mut with_pods, mut with_unmovable) = (BTreeSet::new(), BTreeSet::new());
+    let mut first_pod = None;
+    for (wave, residents) in &remaining {
         for resident in residents {
             let node = resident.pod.node.as_str();
-            // No pod is kept from a node by a Job that runs there for hours, or by a pod that cannot be evicted.
+            // A Job that runs for hours, or a pod that cannot be evicted, does not keep a node cordoned.
             if moves::holds_up_none(*wave, resident, view, policy, now) {
-                with_others.insert(node);
+                with_unmovable.insert(node);
             } else {
                 with_pods.insert(node);
-                to_go = to_go.or(Some(resident));
+                first_pod = first_pod.or(Some(resident));
             }
         }
     }
-    let in_work = || nodes.iter().filter(|node| node.cordon == Cordon::Ours);
+    let cordoned = || nodes.iter().filter(|node| node.cordon == Cordon::Ours);
     if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::Lifted) {
         return Some(Next::Uncordon(lifted.name.to_owned()));
     }
     let lacking = moves::on_their_way(view, now);
-    // A successor that goes nowhere but here: the node is cordoned again once it runs.
+    // The replacement of a pod can only run on this node: the node is cordoned again once the pod runs.
     if lacking.as_ref().is_some_and(|lacking| lacking.finds_no_node)
-        && let Some(node) = in_work().next()
+        && let Some(node) = cordoned().next()
     {
         return Some(Next::Uncordon(node.name.to_owned()));
     }
-    // One that is done takes pods again before another one stops: the successors need room.
+    // A finished node accepts pods again before the next one is cordoned: replacement pods need capacity.
     let mut unsettled = None;
-    for node in in_work().filter(|node| !with_pods.contains(node.name)) {
+    for node in cordoned().filter(|node| !with_pods.contains(node.name)) {
         match &node.unsettled {
-            Some(_) if with_others.contains(node.name) => return Some(Next::Uncordon(node.name.to_owned())),
+            Some(_) if with_unmovable.contains(node.name) => return Some(Next::Uncordon(node.name.to_owned())),
             None => return Some(Next::Uncordon(node.name.to_owned())),
             Some(words) => unsettled = unsettled.or(Some(format!("node {}: {words}", node.name))),
         }
     }
-    let mut here: BTreeSet<&str> = in_work()
+    let mut draining: BTreeSet<&str> = cordoned()
         .map(|node| node.name)
         .filter(|name| with_pods.contains(name))
         .collect();
-    if here.len() < at_once.max(1) && lacking.is_none() && unsettled.is_none() {
+    if draining.len() < at_once.max(1) && lacking.is_none() && unsettled.is_none() {
         let is_open =
             |node: &&Node<'_>| node.ready && node.cordon != Cordon::Ours && with_pods.contains(node.name);
         match nodes.iter().find(is_open) {
@@ -107,27 +107,27 @@ pub fn next(
                 if nodes.iter().any(takes_pods) {
                     return Some(Next::Cordon(first.name.to_owned()));
                 }
-                if here.is_empty() {
+                if draining.is_empty() {
                     return Some(wait(
                         WaitReason::NodeNotReady,
                         format!(
-                            "no node but {} takes pods: those that leave it would go nowhere. Uncordon or add another, or go on with mode \
-                             ByWorkload",
+                            "node {} is the only one that accepts pods, so its pods have nowhere to move. Uncordon or add another node, \
+                             or use mode ByWorkload",
                             first.name
                         ),
                     ));
                 }
             }
-            // There is nothing to cordon.
+            // This Node needs no cordon.
             Some(first) => {
-                here.insert(first.name);
+                draining.insert(first.name);
             }
             None => {}
         }
     }
-    if !here.is_empty() {
+    if !draining.is_empty() {
         let of_these = moves::View {
-            only: Some(&here),
+            only: Some(&draining),
             ..view.clone()
         };
         if let Some(next) = moves::next(&of_these, policy, now) {
@@ -135,7 +135,7 @@ pub fn next(
         }
     }
     if let Some(found) = lacking {
-        let message = found.wait.message + &meanwhile(in_work().map(|node| node.name));
+        let message = found.wait.message + &meanwhile(cordoned().map(|node| node.name));
         return Some(Next::Pods(evict::Next::Wait(Wait {
             message,
             ..found.wait
@@ -144,29 +144,29 @@ pub fn next(
     if let Some(message) = unsettled {
         return Some(wait(WaitReason::AgentWorking, message));
     }
-    // On a node that is away, or of which nobody knows.
-    let Some(first) = to_go else {
-        // What a person does about those that are not evicted.
+    // The pod is on a node that is not Ready, or that has no agent.
+    let Some(first) = first_pod else {
+        // The wait names the pods that are not evicted, and the fix.
         return moves::next(view, policy, now).map(Next::Pods);
     };
     Some(wait(
         WaitReason::NodeNotReady,
         format!(
-            "{} pods have to move still, on nodes that are not Ready or have no agent; the first is {} on node {}",
-            left.values().map(Vec::len).sum::<usize>(),
+            "pods that still have to move, on nodes that are not Ready or have no agent: {}. The first: {} on node {}",
+            remaining.values().map(Vec::len).sum::<usize>(),
             first.pod.key(),
             first.pod.node
         ),
     ))
 }
 
-/// Which Nodes stay cordoned while something is waited for, in words that go on its sentence; none where none does.
+/// The Nodes that stay cordoned during a wait, as the end of its message; empty if there is none.
 pub fn meanwhile<'nodes>(cordoned: impl Iterator<Item = &'nodes str>) -> String {
     let names: Vec<&str> = cordoned.collect();
     if names.is_empty() {
         String::new()
     } else {
-        format!("; cordoned meanwhile: {}", words::names(&names))
+        format!("; cordoned: {}", words::names(&names))
     }
 }
 

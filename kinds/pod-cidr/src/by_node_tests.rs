@@ -29,12 +29,11 @@ fn node(name: &'static str) -> Node<'static> {
     }
 }
 
-/// A small cluster that does what it is asked: what is evicted comes back at once, with an address of the new range, on a node that
-/// takes pods.
+/// A small simulated cluster: an evicted pod is replaced at once, with an address of the new range, on a node that accepts pods.
 struct Cluster {
     nodes: Vec<Node<'static>>,
     pods: Vec<Pod>,
-    /// Names of workloads that do not become Ready.
+    /// Names of workloads whose pods do not become Ready.
     stalled: Vec<&'static str>,
     story: Vec<String>,
 }
@@ -117,7 +116,7 @@ impl Cluster {
         self.nodes.iter_mut().find(|node| node.name == name).unwrap()
     }
 
-    /// Does what is asked; `false` when it is waited.
+    /// Performs the next step; `false` if the decision is to wait.
     fn step(&mut self, at_once: usize) -> bool {
         match self.next(at_once) {
             Some(Next::Cordon(name)) => {
@@ -137,7 +136,7 @@ impl Cluster {
                     .filter(|node| node.cordon == Cordon::None)
                     .map(|node| node.name)
                     .collect();
-                let place = (*places.last().expect("somewhere a pod can go")).to_owned();
+                let place = (*places.last().expect("a node that accepts pods")).to_owned();
                 for name in names {
                     let pod = self.pods.iter_mut().find(|pod| pod.name == name.name).unwrap();
                     assert!(
@@ -158,7 +157,7 @@ impl Cluster {
 }
 
 #[test]
-fn one_node_after_the_other_and_each_pod_once() {
+fn nodes_are_drained_one_by_one_and_each_pod_is_evicted_once() {
     let mut cluster = Cluster::new(vec![node("a"), node("b"), node("control")], 2);
     while cluster.step(1) {}
     assert_eq!(
@@ -182,7 +181,7 @@ fn one_node_after_the_other_and_each_pod_once() {
 }
 
 #[test]
-fn as_many_nodes_as_are_allowed_at_once() {
+fn two_nodes_are_cordoned_if_two_are_allowed() {
     let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 1);
     cluster.step(2);
     cluster.step(2);
@@ -190,7 +189,7 @@ fn as_many_nodes_as_are_allowed_at_once() {
 }
 
 #[test]
-fn a_node_takes_pods_again_once_its_host_has_no_route_to_them() {
+fn a_node_is_uncordoned_once_its_host_has_no_route_to_old_pods() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
     cluster.node("a").unsettled = Some("10.244.0.7 dev cali1".to_owned());
     while cluster.step(1) {}
@@ -209,7 +208,7 @@ fn a_node_takes_pods_again_once_its_host_has_no_route_to_them() {
 }
 
 #[test]
-fn nobody_stops_while_a_successor_is_not_ready() {
+fn no_node_is_cordoned_while_a_replacement_pod_is_not_ready() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
     while cluster.story.last().is_none_or(|last| last != "evict a-0") {
         assert!(cluster.step(1));
@@ -219,7 +218,7 @@ fn nobody_stops_while_a_successor_is_not_ready() {
     assert_eq!(
         cluster.story.last().unwrap(),
         "uncordon a",
-        "it has no pods to move"
+        "node a has no pods to move"
     );
     assert!(!cluster.step(1), "{:?}", cluster.story);
     cluster.pods[0].ready = true;
@@ -228,7 +227,7 @@ fn nobody_stops_while_a_successor_is_not_ready() {
 }
 
 #[test]
-fn a_persons_cordon_is_no_reason_to_stay_and_stays() {
+fn pods_of_a_node_cordoned_by_the_user_move_and_the_cordon_stays() {
     let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 1);
     cluster.node("a").cordon = Cordon::Others;
     cluster.node("a").takes_pods = false;
@@ -250,7 +249,7 @@ fn a_persons_cordon_is_no_reason_to_stay_and_stays() {
 
 #[test]
 fn the_last_node_that_takes_pods_is_not_cordoned() {
-    // The other one is tainted; and more nodes at once are allowed than there are.
+    // The other node is tainted, and more nodes at once are allowed than exist.
     let mut cluster = Cluster::new(vec![node("a"), node("control")], 1);
     cluster.node("control").takes_pods = false;
     assert!(!cluster.step(5), "{:?}", cluster.story);
@@ -259,7 +258,7 @@ fn the_last_node_that_takes_pods_is_not_cordoned() {
     };
     assert_eq!(found.reason, WaitReason::NodeNotReady);
     assert!(
-        found.message.contains("no node but a takes pods"),
+        found.message.contains("node a is the only one that accepts pods"),
         "{}",
         found.message
     );
@@ -269,18 +268,18 @@ fn the_last_node_that_takes_pods_is_not_cordoned() {
 }
 
 #[test]
-fn a_successor_that_goes_nowhere_else_gets_its_node_back() {
+fn a_node_is_uncordoned_for_a_pod_that_can_only_run_there() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 2);
     while !cluster.story.iter().any(|line| line == "evict a-0") {
         assert!(cluster.step(1));
     }
-    // It is bound to node a, which is cordoned.
+    // The pod is bound to node a, which is cordoned.
     cluster.pods[0].ready = false;
     cluster.pods[0].unschedulable = true;
     cluster.pods[0].node.clear();
     assert!(cluster.step(1));
     assert_eq!(cluster.story.last().unwrap(), "uncordon a");
-    // Nobody cordons it again before it runs.
+    // The node is not cordoned again before the pod runs.
     assert!(!cluster.step(1), "{:?}", cluster.story);
     cluster.pods[0].unschedulable = false;
     cluster.pods[0].ready = true;
@@ -290,7 +289,7 @@ fn a_successor_that_goes_nowhere_else_gets_its_node_back() {
 }
 
 #[test]
-fn who_is_not_evicted_keeps_nobody_from_its_node() {
+fn a_node_with_only_a_job_left_is_uncordoned() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 2);
     cluster.pods[0].controller = Some(("Job".to_owned(), "nightly".to_owned()));
     cluster.node("a").unsettled = Some("10.244.0.7 dev cali1".to_owned());
@@ -314,7 +313,7 @@ fn who_is_not_evicted_keeps_nobody_from_its_node() {
 }
 
 #[test]
-fn a_cordon_of_ours_that_a_person_lifted_is_forgotten() {
+fn marks_are_removed_from_a_node_that_the_user_uncordoned() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
     cluster.pods.clear();
     cluster.node("a").cordon = Cordon::Lifted;
@@ -324,7 +323,7 @@ fn a_cordon_of_ours_that_a_person_lifted_is_forgotten() {
 }
 
 #[test]
-fn pods_on_a_node_that_is_away_are_named() {
+fn pods_on_a_node_that_is_not_ready_are_named() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
     cluster.node("b").ready = false;
     while cluster.step(1) {}
@@ -339,8 +338,8 @@ fn pods_on_a_node_that_is_away_are_named() {
     );
 }
 
-/// The story when a pod of a workload on node a is not as it should be, and another workload has a pod on each node.
-fn story_beside(spoil: impl Fn(&mut Cluster)) -> Vec<String> {
+/// The steps if a pod of one workload on node a misbehaves, and another workload has a pod on each node.
+fn story_with(spoil: impl Fn(&mut Cluster)) -> Vec<String> {
     let mut cluster = Cluster::new(vec![node("a"), node("b"), node("c")], 2);
     spoil(&mut cluster);
     let mut steps = 0;
@@ -350,10 +349,10 @@ fn story_beside(spoil: impl Fn(&mut Cluster)) -> Vec<String> {
     cluster.story
 }
 
-/// Its owner decides when a pod ends, and whether one becomes Ready: no node stays cordoned for that, and no other node waits.
+/// When a pod terminates, and whether it becomes Ready, is up to its owner: no node stays cordoned for that, and no other node waits.
 #[test]
-fn a_pod_that_never_ends_or_never_is_ready_holds_up_no_node() {
-    let never_ends = story_beside(|cluster| {
+fn a_pod_that_never_terminates_or_becomes_ready_delays_no_node() {
+    let never_ends = story_with(|cluster| {
         let successor = Pod {
             name: "a-0-again".to_owned(),
             addresses: vec!["10.200.0.7".parse().unwrap()],
@@ -362,11 +361,11 @@ fn a_pod_that_never_ends_or_never_is_ready_holds_up_no_node() {
         cluster.pods[0].deleted_at = Some(at(-300));
         cluster.pods.push(successor);
     });
-    let never_replaced = story_beside(|cluster| {
+    let never_replaced = story_with(|cluster| {
         cluster.pods[0].deleted_at = Some(at(-300));
         cluster.stalled.push("web-0");
     });
-    let never_ready = story_beside(|cluster| {
+    let never_ready = story_with(|cluster| {
         cluster.pods[0].addresses = vec!["10.200.0.7".parse().unwrap()];
         cluster.pods[0].ready = false;
         cluster.stalled.push("web-0");

@@ -1,5 +1,4 @@
-//! A node as Calico has it, as far as its tunnels go: in the Kubernetes API labels and annotations of the Node, in etcd an object of
-//! Calico's own.
+//! Calico's data of a node about its tunnels: labels and annotations of the Node in the Kubernetes API, or Calico's own Node in etcd.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,37 +8,37 @@ use serde_json::{Map, Value, json};
 use super::pools::OFF_LABEL;
 use super::tunnel::Held;
 
-/// The key of an annotation of a Node with the address of a tunnel's end begins with the one, and has the other in it.
+/// The prefix of the key of an annotation with a tunnel address, and a word that such a key contains.
 const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
-/// Where Calico's own Node has what the annotation whose key ends so says in the Kubernetes API.
+/// The last part of the annotation's key in the Kubernetes API, and the field of Calico's Node in etcd.
 const IN_ETCD: [(&str, &str); 3] = [
     ("IPv4VXLANTunnelAddr", "/ipv4VXLANTunnelAddr"),
     ("IPv6VXLANTunnelAddr", "/ipv6VXLANTunnelAddr"),
     ("IPv4IPIPTunnelAddr", "/bgp/ipv4IPIPTunnelAddr"),
 ];
 
-/// Where the address of `WireGuard` is: the annotation, and the field in etcd.
+/// The annotation with the address of `WireGuard`, and the field in etcd.
 const WIREGUARD: (&str, &str) = (
     "projectcalico.org/IPv4WireguardInterfaceAddr",
     "/wireguard/interfaceIPv4Address",
 );
 
-/// Addresses of the ends of a node's tunnels, by the last part of the key of Calico's annotation.
+/// Tunnel addresses of a node, by the last part of the key of Calico's annotation.
 pub type Ends = BTreeMap<String, IpAddr>;
 
-/// A node as Calico has it.
+/// Calico's data of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CalicoNode {
-    /// The pool that it was taken off: the value of [`OFF_LABEL`].
+    /// The pool from which the node was removed: the value of [`OFF_LABEL`].
     pub off: Option<String>,
-    /// Its tunnels.
+    /// Its tunnel addresses.
     pub ends: Ends,
-    /// What `WireGuard` has.
+    /// The address of `WireGuard`.
     pub wireguard: Option<IpAddr>,
 }
 
 impl CalicoNode {
-    /// Of a Node of the Kubernetes API.
+    /// Reads a Node of the Kubernetes API.
     pub fn in_kubernetes(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> Self {
         let ends = annotations.iter().filter_map(|(key, value)| {
             let name = key.strip_prefix(TUNNEL_MARKS[0])?;
@@ -54,7 +53,7 @@ impl CalicoNode {
         }
     }
 
-    /// Of a Node of Calico's own in etcd.
+    /// Reads Calico's Node in etcd.
     pub fn in_etcd(labels: &BTreeMap<String, String>, spec: &Value) -> Self {
         let ends = IN_ETCD.iter().filter_map(|(name, path)| {
             let address = spec.pointer(path)?.as_str()?;
@@ -69,7 +68,7 @@ impl CalicoNode {
     }
 }
 
-/// What takes a node off the pool of this mark, and gives its tunnels these addresses; to be merged into its Node.
+/// The merge patch of a Node that removes it from the pool of this mark, and sets these tunnel addresses.
 pub fn off_in_kubernetes(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
     let annotations: Map<String, Value> = ends
         .iter()
@@ -78,7 +77,7 @@ pub fn off_in_kubernetes(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
     json!({ "metadata": { "labels": { OFF_LABEL: mark }, "annotations": annotations } })
 }
 
-/// The same, to be merged into Calico's own Node in etcd.
+/// The same merge patch for Calico's Node in etcd.
 pub fn off_in_etcd(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
     let mut change = json!({ "metadata": { "labels": { OFF_LABEL: mark } } });
     for (name, end) in ends {
@@ -122,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn both_say_the_same() {
+    fn a_node_reads_the_same_from_kubernetes_and_etcd() {
         let annotations = texts([
             ("projectcalico.org/IPv4VXLANTunnelAddr", "10.244.1.0"),
             ("projectcalico.org/IPv4IPIPTunnelAddr", "10.244.1.1"),
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_read_again() {
+    fn written_tunnel_addresses_are_read_back() {
         let held = |address: IpAddr| Held {
             node: "a".to_owned(),
             block: "10.244.1.0/26".parse().unwrap(),
@@ -173,7 +172,7 @@ mod tests {
         let change = off_in_etcd("old", &returns);
         let node = CalicoNode::in_etcd(&text(&change["metadata"]["labels"]), &change["spec"]);
         assert_eq!((node.off.as_deref(), node.ends), (Some("old"), ends()));
-        // Nothing is given back: nothing of the spec changes.
+        // Without addresses the spec does not change.
         assert_eq!(off_in_etcd("new", &BTreeMap::new()).get("spec"), None);
     }
 }

@@ -1,10 +1,9 @@
-//! Which address the end of a node's tunnel gets in the range that pods are led to.
+//! The choice of a node's tunnel address in the target range.
 //!
-//! The migration chooses it, and not Calico: it is the node's in Calico's IPAM before the Node says it, by the write that takes the node
-//! off the pool that is left. A calico-node of any release leaves an address as it is that it finds so, at its start or when it looks
-//! again, and Felix starts anew by itself: the agent has time to put the address beside the old one (docs/limits.md). Where Calico
-//! chooses, at its start as a release before v3.31.6 does, Felix takes the old address off the link a tenth of a second after the
-//! Node says another one.
+//! The migration chooses it, not Calico: the address is allocated to the node in Calico's IPAM before it is written to the Node, in the
+//! write that removes the node from the source pool. A calico-node of any release keeps such an address, at its start or when it checks
+//! again, and Felix restarts: the agent has time to put the address beside the old one (docs/limits.md). If Calico chooses, as a release
+//! before v3.31.6 does at its start, Felix removes the old address from the link 0.1 seconds after the Node has another one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,8 +15,8 @@ use super::ipam::{Block, Ipam};
 use super::returns::{self, Told};
 use super::tunnel::{Held, TUNNELS};
 
-/// What this node's tunnels get when it is taken off the pool that is left, by the last part of the annotation's key: what they had
-/// there before, or else an address that they never had. Calico chooses for a tunnel that is not among them.
+/// The addresses that this node's tunnels get when it is removed from the source pool, by the last part of the annotation's key: their
+/// former addresses of the target range, or else free ones. Calico chooses for a tunnel without an entry.
 pub fn given(
     told: Told<'_>,
     now: &Ends,
@@ -30,7 +29,7 @@ pub fn given(
     given
 }
 
-/// Whether a node is to be taken off the pool of this mark, and there is nothing to choose from for a tunnel of it: it may have got a
+/// Whether a node still has to be removed from the pool of this mark, and has no free address for its tunnels. The node may have got a
 /// block since IPAM was read.
 pub fn is_missing(
     nodes: &BTreeMap<String, CalicoNode>,
@@ -39,13 +38,13 @@ pub fn is_missing(
     left: &IpNet,
     target: &IpNet,
 ) -> bool {
-    let mut to_go = nodes.iter().filter(|(_, node)| {
+    let mut remaining = nodes.iter().filter(|(_, node)| {
         let mut ends = TUNNELS
             .iter()
             .filter_map(|tunnel| node.ends.get(tunnel.annotation));
         node.off.as_deref() != Some(mark) && ends.any(|end| left.contains(end))
     });
-    to_go.any(|(name, node)| chosen(name, &node.ends, ipam, left, target).is_empty())
+    remaining.any(|(name, node)| chosen(name, &node.ends, ipam, left, target).is_empty())
 }
 
 fn chosen(node: &str, now: &Ends, ipam: &Ipam, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
@@ -55,12 +54,12 @@ fn chosen(node: &str, now: &Ends, ipam: &Ipam, left: &IpNet, target: &IpNet) -> 
     };
     let chosen = TUNNELS.iter().filter_map(|tunnel| {
         let now = now.get(tunnel.annotation).filter(|now| left.contains(*now))?;
-        // Whoever gives it another one has to give this one back: we know how where it was given out for the tunnel.
+        // After the change this address has to be released. That is possible only if it was allocated to the tunnel.
         let given_out = ipam.block_with(now).and_then(|block| block.allocation(now));
         if given_out.is_some_and(|found| !tunnel.is_of(node, found)) {
             return None;
         }
-        // What was held for it a moment ago is the one; else one may be held after each crash.
+        // An address that is already allocated comes first. Otherwise each crash could leave another one behind.
         let held = own().find_map(|block| {
             let mut allocations = block.allocations.iter();
             let found = allocations.find(|found| tunnel.is_of(node, found))?;
@@ -74,7 +73,7 @@ fn chosen(node: &str, now: &Ends, ipam: &Ipam, left: &IpNet, target: &IpNet) -> 
     chosen.collect()
 }
 
-/// The last free address of the block: of a block that is new Calico gives the first ones to pods, maybe since it was read.
+/// The last free address of the block: Calico gives pods the first addresses of a new block, perhaps since the block was read.
 fn free(block: &Block, reserved: &[IpNet]) -> Option<Ipv4Addr> {
     let IpNet::V4(range) = block.range else {
         return None;
@@ -117,7 +116,7 @@ mod tests {
         }
     }
 
-    /// What node a gets, whose tunnel has its end at 10.244.1.5 now.
+    /// The address that node a gets, whose tunnel address is 10.244.1.5 now.
     fn gets(told: &[TunnelEnd], ipam: &Ipam) -> Option<String> {
         let now = Ends::from([(NAME.to_owned(), OLD.parse().unwrap())]);
         let told = Told {
@@ -134,7 +133,7 @@ mod tests {
         ipam_of(&[at(OLD, OWN)], blocks, reserved)
     }
 
-    /// With these addresses given out of the block in which the end of the tunnel is now.
+    /// With these allocations in the block of the current tunnel address.
     fn ipam_of(now: &[Allocation], blocks: &[Block], reserved: &[&str]) -> Ipam {
         Ipam::new(
             [&[block("10.244.1.0/26", "host:a", now)], blocks].concat(),
@@ -146,34 +145,34 @@ mod tests {
     const POD: (&str, &str) = ("a", "");
 
     #[rstest]
-    #[case::the_last_free_one(&[block("10.200.1.0/30", "host:a", &[at("10.200.1.0", POD)])], &[], "10.200.1.3 vxlan-tunnel-addr-a")]
-    #[case::not_one_of_a_pod(&[block("10.200.1.0/30", "host:a", &[at("10.200.1.3", POD)])], &[], "10.200.1.2 vxlan-tunnel-addr-a")]
-    #[case::not_a_reserved_one(&[block("10.200.1.0/30", "host:a", &[])], &["10.200.1.2/31"], "10.200.1.1 vxlan-tunnel-addr-a")]
-    #[case::of_another_block(
+    #[case::last_free(&[block("10.200.1.0/30", "host:a", &[at("10.200.1.0", POD)])], &[], "10.200.1.3 vxlan-tunnel-addr-a")]
+    #[case::last_address_has_a_pod(&[block("10.200.1.0/30", "host:a", &[at("10.200.1.3", POD)])], &[], "10.200.1.2 vxlan-tunnel-addr-a")]
+    #[case::last_addresses_reserved(&[block("10.200.1.0/30", "host:a", &[])], &["10.200.1.2/31"], "10.200.1.1 vxlan-tunnel-addr-a")]
+    #[case::first_block_full(
         &[block("10.200.1.0/32", "host:a", &[at("10.200.1.0", POD)]), block("10.200.1.1/32", "host:a", &[])], &[],
         "10.200.1.1 vxlan-tunnel-addr-a"
     )]
-    #[case::the_one_that_is_held(&[block("10.200.1.0/30", "host:a", &[at("10.200.1.1", OWN)])], &[], "10.200.1.1 a-handle")]
-    #[case::not_one_of_another_tunnel(
+    #[case::already_allocated(&[block("10.200.1.0/30", "host:a", &[at("10.200.1.1", OWN)])], &[], "10.200.1.1 a-handle")]
+    #[case::addresses_of_other_tunnels(
         &[block("10.200.1.0/30", "host:a", &[at("10.200.1.1", ("a", "ipipTunnelAddress")), at("10.200.1.2", ("b", OWN.1))])], &[],
         "10.200.1.3 vxlan-tunnel-addr-a"
     )]
-    fn the_migration_chooses(#[case] blocks: &[Block], #[case] reserved: &[&str], #[case] expected: &str) {
+    fn the_migration_chooses_an_address_of_the_nodes_blocks(#[case] blocks: &[Block], #[case] reserved: &[&str], #[case] expected: &str) {
         assert_eq!(gets(&[], &ipam(blocks, reserved)).as_deref(), Some(expected));
     }
 
     #[rstest]
-    #[case::without_a_block(&[])]
-    #[case::in_a_full_block(&[block("10.200.1.0/32", "host:a", &[at("10.200.1.0", POD)])])]
-    #[case::in_a_block_of_another_node(&[block("10.200.1.0/26", "host:b", &[])])]
-    #[case::in_another_range(&[block("10.201.1.0/26", "host:a", &[])])]
-    fn calico_chooses(#[case] blocks: &[Block]) {
+    #[case::no_block(&[])]
+    #[case::full_block(&[block("10.200.1.0/32", "host:a", &[at("10.200.1.0", POD)])])]
+    #[case::block_of_another_node(&[block("10.200.1.0/26", "host:b", &[])])]
+    #[case::block_of_another_range(&[block("10.201.1.0/26", "host:a", &[])])]
+    fn calico_chooses_if_the_node_has_no_free_address(#[case] blocks: &[Block]) {
         assert_eq!(gets(&[], &ipam(blocks, &[])), None);
     }
 
-    /// Calico knows how to give it back, by its handle or without; who writes another one over it does not.
+    /// Calico can release such an address, with or without a handle. The migration cannot.
     #[test]
-    fn calico_chooses_for_an_end_that_was_not_given_out_as_one() {
+    fn calico_chooses_if_the_current_address_is_not_allocated_to_the_tunnel() {
         let of_nobody = Allocation {
             attributes: Labels::default(),
             ..at(OLD, OWN)
@@ -187,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_had_comes_before_what_is_free() {
+    fn a_former_address_comes_before_a_free_one() {
         let before = TunnelEnd {
             name: NAME.to_owned(),
             kept: "10.200.1.1".parse().unwrap(),
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_a_block_may_get_one() {
+    fn an_address_is_missing_for_a_remaining_node_without_a_block() {
         let missing = |address: &str, off: Option<&str>, blocks: &[Block]| {
             let node = CalicoNode {
                 off: off.map(str::to_owned),
@@ -217,14 +216,13 @@ mod tests {
         let blocks = [block("10.200.1.0/30", "host:a", &[])];
         assert!(missing(OLD, None, &[]));
         assert!(!missing(OLD, None, &blocks));
-        assert!(missing(OLD, Some("new"), &[]), "from a way back");
+        assert!(missing(OLD, Some("new"), &[]), "mark of a rollback");
         assert!(!missing(OLD, Some("old"), &[]), "Calico chooses");
-        assert!(!missing("10.200.1.0", None, &[]), "it is there");
+        assert!(!missing("10.200.1.0", None, &[]), "already in the target range");
     }
 
-    /// An end that is in neither range, or in the new one, is none to exchange.
     #[test]
-    fn an_end_elsewhere_stays() {
+    fn a_tunnel_address_outside_the_source_range_stays() {
         let ipam = ipam(&[block("10.200.1.0/30", "host:a", &[])], &[]);
         let (left, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
         for address in ["10.200.1.0", "192.0.2.1", "fd00::1"] {

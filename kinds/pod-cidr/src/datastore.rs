@@ -1,4 +1,4 @@
-//! Where Calico keeps its pools and its IPAM: by what calico-node is told, and what is found there.
+//! Calico's datastore, which stores its pools and IPAM data: detected from the configuration of calico-node, then checked.
 
 use std::fmt;
 
@@ -11,11 +11,11 @@ use calico::etcd_access::StoreProblem;
 use calico::etcd_access::{self, ConfigMaps, Etcd};
 use engine::sourced::{Source, Sourced};
 
-/// By which calico-node is told which one it is.
+/// The environment variable of calico-node with the kind of the datastore.
 const KIND: &str = "DATASTORE_TYPE";
-/// By which it is told where etcd is.
+/// The environment variable of calico-node with the endpoints of etcd.
 const ENDPOINTS: &str = "ETCD_ENDPOINTS";
-/// The field of the Migration that says the way to etcd.
+/// The field of the Migration with the connection to etcd.
 pub const FIELD: &str = "spec.podCidr.etcd";
 
 /// `Datastore` is where Calico stores its data.
@@ -36,7 +36,7 @@ impl fmt::Display for Datastore {
     }
 }
 
-/// What a migration that began before this was written down works with.
+/// The datastore of a migration whose saved settings have no such field.
 pub(super) fn in_kubernetes() -> Sourced<Datastore> {
     Sourced {
         value: Datastore::default(),
@@ -44,25 +44,25 @@ pub(super) fn in_kubernetes() -> Sourced<Datastore> {
     }
 }
 
-/// What calico-node, or the Migration, says cannot be followed.
+/// Why the datastore cannot be determined from the configuration of calico-node or from the Migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unclear {
-    /// Which object says it.
+    /// The object with the value.
     pub object: String,
-    /// What it says.
+    /// The value found.
     pub found: String,
-    /// What is needed.
+    /// The value needed.
     pub needed: String,
-    /// What a person does.
+    /// The fix.
     pub fix: String,
 }
 
-/// Where Calico's objects are said to be, and what is there.
+/// The detected datastore, and its state.
 #[derive(Clone, Debug)]
 pub struct DatastoreFacts {
-    /// Where they are.
+    /// The datastore.
     pub said: Result<Sourced<Datastore>, Unclear>,
-    /// What was found in etcd; `None` where nobody has to look.
+    /// The state of etcd; `None` if Calico does not use etcd.
     pub etcd: Option<Result<EtcdFacts, StoreProblem>>,
 }
 
@@ -76,24 +76,24 @@ impl Default for DatastoreFacts {
 }
 
 impl DatastoreFacts {
-    /// Whether they are in etcd, as far as anybody knows.
+    /// Whether the datastore is etcd, as far as known.
     pub fn is_etcd(&self) -> bool {
         matches!(&self.said, Ok(said) if said.value.etcd.is_some())
     }
 }
 
-/// What etcd says of itself, and Calico in it.
+/// The state of etcd and of Calico's data in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdFacts {
     /// Version of etcd.
     pub version: String,
-    /// Whether Calico works with it.
+    /// Whether Calico may use it.
     pub ready: ReadyV3,
-    /// Version of Calico, as calico-node wrote it at its start.
+    /// Version of Calico, as calico-node wrote it when it started.
     pub calico: Option<String>,
 }
 
-/// Where Calico's objects are, by the pod template of calico-node; the way to etcd as the Migration says it, where it does.
+/// Determines the datastore from the pod template of calico-node, with the connection `wish` of the Migration if it is set.
 ///
 /// `object` names the `DaemonSet`; `config_maps` are those of its namespace.
 pub fn said(
@@ -108,8 +108,7 @@ pub fn said(
         found,
         needed: format!("{KIND} kubernetes, or {ENDPOINTS} with the certificates in a Secret"),
         fix: format!(
-            "say the way to etcd in {FIELD} (endpoints, and secret: with the keys etcd-ca, etcd-cert and etcd-key), or where calico-node has \
-             it from"
+            "set {FIELD} (endpoints, and secret with the keys etcd-ca, etcd-cert and etcd-key), or correct the configuration of calico-node"
         ),
     };
     let variable = |name: &str| {
@@ -126,7 +125,7 @@ pub fn said(
                 object: object.to_owned(),
                 found: format!("{KIND} {other}"),
                 needed: "kubernetes or etcdv3".to_owned(),
-                fix: "convert Calico's datastore first: a Migration with calicoDatastore leads from etcd v2 to v3".to_owned(),
+                fix: "convert Calico's datastore from etcd v2 to v3 first, with a Migration of kind calicoDatastore".to_owned(),
             });
         }
     };
@@ -138,9 +137,9 @@ pub fn said(
             }),
             Some(_) => Err(Unclear {
                 object: FIELD.to_owned(),
-                found: format!("a way to etcd, and {object} says {KIND} kubernetes"),
+                found: format!("a connection to etcd, and {object} has {KIND} kubernetes"),
                 needed: "no such field: Calico's objects are in the Kubernetes API".to_owned(),
-                fix: "take it away".to_owned(),
+                fix: "remove the field".to_owned(),
             }),
         };
     }
@@ -157,17 +156,17 @@ pub fn said(
     })
 }
 
-/// Why Calico's objects are not where they were at the start; `None` when they are.
+/// The message if the datastore differs from the one at the start of the migration; `None` if it is the same.
 pub fn moved(before: &Datastore, now: &Result<Sourced<Datastore>, Unclear>) -> Option<String> {
-    let advice = "nothing is done until it says so again: this migration reads and writes nowhere else";
+    let advice = "restore that configuration: until then this migration makes no changes";
     match now {
         Ok(now) if now.value == *before => None,
         Ok(now) => Some(format!(
-            "Calico keeps its objects in {} ({}), and kept them in {before} when this migration began; {advice}",
+            "Calico's datastore is {} ({}), and was {before} when this migration started; {advice}",
             now.value, now.source
         )),
         Err(unclear) => Some(format!(
-            "{}: found {}, needed {}. Calico kept its objects in {before} when this migration began; {advice}",
+            "{}: found {}, needed {}. Calico's datastore was {before} when this migration started; {advice}",
             unclear.object, unclear.found, unclear.needed
         )),
     }
@@ -182,7 +181,7 @@ mod tests {
 
     const OBJECT: &str = "DaemonSet kube-system/calico-node";
 
-    fn ask(environment: &[(&str, &str)], wish: Option<&Etcd>) -> Result<Sourced<Datastore>, Unclear> {
+    fn detect(environment: &[(&str, &str)], wish: Option<&Etcd>) -> Result<Sourced<Datastore>, Unclear> {
         let environment: Vec<Value> = environment
             .iter()
             .map(|(name, value)| json!({ "name": name, "value": value }))
@@ -192,12 +191,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_said(&[])]
-    #[case::said(&[(KIND, "kubernetes")])]
-    #[case::endpoints_of_another_time(&[(KIND, "kubernetes"), (ENDPOINTS, "http://a:2379")])]
-    #[case::empty(&[(ENDPOINTS, "")])]
-    fn in_the_kubernetes_api(#[case] environment: &[(&str, &str)]) {
-        let found = ask(environment, None).unwrap();
+    #[case::no_variable(&[])]
+    #[case::by_its_kind(&[(KIND, "kubernetes")])]
+    #[case::with_unused_endpoints(&[(KIND, "kubernetes"), (ENDPOINTS, "http://a:2379")])]
+    #[case::empty_endpoints(&[(ENDPOINTS, "")])]
+    fn the_kubernetes_api_is_detected(#[case] environment: &[(&str, &str)]) {
+        let found = detect(environment, None).unwrap();
         assert_eq!(found.value, Datastore::default());
         assert_eq!(found.source.to_string(), format!("detected from {OBJECT}"));
     }
@@ -205,35 +204,35 @@ mod tests {
     #[rstest]
     #[case::by_its_endpoints(&[(ENDPOINTS, "http://a:2379,http://b:2379")])]
     #[case::by_its_kind(&[(KIND, "etcdv3"), (ENDPOINTS, "http://a:2379,http://b:2379")])]
-    fn in_etcd(#[case] environment: &[(&str, &str)]) {
-        let found = ask(environment, None).unwrap();
+    fn etcd_is_detected(#[case] environment: &[(&str, &str)]) {
+        let found = detect(environment, None).unwrap();
         assert_eq!(found.value.to_string(), "etcd at http://a:2379,http://b:2379");
         assert_eq!(found.source.to_string(), format!("detected from {OBJECT}"));
     }
 
     #[test]
-    fn the_migration_says_another_way_to_the_same() {
+    fn the_connection_of_the_migration_takes_precedence() {
         let wish = Etcd {
             endpoints: vec!["http://c:2379".to_owned()],
             ..Etcd::default()
         };
         for environment in [&[(ENDPOINTS, "http://a:2379")][..], &[(KIND, "etcdv3")], &[]] {
-            let found = ask(environment, Some(&wish)).unwrap();
+            let found = detect(environment, Some(&wish)).unwrap();
             assert_eq!(
                 (found.value.etcd, found.source),
                 (Some(wish.clone()), Source::Spec)
             );
         }
-        let refused = ask(&[(KIND, "kubernetes")], Some(&wish)).unwrap_err();
+        let refused = detect(&[(KIND, "kubernetes")], Some(&wish)).unwrap_err();
         assert_eq!(refused.object, FIELD);
     }
 
     #[rstest]
     #[case::v2(&[(KIND, "etcdv2")], "etcdv2")]
-    #[case::nowhere(&[(KIND, "etcdv3")], "no ETCD_ENDPOINTS")]
+    #[case::no_endpoints(&[(KIND, "etcdv3")], "no ETCD_ENDPOINTS")]
     #[case::on_the_host(&[(ENDPOINTS, "https://a:2379"), ("ETCD_CA_CERT_FILE", "/certs/ca.pem")], "/certs/ca.pem")]
-    fn what_cannot_be_followed_is_said(#[case] environment: &[(&str, &str)], #[case] found: &str) {
-        let refused = ask(environment, None).unwrap_err();
+    fn an_unusable_configuration_is_refused(#[case] environment: &[(&str, &str)], #[case] found: &str) {
+        let refused = detect(environment, None).unwrap_err();
         assert!(refused.found.contains(found), "{refused:?}");
         assert!(
             !refused.needed.is_empty() && !refused.fix.is_empty(),
@@ -242,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn who_moves_calico_is_named() {
-        let at = |url: &str| ask(&[(ENDPOINTS, url)], None);
+    fn a_changed_datastore_is_reported_with_both_values() {
+        let at = |url: &str| detect(&[(ENDPOINTS, url)], None);
         let before = at("http://a:2379").unwrap().value;
         assert_eq!(moved(&before, &at("http://a:2379")), None);
         let said = moved(&before, &at("http://b:2379")).unwrap();
@@ -251,7 +250,7 @@ mod tests {
             said.contains("http://a:2379") && said.contains("http://b:2379"),
             "{said}"
         );
-        let said = moved(&before, &ask(&[(KIND, "etcdv2")], None)).unwrap();
+        let said = moved(&before, &detect(&[(KIND, "etcdv2")], None)).unwrap();
         assert!(said.contains("etcdv2"), "{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! Who has an address of a range in Calico's IPAM besides pods that have to move: each named, each with its way out.
+//! Holders of addresses of a range in Calico's IPAM, other than pods that have to move: each with its name and its fix.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use engine::cluster::{Needed, NotUnderstood};
 use engine::drain::Pod;
 use engine::pods;
 
-/// Of the ends of tunnels: values of attribute `type`.
+/// Values of attribute `type` for tunnel addresses.
 const TUNNELS: [&str; 5] = [
     "ipipTunnelAddress",
     "vxlanTunnelAddress",
@@ -18,33 +18,33 @@ const TUNNELS: [&str; 5] = [
     "wireguardV6TunnelAddress",
 ];
 
-/// Who keeps an address of a range.
+/// The kind of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// The end of a tunnel: once the pool is closed, calico-node takes another one by itself.
+    /// A tunnel: once the pool is closed, calico-node chooses another address.
     Tunnel,
-    /// Anybody else: nothing goes on before somebody does something.
+    /// Any other holder: the user has to release the address.
     Other,
 }
 
-/// Who may have an address, but for what Calico's IPAM says.
+/// Possible holders of addresses, apart from the data of Calico's IPAM.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster<'facts> {
     /// Every pod.
     pub pods: &'facts pods::Pods,
-    /// Nodes as Calico has them.
+    /// Calico's Nodes.
     pub nodes: &'facts BTreeMap<String, CalicoNode>,
     /// The namespace of calico-node.
     pub calico: &'facts str,
 }
 
-/// Pods and nodes by what is asked of them for each address: a large cluster has hundreds of thousands of all.
+/// Indexes of pods and nodes: a large cluster has hundreds of thousands of addresses to look up.
 struct Pods<'facts> {
     /// By namespace and name.
     named: HashMap<(&'facts str, &'facts str), &'facts Pod>,
-    /// Addresses of those that run, but for those of their hosts.
+    /// Addresses of running pods without host network.
     addresses: HashSet<IpAddr>,
-    /// Ends of tunnels: the node and the kind of each.
+    /// Tunnel addresses, each with its node and kind.
     ends: HashMap<IpAddr, (&'facts str, &'facts str)>,
 }
 
@@ -68,8 +68,8 @@ impl<'facts> Pods<'facts> {
     }
 }
 
-/// What keeps an address of the range: a sentence with the object, the address and what a person does about it. Addresses of
-/// pods that run are none: those move.
+/// The holders of these allocations: a sentence with the object, the address and the fix for each. Running pods are not listed, because
+/// they move.
 pub fn holders<'facts>(
     allocations: impl IntoIterator<Item = &'facts Allocation>,
     cluster: Cluster<'_>,
@@ -77,7 +77,7 @@ pub fn holders<'facts>(
     listed(allocations, cluster, |_| true)
 }
 
-/// The same while the pool is open: ends of tunnels are in it as they should be.
+/// The same while the pool is open, without tunnels: their addresses are expected in it.
 pub fn holders_besides_tunnels<'facts>(
     allocations: impl IntoIterator<Item = &'facts Allocation>,
     cluster: Cluster<'_>,
@@ -107,12 +107,12 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
     if let Some(kind) = allocation.says(attribute::TYPE)
         && TUNNELS.contains(&kind)
     {
-        let node = allocation.says(attribute::NODE).unwrap_or("of an unknown name");
+        let node = allocation.says(attribute::NODE).unwrap_or("(unknown)");
         return Some((Holder::Tunnel, tunnel(node, allocation, kind, cluster.calico)));
     }
     if let Some(service) = allocation.says(attribute::SERVICE) {
         return other(format!(
-            "Service {service} has {address} as the address of its load balancer: give it one of another pool first"
+            "Service {service}: its load balancer has {address}: assign it an address of another pool"
         ));
     }
     let (Some(namespace), Some(name)) = (
@@ -122,28 +122,28 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
         return (!pods.addresses.contains(&address)).then(|| unnamed(allocation, pods, cluster));
     };
     match pods.named.get(&(namespace, name)) {
-        // It has the address and runs: it moves. Or it is on its way, and gives the address back.
+        // The pod has the address and runs, so it moves. Or it terminates and releases the address.
         Some(pod) if !pod.finished && (pod.addresses.contains(&address) || pod.deleted_at.is_some()) => None,
-        // It may have the address.
+        // The pod may have the address.
         Some(pod)
             if !pod.finished
                 && let Some(unclear) = address_not_understood(pod) =>
         {
             other(format!(
-                "pod {}: {unclear}: Calico's IPAM gave {address} to it; correct the pod or delete it",
+                "pod {}: {unclear}; Calico's IPAM assigned {address} to it: correct or delete the pod",
                 pod.key()
             ))
         }
-        // It starts: Calico gives the address first, and the kubelet tells of it once the pod's network is there.
+        // The pod starts: Calico assigns the address first, and the kubelet reports it once the pod has a network.
         Some(pod) if !pod.finished && pod.addresses.is_empty() => None,
         Some(pod) if pod.finished && pod.addresses.contains(&address) => other(format!(
-            "pod {} is finished, and Calico's IPAM has not got {address} back: `kubectl delete pod -n {namespace} {name}`, and if that \
-             does not free it, `calicoctl ipam release --ip={address}`",
+            "pod {} is finished and still has {address} in Calico's IPAM: run `kubectl delete pod -n {namespace} {name}` and, if the \
+             address is still in use, `calicoctl ipam release --ip={address}`",
             pod.key()
         )),
         Some(_) | None => other(format!(
-            "{address} was given to pod {namespace}/{name}, which does not have it any more: a leak. `calicoctl ipam release \
-             --ip={address}` frees it; `calicoctl ipam check` finds others"
+            "{address} is assigned to pod {namespace}/{name}, which no longer has it: a leak. Run `calicoctl ipam release --ip={address}`; \
+             `calicoctl ipam check` finds others"
         )),
     }
 }
@@ -153,29 +153,29 @@ fn address_not_understood(pod: &Pod) -> Option<&NotUnderstood> {
     fields.find(|field| field.needed == Needed::Address)
 }
 
-/// What a tunnel's end has.
+/// The message for a tunnel address.
 fn tunnel(node: &str, allocation: &Allocation, kind: &str, calico: &str) -> String {
     let address = allocation.address;
     format!(
-        "the tunnel of node {node} has {address} ({kind}): calico-node there has not taken another one. Delete its pod, it is made \
-         again: `kubectl delete pod -l k8s-app=calico-node --field-selector spec.nodeName={node} -n {calico}`"
+        "the tunnel of node {node} has {address} ({kind}): calico-node there has not changed it. Restart calico-node: \
+         `kubectl delete pod -l k8s-app=calico-node --field-selector spec.nodeName={node} -n {calico}`"
     )
 }
 
-/// Whose an address is of which nothing is written, as Calico wrote none before v3.2, and which no pod has.
+/// The holder of an address without attributes, as Calico wrote them before v3.2, that no pod has.
 fn unnamed(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> (Holder, String) {
     match pods.ends.get(&allocation.address) {
         Some((node, kind)) => (Holder::Tunnel, tunnel(node, allocation, kind, cluster.calico)),
-        None => (Holder::Other, nobody(allocation)),
+        None => (Holder::Other, unknown_holder(allocation)),
     }
 }
 
-fn nobody(allocation: &Allocation) -> String {
+fn unknown_holder(allocation: &Allocation) -> String {
     let address = allocation.address;
     let handle = allocation.handle.as_deref().unwrap_or("none");
     format!(
-        "nobody knows who has {address} (handle {handle}): no pod has it, and no tunnel. Ask whoever wrote that; `calicoctl ipam release \
-         --ip={address}` frees it"
+        "{address} (handle {handle}) has an unknown holder: no pod and no tunnel. If no other program uses it, run `calicoctl ipam release \
+         --ip={address}`"
     )
 }
 
@@ -207,7 +207,6 @@ mod tests {
         }
     }
 
-    /// These pods, and no node.
     static NO_PODS: pods::Pods = pods::Pods::new();
 
     fn unclear() -> NotUnderstood {
@@ -227,9 +226,9 @@ mod tests {
         }
     }
 
-    /// As Calico v2 wrote them, which knew handles alone.
+    /// Calico v2 wrote handles only.
     #[test]
-    fn an_address_of_which_nothing_is_written_is_of_who_has_it() {
+    fn an_address_without_attributes_belongs_to_the_pod_or_tunnel_that_has_it() {
         let end = ("IPv4IPIPTunnelAddr".to_owned(), "10.244.0.7".parse().unwrap());
         let node = CalicoNode {
             ends: [end].into(),
@@ -247,24 +246,24 @@ mod tests {
         assert!(found[0].contains("the tunnel of node a"), "{found:?}");
         assert_eq!(holders_besides_tunnels(&all, of_tunnel), [""; 0]);
         let found = holders(&all, cluster(&[pod("10.244.0.8")].into(), "kube-system"));
-        assert!(found[0].contains("nobody knows"), "{found:?}");
+        assert!(found[0].contains("an unknown holder"), "{found:?}");
     }
 
     const WEB: [(&str, &str); 2] = [("namespace", "default"), ("pod", "web-1")];
 
     #[rstest]
-    #[case::it_runs(pod("10.244.0.7"), None)]
-    #[case::it_terminates(Pod { deleted_at: Some(Timestamp::UNIX_EPOCH), addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
-    #[case::it_starts(Pod { ready: false, addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
-    #[case::its_address_is_not_understood(
+    #[case::runs(pod("10.244.0.7"), None)]
+    #[case::terminates(Pod { deleted_at: Some(Timestamp::UNIX_EPOCH), addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
+    #[case::starts(Pod { ready: false, addresses: Vec::new(), ..pod("10.244.0.7") }, None)]
+    #[case::unparsable_address(
         Pod { not_understood: vec![unclear()], addresses: Vec::new(), ..pod("10.244.0.7") },
         Some("status.podIPs: found \"x\", needed an IP address")
     )]
-    #[case::another_of_its_addresses_is_not_understood(Pod { not_understood: vec![unclear()], ..pod("10.244.0.7") }, None)]
-    #[case::it_has_another(pod("10.200.0.7"), Some("a leak"))]
-    #[case::it_is_finished(Pod { finished: true, ..pod("10.244.0.7") }, Some("is finished"))]
-    #[case::it_is_gone(Pod { name: "web-2".to_owned(), ..pod("10.244.0.7") }, Some("a leak"))]
-    fn of_a_pod(#[case] pod: Pod, #[case] words: Option<&str>) {
+    #[case::another_unparsable_address(Pod { not_understood: vec![unclear()], ..pod("10.244.0.7") }, None)]
+    #[case::has_another_address(pod("10.200.0.7"), Some("a leak"))]
+    #[case::finished(Pod { finished: true, ..pod("10.244.0.7") }, Some("is finished"))]
+    #[case::deleted(Pod { name: "web-2".to_owned(), ..pod("10.244.0.7") }, Some("a leak"))]
+    fn a_pod_is_a_holder_if_it_does_not_run_with_the_address(#[case] pod: Pod, #[case] words: Option<&str>) {
         let found = holders(&[allocation(&WEB)], cluster(&[pod].into(), "kube-system"));
         match words {
             None => assert_eq!(found, [""; 0]),
@@ -282,19 +281,19 @@ mod tests {
     #[case(&[("type", "vxlanTunnelAddress"), ("node", "a")], "spec.nodeName=a -n calico-system")]
     #[case(&[("service", "default/web"), ("type", "LoadBalancer")], "Service default/web")]
     #[case(&[], "handle k8s-pod-network.1")]
-    fn of_anybody_else(#[case] attributes: &[(&str, &str)], #[case] words: &str) {
+    fn a_holder_that_is_no_pod_is_named(#[case] attributes: &[(&str, &str)], #[case] words: &str) {
         let found = holders(&[allocation(attributes)], cluster(&NO_PODS, "calico-system"));
         assert!(found[0].contains(words), "{found:?}");
     }
 
     #[test]
-    fn while_the_pool_is_open_tunnels_are_in_it() {
+    fn tunnels_of_an_open_pool_are_not_listed() {
         let tunnel = allocation(&[("type", "ipipTunnelAddress"), ("node", "a")]);
         let unknown = allocation(&[]);
         let all = [tunnel, unknown];
         assert_eq!(holders(&all, cluster(&NO_PODS, "kube-system")).len(), 2);
         let found = holders_besides_tunnels(&all, cluster(&NO_PODS, "kube-system"));
         assert_eq!(found.len(), 1);
-        assert!(found[0].contains("nobody knows"), "{found:?}");
+        assert!(found[0].contains("an unknown holder"), "{found:?}");
     }
 }

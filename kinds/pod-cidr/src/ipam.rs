@@ -1,4 +1,4 @@
-//! What Calico's IPAM has given out: blocks of addresses to nodes, addresses of them to pods and to ends of tunnels.
+//! The allocations of Calico's IPAM: blocks of nodes, and addresses of pods and tunnels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,25 +19,25 @@ pub mod attribute {
     pub const NODE: &str = "node";
     /// The Service whose load balancer has the address.
     pub const SERVICE: &str = "service";
-    /// What it is where it is no pod's: the kind of a tunnel.
+    /// The kind of a tunnel, for an address that is no pod's.
     pub const TYPE: &str = "type";
-    /// Those that are read of a pod's address, and of a load balancer's.
+    /// The attributes that replumb reads.
     pub const READ: [&str; 5] = [POD, NAMESPACE, NODE, SERVICE, TYPE];
 }
 
-/// One address that Calico's IPAM has given out.
+/// One address that Calico's IPAM has allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The address.
     pub address: IpAddr,
-    /// Its handle: whoever releases it needs it.
+    /// Its handle, which is needed to release it.
     pub handle: Option<String>,
-    /// What was written beside it.
+    /// Its attributes.
     pub attributes: Labels,
 }
 
 impl Allocation {
-    /// What was written beside it under this key, unless that is empty.
+    /// The value of this attribute, unless it is empty.
     pub(super) fn says(&self, key: &str) -> Option<&str> {
         self.attributes.get(key).filter(|value| !value.is_empty())
     }
@@ -48,19 +48,19 @@ impl Allocation {
 pub struct Block {
     /// Its range, without host bits.
     pub range: IpNet,
-    /// `host:NODE`; `None` when it is nobody's.
+    /// `host:NODE`; `None` if no node owns it.
     pub affinity: Option<String>,
-    /// Addresses of it that are given out.
+    /// Its allocated addresses.
     pub allocations: Vec<Allocation>,
 }
 
 impl Block {
-    /// Whether it is this node's.
+    /// Whether this node owns it.
     pub fn is_of(&self, node: &str) -> bool {
         self.affinity.as_deref() == Some(&affinity(node))
     }
 
-    /// What this address was given out for; `None` when it is free.
+    /// The allocation of this address; `None` if it is free.
     pub fn allocation(&self, address: &IpAddr) -> Option<&Allocation> {
         self.allocations.iter().find(|found| found.address == *address)
     }
@@ -71,32 +71,32 @@ impl Block {
 pub struct Claim {
     /// Name of the object.
     pub name: String,
-    /// The node; `None` where it says none.
+    /// The node; `None` if the object names none.
     pub node: Option<String>,
     /// The range of the block.
     pub range: IpNet,
 }
 
-/// What Calico's IPAM has given out, and what it gives to nobody. In a large cluster every node asks in each pass for its own blocks and
-/// for that of one address: so they are put in order once, when they are read.
+/// The allocated and reserved addresses of Calico's IPAM. In each pass, the blocks of every node and the block of one address of every node
+/// are looked up, so blocks are sorted and indexed once, when they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ipam {
     /// By range.
     blocks: Vec<Block>,
-    /// The prefix lengths of their ranges: those of the pools, and of pools that were there before under the same addresses.
+    /// The prefix lengths of their ranges. A range can have blocks of a former pool with another block size.
     lengths: BTreeSet<u8>,
     /// Places in `blocks` by affinity.
     owned: BTreeMap<String, Vec<usize>>,
     /// By range.
     claims: Vec<Claim>,
-    /// What `IPReservation`s keep free.
+    /// The ranges of `IPReservation`s.
     pub reserved: Vec<IpNet>,
-    /// What is there beside all this, and is not understood.
+    /// Objects that cannot be parsed.
     pub unclear: UnclearIpam,
 }
 
 impl Ipam {
-    /// Every block, every claim on one, and what `IPReservation`s keep free.
+    /// Indexes all blocks, block affinities, and ranges of `IPReservation`s.
     pub fn new(mut blocks: Vec<Block>, mut claims: Vec<Claim>, reserved: Vec<IpNet>) -> Self {
         claims.sort_by_key(|claim| claim.range);
         blocks.sort_by_key(|block| block.range);
@@ -149,7 +149,7 @@ impl Ipam {
         places.filter_map(|place| self.blocks.get(*place))
     }
 
-    /// The block that has this address; of blocks that overlap, the smallest.
+    /// The block that contains this address; if blocks overlap, the smallest.
     pub fn block_with(&self, address: &IpAddr) -> Option<&Block> {
         self.lengths.iter().rev().find_map(|length| {
             let range = IpNet::new(*address, *length).ok()?.trunc();
@@ -176,7 +176,7 @@ mod tests {
             block("10.244.0.64/26", Some("host:b")),
             block("10.244.0.0/26", Some("host:a")),
             block("10.244.0.192/26", None),
-            // Left of a pool with other blocks, which was there before.
+            // A block of a former pool with another block size.
             block("10.201.0.0/24", Some("host:a")),
             block("10.201.0.64/26", Some("host:b")),
         ];
@@ -186,14 +186,14 @@ mod tests {
     #[rstest]
     #[case::first("10.244.0.64", "10.244.0.64/26")]
     #[case::last("10.244.0.127", "10.244.0.64/26")]
-    #[case::of_nobody("10.244.0.200", "10.244.0.192/26")]
+    #[case::without_affinity("10.244.0.200", "10.244.0.192/26")]
     #[case::other_family("fd00::41", "fd00::40/122")]
     #[case::between_two("10.244.0.128", "none")]
     #[case::before_the_first("10.0.0.1", "none")]
     #[case::after_the_last("fd00::80", "none")]
     #[case::in_the_smaller("10.201.0.70", "10.201.0.64/26")]
     #[case::past_the_smaller("10.201.0.200", "10.201.0.0/24")]
-    fn which_block_has_an_address(#[case] address: &str, #[case] expected: &str) {
+    fn the_smallest_block_with_an_address_is_found(#[case] address: &str, #[case] expected: &str) {
         let ipam = ipam();
         let found = ipam.block_with(&address.parse().unwrap());
         let found = found.map_or("none".to_owned(), |block| block.range.to_string());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn which_blocks_a_node_has() {
+    fn blocks_of_a_node_are_found_by_affinity() {
         let of = |node: &str| -> Vec<String> {
             let ipam = ipam();
             ipam.blocks_of(node)

@@ -1,5 +1,5 @@
-//! What `kops get cluster NAME -o json --full` says of a cluster's ranges: the script of kops 1.7 took the old pool from one field
-//! and the new one from another, and so does this.
+//! The ranges of a cluster in the output of `kops get cluster NAME -o json --full`. The script of kops 1.7 took the old pool from one field
+//! and the new pool from another; this module uses the same fields.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use engine::ranges::{self, Relation};
 
 /// The field with the range of the old pool.
 pub const FROM: &str = "spec.nonMasqueradeCIDR";
-/// The field with the range of the new one.
+/// The field with the range of the new pool.
 pub const TO: &str = "spec.kubeControllerManager.clusterCIDR";
 /// The field with the range of Services.
 const SERVICES: &str = "spec.serviceClusterIPRange";
@@ -22,27 +22,27 @@ pub struct Cluster {
     pub name: String,
     /// The range of the old pool.
     pub from: IpNet,
-    /// The range of the new one.
+    /// The range of the new pool.
     pub to: IpNet,
-    /// Ranges that are others': of Services, of the nodes' network; each with the name of its field. A range that pods are in for
-    /// a time has to be apart from them, too.
+    /// Other ranges: of Services and of the nodes' network, each with the name of its field. A temporary pod range must not overlap them
+    /// either.
     pub others: Vec<(&'static str, IpNet)>,
 }
 
-/// Reads the document. An error is every field that is wrong, each with what was found and what is needed.
+/// Reads the document. The error lists every invalid field with the value found and the value needed.
 pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     let document: Value = serde_json::from_str(text).map_err(|error| {
         vec![format!(
-            "this is no JSON ({error}); make it with `kops get cluster NAME -o json --full`"
+            "the document is not JSON ({error}): create it with `kops get cluster NAME -o json --full`"
         )]
     })?;
-    // Some versions answer with a list of one.
+    // Some versions print a list with one element.
     let document = match &document {
         Value::Array(clusters) => match clusters.as_slice() {
             [cluster] => cluster,
             others => {
                 return Err(vec![format!(
-                    "there are {} clusters in it, needed one: name it, as in `kops get cluster NAME -o json --full`",
+                    "the document has {} clusters, needed one: name it, as in `kops get cluster NAME -o json --full`",
                     others.len()
                 )]);
             }
@@ -61,7 +61,7 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     for (field, range) in [(FROM, from), (TO, to)] {
         if range.is_none() && !errors.iter().any(|error| error.starts_with(field)) {
             errors.push(format!(
-                "{field}: it is missing; needed a range. Was the document made with --full?"
+                "{field}: missing, needed a range: create the document with --full"
             ));
         }
     }
@@ -71,27 +71,27 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     match ranges::relation(&from, &to) {
         Relation::Apart | Relation::NewWithinOld => {}
         Relation::Same => errors.push(format!(
-            "{TO}: found {to}, the same as {FROM}: the pool has this range already, or kops does not know the new one yet"
+            "{TO}: found {to}, the same as {FROM}: the pool has this range already, or the kops spec does not have the new range yet"
         )),
         Relation::OldWithinNew => errors.push(format!(
-            "{TO}: found {to}, which holds {FROM} ({from}): every pod is in it already; needed a range within it or apart from it"
+            "{TO}: found {to}, which contains {FROM} ({from}), so every pod is in it already; needed a range within {from} or apart from it"
         )),
         Relation::OtherFamily => errors.push(format!(
-            "{TO}: found {to}, of another family than {FROM} ({from}); needed one of the same"
+            "{TO}: found {to}, of another family than {FROM} ({from}), needed a range of the same family"
         )),
     }
     let in_the_way = services.filter(|services| errors.is_empty() && ranges::overlap(services, &to));
     if let Some(services) = in_the_way {
         errors.push(format!(
-            "{TO}: found {to}, which shares addresses with {SERVICES} ({services}): a pod would get a Service's; needed a range apart \
-             from it"
+            "{TO}: found {to}, which overlaps {SERVICES} ({services}): a pod could get the address of a Service; needed a range that \
+             does not overlap it"
         ));
     }
     if !errors.is_empty() {
         return Err(errors);
     }
     let name = document["metadata"]["name"].as_str().unwrap_or_default();
-    // kops itself has judged it, and without a cloud it says nothing.
+    // kops has validated this field. Without a cloud it is empty.
     let nodes = range_of(document, NODES).ok().flatten();
     Ok(Cluster {
         name: name.to_owned(),
@@ -104,7 +104,7 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     })
 }
 
-/// The range in this field; `None` when there is none.
+/// The range in this field; `None` if the field is unset.
 fn range_of(document: &Value, field: &str) -> Result<Option<IpNet>, String> {
     let found = field.split('.').fold(document, |value, part| &value[part]);
     match found {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_of_kops_before_1_7_alone_or_in_a_list() {
+    fn a_cluster_is_read_alone_or_from_a_list() {
         let expected = Cluster {
             name: "k.example.com".to_owned(),
             from: "100.64.0.0/10".parse().unwrap(),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_a_cloud_says_nothing_of_its_nodes() {
+    fn an_empty_network_cidr_is_ignored() {
         let mut document = cluster();
         document["spec"]["networkCIDR"] = json!("");
         assert_eq!(
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_field_is_named_in_one_go() {
+    fn all_invalid_fields_are_reported_together() {
         let mut document = cluster();
         document["spec"]["nonMasqueradeCIDR"] = json!("100.64.0.0");
         document["spec"]["serviceClusterIPRange"] = json!(13);
@@ -177,7 +177,7 @@ mod tests {
     #[case::no_json("kind: Cluster", &["kops get cluster"])]
     #[case::two(&json!([cluster(), cluster()]).to_string(), &["2 clusters"])]
     #[case::not_full(&json!({ "spec": {} }).to_string(), &[FROM, TO, "--full"])]
-    fn what_is_no_cluster_is_refused(#[case] text: &str, #[case] words: &[&str]) {
+    fn a_document_that_is_no_cluster_is_refused(#[case] text: &str, #[case] words: &[&str]) {
         let errors = read(text).unwrap_err().join("\n");
         for word in words {
             assert!(errors.contains(word), "{errors}");
@@ -190,10 +190,10 @@ mod tests {
     #[case::bits("/spec/kubeControllerManager/clusterCIDR", json!("100.97.0.0/11"), &[TO, "100.96.0.0/11"])]
     #[case::a_number("/spec/nonMasqueradeCIDR", json!(100), &[FROM, "found 100"])]
     #[case::equal("/spec/kubeControllerManager/clusterCIDR", json!("100.64.0.0/10"), &[TO, "the same as", FROM])]
-    #[case::around("/spec/kubeControllerManager/clusterCIDR", json!("100.0.0.0/8"), &[TO, "holds"])]
+    #[case::around("/spec/kubeControllerManager/clusterCIDR", json!("100.0.0.0/8"), &[TO, "contains"])]
     #[case::family("/spec/kubeControllerManager/clusterCIDR", json!("fd00::/64"), &[TO, "another family"])]
     #[case::services("/spec/kubeControllerManager/clusterCIDR", json!("100.64.0.0/12"), &[TO, SERVICES])]
-    fn what_is_wrong_is_named_with_its_field(
+    fn an_invalid_range_is_reported_with_its_field(
         #[case] pointer: &str,
         #[case] value: Value,
         #[case] words: &[&str],

@@ -1,11 +1,11 @@
-//! Ends of tunnels that come back: whoever turns around gives each node the very addresses that its tunnels had, so that
-//! connections of the host that began at them go on.
+//! Return of former tunnel addresses: if the user reverses the direction, each node gets the same addresses that its tunnels had, so that
+//! connections of the host that began at them continue.
 //!
-//! From the moment at which an address is exchanged the agent keeps the old one on the loopback ([`super::host::changes`]). Once pods have
-//! moved it is released, and its pool is closed. Before that pool is opened again, the address is written into Calico's IPAM as the
-//! node's again: no pod can get it. Then the Node says it, in the write by which the Node is taken off the other
-//! pool. A calico-node that finds such an address leaves it as it is (v3.31.7, `allocateip`, "Current address is still valid"), and
-//! Felix puts it on the link. The address that is left then is nobody's, and is released as Calico would have done.
+//! From the change of a tunnel address on, the agent keeps the old one on the loopback link ([`super::host::changes`]). Once pods have
+//! moved it is released, and its pool is closed. Before that pool is opened again, the address is allocated to the node in Calico's IPAM
+//! again, so that no pod can get it. Then the Node gets it, in the write that removes the Node from the other pool. A calico-node that
+//! finds such an address keeps it (v3.31.7, `allocateip`, "Current address is still valid"), and Felix puts it on the link. The replaced
+//! address is then unused, and is released as Calico would have done.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,53 +17,53 @@ use super::host::TunnelEnd;
 use super::ipam::{Ipam, attribute};
 use super::tunnel::{Held, TUNNELS};
 
-/// What has become of an address that a tunnel had.
+/// State of a former tunnel address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Calico's IPAM has it as the node's, so: it can be given back to the tunnel.
+    /// Calico's IPAM has it allocated to the tunnel of the node, so the tunnel can get it back.
     Held(Held),
-    /// Nobody has it.
+    /// The address is free.
     Free(Held),
-    /// It cannot come back; the words say why.
+    /// The tunnel cannot get it back, for this reason.
     Lost(String),
 }
 
-/// What has become of the address that this end of this node's tunnel left.
+/// The state of the former address of this tunnel of this node.
 pub fn standing(end: &TunnelEnd, node: &str, ipam: &Ipam) -> Standing {
     let address = IpAddr::V4(end.kept);
     let Some(tunnel) = TUNNELS.iter().find(|tunnel| tunnel.annotation == end.name) else {
         return Standing::Lost(format!(
-            "{address} was of a tunnel that is not known ({})",
+            "{address} belonged to an unknown tunnel ({})",
             end.name
         ));
     };
     let Some(block) = ipam.block_with(&address) else {
-        return Standing::Lost(format!("the block of {address} is gone"));
+        return Standing::Lost(format!("the IPAM block of {address} is deleted"));
     };
     if !block.is_of(node) {
-        let owner = block.affinity.as_deref().unwrap_or("nobody");
-        return Standing::Lost(format!("block {} of {address} is of {owner}", block.range));
+        let owner = block.affinity.as_deref().unwrap_or("none");
+        return Standing::Lost(format!("block {} of {address} has affinity {owner}", block.range));
     }
     match block.allocation(&address) {
         None => Standing::Free(tunnel.end(node, block, address)),
         Some(found) if tunnel.is_of(node, found) => Standing::Held(Held::of(node, block, found)),
         Some(found) => {
             let handle = found.handle.as_deref().unwrap_or("none");
-            Standing::Lost(format!("{address} was given to somebody else (handle {handle})"))
+            Standing::Lost(format!("{address} has another holder (handle {handle})"))
         }
     }
 }
 
-/// One node, with what its agent is told.
+/// One node with the list `tunnelEnds` of its agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Told<'facts> {
     /// Name of the Node.
     pub node: &'facts str,
-    /// Ends of its tunnels: those of the range that is left, and those of the range that is led to, which come back.
+    /// Its tunnel addresses: those of the source range, and those of the target range that return.
     pub ends: &'facts [TunnelEnd],
 }
 
-/// Addresses of the range that is led to that have to be the nodes' before its pool is opened.
+/// Free addresses of the target range that have to be allocated to nodes before its pool is opened.
 pub fn to_hold(nodes: &[Told<'_>], ipam: &Ipam, target: &IpNet) -> Vec<Held> {
     in_range(nodes, target)
         .filter_map(|(node, end)| match standing(end, node, ipam) {
@@ -73,7 +73,7 @@ pub fn to_hold(nodes: &[Told<'_>], ipam: &Ipam, target: &IpNet) -> Vec<Held> {
         .collect()
 }
 
-/// The addresses that the tunnels of this node get back, by the last part of the annotation's key.
+/// The former addresses that the tunnels of this node get back, by the last part of the annotation's key.
 pub fn of_node(told: Told<'_>, ipam: &Ipam, target: &IpNet) -> BTreeMap<String, Held> {
     in_range(&[told], target)
         .filter_map(|(node, end)| match standing(end, node, ipam) {
@@ -83,12 +83,12 @@ pub fn of_node(told: Told<'_>, ipam: &Ipam, target: &IpNet) -> BTreeMap<String, 
         .collect()
 }
 
-/// Addresses of both ranges that Calico's IPAM has as the ends of nodes' tunnels, which have others by now, in the range that is led to:
-/// Calico releases one that it exchanges itself, and knows nothing of what it was given, nor of what was held for a node that was away
-/// at its turn.
+/// Addresses of both ranges that are still allocated to tunnels which have other addresses of the target range now. Calico releases an
+/// address only if it changes the address itself. It does not know the addresses that replumb has set, nor those that were allocated for a
+/// node that was not Ready at its turn.
 ///
-/// `nodes` are those that are there. What agents are told is no record of it: an object may be made anew, and somebody may turn around
-/// twice.
+/// `nodes` are the existing nodes. The lists of the agents are no record of these addresses: an object may have been created again, and the
+/// user may have reversed the direction twice.
 pub fn to_release(
     nodes: &BTreeMap<&str, &CalicoNode>,
     ipam: &Ipam,
@@ -166,10 +166,10 @@ mod tests {
 
     #[rstest]
     #[case::of_the_tunnel(&[allocation(OLD, &TUNNEL)], "held")]
-    #[case::of_another_node(&[allocation(OLD, &[("node", "b"), TUNNEL[1]])], "somebody else")]
-    #[case::of_a_pod(&[allocation(OLD, &[("node", "a"), ("pod", "web-1")])], "somebody else")]
-    #[case::of_nobody(&[allocation("10.244.1.6", &TUNNEL)], "free")]
-    fn an_address_that_a_tunnel_left(#[case] allocations: &[Allocation], #[case] words: &str) {
+    #[case::of_another_node(&[allocation(OLD, &[("node", "b"), TUNNEL[1]])], "another holder")]
+    #[case::of_a_pod(&[allocation(OLD, &[("node", "a"), ("pod", "web-1")])], "another holder")]
+    #[case::unallocated(&[allocation("10.244.1.6", &TUNNEL)], "free")]
+    fn a_former_address_is_held_free_or_lost(#[case] allocations: &[Allocation], #[case] words: &str) {
         let ipam = ipam(&[block("10.244.1.0/26", "host:a", allocations)]);
         let found = match standing(&end(OLD, Some(NEW)), "a", &ipam) {
             Standing::Held(_) => "held".to_owned(),
@@ -185,22 +185,22 @@ mod tests {
     }
 
     #[test]
-    fn without_its_block_it_cannot_come_back() {
+    fn an_address_without_its_block_is_lost() {
         let lost = |blocks: &[Block]| match standing(&end(OLD, None), "a", &ipam(blocks)) {
             Standing::Lost(words) => words,
             Standing::Held(_) | Standing::Free(_) => String::new(),
         };
-        assert!(lost(&[]).contains("is gone"));
-        assert!(lost(&[block("10.244.1.0/26", "host:b", &[])]).contains("of host:b"));
+        assert!(lost(&[]).contains("is deleted"));
+        assert!(lost(&[block("10.244.1.0/26", "host:b", &[])]).contains("has affinity host:b"));
         let mut unknown = end(OLD, None);
         unknown.name = "IPv6VXLANTunnelAddr".to_owned();
         let ipam = ipam(&[block("10.244.1.0/26", "host:a", &[])]);
         assert!(matches!(standing(&unknown, "a", &ipam), Standing::Lost(_)));
     }
 
-    /// There, and back: what is held, what the tunnel gets, and what is released.
+    /// Rollback: which address is allocated, which one the tunnel gets, and which one is released.
     #[test]
-    fn who_turns_around_gets_the_same_address_and_the_other_one_is_released() {
+    fn a_rollback_gives_the_former_address_and_releases_the_other_one() {
         let (old, new): (IpNet, IpNet) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
         let free = block("10.244.1.0/26", "host:a", &[]);
         let taken = block("10.200.1.0/26", "host:a", &[allocation(NEW, &TUNNEL)]);
@@ -232,17 +232,17 @@ mod tests {
             };
             to_release(&BTreeMap::from([("a", &node)]), ipam, &new, &old)
         };
-        // It has its new one still.
+        // The tunnel still has its new address.
         assert_eq!(release(NEW, &held), []);
 
         let released = release(OLD, &held);
         assert_eq!(released.len(), 1);
         assert_eq!(released[0].allocation.address.to_string(), NEW);
         assert_eq!(released[0].allocation.handle, "a-handle");
-        // What its tunnel has is not its in Calico's IPAM, or is of neither range: nobody knows what Calico makes of that.
+        // The current address of the tunnel is not allocated to it, or is in neither range: the effect on Calico is unknown.
         assert_eq!(release(OLD, &free), []);
         assert_eq!(release("10.9.9.9", &held), []);
-        // A node that is gone is Calico's own to tidy up behind.
+        // Calico cleans up after a deleted node.
         assert_eq!(to_release(&BTreeMap::new(), &held, &new, &old), []);
     }
 }

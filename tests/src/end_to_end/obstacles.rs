@@ -55,13 +55,13 @@ impl Obstacles {
         said(look, &told).await?;
         budget(cluster, 2).await?;
         let told = [
-            format!("pod sample/{FINISHED} is finished, and Calico's IPAM has not got {address} back"),
+            format!("pod sample/{FINISHED} is finished and still has {address} in Calico's IPAM"),
             format!("`kubectl delete pod -n sample {FINISHED}`"),
         ];
         said(look, &told).await?;
         kubectl(cluster, &["delete", "pod", "-n", "sample", FINISHED]).await?;
         let told = [
-            format!("{address} was given to pod sample/{FINISHED}, which does not have it any more: a leak"),
+            format!("{address} is assigned to pod sample/{FINISHED}, which no longer has it: a leak"),
             format!("`calicoctl ipam release --ip={address}`"),
         ];
         said(look, &told).await?;

@@ -203,9 +203,9 @@ fn with_allocation(allocation: Allocation) -> Vec<Check> {
 #[case::leak(allocation("10.244.1.50", &[("namespace", "shop"), ("pod", "web-0")]), "ipam release --ip=10.244.1.50")]
 #[case::finished(allocation("10.244.1.15", &[("namespace", "shop"), ("pod", "report-1")]), "kubectl delete pod -n shop report-1")]
 #[case::load_balancer(
-    allocation("10.244.1.51", &[("service", "shop/web"), ("type", "LoadBalancer")]), "Service shop/web has 10.244.1.51")]
-#[case::unknown(allocation("10.244.1.52", &[]), "nobody knows who has 10.244.1.52")]
-fn who_has_addresses_besides_pods(#[case] allocation: Allocation, #[case] words: &str) {
+    allocation("10.244.1.51", &[("service", "shop/web"), ("type", "LoadBalancer")]), "Service shop/web: its load balancer has 10.244.1.51")]
+#[case::unknown(allocation("10.244.1.52", &[]), "10.244.1.52 (handle k8s-pod-network.10.244.1.52) has an unknown holder")]
+fn a_holder_that_is_no_running_pod_is_a_warning(#[case] allocation: Allocation, #[case] words: &str) {
     let check = only(&with_allocation(allocation), CheckName::Holders);
     assert_eq!(
         (check.verdict, check.object.as_str()),
