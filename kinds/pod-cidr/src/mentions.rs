@@ -1,5 +1,5 @@
-//! Who else says the pods' range: each place as an object with what it says, and whether that is enough while pods of both
-//! ranges live, and at the end. The tool changes none of them; it says what to write, and looks whether it was.
+//! Objects that contain the pod range in their configuration: the ranges of each, and whether these are sufficient while pods of both
+//! ranges exist, and at the end. replumb changes none of these objects: it states the needed value, and checks whether the user set it.
 
 use std::collections::BTreeSet;
 
@@ -9,51 +9,51 @@ use engine::owner::Owner;
 use engine::ranges::overlap;
 use engine::words::{LISTED, names_of};
 
-/// When a place has to know which range.
+/// Which ranges an object needs, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Both, as long as pods of both live: a policy that names the one alone keeps the others out.
+    /// Both ranges while pods of both exist: a policy with only one range excludes the pods of the other.
     Both,
-    /// Both, as long as pods of both live, and at the end the old one no more.
+    /// Both ranges while pods of both exist, and at the end only the new one.
     BothThenNew,
-    /// At the end the old one no more.
+    /// At the end only the new range.
     New,
 }
 
-/// A place that says ranges.
+/// An object whose configuration contains ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
     /// The object and its field: `DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR`.
     pub object: String,
-    /// Whose it is.
+    /// The owner of the object.
     pub owner: Owner,
-    /// Ranges that it says: of an object of a tenant's the few that decide ([`few`]).
+    /// Ranges that it contains: for an object of a tenant, only the relevant ones ([`few`]).
     pub ranges: Vec<IpNet>,
-    /// How many more of them it says.
+    /// Number of further relevant ranges that it contains.
     pub more: usize,
-    /// When it has to know which.
+    /// The ranges that it needs, and when.
     pub needs: Needs,
-    /// What a person does about it; `{ranges}` stands for what has to be written.
+    /// The fix; `{ranges}` is a placeholder for the needed ranges.
     pub fix: String,
 }
 
-/// What a person writes in one place.
+/// A change that the user has to make in one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The object and its field.
     pub object: String,
-    /// Whose it is.
+    /// The owner of the object.
     pub owner: Owner,
-    /// The ranges that it says.
+    /// The ranges found.
     pub found: String,
-    /// What it has to say.
+    /// The ranges needed.
     pub needed: String,
-    /// How.
+    /// The fix.
     pub fix: String,
 }
 
 impl Change {
-    /// One line that names object, value and fix.
+    /// One line with the object, the value found, the value needed and the fix.
     pub fn line(&self) -> String {
         format!(
             "{}: found {}, needed {}. Fix: {}",
@@ -63,16 +63,16 @@ impl Change {
 }
 
 impl Mention {
-    /// Whether it knows the old range and not the new one.
+    /// Whether the object covers the old range and not the new one.
     fn is_too_narrow(&self, from: &IpNet, to: &IpNet) -> bool {
         let clings = self.clings_to(from);
-        // A range around both says nothing of either once there is another beside it that is the old one's alone: "everybody but
-        // pods" is 0.0.0.0/0 but the old range, and lets pods of the new one in.
+        // A range that contains both does not count if the object also has a part of the old range, because that may be an exception:
+        // 0.0.0.0/0 except the old range means "all but pods", and includes pods of the new range.
         let knows_new = |said: &IpNet| overlap(said, to) && !(clings && said.contains(from));
         self.ranges.iter().any(|said| overlap(said, from)) && !self.ranges.iter().any(knows_new)
     }
 
-    /// Whether it says a range that is the old one's alone.
+    /// Whether the object contains a range within `range`.
     fn clings_to(&self, range: &IpNet) -> bool {
         self.ranges.iter().any(|said| range.contains(said))
     }
@@ -89,7 +89,7 @@ impl Mention {
     }
 }
 
-/// What has to be changed before a pod gets an address of the new range: places that have to know both, and do not.
+/// The changes needed before a pod gets an address of the new range: objects that need both ranges and have only the old one.
 pub fn before(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
     mentions
         .iter()
@@ -98,11 +98,11 @@ pub fn before(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
             Needs::New => false,
         })
         .filter(|mention| mention.is_too_narrow(from, to))
-        .map(|mention| mention.change(&format!("{from} and {to}, or one range that holds both")))
+        .map(|mention| mention.change(&format!("{from} and {to}, or one range that contains both")))
         .collect()
 }
 
-/// What has to be changed before the old pool goes: places that say the old range still.
+/// The changes needed before the old pool is deleted: objects that still contain the old range.
 pub fn after(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
     mentions
         .iter()
@@ -115,22 +115,23 @@ pub fn after(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
         .collect()
 }
 
-/// [`before`], each on a line: of the cluster's objects alone, since no tenant decides when pods of others move.
+/// [`before`], one line each, for objects of the cluster only: tenants must not delay the move of other pods.
 pub fn widen(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
     of_the_cluster(&before(mentions, from, to))
 }
 
-/// [`after`], each on a line: of the cluster's objects alone.
+/// [`after`], one line each, for objects of the cluster only.
 pub fn follow_up(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<String> {
     of_the_cluster(&after(mentions, from, to))
 }
 
 fn of_the_cluster(changes: &[Change]) -> Vec<String> {
-    let held_for = changes.iter().filter(|change| change.owner == Owner::Cluster);
-    held_for.map(Change::line).collect()
+    let of_cluster = changes.iter().filter(|change| change.owner == Owner::Cluster);
+    of_cluster.map(Change::line).collect()
 }
 
-/// What tenants have to change as long as pods of both ranges live: the namespace, and the words. Nothing waits for it.
+/// The changes that tenants have to make while pods of both ranges exist: the namespace and the message. The migration does not wait for
+/// them.
 pub fn of_tenants(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<(String, String)> {
     let changes = before(mentions, from, to).into_iter();
     changes
@@ -141,14 +142,14 @@ pub fn of_tenants(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<(String
         .collect()
 }
 
-/// What it costs that nothing waits for a tenant's object.
+/// The consequence of a tenant's object that is not changed.
 pub fn unwaited(to: &IpNet) -> String {
     format!(
-        "nothing waits for that, and until then what it says leaves out pods that have an address of {to}"
+        "the migration does not wait for this change, and until then the object does not cover pods with an address of {to}"
     )
 }
 
-/// Every range that stands in a text, whatever is around it.
+/// All ranges in a text, with any text around them.
 pub fn ranges_in(text: &str) -> Vec<IpNet> {
     let is_of_a_range = |letter: char| letter.is_ascii_hexdigit() || ['.', ':', '/'].contains(&letter);
     let mut ranges: Vec<IpNet> = text
@@ -168,12 +169,12 @@ pub fn ranges_in(text: &str) -> Vec<IpNet> {
     ranges
 }
 
-/// Of these ranges those by which it is decided whether they know `from` and `to`, sorted, and how many others know either. A tenant may write
-/// a hundred thousand of them into one object.
+/// The ranges that decide whether an object covers `from` and `to`, sorted, and the number of further ranges that overlap either. A
+/// tenant may write 100,000 ranges into one object.
 pub fn few(said: impl IntoIterator<Item = IpNet>, from: &IpNet, to: &IpNet) -> (Vec<IpNet>, usize) {
-    let knows = |said: &IpNet| overlap(said, from) || overlap(said, to);
-    let said: BTreeSet<IpNet> = said.into_iter().filter(knows).collect();
-    // There is one of each length of a prefix at most.
+    let is_relevant = |said: &IpNet| overlap(said, from) || overlap(said, to);
+    let said: BTreeSet<IpNet> = said.into_iter().filter(is_relevant).collect();
+    // At most one per prefix length.
     let around = said
         .iter()
         .filter(|said| said.contains(from) || said.contains(to));
@@ -189,7 +190,7 @@ pub fn few(said: impl IntoIterator<Item = IpNet>, from: &IpNet, to: &IpNet) -> (
     (kept.into_iter().collect(), more)
 }
 
-/// The value of a key of a text in YAML that is written once, on a line of its own: `clusterCIDR: "10.244.0.0/16"`.
+/// The value of a key in a YAML text that occurs once, on its own line: `clusterCIDR: "10.244.0.0/16"`.
 pub fn value_of<'text>(text: &'text str, key: &str) -> Option<&'text str> {
     text.lines().find_map(|line| {
         let (found, value) = line.trim().split_once(':')?;
@@ -222,9 +223,9 @@ mod tests {
     }
 
     proptest! {
-        /// Of a thousand ranges around, within and beside both, the few decide as all do, there and back.
+        /// For any ranges around, within and beside both, the reduced list gives the same decision, in both directions.
         #[test]
-        fn the_few_decide_as_all_do(
+        fn a_reduced_list_gives_the_same_decision(
             said in prop::collection::vec((0_u32..16, 8_u8..=32, 0_u32..=0xffff), 0..200),
             pair in prop::sample::select(vec![
                 ("10.1.0.0/16", "10.2.0.0/16"), ("10.0.0.0/12", "10.1.0.0/16"), ("10.1.0.0/16", "10.0.0.0/12"), ("10.0.0.0/15", "10.0.0.0/14"),
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_hundred_thousand_ranges_a_few_are_kept() {
+    fn a_list_of_100000_ranges_is_reduced() {
         let many = (0..100_000_u32).map(|number| {
             IpNet::from(std::net::IpAddr::from(std::net::Ipv4Addr::from(
                 0x0af4_0000 + number,
@@ -279,19 +280,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::old_alone(Needs::Both, &["10.244.0.0/16"], true, false)]
-    #[case::a_part_of_it(Needs::Both, &["10.244.7.0/24"], true, false)]
+    #[case::old_only(Needs::Both, &["10.244.0.0/16"], true, false)]
+    #[case::part_of_the_old_one(Needs::Both, &["10.244.7.0/24"], true, false)]
     #[case::both(Needs::Both, &["10.244.0.0/16", "10.200.0.0/16"], false, false)]
     #[case::around_both(Needs::BothThenNew, &["10.0.0.0/8"], false, false)]
     #[case::around_the_old_one(Needs::BothThenNew, &["10.240.0.0/12"], true, false)]
-    #[case::everybody_but_the_old_one(Needs::Both, &["0.0.0.0/0", "10.244.0.0/16"], true, false)]
-    #[case::everybody_but_both(Needs::Both, &["0.0.0.0/0", "10.200.0.0/16", "10.244.0.0/16"], false, false)]
-    #[case::everybody(Needs::Both, &["0.0.0.0/0", "192.168.0.0/16"], false, false)]
+    #[case::all_except_the_old_one(Needs::Both, &["0.0.0.0/0", "10.244.0.0/16"], true, false)]
+    #[case::all_except_both(Needs::Both, &["0.0.0.0/0", "10.200.0.0/16", "10.244.0.0/16"], false, false)]
+    #[case::all_except_another(Needs::Both, &["0.0.0.0/0", "192.168.0.0/16"], false, false)]
     #[case::proxy(Needs::BothThenNew, &["10.244.0.0/16"], true, true)]
     #[case::environment(Needs::New, &["10.244.0.0/16"], false, true)]
-    #[case::new_alone(Needs::New, &["10.200.0.0/16"], false, false)]
+    #[case::new_only(Needs::New, &["10.200.0.0/16"], false, false)]
     #[case::neither(Needs::BothThenNew, &["192.168.0.0/16"], false, false)]
-    fn who_has_to_be_changed_when(
+    fn an_object_is_changed_before_or_after_the_move(
         #[case] needs: Needs,
         #[case] said: &[&str],
         #[case] before: bool,
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_say_what_to_write() {
+    fn a_follow_up_states_the_needed_range() {
         let mentions = [mention(Needs::New, &["10.244.0.0/16"])];
         let words = follow_up(&mentions, &range("10.244.0.0/16"), &range("10.200.0.0/16"));
         assert_eq!(
@@ -313,11 +314,11 @@ mod tests {
         );
     }
 
-    /// There and back: the range that it lacks is named, and nothing waits for it.
+    /// In both directions the missing range is named, and the migration does not wait.
     #[rstest]
-    #[case::there("10.244.0.0/16", "10.200.0.0/16")]
-    #[case::back("10.200.0.0/16", "10.244.0.0/16")]
-    fn what_a_tenant_says_is_told_and_holds_nothing(#[case] from: &str, #[case] to: &str) {
+    #[case::forward("10.244.0.0/16", "10.200.0.0/16")]
+    #[case::rollback("10.200.0.0/16", "10.244.0.0/16")]
+    fn an_object_of_a_tenant_is_reported_and_not_waited_for(#[case] from: &str, #[case] to: &str) {
         let tenants = [Needs::Both, Needs::BothThenNew, Needs::New].map(|needs| Mention {
             owner: Owner::Tenant("shop".to_owned()),
             ..mention(needs, &[from])
@@ -327,8 +328,9 @@ mod tests {
         assert_eq!(follow_up(&tenants, &left, &target), [""; 0]);
         let told = of_tenants(&tenants[..1], &left, &target);
         let words = format!(
-            "NetworkPolicy shop/web: found {from}, needed {from} and {to}, or one range that holds both. Fix: write {from} and {to}, or one \
-             range that holds both; nothing waits for that, and until then what it says leaves out pods that have an address of {to}"
+            "NetworkPolicy shop/web: found {from}, needed {from} and {to}, or one range that contains both. Fix: write {from} and {to}, \
+             or one range that contains both; the migration does not wait for this change, and until then the object does not cover pods \
+             with an address of {to}"
         );
         assert_eq!(told, [("shop".to_owned(), words)]);
         let both = mention(Needs::Both, &[from, to]);
@@ -342,7 +344,7 @@ mod tests {
     #[case("see https://example.org/16 at 10.0.0.1", &[])]
     #[case("the range 10.244.0.0/16.", &["10.244.0.0/16"])]
     #[case("::/0", &["::/0"])]
-    fn ranges_of_a_text(#[case] text: &str, #[case] expected: &[&str]) {
+    fn ranges_are_found_in_a_text(#[case] text: &str, #[case] expected: &[&str]) {
         let expected: Vec<IpNet> = expected.iter().map(|text| range(text)).collect();
         assert_eq!(ranges_in(text), expected);
     }
@@ -353,7 +355,7 @@ mod tests {
     #[case("{\n  \"clusterCIDR\": \"10.244.0.0/16\",\n}", Some("10.244.0.0/16"))]
     #[case("clusterCIDR: \"\"", None)]
     #[case("clusterCIDRs: x", None)]
-    fn values_of_a_text(#[case] text: &str, #[case] expected: Option<&str>) {
+    fn the_value_of_a_key_is_found_in_a_text(#[case] text: &str, #[case] expected: Option<&str>) {
         assert_eq!(value_of(text, "clusterCIDR"), expected);
     }
 }

@@ -1,43 +1,43 @@
-//! The two pools, as values: what the new one has to say, how far either is open, and what to write.
+//! The two pools, as values: the needed spec of the new one, how far each is open, and the patches.
 //!
-//! A pool of Calico's is open to every pod, open to pods that name it, or closed. The second is what a canary needs, and what
-//! a node selector that selects nobody comes to: Calico's IPAM does not ask the selector of a pool that a pod names
-//! (libcalico-go, `ipam.determinePools`).
+//! A pool of Calico is open to all pods, open to pods that name it, or closed. A canary needs the second state, which is the effect of a
+//! node selector that selects no node: Calico's IPAM ignores the selector of a pool that a pod names (libcalico-go,
+//! `ipam.determinePools`).
 
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use calico::API_VERSION;
 
-/// Selects no node.
+/// A node selector that selects no node.
 pub const NO_NODE: &str = "!all()";
-/// Label of a Node that was taken off one of the two pools; its value says off which.
+/// Label of a Node that was removed from one of the two pools; its value names the pool.
 pub const OFF_LABEL: &str = "replumb.dev/off-pool";
-/// A clause that selects every Node, and says for which Nodes the pool was narrowed last.
+/// Prefix of a label that no Node has. Its clause in the selector selects every Node, and identifies the set of removed Nodes.
 const ROUND_LABEL: &str = "replumb.dev/round-";
-/// What a pool without a node selector means.
+/// The effective node selector of a pool without one.
 const EVERY_NODE: &str = "all()";
 
-/// Prefix lengths of a block of each family that Calico takes.
+/// Prefix lengths of blocks that Calico accepts, and the default, for each family.
 const BLOCK_SIZES: [(std::ops::RangeInclusive<u8>, u8); 2] = [(20..=32, 26), (116..=128, 122)];
 
-/// Who may get an address of a pool.
+/// Which pods may get an address of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Openness {
-    /// There is no such pool.
+    /// The pool does not exist.
     Absent,
-    /// Nobody (`disabled`).
+    /// No pod (`disabled`).
     Closed,
     /// Pods that name it.
     ToWhoNamesIt,
-    /// Pods, and ends of tunnels, of every Node that was not taken off it.
+    /// Pods and tunnels of every Node that was not removed from it.
     Narrowed,
     /// Every pod.
     ToEverybody,
 }
 
 impl Openness {
-    /// Of the spec of a pool, as it is stored.
+    /// Reads the spec of a pool, as stored.
     pub fn of(spec: &Value) -> Self {
         if spec["disabled"].as_bool().unwrap_or_default() {
             Self::Closed
@@ -51,8 +51,8 @@ impl Openness {
     }
 }
 
-/// The selector of a pool that Nodes are taken off one by one. `base` is what it selects when it is open to everybody, `mark` the
-/// label's value on a Node that was taken off it.
+/// The selector of a pool from which Nodes are removed one by one. `base` is its selector when it is open to all pods, `mark` is the value
+/// of the label on a removed Node.
 fn narrowed(base: &str, mark: &str, round: u32) -> String {
     let base = if base.contains("||") {
         format!("({base})")
@@ -62,30 +62,30 @@ fn narrowed(base: &str, mark: &str, round: u32) -> String {
     format!("{base} && {OFF_LABEL} != '{mark}' && !has({ROUND_LABEL}{round})")
 }
 
-/// What to merge into a pool's spec so that it is narrowed in this round; `None` when it is.
+/// The merge patch of a pool's spec that narrows it for this set of removed Nodes; `None` if the pool has it already.
 ///
-/// A calico-node looks at its tunnel again when a pool has changed, but neither when its Node's labels have nor when a pool's
-/// selector has (v3.31.7, `tunnel-ip-allocator`, `model.IPPool`). The order of `allowedUses` means nothing, and is a change.
+/// A calico-node checks its tunnel address again when a pool changes, but not when the labels of its Node or the selector of a pool change
+/// (v3.31.7, `tunnel-ip-allocator`, `model.IPPool`). Therefore the order of `allowedUses`, which has no meaning, is changed too.
 pub fn narrowing(found: &Value, base: &str, mark: &str, round: u32) -> Option<Value> {
     let selector = narrowed(base, mark, round);
-    let is_so = node_selector(found) == selector && !found["disabled"].as_bool().unwrap_or_default();
+    let is_narrowed = node_selector(found) == selector && !found["disabled"].as_bool().unwrap_or_default();
     let uses = match found["allowedUses"].as_array().map(Vec::as_slice) {
         None | Some([]) => json!(["Workload", "Tunnel"]),
         Some(uses) => uses.iter().rev().cloned().collect(),
     };
-    (!is_so).then(|| json!({ "disabled": false, "nodeSelector": selector, "allowedUses": uses }))
+    (!is_narrowed).then(|| json!({ "disabled": false, "nodeSelector": selector, "allowedUses": uses }))
 }
 
-/// Whether pods get addresses of it at all: one that is for tunnels or load balancers alone has none to move.
+/// Whether pods get addresses of it. A pool for only tunnels or load balancers has no pods to move.
 pub fn is_for_pods(spec: &Value) -> bool {
     match spec["allowedUses"].as_array() {
         Some(uses) if !uses.is_empty() => uses.iter().any(|allowed| allowed == "Workload"),
-        // What Calico takes for it: pods and tunnels.
+        // Calico's default: pods and tunnels.
         Some(_) | None => true,
     }
 }
 
-/// Whether nodes reach its pods by a tunnel.
+/// Whether nodes reach its pods through a tunnel.
 pub fn has_tunnel(spec: &Value) -> bool {
     ["ipipMode", "vxlanMode"].iter().any(|field| {
         let mode = spec[*field].as_str().unwrap_or_default();
@@ -100,7 +100,7 @@ fn node_selector(spec: &Value) -> &str {
         .unwrap_or(EVERY_NODE)
 }
 
-/// The prefix length of a pool's blocks, as written or by default.
+/// The prefix length of a pool's blocks, or its default.
 pub fn block_size(spec: &Value, range: &IpNet) -> u8 {
     let (_, default) = sizes(range);
     spec["blockSize"]
@@ -110,7 +110,7 @@ pub fn block_size(spec: &Value, range: &IpNet) -> u8 {
         .unwrap_or(*default)
 }
 
-/// Whether Calico takes blocks of this prefix length for this range; the words say what it takes.
+/// Whether Calico accepts blocks of this prefix length for this range; the error is the accepted values.
 pub fn check_block_size(size: u8, range: &IpNet) -> Result<(), String> {
     let (allowed, _) = sizes(range);
     let least = *allowed.start().max(&range.prefix_len());
@@ -128,8 +128,8 @@ fn sizes(range: &IpNet) -> &'static (std::ops::RangeInclusive<u8>, u8) {
     }
 }
 
-/// The spec that the new pool has once it is open: the old one's in everything but range and blocks, so that pods of both reach
-/// each other as they did (another encapsulation would take the tunnel's address away from living pods).
+/// The spec of the new pool once it is open: equal to that of the old pool except for range and block size, so that pods of both reach each
+/// other (another encapsulation would remove the tunnel address that running pods need).
 pub fn wanted(old: &Value, to: &IpNet, blocks: u8) -> Value {
     let mut spec = old.as_object().cloned().unwrap_or_default();
     spec.insert("cidr".to_owned(), json!(to.to_string()));
@@ -141,7 +141,7 @@ pub fn wanted(old: &Value, to: &IpNet, blocks: u8) -> Value {
     Value::Object(spec)
 }
 
-/// The new pool as it is made: closed, and open to whoever names it once it is not.
+/// The new pool as it is created: disabled, with a node selector that selects no node.
 pub fn created(name: &str, wanted: &Value) -> Value {
     let mut spec = wanted.clone();
     spec["disabled"] = json!(true);
@@ -154,7 +154,7 @@ pub fn created(name: &str, wanted: &Value) -> Value {
     })
 }
 
-/// What a pool of the new range says otherwise than it has to, field by field; what opens and closes it apart.
+/// The fields of the new pool that differ from the needed spec, except those that open and close it.
 pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
     let same_blocks = wanted["cidr"]
         .as_str()
@@ -171,7 +171,7 @@ pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
     fields
         .into_iter()
         .filter(|field| !["disabled", "assignmentMode"].contains(&field.as_str()))
-        // What a canary narrows is opened in its turn.
+        // The selector of a canary or of a narrowed pool is changed in a later step.
         .filter(|field| {
             let selects = |selector: &Value| {
                 selector
@@ -198,8 +198,7 @@ pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What a field means: one that is not there is what Calico takes it for, a list says the same in any order, and a range however
-/// it is written.
+/// The normalized value of a field: Calico's default is `Null`, the order of a list does not matter, nor does the notation of a range.
 fn meaning(field: &str, value: Option<&Value>) -> Value {
     let value = value.cloned().unwrap_or(Value::Null);
     match (field, value) {
@@ -216,7 +215,7 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
         ("allowedUses", Value::Array(uses)) => {
             let mut uses: Vec<String> = uses.iter().map(Value::to_string).collect();
             uses.sort();
-            // What Calico takes for it when it is not there.
+            // Calico's default.
             if uses.is_empty() || uses == [r#""Tunnel""#, r#""Workload""#] {
                 Value::Null
             } else {
@@ -227,7 +226,7 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
     }
 }
 
-/// What to merge into a pool's spec so that it is open so far: `None` when it is. `base` is the old pool's spec, as it was saved
+/// The merge patch of a pool's spec that opens it to this degree; `None` if it is so already. `base` is the spec of the old pool, as saved
 /// before the first change.
 pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value> {
     if Openness::of(found) == openness {
@@ -236,9 +235,9 @@ pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value>
     Some(match openness {
         Openness::Absent | Openness::Closed => json!({ "disabled": true }),
         Openness::ToWhoNamesIt => json!({ "disabled": false, "nodeSelector": NO_NODE }),
-        // Narrowed is a step of its own ([`narrowing`]); what is asked for so is open.
+        // Narrowing is a separate step ([`narrowing`]); here both mean open.
         Openness::Narrowed | Openness::ToEverybody => {
-            // What goes back is written as it was, also what means the same by default.
+            // Restored fields are written exactly as before, also if the default means the same.
             let is_open = Openness::of(base) == Openness::ToEverybody;
             let as_before = |field: &str| base.get(field).filter(|_| is_open).cloned().unwrap_or_default();
             json!({
@@ -249,7 +248,7 @@ pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value>
     })
 }
 
-/// What the pool selects when it is open to everybody.
+/// The node selector of the pool when it is open to all pods.
 pub fn selector_of(old: &Value) -> String {
     node_selector(old).to_owned()
 }
@@ -280,12 +279,12 @@ mod tests {
     #[case(json!({ "nodeSelector": narrowed("all()", "old", 3) }), Openness::Narrowed)]
     #[case(json!({ "nodeSelector": narrowed("all()", "old", 3), "disabled": true }), Openness::Closed)]
     #[case(json!({ "nodeSelector": "!all()", "disabled": true }), Openness::Closed)]
-    fn how_far_a_pool_is_open(#[case] spec: Value, #[case] openness: Openness) {
+    fn the_openness_of_a_pool_is_read_from_its_spec(#[case] spec: Value, #[case] openness: Openness) {
         assert_eq!(Openness::of(&spec), openness);
     }
 
     #[test]
-    fn the_new_pool_is_the_old_one_in_another_range_and_nobody_gets_an_address_of_it() {
+    fn a_created_pool_is_closed_and_equal_to_the_old_one_but_for_range_and_blocks() {
         let wanted = wanted(&old(), &to(), 27);
         let created = created("new", &wanted);
         assert_eq!(Openness::of(&created["spec"]), Openness::Closed);
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_of_opening_is_one_write_and_made_once() {
+    fn each_degree_of_openness_is_one_write() {
         let wanted = wanted(&old(), &to(), 26);
         let mut spec = created("new", &wanted)["spec"].clone();
         for openness in [
@@ -318,7 +317,7 @@ mod tests {
     #[case(json!({ "cidr": "10.244.0.0/16" }))]
     #[case(json!({ "cidr": "10.244.0.0/16", "disabled": false, "nodeSelector": "", "assignmentMode": "Automatic" }))]
     #[case(json!({ "cidr": "10.244.0.0/16", "nodeSelector": "a == 'b'", "allowedUses": ["Workload", "Tunnel"] }))]
-    fn a_pool_that_was_narrowed_and_closed_is_opened_as_it_was(#[case] before: Value) {
+    fn a_narrowed_and_closed_pool_gets_its_spec_back(#[case] before: Value) {
         let mut spec = before.clone();
         let merge = |spec: &mut Value, change: Value| {
             for (field, value) in change.as_object().unwrap() {
@@ -340,21 +339,20 @@ mod tests {
         assert_eq!(spec, before);
     }
 
-    /// Whatever it selected before somebody closed it.
     #[test]
-    fn a_canary_narrows_any_pool() {
+    fn a_closed_pool_is_opened_to_pods_that_name_it_whatever_its_selector() {
         let mut spec = old();
         spec["disabled"] = json!(true);
         let change = opening(&spec, Openness::ToWhoNamesIt, &old()).unwrap();
         assert_eq!(change, json!({ "disabled": false, "nodeSelector": NO_NODE }));
-        // A pool that gives addresses by hand alone is opened, too.
-        let by_hand = json!({ "assignmentMode": "Manual" });
-        let change = opening(&by_hand, Openness::ToEverybody, &old()).unwrap();
+        // A pool with manual assignment is opened too.
+        let manual = json!({ "assignmentMode": "Manual" });
+        let change = opening(&manual, Openness::ToEverybody, &old()).unwrap();
         assert_eq!(change["assignmentMode"], Value::Null);
     }
 
     #[test]
-    fn each_round_is_another_text_that_selects_the_same_nodes() {
+    fn each_round_is_another_selector_of_the_same_nodes() {
         let spec = json!({ "nodeSelector": "all()" });
         let change = narrowing(&spec, "all()", "old", 0).unwrap();
         assert_eq!(
@@ -363,18 +361,18 @@ mod tests {
         );
         assert_eq!(narrowing(&change, "all()", "old", 0), None);
         assert!(narrowing(&change, "all()", "old", 1).is_some());
-        // What had an `or` in it selects the same as before, and less.
+        // A selector with `||` gets parentheses.
         assert!(narrowed("a == '1' || a == '2'", "new", 0).starts_with("(a == '1' || a == '2') && "));
-        // The order alone is what Calico's nodes notice.
+        // calico-node reacts to the order only.
         assert_eq!(change["allowedUses"], json!(["Workload", "Tunnel"]));
         let next = narrowing(&change, "all()", "old", 1).unwrap();
         assert_eq!(next["allowedUses"], json!(["Tunnel", "Workload"]));
         let back = opening(&change, Openness::ToEverybody, &old()).unwrap();
-        assert_eq!(back["nodeSelector"], Value::Null, "as it was");
+        assert_eq!(back["nodeSelector"], Value::Null, "as before");
     }
 
     #[test]
-    fn a_narrowed_pool_is_a_difference_and_a_canary_is_none() {
+    fn another_selector_is_a_difference_and_that_of_a_canary_is_none() {
         let wanted = wanted(&old(), &to(), 26);
         let mut found = wanted.clone();
         found["nodeSelector"] = json!(NO_NODE);
@@ -408,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_the_default_size_may_be_written_or_not() {
+    fn an_omitted_block_size_equals_the_default() {
         let wanted = wanted(&old(), &to(), 26);
         let mut found = wanted.clone();
         for written in [json!(26), json!(0), Value::Null] {
@@ -425,7 +423,7 @@ mod tests {
     #[case(json!({ "allowedUses": ["Tunnel", "Workload"] }), true)]
     #[case(json!({ "allowedUses": ["Tunnel"] }), false)]
     #[case(json!({ "allowedUses": ["LoadBalancer"] }), false)]
-    fn what_a_pool_is_for(#[case] spec: Value, #[case] pods: bool) {
+    fn a_pool_is_for_pods_by_its_allowed_uses(#[case] spec: Value, #[case] pods: bool) {
         assert_eq!(is_for_pods(&spec), pods);
     }
 
@@ -435,7 +433,7 @@ mod tests {
     #[case("10.200.0.0/16", 33, Some("20 to 32"))]
     #[case("fd00::/64", 122, None)]
     #[case("fd00::/64", 100, Some("116 to 128"))]
-    fn sizes_of_blocks(#[case] range: &str, #[case] size: u8, #[case] refused: Option<&str>) {
+    fn a_block_size_outside_the_limits_is_refused(#[case] range: &str, #[case] size: u8, #[case] refused: Option<&str>) {
         let said = check_block_size(size, &range.parse().unwrap());
         assert_eq!(said.err().as_deref(), refused);
     }

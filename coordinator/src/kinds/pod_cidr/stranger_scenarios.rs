@@ -335,7 +335,7 @@ async fn a_tenants_policy_is_warned_of_with_its_missing_range() {
     let told = |name: &str, left: &str, target: &str| {
         let words = format!("NetworkPolicy shop/{name}: found {left}, needed {left} and {target}");
         let cost = format!(
-            "nothing waits for that, and until then what it says leaves out pods that have an address of {target}"
+            "the migration does not wait for this change, and until then the object does not cover pods with an address of {target}"
         );
         is_warned_of(&api, &words) && is_warned_of(&api, &cost)
     };

@@ -1,4 +1,5 @@
-//! Who else says the range: policies and settings that people change, and the controller manager, which may end over it.
+//! Configuration that contains the range: policies and settings that the user changes, and the controller manager, which exits if a Node's
+//! podCIDR is outside its range.
 
 use ipnet::IpNet;
 
@@ -13,8 +14,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [mentioned(settings, facts), controller_manager(settings, facts)].concat()
 }
 
-/// The migration waits for each that is the cluster's, with these words, and for none of a tenant's: a warning all the same, so that no
-/// tenant keeps a migration from its start.
+/// The migration waits for each object of the cluster, with this message, and for no object of a tenant. All are warnings, so that no
+/// tenant can prevent the start of a migration.
 fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
     let (from, to) = (settings.from.value, settings.to.value);
@@ -26,20 +27,19 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     for (changes, when) in [
         (
             of_the_cluster,
-            "do it now, or when the migration waits for it (stage Widen): before any pod moves".to_owned(),
+            " (now, or when the migration waits for it in stage Widen, before any pod moves)".to_owned(),
         ),
         (
             after,
-            "do it when the migration waits for it (stage FollowUp): not before every pod has moved"
-                .to_owned(),
+            " (when the migration waits for it in stage FollowUp, not before every pod has moved)".to_owned(),
         ),
         (
             of_tenants,
-            format!("do it now, with its owner: {}", mentions::unwaited(&to)),
+            format!(" (now, with its owner); {}", mentions::unwaited(&to)),
         ),
     ] {
         for change in changes {
-            let fix = format!("{}; {when}", change.fix);
+            let fix = change.fix + &when;
             report.warn(
                 "",
                 change.object,
@@ -48,12 +48,12 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         }
     }
     report.finish(
-        "settings and policies that the API shows",
-        format!("none has to be changed from {from}"),
+        "settings and policies in the API",
+        format!("no object needs a change from {from}"),
     )
 }
 
-/// Nodes keep their podCIDR for ever. A controller manager that allocates them ends at its start when one is out of its range.
+/// Nodes keep their podCIDR. A controller manager that allocates podCIDRs exits when it starts if one is outside its range.
 fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::ControllerManager);
     let to = settings.to.value;
@@ -64,11 +64,11 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             "kube-controller-manager",
             Finding::new(
                 "",
-                "no pod of it in the API: what it is started with is not known",
+                "no pod of it in the API, so its command line is unknown",
                 format!("--allocate-node-cidrs=false before --cluster-cidr={to}"),
                 format!(
-                    "leave its --cluster-cidr as it is, or switch --allocate-node-cidrs off first: podCIDRs of Nodes are outside {to} \
-                     ({}), and it would end at each start (\"failed to mark cidr ... as occupied\")",
+                    "keep its --cluster-cidr, or set --allocate-node-cidrs=false first: podCIDRs of Nodes are outside {to} ({}), and it \
+                     would exit at each start (\"failed to mark cidr ... as occupied\")",
                     names(&outside)
                 ),
             ),
@@ -81,9 +81,9 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &manager.pod,
                 Finding::new(
                     "--cluster-cidr",
-                    "a value that is no list of ranges",
+                    "a value that is not a list of ranges",
                     "ranges, such as 10.244.0.0/16 or 10.244.0.0/16,fd00::/56",
-                    "correct its command line: nobody knows whether it would end at its next start",
+                    "correct its command line, so that replumb can check whether it exits at its next start",
                 ),
             );
         }
@@ -94,9 +94,9 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "",
                     found,
-                    "--allocate-node-cidrs=false, or a --cluster-cidr that holds every Node's podCIDR",
-                    "it ends at its next start (\"failed to mark cidr ... as occupied\"), and again each time: put --cluster-cidr back, or \
-                     switch --allocate-node-cidrs off",
+                    "--allocate-node-cidrs=false, or a --cluster-cidr that contains every Node's podCIDR",
+                    "restore --cluster-cidr, or set --allocate-node-cidrs=false: otherwise it exits at each start (\"failed to mark cidr \
+                     ... as occupied\")",
                 ),
             );
         }
@@ -104,15 +104,15 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     report.finish(
         "kube-controller-manager",
         match facts.controller_managers.as_slice() {
-            [] => format!("not seen as a pod; no Node has a podCIDR outside {to}"),
-            managers => format!("{} of them, none ends over a Node's podCIDR", managers.len()),
+            [] => format!("no pod of it in the API; no Node has a podCIDR outside {to}"),
+            managers => format!("{} found, each accepts the podCIDRs of all Nodes", managers.len()),
         },
     )
 }
 
-/// Why this controller manager would end at its next start; `None` when it would not.
+/// Why this controller manager would exit at its next start; `None` if it would not.
 pub fn ends(manager: &ControllerManager, facts: &ClusterFacts) -> Option<String> {
-    // Without a range a cloud's allocator gives them, and goes by no range.
+    // Without a range the allocator of a cloud provider assigns podCIDRs, from any range.
     let ranges = manager
         .ranges
         .as_ref()
@@ -121,23 +121,23 @@ pub fn ends(manager: &ControllerManager, facts: &ClusterFacts) -> Option<String>
     (!outside.is_empty()).then(|| {
         let said: Vec<String> = ranges.iter().map(ToString::to_string).collect();
         format!(
-            "--cluster-cidr={} with --allocate-node-cidrs, and podCIDRs outside of it: {}",
+            "--cluster-cidr={} with --allocate-node-cidrs, and podCIDRs outside it: {}",
             said.join(","),
             names(&outside)
         )
     })
 }
 
-/// What a podCIDR comes to whose family has no range.
+/// How to treat a podCIDR of a family without a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OtherFamily {
-    /// Nothing is said of that family.
+    /// Ignore it.
     Ignored,
-    /// It is out of every range.
+    /// Count it as outside.
     Outside,
 }
 
-/// Nodes with a podCIDR that shares nothing with any range of its family, each with it.
+/// Nodes with a podCIDR that overlaps no range of its family, each with the podCIDR.
 fn outside(facts: &ClusterFacts, ranges: &[IpNet], unsaid: OtherFamily) -> Vec<String> {
     let mut outside = Vec::new();
     for node in facts.nodes.values() {
@@ -150,8 +150,8 @@ fn outside(facts: &ClusterFacts, ranges: &[IpNet], unsaid: OtherFamily) -> Vec<S
                 .iter()
                 .filter(|other| other.max_prefix_len() == range.max_prefix_len())
                 .peekable();
-            let is_spoken_of = of_family.peek().is_some() || unsaid == OtherFamily::Outside;
-            if is_spoken_of && !of_family.any(|other| overlap(other, &range)) {
+            let counts = of_family.peek().is_some() || unsaid == OtherFamily::Outside;
+            if counts && !of_family.any(|other| overlap(other, &range)) {
                 outside.push(format!("{} {range}", node.name));
             }
         }

@@ -8,20 +8,20 @@ use crate::mentions::Needs;
 use engine::check::Verdict::{self, Fail, Pass, Unknown, Warn};
 
 #[test]
-fn who_has_to_know_both_ranges_first() {
+fn an_object_that_needs_both_ranges_is_reported_for_stage_widen() {
     let checks = judge(|facts| fixture::say(facts, &["10.244.0.0/16"], Needs::Both));
     let check = only(&checks, CheckName::Configuration);
     assert_eq!(
         check.line(),
         "Configuration: ConfigMap kube-system/place: range: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range \
-         that holds both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that holds both; do it now, or when the migration \
-         waits for it (stage Widen): before any pod moves"
+         that contains both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that contains both (now, or when the migration \
+         waits for it in stage Widen, before any pod moves)"
     );
     assert_eq!(check.verdict, Warn);
 }
 
 #[test]
-fn who_has_to_say_the_new_range_last() {
+fn an_object_that_needs_the_new_range_is_reported_for_stage_follow_up() {
     let checks = judge(|facts| fixture::say(facts, &["10.244.0.0/16"], Needs::New));
     let check = only(&checks, CheckName::Configuration);
     assert_eq!(check.verdict, Warn);
@@ -29,23 +29,23 @@ fn who_has_to_say_the_new_range_last() {
         (check.needed.as_str(), check.fix.as_str()),
         (
             "10.200.0.0/16",
-            "write 10.200.0.0/16; do it when the migration waits for it (stage FollowUp): not before every pod has moved"
+            "write 10.200.0.0/16 (when the migration waits for it in stage FollowUp, not before every pod has moved)"
         )
     );
 }
 
 #[test]
-fn a_tenants_object_is_named_and_not_waited_for() {
+fn an_object_of_a_tenant_is_a_warning_after_those_of_the_cluster() {
     let checks = judge(|facts| fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]));
     let check = only(&checks, CheckName::Configuration);
     assert_eq!(
         check.line(),
-        "Configuration: NetworkPolicy shop/narrow: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range that holds \
-         both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that holds both; do it now, with its owner: nothing waits for \
-         that, and until then what it says leaves out pods that have an address of 10.200.0.0/16"
+        "Configuration: NetworkPolicy shop/narrow: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range that \
+         contains both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that contains both (now, with its owner); the migration \
+         does not wait for this change, and until then the object does not cover pods with an address of 10.200.0.0/16"
     );
     assert_eq!(check.verdict, Warn);
-    // However many a tenant has, the cluster's are told first.
+    // Objects of the cluster come first, however many a tenant has.
     let checks = judge(|facts| {
         for _ in 0..1000 {
             fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]);
@@ -57,7 +57,7 @@ fn a_tenants_object_is_named_and_not_waited_for() {
 }
 
 #[test]
-fn who_has_to_do_both_is_told_both() {
+fn an_object_that_changes_twice_is_reported_for_both_stages() {
     let checks = judge(|facts| fixture::say(facts, &["10.244.0.0/16"], Needs::BothThenNew));
     let found = alone(&checks, CheckName::Configuration);
     let stages: Vec<bool> = found
@@ -68,12 +68,12 @@ fn who_has_to_do_both_is_told_both() {
 }
 
 #[test]
-fn who_says_neither_is_left_alone() {
+fn an_object_with_neither_range_passes() {
     let checks = judge(|facts| fixture::say(facts, &["192.168.0.0/16"], Needs::BothThenNew));
     let found = alone(&checks, CheckName::Configuration);
     assert_eq!(
         (found[0].verdict, found[0].found.as_str()),
-        (Pass, "none has to be changed from 10.244.0.0/16")
+        (Pass, "no object needs a change from 10.244.0.0/16")
     );
 }
 
@@ -87,14 +87,14 @@ fn manager(ranges: Option<&[&str]>, allocates: bool) -> ControllerManager {
 
 /// Every Node keeps its podCIDR: 10.244.1.0/24 to 10.244.3.0/24.
 #[rstest]
-#[case::as_it_was(manager(Some(&["10.244.0.0/16"]), true), Pass)]
+#[case::unchanged(manager(Some(&["10.244.0.0/16"]), true), Pass)]
 #[case::around_both(manager(Some(&["10.0.0.0/8"]), true), Pass)]
-#[case::changed_too_soon(manager(Some(&["10.200.0.0/16"]), true), Fail)]
-#[case::holds_one_node_only(manager(Some(&["10.244.2.0/23"]), true), Fail)]
+#[case::changed_before_podcidrs(manager(Some(&["10.200.0.0/16"]), true), Fail)]
+#[case::contains_one_podcidr_only(manager(Some(&["10.244.2.0/23"]), true), Fail)]
 #[case::allocates_nothing(manager(Some(&["10.200.0.0/16"]), false), Pass)]
-#[case::a_clouds_allocator(manager(Some(&[]), true), Pass)]
-#[case::not_understood(manager(None, true), Unknown)]
-fn a_controller_manager_that_ends_over_a_podcidr(
+#[case::cloud_allocator(manager(Some(&[]), true), Pass)]
+#[case::unparsable(manager(None, true), Unknown)]
+fn a_controller_manager_with_a_podcidr_outside_its_range_fails(
     #[case] manager: ControllerManager,
     #[case] expected: Verdict,
 ) {
@@ -112,20 +112,20 @@ fn a_controller_manager_that_ends_over_a_podcidr(
 }
 
 #[test]
-fn the_nodes_are_named() {
+fn nodes_outside_the_cluster_cidr_are_named() {
     let checks = judge(|facts| facts.controller_managers = vec![manager(Some(&["10.244.2.0/23"]), true)]);
     assert_eq!(
         only(&checks, CheckName::ControllerManager).found,
-        "--cluster-cidr=10.244.2.0/23 with --allocate-node-cidrs, and podCIDRs outside of it: a 10.244.1.0/24"
+        "--cluster-cidr=10.244.2.0/23 with --allocate-node-cidrs, and podCIDRs outside it: a 10.244.1.0/24"
     );
 }
 
-/// Where pods have two families, each podCIDR needs a range of its own: without one a controller manager ends as well.
+/// With two address families each podCIDR needs a range of its family: without one, a controller manager exits as well.
 #[rstest]
 #[case::both(&["10.244.0.0/16", "fd00:10:244::/56"], Pass)]
-#[case::the_other_one_changed(&["10.244.0.0/16", "fd00:10:200::/56"], Fail)]
-#[case::the_other_one_gone(&["10.244.0.0/16"], Fail)]
-fn of_two_families(#[case] ranges: &[&str], #[case] expected: Verdict) {
+#[case::ipv6_changed(&["10.244.0.0/16", "fd00:10:200::/56"], Fail)]
+#[case::ipv6_missing(&["10.244.0.0/16"], Fail)]
+fn a_controller_manager_needs_a_range_of_each_family(#[case] ranges: &[&str], #[case] expected: Verdict) {
     for options in [fixture::options(), fixture::ipv6_options()] {
         let mut facts = fixture::dual_stack();
         facts.controller_managers = vec![manager(Some(ranges), true)];
@@ -136,9 +136,9 @@ fn of_two_families(#[case] ranges: &[&str], #[case] expected: Verdict) {
     }
 }
 
-/// k3s, RKE2 and managed clusters: nobody can look, and the podCIDRs say what would happen.
+/// k3s, RKE2 and managed clusters: the command line is not visible, and the podCIDRs show what would happen.
 #[test]
-fn no_controller_manager_is_seen() {
+fn without_a_controller_manager_pod_podcidrs_decide() {
     let checks = judge(|facts| facts.controller_managers.clear());
     let check = only(&checks, CheckName::ControllerManager);
     assert_eq!(check.verdict, Warn);
@@ -162,7 +162,7 @@ fn no_controller_manager_is_seen() {
             (found[0].verdict, found[0].found.as_str()),
             (
                 Pass,
-                "not seen as a pod; no Node has a podCIDR outside 10.200.0.0/16"
+                "no pod of it in the API; no Node has a podCIDR outside 10.200.0.0/16"
             )
         );
     }
