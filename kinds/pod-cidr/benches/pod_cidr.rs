@@ -1,4 +1,4 @@
-//! What one pass of a change of range costs in a large cluster: `cargo bench -p replumb-pod-cidr --bench pod_cidr`. Medians, in docs/limits.md.
+//! Duration of one pass in a large cluster: `cargo bench -p replumb-pod-cidr --bench pod_cidr`. Medians are in docs/limits.md.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ const ADDRESSES_OF_A_BLOCK: u32 = 64;
 const TUNNEL: &str = "IPv4VXLANTunnelAddr";
 const RUNS: usize = 5;
 
-/// An address of the block of this node, in the range that begins there.
+/// An address of the block of this node, in the range that starts at `range`.
 fn address(range: u32, node: u32, place: u32) -> Ipv4Addr {
     Ipv4Addr::from(range + node * ADDRESSES_OF_A_BLOCK + place)
 }
@@ -54,7 +54,7 @@ fn allocation(address: Ipv4Addr, attributes: &[(&str, String)]) -> Allocation {
     }
 }
 
-/// A block in each range for every node: in the old one its tunnel has its end, and all its pods their addresses.
+/// A block in each range for every node: the old one has its tunnel address and the addresses of all its pods.
 fn ipam() -> Ipam {
     let block = |range: u32, node: u32, allocations: Vec<Allocation>| Block {
         range: IpNet::V4(Ipv4Net::new_assert(address(range, node, 0), 26)),
@@ -113,22 +113,22 @@ fn main() {
         ipam.blocks().len(),
         pods.len()
     );
-    median("is a block missing", || {
+    median("missing blocks", || {
         choice::is_missing(&nodes, "old", &ipam, &old, &new)
     });
-    median("what one node's tunnel gets", || {
+    median("tunnel address of one node", || {
         nodes
             .first_key_value()
             .map(|(node, found)| choice::given(Told { node, ends: &[] }, &found.ends, &ipam, &old, &new))
     });
-    median("which ends are to be released", || {
+    median("tunnel addresses to release", || {
         let nodes = nodes.iter().map(|(name, node)| (name.as_str(), node)).collect();
         to_release(&nodes, &ipam, &old, &new)
     });
     let unnamed: Vec<Allocation> = (0..NODES)
         .map(|node| allocation(address(OLD, node, 0), &[]))
         .collect();
-    median("who holds addresses of no name", || {
+    median("holders without attributes", || {
         let cluster = Cluster {
             pods: &pods,
             nodes: &nodes,
@@ -136,7 +136,7 @@ fn main() {
         };
         holders(&unnamed, cluster)
     });
-    median("who holds addresses", || {
+    median("holders", || {
         let allocations = ipam.blocks().iter().flat_map(|block| &block.allocations);
         holders(
             allocations,

@@ -1,6 +1,6 @@
-//! Mode `ByNode`: each Node is cordoned, its pods are evicted, its host is checked, and the Node is uncordoned. This mode is for clusters
-//! whose nodes are drained one by one anyway. Each pod is evicted once: wherever its replacement starts, it gets an address of the new
-//! range.
+//! Mode `ByNode`: each Node is cordoned, its pods are evicted, its host is checked, and the Node is uncordoned. This mode is
+//! for clusters whose nodes are drained one by one anyway. Each pod is evicted once: wherever its replacement starts, it gets
+//! an address of the new range.
 
 use std::collections::BTreeSet;
 
@@ -50,8 +50,8 @@ pub enum Next {
     Pods(evict::Next),
 }
 
-/// The next step; `None` once no pod has to move and no Node has a cordon of this migration. `at_once` is the maximum number of Nodes that
-/// are drained at the same time; `nodes` are in rollout order ([`engine::order`]).
+/// The next step; `None` once no pod has to move and no Node has a cordon of this migration. `at_once` is the maximum number of
+/// Nodes that are drained at the same time; `nodes` are in rollout order ([`engine::order`]).
 pub fn next(
     view: &moves::View<'_>,
     nodes: &[Node<'_>],

@@ -349,7 +349,8 @@ fn story_with(spoil: impl Fn(&mut Cluster)) -> Vec<String> {
     cluster.story
 }
 
-/// When a pod terminates, and whether it becomes Ready, is up to its owner: no node stays cordoned for that, and no other node waits.
+/// When a pod terminates, and whether it becomes Ready, is up to its owner: no node stays cordoned for that, and no other node
+/// waits.
 #[test]
 fn a_pod_that_never_terminates_or_becomes_ready_delays_no_node() {
     let never_ends = story_with(|cluster| {

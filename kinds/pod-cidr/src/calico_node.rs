@@ -1,4 +1,5 @@
-//! Calico's data of a node about its tunnels: labels and annotations of the Node in the Kubernetes API, or Calico's own Node in etcd.
+//! Calico's data of a node about its tunnels: labels and annotations of the Node in the Kubernetes API, or Calico's own Node in
+//! etcd.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

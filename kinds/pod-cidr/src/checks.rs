@@ -1,8 +1,8 @@
-//! Every prerequisite as a check on cluster facts and host facts.
+//! Every prerequisite, as a check of cluster facts and host facts.
 //!
-//! A check that finds nothing wrong is one line that says what it saw; one that does names each object, the value found, the
-//! value needed and what a person does about it. What could not be looked at is `Unknown`, and refuses. What the migration
-//! itself waits for, with its words, is a warning: it can be mended while it runs.
+//! A passed check is one line with the value found; every other check names each object, the value found, the value needed and
+//! the fix. A value that could not be read is `Unknown`, and refuses the migration. A condition for which the migration itself
+//! waits is a warning: the user can correct it later.
 
 mod calico;
 mod configuration;
@@ -24,75 +24,75 @@ use engine::drain::Permissions;
 use engine::evict::OnBlocked;
 use engine::residents::{residents, with_one_pod, workloads_of};
 
-/// What the user allows, as far as a check depends on it.
+/// The options of the user on which checks depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckPolicy {
-    /// What an eviction may cost.
+    /// What an eviction may destroy.
     pub permissions: Permissions,
-    /// What happens when pods do not go.
+    /// What happens when pods cannot be evicted.
     pub on_blocked: OnBlocked,
-    /// Whether pods that nobody makes again are evicted.
+    /// Whether pods without a controller are evicted.
     pub delete_bare_pods: bool,
-    /// How pods leave the old range.
+    /// The order in which pods move.
     pub mode: Mode,
-    /// Whether nobody watches traffic (`gates.traffic: Ignore`).
+    /// Whether traffic is not watched (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
-    /// The policies that bound coordinator and agents are installed and bound.
+    /// The admission policies that restrict coordinator and agents are installed and bound.
     AdmissionPolicies,
     /// An agent reports from every node.
     AgentMissing,
-    /// Pods that nobody makes again.
+    /// Pods without a controller.
     BarePods,
-    /// Calico runs on every node, in one version.
+    /// calico-node is Ready on every node, in one version.
     CalicoNodes,
-    /// Who says the old range besides Calico's pool.
+    /// Configuration that contains the old range, other than Calico's pool.
     Configuration,
-    /// The controller manager does not end over a Node's podCIDR.
+    /// The controller manager does not exit because of a Node's podCIDR.
     ControllerManager,
-    /// Calico's objects can be read and written where Calico keeps them.
+    /// Calico's datastore can be read and written.
     DatastoreAccess,
-    /// Every `PodDisruptionBudget` yields.
+    /// Every `PodDisruptionBudget` allows disruptions.
     DisruptionBudgets,
     /// No pod that has to move has data in an emptyDir.
     EmptyDir,
-    /// Who has addresses of the old range besides pods that run.
+    /// Addresses of the old range that are in use by other holders than running pods.
     Holders,
-    /// Calico's IPAM gives addresses on every node.
+    /// Calico's IPAM assigns addresses on every node.
     Ipam,
-    /// Every object was understood.
+    /// Every object can be parsed.
     MalformedObjects,
-    /// Pods that leave node by node have somewhere to go.
+    /// In mode `ByNode`, pods of a drained node can run on another node.
     Mode,
-    /// Name servers go on answering for a moment when they are told to end.
+    /// Terminating name servers continue to answer for a few seconds.
     NameServers,
-    /// A pool of the new range is as it has to be, or is not there.
+    /// The pool of the new range has the needed settings, or does not exist.
     NewPool,
-    /// The pool that pods leave is there, and open.
+    /// The old pool exists, and is open.
     OldPool,
-    /// The API server lets the coordinator do all that it has to.
+    /// The coordinator has all needed permissions.
     Permissions,
-    /// Nobody asks for a pool or an address by name.
+    /// No object requests the old pool or an address of it.
     Pins,
-    /// Nobody writes the pool back.
+    /// No controller reverts changes of the pools.
     PoolOwner,
-    /// The new range is nobody else's.
+    /// The new range is not in use.
     Ranges,
-    /// The new pool has room.
+    /// The new pool has enough addresses.
     Room,
-    /// Somewhere the successors of pods can go.
+    /// At least one node accepts replacement pods.
     SchedulableNodes,
     /// No static pod has an address of the old range.
     StaticPods,
     /// Traffic is watched.
     TrafficGate,
-    /// Whoever admits pods answers while pods move.
+    /// Fail-closed admission webhooks answer while pods move.
     Webhooks,
-    /// What the migration cannot do by itself for some workloads.
+    /// Workloads that need attention from the user.
     Workloads,
 }
 
@@ -127,7 +127,7 @@ impl CheckName {
         Self::Workloads,
     ];
 
-    /// The name as it stands in status, metrics and the runbook.
+    /// The name as written in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AdmissionPolicies => "AdmissionPolicies",
@@ -159,7 +159,7 @@ impl CheckName {
         }
     }
 
-    /// A check of this name that does not plainly hold.
+    /// A check of this name that did not pass.
     pub(super) fn not_pass(
         self,
         verdict: Verdict,
@@ -178,10 +178,10 @@ impl From<CheckName> for &'static str {
     }
 }
 
-/// The group of Calico's objects, where they are in the Kubernetes API.
+/// The API group of Calico's objects in the Kubernetes API.
 const CALICO: &str = "crd.projectcalico.org";
 
-/// Everything that the coordinator must be allowed to do, where Calico's objects are in the Kubernetes API.
+/// All permissions that the coordinator needs if Calico's objects are in the Kubernetes API.
 pub const PERMISSIONS: [Permission; 12] = [
     Permission::new("patch", "", "nodes", ""),
     Permission::new("create", "", "pods", "eviction"),
@@ -197,7 +197,7 @@ pub const PERMISSIONS: [Permission; 12] = [
     Permission::new("patch", "apps", "deployments", "scale"),
 ];
 
-/// Everything that it must be allowed to do in this cluster: what is in etcd is nothing of the API server's.
+/// The permissions that the coordinator needs in this cluster: objects in etcd need none of the API server.
 pub fn permissions(datastore: &DatastoreFacts) -> Vec<Permission> {
     PERMISSIONS
         .into_iter()
@@ -205,7 +205,7 @@ pub fn permissions(datastore: &DatastoreFacts) -> Vec<Permission> {
         .collect()
 }
 
-/// Judges every prerequisite.
+/// Checks every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     let workloads = workloads_of(&facts.pods);
     let residents = residents(&facts.pods, &workloads, &facts.needed(), None);

@@ -15,9 +15,8 @@ fn a_good_cluster_passes_every_check_once() {
     assert_eq!(found, CheckName::ALL.map(CheckName::as_str));
 }
 
-/// `ALL` is in the order of the names, and each is there once.
 #[test]
-fn names_are_told_apart() {
+fn check_names_are_unique_and_sorted() {
     let names: BTreeSet<&str> = CheckName::ALL.iter().map(|name| name.as_str()).collect();
     assert_eq!(names.len(), CheckName::ALL.len());
     let sorted: Vec<&str> = names.into_iter().collect();
@@ -25,7 +24,7 @@ fn names_are_told_apart() {
 }
 
 #[test]
-fn either_family_of_a_cluster_with_both_can_be_changed() {
+fn both_families_of_a_dual_stack_cluster_pass_every_check() {
     let facts = fixture::dual_stack();
     for options in [fixture::options(), fixture::ipv6_options()] {
         let settings = detect(&options, &facts).unwrap();
@@ -33,16 +32,16 @@ fn either_family_of_a_cluster_with_both_can_be_changed() {
         assert_eq!(worst(&checks), Verdict::Pass, "{options:?}: {checks:#?}");
         let room = checks.iter().find(|check| check.name == "Room").unwrap();
         let expected = if options.from.addr().is_ipv4() {
-            "3 of 1024 blocks are needed"
+            "needs 3 of 1024 blocks"
         } else {
-            "3 blocks are needed, of more than can be counted"
+            "needs 3 of 2^64 or more blocks"
         };
         assert_eq!(room.found, expected);
     }
 }
 
 #[test]
-fn a_cluster_that_was_not_looked_at_is_refused() {
+fn a_cluster_without_facts_is_refused() {
     let settings = fixture::settings(&fixture::cluster());
     let checks = check(&settings, &ClusterFacts::default(), CheckPolicy::default());
     for (name, expected) in [
@@ -63,30 +62,29 @@ fn a_cluster_that_was_not_looked_at_is_refused() {
     }
 }
 
-/// Whatever does not pass says what was found, what is needed and what to do.
 #[test]
-fn whatever_does_not_pass_says_all_of_it() {
-    let mut spoilt = fixture::cluster();
-    let settings = fixture::settings(&spoilt);
-    spoilt.hosts.remove("a");
-    spoilt.permissions.clear();
-    spoilt.calico_resources.clear();
-    spoilt.controller_managers.clear();
-    spoilt.services.clear();
-    spoilt.webhooks[0].backends.clear();
-    spoilt.workloads.clear();
-    for node in spoilt.nodes.values_mut() {
+fn every_check_that_does_not_pass_has_object_found_needed_and_fix() {
+    let mut broken = fixture::cluster();
+    let settings = fixture::settings(&broken);
+    broken.hosts.remove("a");
+    broken.permissions.clear();
+    broken.calico_resources.clear();
+    broken.controller_managers.clear();
+    broken.services.clear();
+    broken.webhooks[0].backends.clear();
+    broken.workloads.clear();
+    for node in broken.nodes.values_mut() {
         node.unschedulable = true;
     }
-    for pod in spoilt.pods.iter_mut() {
+    for pod in broken.pods.iter_mut() {
         pod.controller = None;
         pod.empty_dirs = vec!["cache".to_owned()];
     }
-    for mention in &mut spoilt.mentions {
+    for mention in &mut broken.mentions {
         mention.ranges = vec!["10.244.0.0/16".parse().unwrap()];
     }
     let mut told = BTreeSet::new();
-    for facts in [ClusterFacts::default(), spoilt] {
+    for facts in [ClusterFacts::default(), broken] {
         for check in check(&settings, &facts, CheckPolicy::default()) {
             assert!(
                 !check.object.trim().is_empty() && !check.found.is_empty(),
@@ -102,7 +100,7 @@ fn whatever_does_not_pass_says_all_of_it() {
 }
 
 #[test]
-fn what_was_not_understood_refuses() {
+fn an_unparsable_object_refuses() {
     let checks = judge(|facts| {
         facts.malformed.push(Malformed {
             object: "IPAMBlock 10-244-9-0-26".to_owned(),
@@ -116,7 +114,7 @@ fn what_was_not_understood_refuses() {
 }
 
 #[test]
-fn everything_that_is_written_has_to_be_allowed() {
+fn every_missing_permission_refuses() {
     for permission in PERMISSIONS {
         let key = permission.key();
         let checks = judge(|facts| {

@@ -1,9 +1,10 @@
 //! The choice of a node's tunnel address in the target range.
 //!
-//! The migration chooses it, not Calico: the address is allocated to the node in Calico's IPAM before it is written to the Node, in the
-//! write that removes the node from the source pool. A calico-node of any release keeps such an address, at its start or when it checks
-//! again, and Felix restarts: the agent has time to put the address beside the old one (docs/limits.md). If Calico chooses, as a release
-//! before v3.31.6 does at its start, Felix removes the old address from the link 0.1 seconds after the Node has another one.
+//! The migration chooses it, not Calico: the address is allocated to the node in Calico's IPAM before it is written to the
+//! Node, in the write that removes the node from the source pool. A calico-node of any release keeps such an address, at its
+//! start or when it checks again, and Felix restarts: the agent has time to put the address beside the old one
+//! (docs/limits.md). If Calico chooses, as a release before v3.31.6 does at its start, Felix removes the old address from the
+//! link 0.1 seconds after the Node has another one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,8 +16,8 @@ use super::ipam::{Block, Ipam};
 use super::returns::{self, Told};
 use super::tunnel::{Held, TUNNELS};
 
-/// The addresses that this node's tunnels get when it is removed from the source pool, by the last part of the annotation's key: their
-/// former addresses of the target range, or else free ones. Calico chooses for a tunnel without an entry.
+/// The addresses that this node's tunnels get when it is removed from the source pool, by the last part of the annotation's
+/// key: their former addresses of the target range, or else free ones. Calico chooses for a tunnel without an entry.
 pub fn given(
     told: Told<'_>,
     now: &Ends,
@@ -29,8 +30,8 @@ pub fn given(
     given
 }
 
-/// Whether a node still has to be removed from the pool of this mark, and has no free address for its tunnels. The node may have got a
-/// block since IPAM was read.
+/// Whether a node still has to be removed from the pool of this mark, and has no free address for its tunnels. The node may
+/// have got a block since IPAM was read.
 pub fn is_missing(
     nodes: &BTreeMap<String, CalicoNode>,
     mark: &str,

@@ -1,9 +1,9 @@
 //! The next step of the whole migration. The decision is level-triggered: the same facts give the same step, whatever was decided
 //! before, so a restart or a crash changes nothing.
 //!
-//! The way forward and the rollback are the same sequence between two pools: open the target pool, close the source pool, move the
-//! pods, verify that the source range is empty, delete the source pool. At least one pool is always open, because a pod that is created
-//! without an open pool gets no address.
+//! The way forward and the rollback are the same sequence between two pools: open the target pool, close the source pool, move
+//! the pods, verify that the source range is empty, delete the source pool. At least one pool is always open, because a pod
+//! that is created without an open pool gets no address.
 
 use std::collections::BTreeMap;
 
@@ -170,8 +170,8 @@ pub struct View<'facts> {
     pub kept_in_target: Option<Wait>,
     /// Wait while it is unknown which former tunnel addresses are free in the target range; `None` once known.
     pub unread: Option<Wait>,
-    /// Wait for a pool with an unknown range, which may overlap both ranges. Until then no pool is created, opened, closed or deleted on the
-    /// way forward. A rollback ignores the wait, because both of its pools existed before.
+    /// Wait for a pool with an unknown range, which may overlap both ranges. Until then no pool is created, opened, closed or
+    /// deleted on the way forward. A rollback ignores the wait, because both of its pools existed before.
     pub strange_pool: Option<Wait>,
     /// Former tunnel addresses in the target range that are free now.
     pub to_hold: &'facts [Held],

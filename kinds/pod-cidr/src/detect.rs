@@ -1,4 +1,4 @@
-//! Detection of settings. Not finding the pool that is to be left is a refusal that names what was found.
+//! Detection of settings. If the old pool is not found, the refusal names the pools that exist.
 
 use super::checks::{CheckName, datastore};
 use super::datastore::in_kubernetes;
@@ -12,8 +12,8 @@ use engine::owner::KUBE_SYSTEM;
 use engine::ranges::{self, Relation};
 use engine::sourced::{Source, Sourced};
 
-/// Merges what the spec says with what the cluster shows. Checks that refuse come back when the two ranges make no sense
-/// together, or the pool that is to be left was not found.
+/// Merges the spec with the facts of the cluster. Returns refusing checks if the two ranges do not fit together, or if the old
+/// pool was not found.
 pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     if let Some(refusal) = relation(options) {
         return Err(vec![refusal]);
@@ -23,7 +23,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         return Err(reach);
     }
     let old = old_pool(options, facts).map_err(|check| {
-        // It may be one that was not understood.
+        // The pool may be one that cannot be parsed.
         let malformed: Vec<Malformed> = facts
             .malformed
             .iter()
@@ -47,7 +47,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         value,
         source: Source::Spec,
     };
-    // A node's agent is looked for where it is; where it is not, the check of it says so.
+    // If the DaemonSet is missing, its check reports that.
     let calico = calico::daemon_set(facts.daemon_sets.values()).map_err(|several| {
         let keys: Vec<String> = several.iter().map(|set| set.key()).collect();
         vec![CheckName::CalicoNodes.not_pass(
@@ -55,7 +55,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
             "DaemonSet calico-node",
             format!("several: {}", names(&keys)),
             "one DaemonSet that runs calico-node",
-            "delete the one that is not Calico's, or take its pods out of their hosts' network",
+            "delete the one that is not Calico's, or remove hostNetwork from its pods",
         )]
     })?;
     let of_calico = |part: &dyn Fn(&engine::cluster::DaemonSet) -> String, default: &str| {
@@ -81,7 +81,7 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
     })
 }
 
-/// Why these two ranges are no migration.
+/// The refusal if these two ranges do not fit together.
 fn relation(options: &Options) -> Option<Check> {
     let Options { from, to, family, .. } = options;
     let refuse = |field: &str, found: String, needed: &str, fix: String| {
@@ -101,31 +101,30 @@ fn relation(options: &Options) -> Option<Check> {
         Relation::Same => refuse(
             "to",
             format!("{to}, the same as spec.podCidr.from"),
-            "a range apart from it",
-            "for other blocks in the same range, go by another range and back".to_owned(),
+            "a range that does not overlap it",
+            "to change the block size of the same range, migrate to another range and back".to_owned(),
         ),
         Relation::OtherFamily => refuse(
             "to",
             format!("{to}, of another family than spec.podCidr.from ({from})"),
             "a range of the same family",
-            "one migration changes one family; the other one is another migration".to_owned(),
+            "use one migration per address family".to_owned(),
         ),
         Relation::NewWithinOld => refuse(
             "to",
             format!("{to}, within spec.podCidr.from ({from})"),
-            "a range apart from it",
+            "a range that does not overlap it",
             format!(
-                "go there in two hops: one migration from {from} to a range apart from both, and one from there to {to}; \
-                 `kubectl replumb generate pod-cidr` writes both"
+                "migrate in two hops: from {from} to a third range that overlaps neither, and from there to {to}; \
+                 `kubectl replumb generate pod-cidr` generates both Migrations"
             ),
         ),
         Relation::OldWithinNew => refuse(
             "to",
-            format!("{to}, which holds spec.podCidr.from ({from})"),
-            "a range apart from it",
+            format!("{to}, which contains spec.podCidr.from ({from})"),
+            "a range that does not overlap it",
             format!(
-                "every pod is in it already. For a larger pool go in two hops: one migration from {from} to a range apart from both, \
-                 and one from there to {to}"
+                "migrate in two hops to get the larger pool: from {from} to a third range that overlaps neither, and from there to {to}"
             ),
         ),
     }
@@ -147,24 +146,23 @@ fn old_pool<'facts>(options: &Options, facts: &'facts ClusterFacts) -> Result<&'
         [] => {
             let all: Vec<String> = facts.pools.values().map(describe).collect();
             let found = if all.is_empty() {
-                "no IPPool at all".to_owned()
+                "no IPPool".to_owned()
             } else {
                 format!("IPPools {}", names(&all))
             };
             let fix = if facts.pools.is_empty() {
-                "is Calico's IPAM in use, and does it keep its pools in the Kubernetes API? Those in etcd are read where calico-node has \
-                 ETCD_ENDPOINTS and no DATASTORE_TYPE kubernetes"
+                "check that Calico's IPAM is in use, and its datastore: pools in etcd are read if calico-node has ETCD_ENDPOINTS and no \
+                 DATASTORE_TYPE kubernetes"
             } else {
-                "set spec.podCidr.from to the range of the pool that pods are to leave"
+                "set spec.podCidr.from to the range of an existing pool"
             };
             Err(refuse(found, fix.to_owned()))
         }
         several => {
             let all: Vec<String> = several.iter().map(|pool| describe(pool)).collect();
             Err(refuse(
-                format!("{} of them: {}", several.len(), names(&all)),
-                "Calico does not expect two pools of one range: delete the one that no block belongs to"
-                    .to_owned(),
+                format!("{} IPPools: {}", several.len(), names(&all)),
+                "delete the pool without blocks: Calico does not support two pools of one range".to_owned(),
             ))
         }
     }

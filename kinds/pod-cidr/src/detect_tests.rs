@@ -21,7 +21,7 @@ fn options(from: &str, to: &str) -> Options {
 }
 
 #[test]
-fn settings_with_their_sources() {
+fn detected_settings_have_their_sources() {
     let settings = detect(&fixture::options(), &fixture::cluster()).unwrap();
     let of = |source: &Source| source.to_string();
     assert_eq!(
@@ -54,7 +54,7 @@ fn settings_with_their_sources() {
 }
 
 #[test]
-fn what_the_user_and_the_cluster_say_comes_first() {
+fn spec_and_cluster_take_precedence_over_defaults() {
     let mut facts = fixture::cluster();
     let new = pool("by-hand", "10.200.0.0/16");
     facts.pools.insert(new.name.clone(), new);
@@ -83,12 +83,12 @@ fn what_the_user_and_the_cluster_say_comes_first() {
     "10.244.0.0/16",
     "10.244.0.0/16",
     "the same as",
-    "go by another range and back"
+    "migrate to another range and back"
 )]
-#[case::other_family("10.244.0.0/16", "fd00::/48", "of another family", "another migration")]
+#[case::other_family("10.244.0.0/16", "fd00::/48", "of another family", "one migration per address family")]
 #[case::within("10.244.0.0/16", "10.244.128.0/17", "within spec.podCidr.from", "in two hops")]
-#[case::around("10.244.0.0/16", "10.0.0.0/8", "which holds", "in two hops")]
-fn two_ranges_that_are_no_migration(
+#[case::around("10.244.0.0/16", "10.0.0.0/8", "which contains", "in two hops")]
+fn ranges_that_do_not_fit_together_are_refused(
     #[case] from: &str,
     #[case] to: &str,
     #[case] found: &str,
@@ -109,7 +109,7 @@ fn two_ranges_that_are_no_migration(
 }
 
 #[test]
-fn a_family_that_is_said_wrongly() {
+fn a_wrong_family_is_refused() {
     let options = Options {
         family: Some(Family::Ipv6),
         ..fixture::options()
@@ -125,9 +125,9 @@ fn a_family_that_is_said_wrongly() {
     );
 }
 
-/// A range is no pool because it is a part of one.
+/// A part of a pool's range is no pool.
 #[test]
-fn the_old_pool_is_not_found() {
+fn a_missing_old_pool_is_refused_with_the_existing_pools() {
     let mut facts = fixture::cluster();
     let other = pool("other", "172.16.0.0/16");
     facts.pools.insert(other.name.clone(), other);
@@ -149,31 +149,30 @@ fn the_old_pool_is_not_found() {
 }
 
 #[test]
-fn no_pool_at_all() {
+fn a_cluster_without_pools_is_refused() {
     let facts = ClusterFacts {
         pools: std::collections::BTreeMap::new(),
         ..fixture::cluster()
     };
     let checks = refused(&fixture::options(), &facts);
-    assert_eq!(checks[0].found, "no IPPool at all");
+    assert_eq!(checks[0].found, "no IPPool");
     assert!(checks[0].fix.contains("etcd"), "{:?}", checks[0]);
 }
 
 #[test]
-fn two_pools_of_one_range() {
+fn two_pools_of_one_range_are_refused() {
     let mut facts = fixture::cluster();
     let twin = pool("twin", "10.244.0.0/16");
     facts.pools.insert(twin.name.clone(), twin);
     let checks = refused(&fixture::options(), &facts);
     assert_eq!(
         checks[0].found,
-        "2 of them: default-ipv4-ippool (10.244.0.0/16), twin (10.244.0.0/16)"
+        "2 IPPools: default-ipv4-ippool (10.244.0.0/16), twin (10.244.0.0/16)"
     );
 }
 
-/// The one that is looked for may be the one that was not understood.
 #[test]
-fn a_pool_that_was_not_understood_is_named() {
+fn an_unparsable_pool_is_named_if_the_old_pool_is_missing() {
     let mut facts = fixture::cluster();
     facts.pools.clear();
     for object in ["IPPool default-ipv4-ippool", "Pod shop/web-1"] {

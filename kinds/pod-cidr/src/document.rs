@@ -1,4 +1,4 @@
-//! The plan of this migration as a document: what the tool does, what people do, and where it is past going back.
+//! The plan of this migration as a document: the actions of replumb, the changes that the user makes, and the point of no return.
 
 use ipnet::IpNet;
 
@@ -13,23 +13,23 @@ use engine::words::{lines, names};
 
 /// kops puts this label on its Nodes.
 const KOPS_LABEL: &str = "kops.k8s.io/instancegroup";
-/// The verb of what a person does.
+/// The verb of changes that the user makes.
 const YOU: &str = "you change";
 
-/// What the plan depends on besides settings and facts.
+/// Options of the Migration on which the plan depends, in addition to settings and facts.
 #[derive(Clone, Debug)]
 pub struct Wishes<'spec> {
-    /// How pods leave the old range.
+    /// The order in which pods move.
     pub mode: Mode,
-    /// How long the old pool stays, empty, in seconds.
+    /// How long the old pool is kept, empty, in seconds.
     pub soak_seconds: u32,
-    /// Whether pods that nobody makes again are evicted.
+    /// Whether pods without a controller are evicted.
     pub delete_bare_pods: bool,
-    /// What others need pods for.
+    /// Pods that other pods need.
     pub needed: &'spec Needed,
 }
 
-/// Every action on every object, in order. Pods come and go: which of them move is told as of now, and in which waves always.
+/// Every action on every object, in order. The waves are part of the plan; the pods in them are listed as of now.
 pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
     let workloads = workloads_of(&facts.pods);
     let residents = residents(&facts.pods, &workloads, wishes.needed, None);
@@ -45,7 +45,7 @@ pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) 
     }
 }
 
-/// Deployments that have another pod for the time of the migration.
+/// Deployments that are scaled up during the migration.
 fn raised(facts: &ClusterFacts, residents: &[Resident<'_>]) -> Vec<String> {
     let raised = with_one_pod(residents, &facts.workloads, facts.places());
     raised.iter().map(Workload::key).collect()
@@ -63,10 +63,10 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
             .partition(|change| change.owner.tenant().is_some());
     let mut actions: Vec<Action> = of_the_cluster
         .iter()
-        .map(|change| by_a_person(change, "before the new pool is made"))
+        .map(|change| by_user(change, "before the new pool is created"))
         .collect();
     let of_tenants: Vec<String> = of_tenants.iter().map(Change::line).collect();
-    // Tenants come and go as they like: a plan that was reviewed stays the plan.
+    // Objects of tenants change at any time, and must not change a reviewed plan.
     actions.push(Action::as_of_now(
         YOU,
         "objects of tenants",
@@ -82,7 +82,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
     ));
     let size = settings.block_size.value;
     actions.push(if facts.pools.contains_key(&settings.new_pool.value) {
-        Action::new("use", &new, "it is there, and as it has to be")
+        Action::new("use", &new, "existing pool with the needed spec")
     } else {
         let like = facts
             .pools
@@ -92,29 +92,29 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         Action::new(
             "create",
             &new,
-            format!("{like}; disabled: nobody gets an address of it"),
+            format!("{like}; disabled, so no pod gets an address of it"),
         )
     });
     actions.extend([
         Action::new(
             "open",
             &new,
-            format!("to pods that name it alone: disabled false, nodeSelector {NO_NODE}"),
+            format!("to pods that name it only: disabled false, nodeSelector {NO_NODE}"),
         ),
         Action::new(
             "create",
             "traffic pods",
             format!(
-                "on every node one with an address of {from} and one with an address of {to}; each path between them, to Services, DNS \
-                 and the API server has to answer before anything else is done, and is watched until the end"
+                "on every node, one with an address of {from} and one with an address of {to}; each path between them, to Services, DNS \
+                 and the API server has to answer before the next step, and is watched until the end"
             ),
         ),
     ]);
     actions.extend(raised.iter().map(|deployment| {
-        let detail = format!("1 pod becomes {AT_LEAST} for the time of the migration: others need it");
+        let detail = format!("from 1 to {AT_LEAST} replicas during the migration, because other pods need it");
         Action::new("scale", deployment, detail)
     }));
-    actions.extend([Action::new("open", &new, "to every pod")]);
+    actions.extend([Action::new("open", &new, "to all pods")]);
     let has_tunnel = |pool: &Pool| pools::has_tunnel(&pool.spec);
     if facts.pools.get(&settings.old_pool.value).is_some_and(has_tunnel) {
         let whose = match settings.datastore.value.etcd {
@@ -125,21 +125,21 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
             "leave",
             &old,
             format!(
-                "node by node: the end of its tunnel gets an address of {to} out of the node's own block, held in Calico's IPAM and written \
-                 with label {OFF_LABEL} into {whose}; where none is free Calico chooses, by a clause of nodeSelector. Its agent keeps the \
-                 old address on lo until blocks are released, so that no connection ends"
+                "node by node: its tunnel gets an address of {to} from a block of the node, allocated in Calico's IPAM and written with \
+                 label {OFF_LABEL} to {whose}; if none is free, Calico chooses, through a clause in nodeSelector. The agent keeps the old \
+                 address on lo until blocks are released, so that no connection breaks"
             ),
         ));
     }
     actions.push(Action::new(
         "close",
         &old,
-        "disabled true: pods that have an address of it keep it",
+        "disabled true: pods with an address of it keep that address",
     ));
     actions
 }
 
-/// The parts of a pool's spec that a person compares.
+/// The fields of a pool's spec that a reviewer compares.
 fn described(spec: &serde_json::Value) -> String {
     let fields = [
         "cidr",
@@ -162,14 +162,14 @@ fn described(spec: &serde_json::Value) -> String {
     said.join(", ")
 }
 
-/// Who moves, wave by wave.
+/// The pods that move, wave by wave.
 fn moving(
     settings: &Settings,
     facts: &ClusterFacts,
     residents: &[Resident<'_>],
     wishes: &Wishes<'_>,
 ) -> Vec<Action> {
-    let left = moves::left(
+    let remaining = moves::left(
         residents,
         Movers::OutOf(&settings.stay(&settings.to.value, facts.ranges())),
     );
@@ -178,37 +178,38 @@ fn moving(
         Mode::ByNode => Some(Action::new(
             "cordon",
             "one node after the other",
-            "workers first, the coordinator's own at the end, rollout.maxUnavailable at once: its pods are evicted in the order below; it is \
-             uncordoned once its agent finds no route to a pod of the old range",
+            "workers first, the coordinator's node last, rollout.maxUnavailable at once: its pods are evicted in the order below, and it \
+             is uncordoned once its agent finds no route to a pod of the old range",
         )),
     };
     let waves = Wave::ALL.into_iter().map(|wave| {
         let (verb, how) = match wave {
-            Wave::Jobs => ("wait for", "they end by themselves"),
+            Wave::Jobs => ("wait for", "not evicted, they run to completion"),
             Wave::Bare if !wishes.delete_bare_pods => (
                 "wait for",
-                "nobody makes them again: delete them, or set podCidr.deleteBarePods",
+                "no controller replaces them: delete them, or set podCidr.deleteBarePods",
             ),
             Wave::Bare => (
                 "evict",
-                "nobody makes them again, and podCidr.deleteBarePods says that they may go",
+                "no controller replaces them, and podCidr.deleteBarePods allows their eviction",
             ),
             Wave::Stateful => (
                 "evict",
-                "the highest ordinal first, each after the one before is Ready",
+                "the highest ordinal first, each after the previous one is Ready",
             ),
-            // It has the host's network, unless somebody took that away.
-            Wave::Coordinator => ("evict", "where it is on the pod network"),
+            // The coordinator has the host's network, unless its manifest was changed.
+            Wave::Coordinator => ("evict", "if on the pod network"),
             Wave::DaemonSets => (
                 "evict",
-                "as many of each at a time as its updateStrategy.rollingUpdate.maxUnavailable says, each on another node, under their budgets",
+                "per DaemonSet as many at a time as its updateStrategy.rollingUpdate.maxUnavailable, each on another node, within their \
+                 PodDisruptionBudgets",
             ),
             Wave::NameServers | Wave::Admission | Wave::Stateless => (
                 "evict",
-                "of each workload one at a time, the next when every one of it is Ready, under their budgets",
+                "one per workload at a time, the next one when all its pods are Ready, within their PodDisruptionBudgets",
             ),
         };
-        let pods: Vec<String> = left
+        let pods: Vec<String> = remaining
             .get(&wave)
             .into_iter()
             .flatten()
@@ -229,13 +230,13 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
     let mut actions = vec![Action::new(
         "verify",
         format!("range {from}"),
-        "twice, 30 s apart: no pod, no address in Calico's IPAM, no end of a tunnel in it",
+        "two observations, 30 s apart: no pod, no allocation of Calico's IPAM and no tunnel address in it",
     )];
     actions.extend(
         mentions::after(&facts.mentions, &from, &to)
             .iter()
             .filter(|change| change.owner.tenant().is_none())
-            .map(|change| by_a_person(change, "once every pod has moved; the migration waits for it")),
+            .map(|change| by_user(change, "once every pod has moved; the migration waits for it")),
     );
     actions.extend(kops(settings, facts));
     actions.extend([
@@ -243,7 +244,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
             "wait",
             &old,
             format!(
-                "{} s, empty and closed (podCidr.soakSeconds): so long `kubectl replumb rollback --all` leads every pod back",
+                "{} s, empty and closed (podCidr.soakSeconds): until then `kubectl replumb rollback --all` moves every pod back",
                 wishes.soak_seconds
             ),
         ),
@@ -251,7 +252,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
             "release",
             format!("blocks of {from}"),
             format!(
-                "{} now; each only if it is empty, guarded by {}, with its affinity",
+                "{} now; each with its affinity, only if it is empty, guarded by {}",
                 facts
                     .blocks
                     .iter()
@@ -267,21 +268,21 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
         Action::new(
             "delete",
             &old,
-            "the point of no return: another migration leads back from here",
+            "the point of no return: from here on, only another Migration moves pods back",
         ),
         Action::new("verify", "every host", format!("no route and no address in {from}")),
     ]);
     actions.extend(
         raised
             .iter()
-            .map(|deployment| Action::new("scale", deployment, format!("{AT_LEAST} pods become 1 again"))),
+            .map(|deployment| Action::new("scale", deployment, format!("from {AT_LEAST} to 1 replica"))),
     );
     actions.push(Action::new("delete", "traffic pods", "of this migration"));
     actions
 }
 
-/// A place that people change, as an action of theirs.
-fn by_a_person(change: &Change, when: &str) -> Action {
+/// A change that the user makes, as an action.
+fn by_user(change: &Change, when: &str) -> Action {
     let Change {
         object,
         owner: _,
@@ -296,7 +297,7 @@ fn by_a_person(change: &Change, when: &str) -> Action {
     )
 }
 
-/// What kops' own spec has to say, so that its next update writes nothing back.
+/// The needed changes of the kops cluster spec, so that the next kops update does not revert the range.
 fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
     let is_kops = facts
         .nodes
@@ -306,7 +307,7 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
         return Vec::new();
     }
     let (from, to) = (settings.from.value, settings.to.value);
-    // Addresses of single Services say nothing of their range.
+    // Addresses of single Services do not show their range.
     let services: Vec<IpNet> = facts
         .services
         .iter()
@@ -322,8 +323,8 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
     vec![
         field(
             "kubeControllerManager.allocateNodeCIDRs",
-            "- true  + false: first of all, or together with clusterCIDR; with it the controller manager ends over Nodes whose podCIDR \
-             is in the old range"
+            "- true  + false: first, or together with clusterCIDR; with true, the controller manager exits because of Nodes with a podCIDR \
+             in the old range"
                 .to_owned(),
         ),
         field("kubeControllerManager.clusterCIDR", format!("- {from}  + {to}")),
@@ -332,11 +333,13 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
             "nonMasqueradeCIDR",
             match around.filter(|around| around.prefix_len() >= 8) {
                 Some(_) if services.is_empty() => format!(
-                    "+ one range around {to} and serviceClusterIPRange, which the API does not say: kops wants one around pods and Services"
+                    "+ one range that contains {to} and serviceClusterIPRange, which is unknown here: kops needs one range for pods and \
+                     Services"
                 ),
-                Some(around) => format!("+ {around}: kops wants one range around pods and Services"),
+                Some(around) => format!("+ {around}: kops needs one range for pods and Services"),
                 None => format!(
-                    "+ one range around {to} and the Services' ({}): there is none narrower than a /8, so the Services' has to change too",
+                    "+ one range that contains {to} and the range of Services ({}): none is /8 or narrower, so the range of Services has \
+                     to change too",
                     names(&services.iter().map(ToString::to_string).collect::<Vec<_>>())
                 ),
             },
@@ -344,7 +347,7 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
     ]
 }
 
-/// The narrowest range around two of one family.
+/// The narrowest range that contains two ranges of one family.
 fn envelope(one: &IpNet, other: &IpNet) -> Option<IpNet> {
     let mut around = one.trunc();
     while !around.contains(other) {

@@ -45,35 +45,35 @@ fn lines_with(document: &Document, word: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_whole_plan_of_a_good_cluster() {
+fn the_plan_of_a_good_cluster() {
     insta::assert_snapshot!(text(&planned(|_| {})), @r#"
     you change objects of tenants: none now
-    create IPPool ipv4-10-200-0-0-16: cidr 10.200.0.0/16, blockSize 26, ipipMode Never, vxlanMode Always, natOutgoing true, nodeSelector all(), allowedUses ["Workload","Tunnel"]; disabled: nobody gets an address of it
-    open IPPool ipv4-10-200-0-0-16: to pods that name it alone: disabled false, nodeSelector !all()
-    create traffic pods: on every node one with an address of 10.244.0.0/16 and one with an address of 10.200.0.0/16; each path between them, to Services, DNS and the API server has to answer before anything else is done, and is watched until the end
-    open IPPool ipv4-10-200-0-0-16: to every pod
-    leave IPPool default-ipv4-ippool: node by node: the end of its tunnel gets an address of 10.200.0.0/16 out of the node's own block, held in Calico's IPAM and written with label replumb.dev/off-pool into the Node; where none is free Calico chooses, by a clause of nodeSelector. Its agent keeps the old address on lo until blocks are released, so that no connection ends
-    close IPPool default-ipv4-ippool: disabled true: pods that have an address of it keep it
-    evict the coordinator: where it is on the pod network; none now
-    evict name servers: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/dns-1, shop/dns-2
-    evict admission webhooks: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/guard-1, shop/guard-2
-    evict pods of DaemonSets: as many of each at a time as its updateStrategy.rollingUpdate.maxUnavailable says, each on another node, under their budgets; 3 now: shop/log-a, shop/log-b, shop/log-c
-    evict pods of Deployments: of each workload one at a time, the next when every one of it is Ready, under their budgets; 2 now: shop/web-1, shop/web-2
-    evict pods of StatefulSets: the highest ordinal first, each after the one before is Ready; 2 now: shop/db-1, shop/db-0
-    wait for pods of Jobs: they end by themselves; none now
-    wait for pods without a controller: nobody makes them again: delete them, or set podCidr.deleteBarePods; none now
-    verify range 10.244.0.0/16: twice, 30 s apart: no pod, no address in Calico's IPAM, no end of a tunnel in it
-    wait IPPool default-ipv4-ippool: 86400 s, empty and closed (podCidr.soakSeconds): so long `kubectl replumb rollback --all` leads every pod back
-    release blocks of 10.244.0.0/16: 3 now; each only if it is empty, guarded by its resourceVersion, with its affinity
-    delete IPPool default-ipv4-ippool: the point of no return: another migration leads back from here
+    create IPPool ipv4-10-200-0-0-16: cidr 10.200.0.0/16, blockSize 26, ipipMode Never, vxlanMode Always, natOutgoing true, nodeSelector all(), allowedUses ["Workload","Tunnel"]; disabled, so no pod gets an address of it
+    open IPPool ipv4-10-200-0-0-16: to pods that name it only: disabled false, nodeSelector !all()
+    create traffic pods: on every node, one with an address of 10.244.0.0/16 and one with an address of 10.200.0.0/16; each path between them, to Services, DNS and the API server has to answer before the next step, and is watched until the end
+    open IPPool ipv4-10-200-0-0-16: to all pods
+    leave IPPool default-ipv4-ippool: node by node: its tunnel gets an address of 10.200.0.0/16 from a block of the node, allocated in Calico's IPAM and written with label replumb.dev/off-pool to the Node; if none is free, Calico chooses, through a clause in nodeSelector. The agent keeps the old address on lo until blocks are released, so that no connection breaks
+    close IPPool default-ipv4-ippool: disabled true: pods with an address of it keep that address
+    evict the coordinator: if on the pod network; none now
+    evict name servers: one per workload at a time, the next one when all its pods are Ready, within their PodDisruptionBudgets; 2 now: shop/dns-1, shop/dns-2
+    evict admission webhooks: one per workload at a time, the next one when all its pods are Ready, within their PodDisruptionBudgets; 2 now: shop/guard-1, shop/guard-2
+    evict pods of DaemonSets: per DaemonSet as many at a time as its updateStrategy.rollingUpdate.maxUnavailable, each on another node, within their PodDisruptionBudgets; 3 now: shop/log-a, shop/log-b, shop/log-c
+    evict pods of Deployments: one per workload at a time, the next one when all its pods are Ready, within their PodDisruptionBudgets; 2 now: shop/web-1, shop/web-2
+    evict pods of StatefulSets: the highest ordinal first, each after the previous one is Ready; 2 now: shop/db-1, shop/db-0
+    wait for pods of Jobs: not evicted, they run to completion; none now
+    wait for pods without a controller: no controller replaces them: delete them, or set podCidr.deleteBarePods; none now
+    verify range 10.244.0.0/16: two observations, 30 s apart: no pod, no allocation of Calico's IPAM and no tunnel address in it
+    wait IPPool default-ipv4-ippool: 86400 s, empty and closed (podCidr.soakSeconds): until then `kubectl replumb rollback --all` moves every pod back
+    release blocks of 10.244.0.0/16: 3 now; each with its affinity, only if it is empty, guarded by its resourceVersion
+    delete IPPool default-ipv4-ippool: the point of no return: from here on, only another Migration moves pods back
     verify every host: no route and no address in 10.244.0.0/16
     delete traffic pods: of this migration
     "#);
 }
 
-/// Every place that people change, and everything that others need and has one pod.
+/// Changes that the user makes, and Deployments with a single pod that other pods need.
 #[test]
-fn what_people_do_and_what_is_scaled() {
+fn the_plan_lists_changes_by_the_user_and_scaled_deployments_in_order() {
     let plan = planned(|facts| {
         fixture::say(facts, &["10.244.0.0/16"], Needs::BothThenNew);
         workload_mut(facts, "Deployment dns").wanted = 1;
@@ -89,7 +89,8 @@ fn what_people_do_and_what_is_scaled() {
         assert!(!places.is_empty(), "no {line} in {verbs:#?}");
         places
     };
-    // First of all, and once every pod has moved; the second pod is there before the pools change, and goes after all.
+    // The user changes come first, and again once every pod has moved. The second replica exists from before the pools change
+    // to the end.
     let changes = of("you change ConfigMap kube-system/place: range");
     let scales = of("scale Deployment shop/dns");
     let closes = of("close IPPool default-ipv4-ippool");
@@ -104,8 +105,8 @@ fn what_people_do_and_what_is_scaled() {
     assert_eq!(
         lines_with(&plan, "scale "),
         [
-            "scale Deployment shop/dns: 1 pod becomes 2 for the time of the migration: others need it",
-            "scale Deployment shop/dns: 2 pods become 1 again",
+            "scale Deployment shop/dns: from 1 to 2 replicas during the migration, because other pods need it",
+            "scale Deployment shop/dns: from 2 to 1 replica",
         ]
     );
     assert_eq!(
@@ -116,13 +117,13 @@ fn what_people_do_and_what_is_scaled() {
 }
 
 #[test]
-fn what_a_tenant_has_to_change_is_named_and_not_waited_for() {
+fn a_change_by_a_tenant_is_listed_and_not_waited_for() {
     let plan = planned(|facts| fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]));
     let found = lines_with(&plan, "you change");
     assert_eq!(found.len(), 1);
     for words in [
         "objects of tenants: 1 now",
-        "nothing waits for that",
+        "the migration does not wait for this change",
         "NetworkPolicy shop/narrow: found 10.244.0.0/16",
     ] {
         assert!(found[0].contains(words), "{found:?}");
@@ -130,20 +131,20 @@ fn what_a_tenant_has_to_change_is_named_and_not_waited_for() {
 }
 
 #[test]
-fn a_pool_that_is_there_is_used() {
+fn an_existing_new_pool_is_used() {
     let plan = planned(|facts| {
         let new = pool("by-hand", "10.200.0.0/16");
         facts.pools.insert(new.name.clone(), new);
     });
     assert_eq!(
         lines_with(&plan, "use IPPool"),
-        ["use IPPool by-hand: it is there, and as it has to be"]
+        ["use IPPool by-hand: existing pool with the needed spec"]
     );
     assert_eq!(lines_with(&plan, "create IPPool"), [""; 0]);
 }
 
 #[test]
-fn pods_that_nobody_makes_again_go_only_where_that_is_said() {
+fn pods_without_a_controller_are_evicted_only_with_delete_bare_pods() {
     let with_one = |facts: &mut ClusterFacts| facts.pods.push(pod("lonely", "", "a", "10.244.1.40"));
     let waits = lines_with(&planned_with(with_one, false), "pods without a controller");
     let evicts = lines_with(&planned_with(with_one, true), "pods without a controller");
@@ -154,7 +155,7 @@ fn pods_that_nobody_makes_again_go_only_where_that_is_said() {
     assert!(evicts[0].starts_with("evict "), "{evicts:?}");
 }
 
-/// Pods come and go by the minute: a plan that was reviewed stays the plan.
+/// Pods change by the minute, and must not change a reviewed plan.
 #[rstest]
 #[case::one_more(|facts: &mut ClusterFacts| facts.pods.push(pod("web-3", "Deployment web", "c", "10.244.3.40")))]
 #[case::one_less(|facts: &mut ClusterFacts| facts.pods.retain(|pod| pod.name != "web-1"))]
@@ -164,7 +165,7 @@ fn pods_that_nobody_makes_again_go_only_where_that_is_said() {
 #[case::a_node(|facts: &mut ClusterFacts| { facts.nodes.remove("c"); })]
 #[case::a_larger_workload(|facts: &mut ClusterFacts| workload_mut(facts, "Deployment dns").wanted = 3)]
 #[case::a_tenants_policy(|facts: &mut ClusterFacts| fixture::let_a_tenant_say(facts, &["10.244.0.0/16"]))]
-fn the_hash_stays_when_pods_come_and_go(#[case] change: fn(&mut ClusterFacts)) {
+fn the_hash_does_not_depend_on_pods(#[case] change: fn(&mut ClusterFacts)) {
     let (before, after) = (planned(|_| {}), planned(change));
     assert_eq!(before.hash(), after.hash(), "{}", text(&after));
 }
@@ -185,12 +186,12 @@ fn the_hash_stays_when_pods_come_and_go(#[case] change: fn(&mut ClusterFacts)) {
 #[case::kops(|facts: &mut ClusterFacts| {
     facts.nodes.get_mut("a").unwrap().labels = BTreeMap::from([(KOPS_LABEL.to_owned(), "nodes".to_owned())]);
 })]
-fn the_hash_changes_with_what_is_done(#[case] change: fn(&mut ClusterFacts)) {
+fn the_hash_changes_with_the_actions(#[case] change: fn(&mut ClusterFacts)) {
     assert_ne!(planned(|_| {}).hash(), planned(change).hash());
 }
 
 #[test]
-fn the_hash_changes_with_what_is_wished() {
+fn the_hash_changes_with_the_spec() {
     let facts = fixture::cluster();
     let needed = facts.needed();
     let settings = fixture::settings(&facts);
@@ -226,9 +227,9 @@ fn kops_lines(services: &[&str]) -> Vec<String> {
     lines_with(&plan, "kops cluster spec")
 }
 
-/// First the flag that keeps the controller manager from ending over podCIDRs, and then ranges.
+/// The flag that prevents the exit of the controller manager comes first, then the ranges.
 #[test]
-fn what_kops_has_to_say() {
+fn changes_of_the_kops_spec_are_listed_in_order() {
     let lines = kops_lines(&["10.192.0.0/16"]);
     let fields: Vec<&str> = lines
         .iter()
@@ -255,10 +256,11 @@ fn what_kops_has_to_say() {
 }
 
 #[rstest]
-#[case::around_both(&["10.192.0.0/16", "fd00::/112"], "+ 10.192.0.0/12: kops wants one range")]
-#[case::none_narrow_enough(&["172.20.0.0/16"], "+ one range around 10.200.0.0/16 and the Services' (172.20.0.0/16): there is none")]
-#[case::not_said(&["10.96.0.1/32"], "+ one range around 10.200.0.0/16 and serviceClusterIPRange, which the API does not say")]
-fn one_range_around_pods_and_services(#[case] services: &[&str], #[case] expected: &str) {
+#[case::around_both(&["10.192.0.0/16", "fd00::/112"], "+ 10.192.0.0/12: kops needs one range")]
+#[case::none_narrow_enough(
+    &["172.20.0.0/16"], "+ one range that contains 10.200.0.0/16 and the range of Services (172.20.0.0/16): none is")]
+#[case::unknown(&["10.96.0.1/32"], "+ one range that contains 10.200.0.0/16 and serviceClusterIPRange, which is unknown here")]
+fn kops_needs_one_range_for_pods_and_services(#[case] services: &[&str], #[case] expected: &str) {
     let lines = kops_lines(services);
     let found = lines[3].split_once("nonMasqueradeCIDR: ").unwrap().1;
     assert!(found.starts_with(expected), "{found}");
@@ -268,7 +270,7 @@ fn one_range_around_pods_and_services(#[case] services: &[&str], #[case] expecte
 #[case("172.16.0.0/13", "172.24.0.0/15", Some("172.16.0.0/12"))]
 #[case("10.200.0.0/16", "10.96.0.0/16", Some("10.0.0.0/8"))]
 #[case("10.200.0.0/16", "172.16.0.0/16", Some("0.0.0.0/0"))]
-fn the_range_around_two(#[case] one: &str, #[case] other: &str, #[case] expected: Option<&str>) {
+fn the_envelope_is_the_narrowest_range_around_two(#[case] one: &str, #[case] other: &str, #[case] expected: Option<&str>) {
     let around = envelope(&one.parse().unwrap(), &other.parse().unwrap());
     assert_eq!(around, expected.map(|text| text.parse().unwrap()));
 }

@@ -1,10 +1,10 @@
 //! Change of tunnel addresses, node by node.
 //!
-//! When a pool is closed, every calico-node chooses another tunnel address at the same moment, Felix restarts on all nodes, and for about
-//! one second no node reaches another (docs/limits.md). Therefore Nodes are removed from the source pool one after the other, each after
-//! its agent keeps the old address ([`super::host::changes`]), with the new address of its tunnel ([`super::choice`]). The pool is closed
-//! once no tunnel address is in it. If no address is free, Calico chooses: then the node selector of the pool has to exclude the Node,
-//! and a calico-node that does not react is restarted.
+//! When a pool is closed, every calico-node chooses another tunnel address at the same moment, Felix restarts on all nodes, and
+//! for about one second no node reaches another (docs/limits.md). Therefore Nodes are removed from the source pool one after
+//! the other, each after its agent keeps the old address ([`super::host::changes`]), with the new address of its tunnel
+//! ([`super::choice`]). The pool is closed once no tunnel address is in it. If no address is free, Calico chooses: then the
+//! node selector of the pool has to exclude the Node, and a calico-node that does not react is restarted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,8 +23,8 @@ use engine::evict::PodName;
 
 /// The list `tunnelEnds` for the agent of a node: the addresses that it keeps, and the addresses that replace them.
 ///
-/// `before` is the previous list: a former address is on no Node any more. An address of the target range is kept while `comes_back`
-/// returns `true` for it, until the tunnel has it again ([`super::returns`]).
+/// `before` is the previous list: a former address is on no Node any more. An address of the target range is kept while
+/// `comes_back` returns `true` for it, until the tunnel has it again ([`super::returns`]).
 pub fn told(
     before: &[TunnelEnd],
     now: &Ends,
@@ -33,7 +33,8 @@ pub fn told(
 ) -> Vec<TunnelEnd> {
     let is_in_source = |end: &&TunnelEnd| source.contains(&IpAddr::V4(end.kept));
     let is_current = |end: &&TunnelEnd| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.kept));
-    // If Calico has chosen another address of the target range for the tunnel, the old one does not come back, and a pod may get it.
+    // If Calico has chosen another address of the target range for the tunnel, the old one does not come back, and a pod may
+    // get it.
     let may_return = |end: &&TunnelEnd| now.get(end.name.as_str()).is_none_or(|now| source.contains(now));
     let returning: Vec<TunnelEnd> = before
         .iter()
@@ -75,7 +76,8 @@ pub fn told(
     ends.into_values().chain(returning).collect()
 }
 
-/// Whether the list `told` of an agent contains every tunnel address of its node in the source range, and the address that replaces it.
+/// Whether the list `told` of an agent contains every tunnel address of its node in the source range, and the address that
+/// replaces it.
 pub fn is_told(told: &[TunnelEnd], now: &Ends, source: &IpNet) -> bool {
     now.iter().all(|(name, address)| {
         let IpAddr::V4(address) = *address else {
@@ -103,8 +105,8 @@ pub enum Keeping {
     Exchanging(String),
 }
 
-/// Whether an agent keeps the tunnel addresses in the source range, by its report. `facts` is `None` if the agent has not answered to its
-/// newest list.
+/// Whether an agent keeps the tunnel addresses in the source range, by its report. `facts` is `None` if the agent has not
+/// answered to its newest list.
 pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) -> Keeping {
     let mut ends = ends
         .iter()
@@ -188,7 +190,8 @@ impl NodeEnd<'_> {
             return Some(self.wait_for_calico_node());
         }
         match &self.keeping {
-            // Felix restarts once it has seen the new address. Until then, and until the agent has reported, its readiness is outdated.
+            // Felix restarts once it has seen the new address. Until then, and until the agent has reported, its readiness is
+            // outdated.
             Keeping::Exchanging(words) => {
                 wait(WaitReason::CalicoNodeNotReady, format!("node {node}: {words}"))
             }
@@ -219,8 +222,8 @@ impl NodeEnd<'_> {
         }
     }
 
-    /// Why other nodes wait for this one; `None` if it is done, is not Ready, or waits for its turn. Once the source pool `is_closed`,
-    /// the only such reason is a tunnel address that has not changed.
+    /// Why other nodes wait for this one; `None` if it is done, is not Ready, or waits for its turn. Once the source pool
+    /// `is_closed`, the only such reason is a tunnel address that has not changed.
     pub fn lacks(&self, is_closed: bool) -> Option<Wait> {
         if !is_closed {
             return self.wait_until_changed().or_else(|| self.wait_until_kept());
@@ -242,9 +245,9 @@ impl NodeEnd<'_> {
 
 /// Next step or wait until no tunnel address is in the source range; `None` once none is. Nodes that are not Ready do not count.
 ///
-/// `spec` is the source pool, `base` is its node selector when it is open to all pods, `at_once` is the maximum number of nodes in
-/// progress, and `gets` returns the new tunnel addresses of a node in the target range, by the last part of the annotation's key
-/// ([`super::choice`]).
+/// `spec` is the source pool, `base` is its node selector when it is open to all pods, `at_once` is the maximum number of nodes
+/// in progress, and `gets` returns the new tunnel addresses of a node in the target range, by the last part of the annotation's
+/// key ([`super::choice`]).
 pub fn missing(
     nodes: &[NodeEnd<'_>],
     which: Which,
@@ -292,8 +295,9 @@ pub fn missing(
     waits.next().map(Missing::Answer)
 }
 
-/// A number that identifies the set of removed Nodes for which Calico has to choose an address; `None` if there is no such Node. Another
-/// set has another number. The pool is written only if the number changes, because each write wakes every calico-node of the cluster.
+/// A number that identifies the set of removed Nodes for which Calico has to choose an address; `None` if there is no such
+/// Node. Another set has another number. The pool is written only if the number changes, because each write wakes every
+/// calico-node of the cluster.
 fn round(nodes: &[NodeEnd<'_>]) -> Option<u32> {
     let mut names: Vec<&str> = nodes
         .iter()
@@ -447,8 +451,8 @@ mod tests {
         assert_eq!(story, ["a", "round", "b", "round"]);
     }
 
-    /// Runs all steps and returns them in order: never two nodes at once, and each after the previous one is done. `given` are the nodes
-    /// whose tunnels get a chosen address.
+    /// Runs all steps and returns them in order: never two nodes at once, and each after the previous one is done. `given` are
+    /// the nodes whose tunnels get a chosen address.
     fn exchanged<const COUNT: usize>(mut nodes: [NodeEnd<'static>; COUNT], given: &[&str]) -> Vec<String> {
         let chosen = |node: &str| {
             let is_given = given.contains(&node);

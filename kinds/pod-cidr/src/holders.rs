@@ -68,8 +68,8 @@ impl<'facts> Pods<'facts> {
     }
 }
 
-/// The holders of these allocations: a sentence with the object, the address and the fix for each. Running pods are not listed, because
-/// they move.
+/// The holders of these allocations: a sentence with the object, the address and the fix for each. Running pods are not listed,
+/// because they move.
 pub fn holders<'facts>(
     allocations: impl IntoIterator<Item = &'facts Allocation>,
     cluster: Cluster<'_>,

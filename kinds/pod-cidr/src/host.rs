@@ -1,6 +1,5 @@
-//! The node agent's side: what it looks for, what it found on its host, and what that comes to. In this kind of migration an
-//! agent changes nothing but the addresses of [`kept`]; kernel and files are read in `agent`, what of them counts is chosen in
-//! [`select`].
+//! The part of the agent: its settings, its facts, and their evaluation. In this kind of migration an agent changes only the
+//! addresses of [`kept`]. Kernel and files are read in `agent`; the relevant parts are selected in [`select`].
 
 mod conflist;
 mod kept;
@@ -114,21 +113,21 @@ pub struct Uplink {
 }
 
 impl HostFacts {
-    /// The IPAM plugin of new pods (`calico-ipam`, `host-local`); the words say why it cannot be told.
+    /// The IPAM plugin of new pods (`calico-ipam`, `host-local`), or why it is unknown.
     pub fn ipam(&self) -> Result<&str, String> {
         let conflist = self.used_conflist()?;
         match &conflist.ipam {
             Found::Present(ipam) => Ok(ipam),
             Found::Absent => Err(format!(
-                "{}: plugin {} names no IPAM plugin",
+                "{}: plugin {} has no IPAM plugin",
                 conflist.path, conflist.plugin
             )),
             Found::Malformed(problem) => Err(format!("{}: {problem}", conflist.path)),
         }
     }
 
-    /// Pools to which the configuration of new pods is pinned in the family of `range`, by name or range; empty where it names
-    /// none. The words say why it cannot be told.
+    /// Pools of the family of `range` to which the CNI configuration pins new pods, by name or range; empty if there are none.
+    /// The error states why they are unknown.
     pub fn pins(&self, range: &IpNet) -> Result<&[String], String> {
         let conflist = self.used_conflist()?;
         let pools = match range {
@@ -145,7 +144,7 @@ impl HostFacts {
     fn used_conflist(&self) -> Result<&Conflist, String> {
         match &self.conflist {
             Found::Present(conflist) => Ok(conflist),
-            Found::Absent => Err("there is no CNI configuration".to_owned()),
+            Found::Absent => Err("no CNI configuration".to_owned()),
             Found::Malformed(problem) => Err(problem.clone()),
         }
     }
@@ -166,25 +165,25 @@ impl InOld {
     }
 }
 
-/// What of the old range is still on the host, in words: empty once no route and no address is.
+/// Routes and addresses of the source range that are still on the host, as texts; empty once there are none.
 pub fn left(facts: &HostFacts) -> Vec<String> {
     let InOld {
         pods,
         blocks,
         discards,
         addresses,
-        // Somebody's own, who has to hear of it another way: nobody may wait for Calico to take it away.
+        // These do not belong to Calico, which will not remove them: the migration must not wait for that.
         rules: _,
     } = &facts.in_old;
-    let mut left = addresses.words("addresses");
-    left.extend(pods.words("routes to pods"));
-    left.extend(blocks.words("routes"));
-    left.extend(discards.words("routes by which packets are dropped"));
-    left
+    let mut remaining = addresses.words("addresses");
+    remaining.extend(pods.words("routes to pods"));
+    remaining.extend(blocks.words("routes"));
+    remaining.extend(discards.words("routes that drop packets"));
+    remaining
 }
 
-/// A route to a pod of the old range that is still on the host, in words; `ours` are the addresses of pods that watch the old
-/// range until all others have left it.
+/// A route to a pod of the source range that is still on the host, as text. `ours` are the addresses of traffic pods, which
+/// stay in the source range until all other pods have moved.
 pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String> {
     let pods = &facts.in_old.pods;
     let mut others = pods
@@ -197,9 +196,10 @@ pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String
     })
 }
 
-/// What shares an address with the new range and is not Calico's, in words: packets for new pods would go there.
+/// Addresses, routes and rules that overlap the target range and do not belong to Calico, as texts: they would receive packets
+/// for new pods.
 ///
-/// Routes of a BIRD are not among them ([`announced`]).
+/// Routes of BIRD are not included ([`announced`]).
 pub fn foreign(facts: &HostFacts) -> Vec<String> {
     let InNew {
         routes,
@@ -213,15 +213,15 @@ pub fn foreign(facts: &HostFacts) -> Vec<String> {
     foreign
 }
 
-/// Routes of a BIRD within the new range, in words. Before the pool is there they are as foreign as any other; afterwards they
-/// are Calico's own, where nodes tell each other of their blocks by BGP.
+/// Routes of BIRD within the target range, as texts. Before the pool exists, they belong to another router; afterwards they are
+/// Calico's, if nodes announce their blocks by BGP.
 pub fn announced(facts: &HostFacts) -> Vec<String> {
     facts.in_new.announced.words("routes")
 }
 
-/// Whether somebody may wait for what has changed: another configuration of new pods, another tunnel, or a list that has become
-/// empty or is empty no longer. Pods that come and go while others stay are no such change; that only one is left is, since it
-/// may be our own, which watches the old range until all others have left it.
+/// Whether the migration may wait for this change: another CNI configuration, another tunnel, or a list that becomes empty or
+/// is no longer empty. Pods that start or stop while others stay are no such change, except when only one remains: it may be
+/// the traffic pod, which stays in the source range until all other pods have moved.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     let emptiness = |facts: &HostFacts| {
         let (old, new) = (&facts.in_old, &facts.in_new);

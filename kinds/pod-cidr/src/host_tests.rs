@@ -58,10 +58,10 @@ fn route(protocol: u8, words: &str) -> Route {
     }
 }
 
-/// Who installs a route and does not say who it is.
+/// Protocol of routes without a known owner.
 const BOOT: u8 = 3;
 
-/// A node of Calico's with two pods in the old range, beside a LAN.
+/// A node with Calico, two pods in the old range, and a LAN.
 fn host() -> Tables {
     Tables {
         devices: vec![
@@ -86,7 +86,7 @@ fn host() -> Tables {
     }
 }
 
-fn look(tables: &Tables) -> HostFacts {
+fn observe(tables: &Tables) -> HostFacts {
     facts(&settings("10.244.0.0/16", "10.200.0.0/16"), Found::Absent, tables)
 }
 
@@ -95,8 +95,8 @@ fn words<T: ToString>(listed: &Listed<T>) -> Vec<String> {
 }
 
 #[test]
-fn what_is_in_the_old_range_is_told_apart() {
-    let facts = look(&host());
+fn entries_of_the_old_range_are_sorted_into_lists() {
+    let facts = observe(&host());
     assert_eq!(
         words(&facts.in_old.pods),
         ["10.244.1.5/32 dev cali1", "10.244.1.6/32 dev cali2"]
@@ -112,7 +112,7 @@ fn what_is_in_the_old_range_is_told_apart() {
     assert_eq!(
         words(&facts.in_old.addresses),
         ["10.244.1.0/32 dev vxlan.calico"],
-        "and not its route in the kernel's own table"
+        "without its route in table local"
     );
     assert_eq!((left(&facts).len(), facts.in_old.count()), (6, 6));
     assert_eq!(foreign(&facts), [""; 0]);
@@ -124,16 +124,16 @@ fn what_is_in_the_old_range_is_told_apart() {
 }
 
 #[test]
-fn nothing_is_left_of_a_range_once_nothing_lies_in_it() {
+fn no_entry_remains_for_an_unused_range() {
     let mut host = host();
     host.routes
         .retain(|route| !route.destination.to_string().starts_with("10.244."));
     host.devices[2].addresses = vec!["10.200.1.0/32".parse().unwrap()];
-    // Of the cluster's neighbours, none of them in the range.
+    // Routes to other networks, not within the range.
     host.routes.push(route(BOOT, "10.0.0.0/8 via 192.0.2.9 dev eth0"));
     host.routes
         .push(route(BOOT, "10.245.0.0/16 via 192.0.2.9 dev eth0"));
-    assert_eq!(left(&look(&host)), [""; 0]);
+    assert_eq!(left(&observe(&host)), [""; 0]);
 }
 
 #[rstest]
@@ -146,10 +146,10 @@ fn nothing_is_left_of_a_range_once_nothing_lies_in_it() {
 #[case(BOOT, "10.244.1.64/26 dev cali2", "blocks")]
 #[case(BOOT, "local 10.244.9.9/32 dev lo table local", "blocks")]
 #[case(KERNEL, "10.244.9.9/32 dev ppp0", "blocks")]
-fn a_route_of_any_table_and_kind_is_seen(#[case] protocol: u8, #[case] text: &str, #[case] list: &str) {
+fn a_route_of_any_table_and_kind_is_listed(#[case] protocol: u8, #[case] text: &str, #[case] list: &str) {
     let mut host = host();
     host.routes.push(route(protocol, text));
-    let facts = look(&host);
+    let facts = observe(&host);
     let found = match list {
         "blocks" => &facts.in_old.blocks,
         _ => &facts.in_old.discards,
@@ -162,34 +162,33 @@ fn a_route_of_any_table_and_kind_is_seen(#[case] protocol: u8, #[case] text: &st
 #[rstest]
 #[case::vpn(BOOT, "10.200.7.0/24 via 192.0.2.9 dev eth0", true)]
 #[case::wider_than_the_range(BOOT, "10.0.0.0/8 via 192.0.2.9 dev eth0", true)]
-#[case::the_range_itself(16, "10.200.0.0/16 dev wg0 table 51820", true)]
+#[case::same_range(16, "10.200.0.0/16 dev wg0 table 51820", true)]
 #[case::other_end_of_a_cable(KERNEL, "10.200.0.2/32 dev ppp0", true)]
-#[case::somebodys_blackhole(BOOT, "blackhole 10.200.0.0/16", true)]
+#[case::foreign_blackhole(BOOT, "blackhole 10.200.0.0/16", true)]
 #[case::default_route(BOOT, "0.0.0.0/0 via 192.0.2.9 dev eth0 metric 50", false)]
 #[case::another_range(BOOT, "10.201.0.0/16 via 192.0.2.9 dev eth0", false)]
 #[case::another_family(BOOT, "fd00::/8 dev eth0", false)]
 #[case::calicos_block(BOOT, "10.200.2.0/26 via 10.200.2.0 dev vxlan.calico", false)]
-#[case::calicos_block_past_the_tunnel(FELIX, "10.200.2.0/26 via 192.0.2.12 dev eth0", false)]
+#[case::calicos_block_without_tunnel(FELIX, "10.200.2.0/26 via 192.0.2.12 dev eth0", false)]
 #[case::calicos_blackhole(FELIX, "blackhole 10.200.1.0/26", false)]
 #[case::calicos_pod(BOOT, "10.200.1.5/32 dev cali1", false)]
 #[case::calicos_wireguard(BOOT, "10.200.2.0/26 dev wireguard.cali table 1", false)]
 #[case::not_quite_calicos_link(BOOT, "10.200.2.0/26 dev tunl01", true)]
-fn what_shares_an_address_with_the_new_range(
+fn foreign_routes_in_the_new_range_are_listed(
     #[case] protocol: u8,
     #[case] text: &str,
     #[case] is_foreign: bool,
 ) {
     let mut host = host();
     host.routes.push(route(protocol, text));
-    let found = foreign(&look(&host));
+    let found = foreign(&observe(&host));
     let wanted: Vec<&str> = if is_foreign { vec![text] } else { Vec::new() };
     assert_eq!(found, wanted);
-    assert_eq!(announced(&look(&host)), [""; 0]);
+    assert_eq!(announced(&observe(&host)), [""; 0]);
 }
 
-/// A route with one way out of two that is not Calico's is not Calico's.
 #[test]
-fn every_way_of_a_route_has_to_be_calicos() {
+fn a_route_with_one_foreign_nexthop_is_foreign() {
     let mut host = host();
     let mut both = route(BOOT, "10.200.2.0/26 dev vxlan.calico");
     both.hops.push(Hop {
@@ -198,23 +197,23 @@ fn every_way_of_a_route_has_to_be_calicos() {
     });
     host.routes.push(both);
     assert_eq!(
-        foreign(&look(&host)),
+        foreign(&observe(&host)),
         ["10.200.2.0/26 nexthop dev vxlan.calico nexthop via 192.0.2.9 dev eth0"]
     );
 }
 
 #[test]
-fn routes_of_a_bird_are_told_apart() {
+fn routes_of_bird_are_announced_and_not_foreign() {
     let mut host = host();
     let announcements = ["blackhole 10.200.1.0/26", "10.200.2.0/26 via 192.0.2.12 dev eth0"];
     host.routes.extend(announcements.map(|text| route(BIRD, text)));
-    let facts = look(&host);
+    let facts = observe(&host);
     assert_eq!(announced(&facts), announcements);
     assert_eq!(foreign(&facts), [""; 0]);
-    // No pool's block is wider than the pool.
+    // A block cannot be wider than its pool.
     host.routes
         .push(route(BIRD, "10.192.0.0/11 via 192.0.2.1 dev eth0"));
-    let facts = look(&host);
+    let facts = observe(&host);
     assert_eq!(announced(&facts), announcements);
     assert_eq!(foreign(&facts), ["10.192.0.0/11 via 192.0.2.1 dev eth0"]);
 }
@@ -223,12 +222,12 @@ fn routes_of_a_bird_are_told_apart() {
 #[case::bridge("docker0", "10.200.0.1/24", true)]
 #[case::wider_than_the_range("eth1", "10.1.2.3/8", true)]
 #[case::tunnel("vxlan.calico", "10.200.1.0/32", false)]
-#[case::elsewhere("docker0", "10.201.0.1/24", false)]
-fn addresses_with_their_networks_count(#[case] link: &str, #[case] address: &str, #[case] is_foreign: bool) {
+#[case::another_range("docker0", "10.201.0.1/24", false)]
+fn foreign_addresses_in_the_new_range_are_listed(#[case] link: &str, #[case] address: &str, #[case] is_foreign: bool) {
     let mut host = host();
     host.devices.push(device(link, &[address]));
     let network: IpNet = address.parse::<IpNet>().unwrap().trunc();
-    // What the kernel lays for it says nothing new.
+    // The kernel's own routes for the address add nothing.
     let own = ["local", ""].map(|kind| match kind {
         "" => route(KERNEL, &format!("{network} dev {link}")),
         _ => route(
@@ -244,11 +243,11 @@ fn addresses_with_their_networks_count(#[case] link: &str, #[case] address: &str
         .then(|| format!("{address} dev {link}"))
         .into_iter()
         .collect();
-    assert_eq!(foreign(&look(&host)), wanted);
+    assert_eq!(foreign(&observe(&host)), wanted);
 }
 
 #[test]
-fn rules_that_name_a_range_are_seen_and_nobody_waits_for_them() {
+fn rules_of_a_range_are_listed_and_not_waited_for() {
     let rule = |priority, from: Option<&str>, to: Option<&str>| Rule {
         priority,
         from: from.map(|net| net.parse().unwrap()),
@@ -262,7 +261,7 @@ fn rules_that_name_a_range_are_seen_and_nobody_waits_for_them() {
         rule(800, None, Some("10.200.0.0/16")),
         rule(700, Some("192.0.2.0/24"), Some("198.51.100.0/24")),
     ];
-    let facts = look(&host);
+    let facts = observe(&host);
     assert_eq!(
         words(&facts.in_old.rules),
         ["rule 900: from 10.244.0.0/16 lookup 100"]
@@ -271,12 +270,11 @@ fn rules_that_name_a_range_are_seen_and_nobody_waits_for_them() {
         foreign(&facts),
         ["rule 800: from all to 10.200.0.0/16 lookup 100"]
     );
-    assert_eq!(left(&facts), left(&look(&self::host())));
+    assert_eq!(left(&facts), left(&observe(&self::host())));
 }
 
-/// Of many only some are listed, and somebody else's are among them.
 #[test]
-fn lists_are_bounded_and_begin_with_what_is_not_calicos() {
+fn lists_are_bounded_and_start_with_foreign_entries() {
     let mut host = host();
     for number in 0..100 {
         host.routes.push(route(
@@ -288,7 +286,7 @@ fn lists_are_bounded_and_begin_with_what_is_not_calicos() {
     }
     host.routes
         .push(route(BOOT, "10.244.250.0/24 via 192.0.2.9 dev eth0"));
-    let facts = look(&host);
+    let facts = observe(&host);
     assert_eq!(
         (facts.in_old.blocks.first.len(), facts.in_old.blocks.more),
         (20, 83)
@@ -303,7 +301,7 @@ fn lists_are_bounded_and_begin_with_what_is_not_calicos() {
 }
 
 #[test]
-fn of_a_range_within_the_old_one_nothing_has_to_go() {
+fn entries_of_a_new_range_within_the_old_one_do_not_remain() {
     let mut host = host();
     host.routes.push(route(BOOT, "10.244.128.5/32 dev cali1"));
     let nested = facts(
@@ -311,12 +309,12 @@ fn of_a_range_within_the_old_one_nothing_has_to_go() {
         Found::Absent,
         &host,
     );
-    assert_eq!(left(&nested), left(&look(&self::host())));
+    assert_eq!(left(&nested), left(&observe(&self::host())));
     assert_eq!(foreign(&nested), [""; 0]);
 }
 
 #[test]
-fn ranges_of_ipv6() {
+fn ipv6_ranges_are_supported() {
     let mut host = host();
     host.devices
         .push(device("vxlan-v6.calico", &["fd00:10:244:1::/128"]));
@@ -343,7 +341,7 @@ fn ranges_of_ipv6() {
 }
 
 #[test]
-fn the_uplink_is_that_of_the_best_default_route() {
+fn the_uplink_is_the_link_of_the_best_default_route() {
     let mut host = host();
     host.routes[0].metric = 100;
     for name in ["eth1", "eth2", "eth3"] {
@@ -354,16 +352,16 @@ fn the_uplink_is_that_of_the_best_default_route() {
         route(BOOT, "0.0.0.0/0 via 203.0.113.2 dev eth2 table 77 metric 1"),
         route(BOOT, "::/0 via fe80::1 dev eth3 metric 1"),
     ]);
-    assert_eq!(look(&host).uplink.unwrap().name, "eth1");
+    assert_eq!(observe(&host).uplink.unwrap().name, "eth1");
     host.routes.retain(|route| route.destination.prefix_len() > 0);
-    assert_eq!(look(&host).uplink, None);
+    assert_eq!(observe(&host).uplink, None);
 }
 
 #[test]
-fn a_pod_of_ours_that_watches_the_old_range_keeps_no_node_from_taking_pods_again() {
+fn the_route_of_a_traffic_pod_does_not_delay_the_uncordon() {
     let mut host = host();
     let ours = |addresses: &[&str]| addresses.iter().map(|address| address.parse().unwrap()).collect();
-    let found = |host: &Tables, addresses: &[&str]| route_to_pod(&look(host), &ours(addresses));
+    let found = |host: &Tables, addresses: &[&str]| route_to_pod(&observe(host), &ours(addresses));
     assert_eq!(found(&host, &[]).unwrap(), "10.244.1.5/32 dev cali1");
     assert_eq!(found(&host, &["10.244.1.5"]).unwrap(), "10.244.1.6/32 dev cali2");
     assert_eq!(found(&host, &["10.244.1.5", "10.244.1.6"]), None);
@@ -371,7 +369,7 @@ fn a_pod_of_ours_that_watches_the_old_range_keeps_no_node_from_taking_pods_again
         host.routes
             .push(route(BOOT, &format!("10.244.1.{number}/32 dev cali{number}")));
     }
-    let listed: Vec<String> = look(&host)
+    let listed: Vec<String> = observe(&host)
         .in_old
         .pods
         .first
@@ -383,22 +381,22 @@ fn a_pod_of_ours_that_watches_the_old_range_keeps_no_node_from_taking_pods_again
 }
 
 #[test]
-fn somebody_may_wait_for_a_list_to_become_empty() {
+fn a_list_that_becomes_empty_is_news() {
     let mut host = host();
-    let two = look(&host);
+    let two = observe(&host);
     host.routes.push(route(BOOT, "10.244.1.99/32 dev cali99"));
-    let three = look(&host);
+    let three = observe(&host);
     assert_ne!(three, two);
-    assert!(!is_news(&three, &two), "two other pods are there still");
+    assert!(!is_news(&three, &two), "two other pods remain");
     host.routes.pop();
     let last = host.routes.pop().unwrap();
-    let one = look(&host);
-    assert!(is_news(&two, &one), "the one may be ours");
+    let one = observe(&host);
+    assert!(is_news(&two, &one), "the remaining one may be the traffic pod");
     host.routes.pop();
-    let none = look(&host);
+    let none = observe(&host);
     assert!(is_news(&one, &none));
     host.routes.push(last);
-    assert!(is_news(&none, &look(&host)));
+    assert!(is_news(&none, &observe(&host)));
 
     let mut other = one.clone();
     other.conflist = Found::Malformed("no JSON".to_owned());
@@ -412,13 +410,13 @@ fn somebody_may_wait_for_a_list_to_become_empty() {
 }
 
 #[test]
-fn facts_are_the_same_after_the_wire() {
+fn facts_survive_serialization() {
     let mut host = host();
     host.routes.extend([
         route(BOOT, "10.200.0.0/24 dev tun0 metric 7"),
         route(BOOT, "10.244.9.0/24 dev wireguard.cali table 1"),
     ]);
-    let facts = look(&host);
+    let facts = observe(&host);
     let wire = serde_json::to_value(&facts).unwrap();
     assert_eq!(serde_json::from_value::<HostFacts>(wire.clone()).unwrap(), facts);
     assert_eq!(
@@ -450,7 +448,7 @@ const IPV4: &str = "10.0.0.0/8";
 const IPV6: &str = "fd00::/8";
 
 #[test]
-fn the_first_file_says_who_gives_addresses() {
+fn the_first_file_determines_the_ipam_plugin() {
     let files = [
         file("99-loopback.conf", r#"{"name": "lo", "type": "loopback"}"#),
         file(
@@ -485,12 +483,12 @@ fn the_first_file_says_who_gives_addresses() {
 #[case::no_ipam(
     "1.conflist",
     r#"{"name": "n", "plugins": [{"type": "multus"}]}"#,
-    Err("/net.d/1.conflist: plugin multus names no IPAM plugin")
+    Err("/net.d/1.conflist: plugin multus has no IPAM plugin")
 )]
 #[case::null(
     "1.conflist",
     r#"{"name": "n", "plugins": [{"type": "calico", "ipam": {"type": null}}]}"#,
-    Err("names no IPAM plugin")
+    Err("has no IPAM plugin")
 )]
 #[case::another_kind(
     "1.conflist",
@@ -502,9 +500,9 @@ fn the_first_file_says_who_gives_addresses() {
     r#"{"name": "n", "plugins": ["#,
     Err("/net.d/1.conflist: not JSON")
 )]
-#[case::nothing_that_a_runtime_reads("1.bak", "{}", Err("there is no CNI configuration"))]
-fn who_gives_addresses(#[case] name: &str, #[case] text: &str, #[case] expected: Result<&str, &str>) {
-    // What comes behind a file that is not understood is not used by every runtime.
+#[case::no_configuration_file("1.bak", "{}", Err("no CNI configuration"))]
+fn the_ipam_plugin_is_read_from_the_configuration(#[case] name: &str, #[case] text: &str, #[case] expected: Result<&str, &str>) {
+    // Not every runtime uses the next file after one that cannot be parsed.
     let second = file(
         "2.bak",
         r#"{"name": "n", "type": "calico", "ipam": {"type": "calico-ipam"}}"#,
@@ -523,7 +521,7 @@ fn who_gives_addresses(#[case] name: &str, #[case] text: &str, #[case] expected:
     "ipam.ipv4_pools: found a string, needed a list of strings"
 )]
 #[case("[7]", "ipam.ipv4_pools: found a list, needed a list of strings")]
-fn pins_that_are_not_understood_are_not_no_pins(#[case] value: &str, #[case] problem: &str) {
+fn unparsable_pins_are_an_error(#[case] value: &str, #[case] problem: &str) {
     let text = format!(
         r#"{{"name": "n", "plugins": [{{"type": "calico", "ipam": {{"type": "calico-ipam", "ipv4_pools": {value}}}}}]}}"#
     );

@@ -77,8 +77,8 @@ pub struct Claim {
     pub range: IpNet,
 }
 
-/// The allocated and reserved addresses of Calico's IPAM. In each pass, the blocks of every node and the block of one address of every node
-/// are looked up, so blocks are sorted and indexed once, when they are read.
+/// The allocated and reserved addresses of Calico's IPAM. In each pass, the blocks of every node and the block of one address
+/// of every node are looked up, so blocks are sorted and indexed once, when they are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ipam {
     /// By range.

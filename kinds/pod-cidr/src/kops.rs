@@ -1,5 +1,5 @@
-//! The ranges of a cluster in the output of `kops get cluster NAME -o json --full`. The script of kops 1.7 took the old pool from one field
-//! and the new pool from another; this module uses the same fields.
+//! The ranges of a cluster in the output of `kops get cluster NAME -o json --full`. The script of kops 1.7 took the old pool
+//! from one field and the new pool from another; this module uses the same fields.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -24,8 +24,8 @@ pub struct Cluster {
     pub from: IpNet,
     /// The range of the new pool.
     pub to: IpNet,
-    /// Other ranges: of Services and of the nodes' network, each with the name of its field. A temporary pod range must not overlap them
-    /// either.
+    /// Other ranges: of Services and of the nodes' network, each with the name of its field. A temporary pod range must not
+    /// overlap them either.
     pub others: Vec<(&'static str, IpNet)>,
 }
 

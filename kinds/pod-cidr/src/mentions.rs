@@ -1,5 +1,6 @@
-//! Objects that contain the pod range in their configuration: the ranges of each, and whether these are sufficient while pods of both
-//! ranges exist, and at the end. replumb changes none of these objects: it states the needed value, and checks whether the user set it.
+//! Objects that contain the pod range in their configuration: the ranges of each, and whether these are sufficient while pods
+//! of both ranges exist, and at the end. replumb changes none of these objects: it states the needed value, and checks whether
+//! the user set it.
 
 use std::collections::BTreeSet;
 
@@ -130,8 +131,8 @@ fn of_the_cluster(changes: &[Change]) -> Vec<String> {
     of_cluster.map(Change::line).collect()
 }
 
-/// The changes that tenants have to make while pods of both ranges exist: the namespace and the message. The migration does not wait for
-/// them.
+/// The changes that tenants have to make while pods of both ranges exist: the namespace and the message. The migration does not
+/// wait for them.
 pub fn of_tenants(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<(String, String)> {
     let changes = before(mentions, from, to).into_iter();
     changes
@@ -169,8 +170,8 @@ pub fn ranges_in(text: &str) -> Vec<IpNet> {
     ranges
 }
 
-/// The ranges that decide whether an object covers `from` and `to`, sorted, and the number of further ranges that overlap either. A
-/// tenant may write 100,000 ranges into one object.
+/// The ranges that decide whether an object covers `from` and `to`, sorted, and the number of further ranges that overlap
+/// either. A tenant may write 100,000 ranges into one object.
 pub fn few(said: impl IntoIterator<Item = IpNet>, from: &IpNet, to: &IpNet) -> (Vec<IpNet>, usize) {
     let is_relevant = |said: &IpNet| overlap(said, from) || overlap(said, to);
     let said: BTreeSet<IpNet> = said.into_iter().filter(is_relevant).collect();

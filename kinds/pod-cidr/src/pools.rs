@@ -51,8 +51,8 @@ impl Openness {
     }
 }
 
-/// The selector of a pool from which Nodes are removed one by one. `base` is its selector when it is open to all pods, `mark` is the value
-/// of the label on a removed Node.
+/// The selector of a pool from which Nodes are removed one by one. `base` is its selector when it is open to all pods, `mark`
+/// is the value of the label on a removed Node.
 fn narrowed(base: &str, mark: &str, round: u32) -> String {
     let base = if base.contains("||") {
         format!("({base})")
@@ -64,8 +64,9 @@ fn narrowed(base: &str, mark: &str, round: u32) -> String {
 
 /// The merge patch of a pool's spec that narrows it for this set of removed Nodes; `None` if the pool has it already.
 ///
-/// A calico-node checks its tunnel address again when a pool changes, but not when the labels of its Node or the selector of a pool change
-/// (v3.31.7, `tunnel-ip-allocator`, `model.IPPool`). Therefore the order of `allowedUses`, which has no meaning, is changed too.
+/// A calico-node checks its tunnel address again when a pool changes, but not when the labels of its Node or the selector of a
+/// pool change (v3.31.7, `tunnel-ip-allocator`, `model.IPPool`). Therefore the order of `allowedUses`, which has no meaning, is
+/// changed too.
 pub fn narrowing(found: &Value, base: &str, mark: &str, round: u32) -> Option<Value> {
     let selector = narrowed(base, mark, round);
     let is_narrowed = node_selector(found) == selector && !found["disabled"].as_bool().unwrap_or_default();
@@ -128,8 +129,8 @@ fn sizes(range: &IpNet) -> &'static (std::ops::RangeInclusive<u8>, u8) {
     }
 }
 
-/// The spec of the new pool once it is open: equal to that of the old pool except for range and block size, so that pods of both reach each
-/// other (another encapsulation would remove the tunnel address that running pods need).
+/// The spec of the new pool once it is open: equal to that of the old pool except for range and block size, so that pods of
+/// both reach each other (another encapsulation would remove the tunnel address that running pods need).
 pub fn wanted(old: &Value, to: &IpNet, blocks: u8) -> Value {
     let mut spec = old.as_object().cloned().unwrap_or_default();
     spec.insert("cidr".to_owned(), json!(to.to_string()));
@@ -198,7 +199,8 @@ pub fn differences(found: &Value, wanted: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The normalized value of a field: Calico's default is `Null`, the order of a list does not matter, nor does the notation of a range.
+/// The normalized value of a field: Calico's default is `Null`, the order of a list does not matter, nor does the notation of a
+/// range.
 fn meaning(field: &str, value: Option<&Value>) -> Value {
     let value = value.cloned().unwrap_or(Value::Null);
     match (field, value) {
@@ -226,8 +228,8 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
     }
 }
 
-/// The merge patch of a pool's spec that opens it to this degree; `None` if it is so already. `base` is the spec of the old pool, as saved
-/// before the first change.
+/// The merge patch of a pool's spec that opens it to this degree; `None` if it is so already. `base` is the spec of the old
+/// pool, as saved before the first change.
 pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value> {
     if Openness::of(found) == openness {
         return None;

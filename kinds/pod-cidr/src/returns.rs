@@ -1,11 +1,11 @@
-//! Return of former tunnel addresses: if the user reverses the direction, each node gets the same addresses that its tunnels had, so that
-//! connections of the host that began at them continue.
+//! Return of former tunnel addresses: if the user reverses the direction, each node gets the same addresses that its tunnels
+//! had, so that connections of the host that began at them continue.
 //!
-//! From the change of a tunnel address on, the agent keeps the old one on the loopback link ([`super::host::changes`]). Once pods have
-//! moved it is released, and its pool is closed. Before that pool is opened again, the address is allocated to the node in Calico's IPAM
-//! again, so that no pod can get it. Then the Node gets it, in the write that removes the Node from the other pool. A calico-node that
-//! finds such an address keeps it (v3.31.7, `allocateip`, "Current address is still valid"), and Felix puts it on the link. The replaced
-//! address is then unused, and is released as Calico would have done.
+//! From the change of a tunnel address on, the agent keeps the old one on the loopback link ([`super::host::changes`]). Once
+//! pods have moved it is released, and its pool is closed. Before that pool is opened again, the address is allocated to the
+//! node in Calico's IPAM again, so that no pod can get it. Then the Node gets it, in the write that removes the Node from the
+//! other pool. A calico-node that finds such an address keeps it (v3.31.7, `allocateip`, "Current address is still valid"), and
+//! Felix puts it on the link. The replaced address is then unused, and is released as Calico would have done.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -83,12 +83,12 @@ pub fn of_node(told: Told<'_>, ipam: &Ipam, target: &IpNet) -> BTreeMap<String, 
         .collect()
 }
 
-/// Addresses of both ranges that are still allocated to tunnels which have other addresses of the target range now. Calico releases an
-/// address only if it changes the address itself. It does not know the addresses that replumb has set, nor those that were allocated for a
-/// node that was not Ready at its turn.
+/// Addresses of both ranges that are still allocated to tunnels which have other addresses of the target range now. Calico
+/// releases an address only if it changes the address itself. It does not know the addresses that replumb has set, nor those
+/// that were allocated for a node that was not Ready at its turn.
 ///
-/// `nodes` are the existing nodes. The lists of the agents are no record of these addresses: an object may have been created again, and the
-/// user may have reversed the direction twice.
+/// `nodes` are the existing nodes. The lists of the agents are no record of these addresses: an object may have been created
+/// again, and the user may have reversed the direction twice.
 pub fn to_release(
     nodes: &BTreeMap<&str, &CalicoNode>,
     ipam: &Ipam,

@@ -93,8 +93,8 @@ impl Settings {
         )
     }
 
-    /// Ranges whose pods do not move while pods move to the range `target`: `target` itself, and the ranges of all pools that this
-    /// migration does not change. `pools` is the name and the range of every pool.
+    /// Ranges whose pods do not move while pods move to the range `target`: `target` itself, and the ranges of all pools that
+    /// this migration does not change. `pools` is the name and the range of every pool.
     pub fn stay<'pools>(
         &self,
         target: &IpNet,

@@ -1,6 +1,6 @@
-//! Every state that a change of range can be in, by every step, every answer of the cluster, every word of the operator and
-//! everything that somebody else may do to the pools: nothing unsafe is ever decided, and whoever is led somewhere arrives, by
-//! steps of ours and answers of the cluster alone.
+//! Explores every state of a change of the pod range, by every step, every reaction of the cluster, every command of the
+//! operator and every change of the pools by other programs: no unsafe step is ever decided, and from every state the migration
+//! completes by its own steps and the reactions of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ const HEALTH: Health = Health {
     ill: 0,
     at_once: 1,
 };
-/// The nodes, in the order in which they are worked on.
+/// The nodes, in rollout order.
 const NODES: [&str; 2] = ["a", "b"];
 const OLD: &str = "10.244.0.0/16";
 const NEW: &str = "10.200.0.0/16";
@@ -36,12 +36,12 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
 }
 
-/// Where a pod has its address from, and whether it is Ready.
+/// The pool of a pod's address, and the state of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
     Ready(Which),
     Terminates(Which),
-    /// Its successor is not made, or waits for an address.
+    /// Its replacement is not created, or waits for an address.
     Gone,
     Starts(Which),
 }
@@ -55,7 +55,7 @@ impl Life {
     }
 }
 
-/// For how long nobody has been seen to have an address of the range that is left.
+/// How long no address of the source range has been in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Empty {
     No,
@@ -70,23 +70,23 @@ struct World {
     direction: Direction,
     old: Openness,
     new: Openness,
-    /// The first is on the first node, the second one on the second, wherever it has its address from.
+    /// The first pod is on the first node, the second pod on the second node.
     pods: [Life; 2],
-    /// Which nodes are cordoned by us; `None` where pods leave workload by workload.
+    /// Which nodes are cordoned by the migration; `None` in mode `ByWorkload`.
     cordons: Option<[bool; 2]>,
     /// Whether Calico's IPAM has a block of the range.
     old_block: bool,
     new_block: bool,
-    /// An address of the range that is left that no pod has.
+    /// Whether an address of the source range is leaked.
     leak: bool,
     probed: bool,
-    /// Whether everybody who has to knows both ranges.
+    /// Whether all configuration allows both ranges.
     widened: bool,
     followed: bool,
-    /// The range of which agents keep addresses on their hosts.
+    /// The range with addresses that agents keep on their hosts.
     kept: Option<Which>,
     empty: Empty,
-    /// Whether hosts have routes into the range that is left.
+    /// Whether hosts have routes into the source range.
     routes: bool,
     done: bool,
 }
@@ -144,8 +144,8 @@ impl World {
         }
     }
 
-    /// The pool that is left.
-    fn left(&self) -> Which {
+    /// The source pool.
+    fn source(&self) -> Which {
         match self.direction {
             Direction::There => Which::Old,
             Direction::Back => Which::New,
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// What is decided now.
+    /// The decision in this state.
     fn decide(&self) -> Decision<Step> {
         let workload = Workload {
             kind: "Deployment".to_owned(),
@@ -229,7 +229,7 @@ impl World {
             Which::Old => &ranges[..1],
             Which::New => &ranges[1..],
         };
-        let (said, left_range) = (self.said(ranges), ranges[usize::from(self.left() == Which::New)]);
+        let (mentions, source_range) = (self.mentions(ranges), ranges[usize::from(self.source() == Which::New)]);
         let pool = |which, index: usize| PoolView {
             which,
             name: "pool",
@@ -237,7 +237,7 @@ impl World {
             spec: specs[index].as_ref(),
             terminating: false,
             blocks: &blocks[index],
-            holders: if which == self.left() { &leaks } else { &[] },
+            holders: if which == self.source() { &leaks } else { &[] },
             empty_since: self.empty_since(),
             routes: &routes,
         };
@@ -246,9 +246,9 @@ impl World {
             old: pool(Which::Old, 0),
             new: pool(Which::New, 1),
             wanted: &wanted,
-            widen: &mentions::widen(&said, &left_range, &target[0]),
+            widen: &mentions::widen(&mentions, &source_range, &target[0]),
             ends: None,
-            kept_in_left: self.is_kept(self.left()),
+            kept_in_left: self.is_kept(self.source()),
             kept_in_target: self.is_kept(self.target()),
             unread: None,
             strange_pool: None,
@@ -261,7 +261,7 @@ impl World {
                 until: None,
             }),
             redundancy: None,
-            follow_up: &mentions::follow_up(&said, &ranges[0], &ranges[1]),
+            follow_up: &mentions::follow_up(&mentions, &ranges[0], &ranges[1]),
             rolling: None,
             moves: moves::View {
                 residents: &residents,
@@ -304,10 +304,10 @@ impl World {
         decide(&view, &policy, at(10)).decision
     }
 
-    /// Who says which range: people change what is the cluster's, and tenants say either one alone for ever.
-    fn said(&self, ranges: [IpNet; 2]) -> [Mention; 4] {
+    /// Objects that contain ranges: the user changes those of the cluster; those of tenants keep one of the two ranges.
+    fn mentions(&self, ranges: [IpNet; 2]) -> [Mention; 4] {
         let mention = |owner: Owner, ranges: &[IpNet], needs| Mention {
-            object: "a place".to_owned(),
+            object: "an object".to_owned(),
             owner,
             ranges: ranges.to_vec(),
             more: 0,
@@ -315,7 +315,7 @@ impl World {
             fix: String::new(),
         };
         let tenant = || Owner::Tenant("shop".to_owned());
-        let known = match (self.widened, self.left()) {
+        let known = match (self.widened, self.source()) {
             (true, _) => &ranges[..],
             (false, Which::Old) => &ranges[..1],
             (false, Which::New) => &ranges[1..],
@@ -340,24 +340,24 @@ impl World {
         })
     }
 
-    /// What must never happen, whatever came before.
+    /// Asserts that the step is safe in this state.
     fn assert_safe(&self, step: &Step) {
         if let Step::Open(which, Openness::ToEverybody) = step {
             let is_open = |which| self.openness(which) == Openness::ToEverybody;
             let is_only = !is_open(Which::Old) && !is_open(Which::New);
             assert!(
                 is_only || self.widened,
-                "opened to who does not know it: {self:?}"
+                "opened while configuration does not allow both ranges: {self:?}"
             );
             assert!(
                 is_only || self.kept != Some(*which),
-                "opened while a host has addresses of it: {self:?}"
+                "opened while a host keeps addresses of it: {self:?}"
             );
         }
         match step {
             Step::Open(Which::New, Openness::ToEverybody) => assert!(
                 self.probed || self.old == Openness::Absent,
-                "opened unproved: {self:?}"
+                "opened without a successful canary: {self:?}"
             ),
             Step::Open(which, Openness::Closed) => {
                 let other = match which {
@@ -368,31 +368,31 @@ impl World {
                 assert_eq!(
                     other,
                     Openness::ToEverybody,
-                    "nobody would get an address: {self:?}"
+                    "no pod would get an address: {self:?}"
                 );
                 assert!(
                     *which == Which::New || self.probed,
-                    "closed for an unproved one: {self:?}"
+                    "closed without a successful canary of the other pool: {self:?}"
                 );
             }
             Step::Evict(pods) => self.assert_evicts(pods),
             Step::ReleaseBlocks(_) | Step::DeletePool(_) => {
-                assert!(!self.has(self.left()), "{step:?} under living pods: {self:?}");
+                assert!(!self.has(self.source()), "{step:?} while pods use the range: {self:?}");
                 assert!(!self.leak, "{step:?} with a leak: {self:?}");
-                assert!(self.empty >= Empty::Twice, "{step:?} after one look: {self:?}");
+                assert!(self.empty >= Empty::Twice, "{step:?} after one observation: {self:?}");
                 assert!(
-                    self.kept != Some(self.left()) || !*self.clone().block(self.left()),
-                    "{step:?} while a host has addresses of them: {self:?}"
+                    self.kept != Some(self.source()) || !*self.clone().block(self.source()),
+                    "{step:?} while a host keeps addresses of them: {self:?}"
                 );
                 assert!(
-                    self.left() == Which::New || self.followed,
-                    "{step:?} though somebody says the range still: {self:?}"
+                    self.source() == Which::New || self.followed,
+                    "{step:?} while configuration contains the range: {self:?}"
                 );
                 if let Step::DeletePool(which) = step {
-                    assert_eq!(*which, self.left(), "{self:?}");
+                    assert_eq!(*which, self.source(), "{self:?}");
                     assert!(
                         !*self.clone().block(*which),
-                        "its blocks would be nobody's: {self:?}"
+                        "deleted with blocks: {self:?}"
                     );
                     assert!(
                         *which == Which::New || self.empty == Empty::Soaked,
@@ -407,20 +407,20 @@ impl World {
                 let number = NODES.iter().position(|name| name == node).unwrap();
                 assert_ne!(
                     self.pods[number].range(),
-                    Some(self.left()),
-                    "its pod is there still: {self:?}"
+                    Some(self.source()),
+                    "uncordoned before its pod has moved: {self:?}"
                 );
             }
             Step::Complete => {
                 assert!(
                     self.cordons.is_none_or(|cordons| cordons == [false; 2]),
-                    "done, with a cordon: {self:?}"
+                    "complete, with a cordon: {self:?}"
                 );
-                let left = self.left();
-                assert_eq!(self.openness(left), Openness::Absent, "{self:?}");
+                let source = self.source();
+                assert_eq!(self.openness(source), Openness::Absent, "{self:?}");
                 assert_eq!(self.openness(self.target()), Openness::ToEverybody, "{self:?}");
-                assert!(!self.has(left) && !*self.clone().block(left), "{self:?}");
-                assert!(!self.routes, "done, with routes: {self:?}");
+                assert!(!self.has(source) && !*self.clone().block(source), "{self:?}");
+                assert!(!self.routes, "complete, with routes: {self:?}");
             }
             Step::CreatePool
             | Step::Scale(..)
@@ -441,16 +441,16 @@ impl World {
         assert_eq!(
             target,
             Openness::ToEverybody,
-            "it would come back to the same range: {self:?}"
+            "the replacement would get an address of the same range: {self:?}"
         );
         let is_ready = |life: &&Life| matches!(life, Life::Ready(_));
-        let in_work = |pod: &PodName| self.cordons.is_none_or(|cordons| cordons[number(pod)]);
-        assert!(pods.iter().all(in_work), "its node takes pods: {self:?}");
+        let is_cordoned = |pod: &PodName| self.cordons.is_none_or(|cordons| cordons[number(pod)]);
+        assert!(pods.iter().all(is_cordoned), "its node is not cordoned: {self:?}");
         let lacking = self.pods.iter().filter(|life| !is_ready(life)).count();
         let of_ready = pods.iter().any(|pod| is_ready(&&self.pods[number(pod)]));
         assert!(
             !of_ready || (lacking == 0 && pods.len() == 1),
-            "the workload would lack two: {self:?}"
+            "two pods of the workload would be unavailable: {self:?}"
         );
     }
 
@@ -499,9 +499,9 @@ impl World {
         worlds
     }
 
-    /// What the cluster answers, and what a person does whom a wait has named.
-    fn answers(&self) -> Vec<Self> {
-        let open = [self.target(), self.left()]
+    /// The reactions of the cluster, and of the user to a wait.
+    fn reactions(&self) -> Vec<Self> {
+        let open = [self.target(), self.source()]
             .into_iter()
             .find(|which| self.openness(*which) == Openness::ToEverybody);
         let mut worlds = Vec::new();
@@ -519,7 +519,7 @@ impl World {
                 }
             }]));
         }
-        let somebody = self.has(self.left()) || self.leak;
+        let is_in_use = self.has(self.source()) || self.leak;
         worlds.extend(self.changed(&[
             &|world| {
                 if world.new >= Openness::ToWhoNamesIt {
@@ -535,15 +535,15 @@ impl World {
             },
             &|world| world.followed = true,
             &|world| world.widened = true,
-            // They are told to at this moment, and not to at others.
+            // The agents are told to release the addresses at this moment only.
             &|world| world.kept = None,
             &|world| {
-                let left = world.left();
+                let source = world.source();
                 world.routes =
-                    world.routes && (world.openness(left) != Openness::Absent || *world.block(left));
+                    world.routes && (world.openness(source) != Openness::Absent || *world.block(source));
             },
             &|world| {
-                world.empty = match (somebody, world.empty) {
+                world.empty = match (is_in_use, world.empty) {
                     (true, _) => Empty::No,
                     (false, Empty::No) => Empty::Once,
                     (false, Empty::Once) => Empty::Twice,
@@ -554,10 +554,10 @@ impl World {
         worlds
     }
 
-    /// What anybody else may do at any moment.
+    /// Changes by the operator and by other programs, at any moment.
     fn surprises(&self) -> Vec<Self> {
         let mut worlds = self.changed(&[
-            // The operator thinks better of it.
+            // The operator reverses the direction.
             &|world| {
                 world.direction = match world.direction {
                     Direction::There => Direction::Back,
@@ -568,17 +568,17 @@ impl World {
                 world.leak = false;
                 world.routes = true;
             },
-            // One of these at a time, and none where pods leave node by node, where it is the same: the
-            // states of all of them together would be too many.
+            // One of these at a time, and none in mode `ByNode`, where they have the same effect: all
+            // combinations would be too many states.
             &|world| {
                 if world.widened && !world.leak && world.cordons.is_none() {
-                    world.kept = Some(world.left());
+                    world.kept = Some(world.source());
                 }
             },
             &|world| {
                 world.widened = world.kept.is_some() || world.leak || world.cordons.is_some();
             },
-            // A pod's sandbox goes, and its address stays, however long nobody had one before.
+            // The sandbox of a pod is deleted and its address leaks, however long the range was empty before.
             &|world| world.leak = world.leak || (world.kept.is_none() && world.widened),
             &|world| world.old = open_or(world.old, Openness::Closed),
             &|world| world.old = open_or(world.old, Openness::Absent),
@@ -589,7 +589,7 @@ impl World {
             &|world| world.new = open_or(world.new, Openness::Absent),
             &|world| world.new = open_or(world.new, Openness::ToEverybody),
         ]);
-        // Its owner replaces a pod.
+        // The owner of a pod replaces it.
         for number in 0..self.pods.len() {
             worlds.extend(self.changed(&[&|world| {
                 if let Life::Ready(which) = world.pods[number] {
@@ -597,16 +597,16 @@ impl World {
                 }
             }]));
         }
-        // Nobody is seen to have gone before he has.
+        // A range with a pod is never observed as empty.
         for world in &mut worlds {
-            if world.has(world.left()) {
+            if world.has(world.source()) {
                 world.empty = Empty::No;
             }
         }
         worlds
     }
 
-    /// Where it ends: nowhere that anybody could be led to is left.
+    /// Whether the migration has halted: the target pool cannot be opened any more.
     fn is_halted(&self) -> bool {
         match self.direction {
             Direction::There => (self.old, self.new) == (Openness::Absent, Openness::Absent),
@@ -615,12 +615,12 @@ impl World {
     }
 }
 
-/// A pool that is not there cannot be opened or closed.
-fn open_or(there: Openness, changed: Openness) -> Openness {
-    if there == Openness::Absent { there } else { changed }
+/// The changed openness, unless the pool does not exist.
+fn open_or(current: Openness, changed: Openness) -> Openness {
+    if current == Openness::Absent { current } else { changed }
 }
 
-/// What follows a state: by our own step and the cluster's answers, and by anybody else.
+/// The states after a state: by the step and the reactions of the cluster, and by other changes.
 struct Follows {
     ours: Vec<World>,
     others: Vec<World>,
@@ -649,7 +649,7 @@ fn explore(start: World) -> BTreeMap<World, Follows> {
                 Decision::Halt(_) => assert!(world.is_halted(), "halted: {world:?}"),
                 Decision::Settled => panic!("{world:?}"),
             }
-            follows.ours.extend(world.answers());
+            follows.ours.extend(world.reactions());
             follows.others = world.surprises();
         }
         open.extend(follows.ours.iter().chain(&follows.others).copied());
@@ -661,7 +661,7 @@ fn explore(start: World) -> BTreeMap<World, Follows> {
 #[rstest]
 #[case::workload_by_workload(None)]
 #[case::node_by_node(Some([false; 2]))]
-fn nothing_unsafe_is_ever_decided_and_whoever_is_led_somewhere_arrives(#[case] cordons: Option<[bool; 2]>) {
+fn every_reachable_state_is_safe_and_completes(#[case] cordons: Option<[bool; 2]>) {
     let known = explore(World {
         cordons,
         widened: cordons.is_some(),
@@ -674,18 +674,18 @@ fn nothing_unsafe_is_ever_decided_and_whoever_is_led_somewhere_arrives(#[case] c
             before.entry(*next).or_default().push(*world);
         }
     }
-    // Nobody turns around on these edges: each direction has its own end.
+    // No edge reverses the direction: each direction has its own end.
     let mut open: Vec<World> = known.keys().filter(|world| world.done).copied().collect();
-    let mut arriving = BTreeSet::new();
+    let mut completing = BTreeSet::new();
     while let Some(world) = open.pop() {
-        if arriving.insert(world) {
+        if completing.insert(world) {
             open.extend(before.get(&world).into_iter().flatten());
         }
     }
     for world in known.keys() {
         assert!(
-            arriving.contains(world) || world.is_halted(),
-            "nothing leads on from there: {world:?}"
+            completing.contains(world) || world.is_halted(),
+            "no way to completion: {world:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Calico's own side: does it run everywhere, does its IPAM give the addresses, does anybody ask for one by name?
+//! Calico: calico-node is Ready on every node, and no object requests the old pool or an address of it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use calico::calico_node;
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::DaemonSet;
 
-/// Annotations by which a pod says its addresses, not a pool.
+/// Annotations by which a pod requests addresses, not a pool.
 const ADDRESSES: [&str; 2] = [
     "cni.projectcalico.org/ipAddrs",
     "cni.projectcalico.org/ipAddrsNoIpam",
@@ -36,9 +36,9 @@ fn nodes(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             &name,
             Finding::new(
                 "",
-                "not there",
+                "missing",
                 "Calico's DaemonSet",
-                "is Calico installed in this cluster, and as a DaemonSet? A change of its pools needs calico-node on every node",
+                "install calico-node as a DaemonSet: a change of its pools needs calico-node on every node",
             ),
         );
         return report.finish("Calico", "");
@@ -47,30 +47,30 @@ fn nodes(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let image = calico_node(set).map_or("an unknown image", |container| &container.image);
     report.finish(
         format!("DaemonSet {name}"),
-        format!("{} pods Ready, of {image}", set.ready),
+        format!("{} of {} pods Ready, image {image}", set.ready, set.desired),
     )
 }
 
-/// A node whose calico-node is away, or another version, does not learn of the new pool as the others do.
+/// A node whose calico-node is not Ready, or has another version, does not use the new pool as the other nodes do.
 fn ready(set: &DaemonSet, facts: &ClusterFacts, report: &mut Report) {
     let nodes = facts.linux_nodes().count();
     let wanted = usize::try_from(set.desired).unwrap_or_default();
     let (found, fix) = if wanted < nodes {
         (
-            format!("it has a pod on {wanted} of {nodes} nodes"),
-            "see its node selector and tolerations: a node without calico-node does not learn of the new pool".to_owned(),
+            format!("pods for {wanted} of {nodes} nodes"),
+            "correct its node selector and tolerations: a node without calico-node cannot use the new pool".to_owned(),
         )
     } else if !set.rolled_out || set.ready < set.desired {
         let rolling = if set.rolled_out {
             ""
         } else {
-            ", in the middle of a roll: not every one of them is of its newest template"
+            ", rollout in progress: not every pod has the newest template"
         };
         (
             format!("{} of {} pods Ready{rolling}", set.ready, set.desired),
             format!(
-                "see `kubectl rollout status daemonset/{} -n {}` and its pods there; with updateStrategy OnDelete delete those of the \
-                 older template, one by one",
+                "check `kubectl rollout status daemonset/{} -n {}` and its pods; with updateStrategy OnDelete, delete the pods of the \
+                 older template one by one",
                 set.name, set.namespace
             ),
         )
@@ -81,22 +81,22 @@ fn ready(set: &DaemonSet, facts: &ClusterFacts, report: &mut Report) {
     report.fail("DaemonSet", set.key(), Finding::new("", found, needed, fix));
 }
 
-/// Objects that ask for the old pool, or for an address that is in no pool that stays: their pods would not start once it is
-/// closed, or come back as they were.
+/// Objects that request the old pool, or an address in no remaining pool: their pods would not start once the pool is closed,
+/// or would get the same address again.
 fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Pins);
     let stay = settings.stay(&settings.to.value, facts.ranges());
     for pin in &facts.pins {
-        match asked(&pin.value) {
-            Ok(asked) if asked.iter().any(|text| is_of_old(pin, text, settings, &stay)) => report.fail(
+        match requested(&pin.value) {
+            Ok(requested) if requested.iter().any(|text| is_of_old(pin, text, settings, &stay)) => report.fail(
                 "",
                 &pin.object,
                 Finding::new(
                     &pin.annotation,
                     pin.value.clone(),
-                    "nothing of the old pool, and no address outside of every IPPool",
-                    "take the annotation away, from the template that makes the pod too: once the old pool is closed such a pod is not \
-                     started again (Calico: \"does not exist, or is not enabled\"), or comes back with the same address",
+                    "nothing of the old pool, and no address outside all IPPools",
+                    "remove the annotation, also from the pod template: once the old pool is closed, such a pod does not start (Calico: \
+                     \"does not exist, or is not enabled\"), or gets the same address again",
                 ),
             ),
             Ok(_) => {}
@@ -107,7 +107,7 @@ fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     &pin.annotation,
                     format!("{} ({problem})", pin.value),
                     r#"a list in JSON, such as ["10.200.0.0/16"]"#,
-                    "correct the annotation, or take it away: nobody knows which pool it asks for",
+                    "correct or remove the annotation, so that the requested pool is known",
                 ),
             ),
         }
@@ -117,18 +117,18 @@ fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     }
     report.finish(
         format!(
-            "annotations of pods and namespaces, and the CNI configuration of {} hosts",
+            "annotations of pods and namespaces, and the CNI configuration of hosts ({})",
             facts.hosts.len()
         ),
-        "no pool and no address of the old range by name",
+        "no request for the old pool or an address of it",
     )
 }
 
-/// Pools by name for every pod of a host.
+/// Pools in the CNI configuration of a host, which apply to all its pods.
 fn conflist(node: &str, host: &HostFacts, settings: &Settings, report: &mut Report) {
     let part = "CNI configuration, ipam.ipv4_pools / ipv6_pools";
-    let fix = "take the pools out of the CNI configuration where it is written (CNI_NETWORK_CONFIG, in ConfigMap calico-config), and roll \
-               calico-node; then Calico takes every open pool";
+    let fix = "remove the pools from the source of the CNI configuration (CNI_NETWORK_CONFIG, in ConfigMap calico-config), and restart \
+               calico-node; then Calico uses all open pools";
     match host.pins(&settings.from.value) {
         Ok([]) => {}
         Ok(pools) => report.fail(
@@ -136,22 +136,22 @@ fn conflist(node: &str, host: &HostFacts, settings: &Settings, report: &mut Repo
             node,
             Finding::new(part, names(pools), "no pool by name", fix),
         ),
-        // Without a configuration that is understood the check of Calico's IPAM says so.
+        // The check of Calico's IPAM reports a configuration that cannot be parsed.
         Err(_) if host.ipam().is_err() => {}
         Err(problem) => report.unknown("Node", node, Finding::new(part, problem, "no pool by name", fix)),
     }
 }
 
-/// What an annotation asks for: a list of texts in JSON, as Calico reads it. An empty one asks for nothing.
-fn asked(value: &str) -> Result<BTreeSet<String>, serde_json::Error> {
+/// The pools or addresses of an annotation: a JSON list of strings, as Calico reads it. An empty value requests nothing.
+fn requested(value: &str) -> Result<BTreeSet<String>, serde_json::Error> {
     if value.is_empty() {
         return Ok(BTreeSet::new());
     }
     serde_json::from_str(value)
 }
 
-/// Whether this part of a pin does not outlive the old pool: its name, its range, an address of it, or an address that the
-/// migration would lead the pod away from and that it would get again.
+/// Whether this part of a pin depends on the old pool: its name, its range, an address of it, or an address outside all
+/// remaining pools, from which the migration would move the pod and which it would get again.
 fn is_of_old(pin: &Pin, text: &str, settings: &Settings, stay: &[IpNet]) -> bool {
     let from = settings.from.value;
     if let Ok(address) = text.parse::<IpAddr>() {

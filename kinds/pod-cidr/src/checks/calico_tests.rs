@@ -7,22 +7,22 @@ use engine::check::Verdict::{Fail, Pass, Unknown};
 use engine::found::Found;
 
 #[test]
-fn calico_on_every_node() {
+fn calico_ready_on_every_node_passes() {
     let found = alone(&judge(|_| {}), CheckName::CalicoNodes);
     assert_eq!(found[0].object, "DaemonSet kube-system/calico-node");
-    assert_eq!(found[0].found, "3 pods Ready, of quay.io/calico/node:v3.31.7");
+    assert_eq!(found[0].found, "3 of 3 pods Ready, image quay.io/calico/node:v3.31.7");
 }
 
-/// A roll in its middle, or `OnDelete` that nobody finished, is two versions.
+/// A rollout in progress, or an unfinished update with `OnDelete`, means two versions.
 #[rstest]
 #[case::not_ready(|set: &mut DaemonSet| set.ready = 2, "2 of 3 pods Ready")]
 #[case::two_versions(
     |set: &mut DaemonSet| set.rolled_out = false,
-    "3 of 3 pods Ready, in the middle of a roll: not every one of them is of its newest template")]
+    "3 of 3 pods Ready, rollout in progress: not every pod has the newest template")]
 #[case::not_everywhere(
-    |set: &mut DaemonSet| (set.desired, set.ready) = (2, 2), "it has a pod on 2 of 3 nodes")]
-#[case::nowhere(|set: &mut DaemonSet| (set.desired, set.ready) = (0, 0), "it has a pod on 0 of 3 nodes")]
-fn calico_that_is_not_ready_everywhere_in_one_version(
+    |set: &mut DaemonSet| (set.desired, set.ready) = (2, 2), "pods for 2 of 3 nodes")]
+#[case::nowhere(|set: &mut DaemonSet| (set.desired, set.ready) = (0, 0), "pods for 0 of 3 nodes")]
+fn calico_that_is_not_ready_on_every_node_in_one_version_fails(
     #[case] change: fn(&mut DaemonSet),
     #[case] found: &str,
 ) {
@@ -34,11 +34,11 @@ fn calico_that_is_not_ready_everywhere_in_one_version(
 }
 
 #[test]
-fn no_calico() {
+fn a_missing_calico_daemon_set_fails() {
     let check = only(&judge(|facts| facts.daemon_sets.clear()), CheckName::CalicoNodes);
     assert_eq!(
         (check.verdict, check.object.as_str(), check.found.as_str()),
-        (Fail, "DaemonSet kube-system/calico-node", "not there")
+        (Fail, "DaemonSet kube-system/calico-node", "missing")
     );
 }
 
@@ -55,13 +55,13 @@ fn pinned(annotation: &str, value: &str) -> Vec<Check> {
 #[rstest]
 #[case::by_name("ipv4pools", r#"["default-ipv4-ippool"]"#)]
 #[case::by_range("ipv4pools", r#"["10.244.0.0/16"]"#)]
-#[case::by_range_written_otherwise("ipv4pools", r#"["10.244.0.1/16"]"#)]
+#[case::by_range_with_host_bits("ipv4pools", r#"["10.244.0.1/16"]"#)]
 #[case::one_of_several("ipv4pools", r#"["10.200.0.0/16", "10.244.0.0/16"]"#)]
 #[case::address("ipAddrs", r#"["10.244.1.10"]"#)]
 #[case::address_past_ipam("ipAddrsNoIpam", r#"["10.244.1.10"]"#)]
 #[case::address_outside("ipAddrsNoIpam", r#"["192.168.7.7"]"#)]
 #[case::floating("floatingIPs", r#"["10.244.1.10"]"#)]
-fn pins_that_do_not_outlive_the_old_pool(#[case] annotation: &str, #[case] value: &str) {
+fn a_pin_to_the_old_pool_fails(#[case] annotation: &str, #[case] value: &str) {
     let check = only(&pinned(annotation, value), CheckName::Pins);
     let object = format!("Pod shop/web-1: cni.projectcalico.org/{annotation}");
     assert_eq!(
@@ -78,7 +78,7 @@ fn pins_that_do_not_outlive_the_old_pool(#[case] annotation: &str, #[case] value
 #[case::other_family("ipAddrsNoIpam", r#"["fd00::7"]"#)]
 #[case::nothing("ipv4pools", "[]")]
 #[case::empty("ipv4pools", "")]
-fn pins_that_may_stay(#[case] annotation: &str, #[case] value: &str) {
+fn other_pins_pass(#[case] annotation: &str, #[case] value: &str) {
     assert_eq!(
         alone(&pinned(annotation, value), CheckName::Pins)[0].verdict,
         Pass
@@ -89,14 +89,14 @@ fn pins_that_may_stay(#[case] annotation: &str, #[case] value: &str) {
 #[case::no_list("default-ipv4-ippool")]
 #[case::cut(r#"["default-ipv4-ippool""#)]
 #[case::no_texts("[1]")]
-fn a_pin_that_is_not_understood(#[case] value: &str) {
+fn an_unparsable_pin_is_unknown(#[case] value: &str) {
     let check = only(&pinned("ipv4pools", value), CheckName::Pins);
     assert_eq!(check.verdict, Unknown);
     assert!(check.found.starts_with(value), "{}", check.found);
 }
 
 #[test]
-fn a_namespace_pins_all_of_its_pods() {
+fn a_pin_of_a_namespace_fails() {
     let checks = judge(|facts| {
         facts.pins.push(Pin {
             object: "Namespace shop".to_owned(),
@@ -113,7 +113,7 @@ fn with_pools(change: impl FnOnce(&mut Conflist)) -> Vec<Check> {
 }
 
 #[test]
-fn pools_in_the_configuration_of_a_host() {
+fn pools_in_the_cni_configuration_fail() {
     let pools = |names: &[&str]| Found::Present(names.iter().map(|name| (*name).to_owned()).collect());
     let check = only(
         &with_pools(|conflist| conflist.ipv4_pools = pools(&["10.244.0.0/16"])),
@@ -121,14 +121,14 @@ fn pools_in_the_configuration_of_a_host() {
     );
     assert_eq!((check.verdict, check.found.as_str()), (Fail, "10.244.0.0/16"));
     assert!(check.object.starts_with("Node b: "), "{}", check.object);
-    // Of the other family it may say what it likes.
+    // Pools of the other family do not matter.
     let other = with_pools(|conflist| conflist.ipv6_pools = pools(&["fd00::/48"]));
     assert_eq!(alone(&other, CheckName::Pins)[0].verdict, Pass);
 }
 
-/// The plugin was understood, and its pools were not: no other check says so.
+/// The plugin is parsed and its pools are not: no other check reports this.
 #[test]
-fn pools_of_a_host_that_are_not_understood() {
+fn unparsable_pools_in_the_cni_configuration_are_unknown() {
     let problem = "ipam.ipv4_pools: found a string, needed a list of strings";
     let checks = with_pools(|conflist| conflist.ipv4_pools = Found::Malformed(problem.to_owned()));
     let check = only(&checks, CheckName::Pins);

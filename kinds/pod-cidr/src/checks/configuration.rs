@@ -1,5 +1,5 @@
-//! Configuration that contains the range: policies and settings that the user changes, and the controller manager, which exits if a Node's
-//! podCIDR is outside its range.
+//! Configuration that contains the range: policies and settings that the user changes, and the controller manager, which exits
+//! if a Node's podCIDR is outside its range.
 
 use ipnet::IpNet;
 
@@ -14,8 +14,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     [mentioned(settings, facts), controller_manager(settings, facts)].concat()
 }
 
-/// The migration waits for each object of the cluster, with this message, and for no object of a tenant. All are warnings, so that no
-/// tenant can prevent the start of a migration.
+/// The migration waits for each object of the cluster, with this message, and for no object of a tenant. All are warnings, so
+/// that no tenant can prevent the start of a migration.
 fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
     let (from, to) = (settings.from.value, settings.to.value);

@@ -1,4 +1,4 @@
-//! Where Calico's objects are: can they be read there, and does this migration know how Calico goes by them?
+//! Calico's datastore: it can be read, and its version of Calico behaves as this migration expects.
 
 use super::CheckName;
 use crate::datastore::{Datastore, EtcdFacts};
@@ -8,15 +8,15 @@ use crate::settings::Settings;
 use calico::etcd::ReadyV3;
 use engine::check::{Check, Finding, Report};
 
-/// The first release whose IPAM goes by the node selectors of pools: one before gives everybody the addresses that are for the
-/// pods that watch.
+/// The first release whose IPAM respects the node selectors of pools. An earlier one would give all pods addresses that are
+/// meant for traffic pods.
 const LEAST: (u32, u32) = (3, 6);
 
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     judge(facts, facts.pools.get(&settings.old_pool.value))
 }
 
-/// The same before a pool is known.
+/// The same, before a pool is known.
 pub(crate) fn reach(facts: &ClusterFacts) -> Vec<Check> {
     judge(facts, None)
 }
@@ -39,7 +39,7 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
         None => report.unknown(
             "",
             said.value.to_string(),
-            Finding::new("", "not asked", "an answer of etcd", "see the coordinator's log"),
+            Finding::new("", "not read", "an answer of etcd", "check the log of the coordinator"),
         ),
         Some(Err(problem)) => report.unknown(
             "",
@@ -47,7 +47,7 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
             Finding::new(
                 "",
                 &problem.message,
-                "an answer of etcd, where the coordinator runs",
+                "an answer of etcd to the coordinator",
                 &problem.hint,
             ),
         ),
@@ -60,9 +60,9 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
     }
     let found = match &facts.datastore.etcd {
         Some(Ok(EtcdFacts { version, calico, .. })) => format!(
-            "in {}, of version {version}; Calico {} works with them",
+            "in {}, version {version}, in use by Calico {}",
             said.value,
-            calico.as_deref().unwrap_or("without a version")
+            calico.as_deref().unwrap_or("of unknown version")
         ),
         Some(Err(_)) | None => String::new(),
     };
@@ -77,14 +77,14 @@ fn calico(datastore: &Datastore, found: &EtcdFacts, report: &mut Report) {
             return;
         }
         ReadyV3::Missing => (
-            "it is not there",
-            "does calico-node run in a version of v3? Calico v2 keeps its objects in etcd's v2 store: convert it first, by a Migration with \
+            "missing",
+            "check that calico-node is of version 3: Calico v2 stores its objects in etcd v2; convert them first, with a Migration of kind \
              calicoDatastore",
         ),
         ReadyV3::Paused => (
             "datastoreReady false",
-            "Calico is paused, by a conversion from v2 that has not ended: see `kubectl replumb datastore status`, and finish it first (a \
-             Migration with calicoDatastore, or `kubectl replumb datastore complete`)",
+            "complete the conversion from v2 that has paused Calico: see `kubectl replumb datastore status`, then use a Migration of kind \
+             calicoDatastore or `kubectl replumb datastore complete`",
         ),
     };
     report.fail(
@@ -98,31 +98,31 @@ fn version(object: &str, found: Option<&str>, report: &mut Report) {
     let text = found.unwrap_or_default();
     let needed = format!("v{}.{} or later", LEAST.0, LEAST.1);
     let Some(version) = release(text) else {
-        // Builds between releases have others.
+        // Builds between releases have other versions.
         report.warn(
             "",
             object,
             Finding::new(
                 "calicoVersion",
-                if text.is_empty() { "nothing" } else { text },
+                if text.is_empty() { "none" } else { text },
                 needed,
-                "see by the image of calico-node that it is so: an earlier one does not go by the node selectors of pools",
+                "check the image of calico-node: an earlier version ignores the node selectors of pools",
             ),
         );
         return;
     };
     if version < LEAST {
         let fix = if version.0 < LEAST.0 {
-            "calico-node of v3 has not started since the conversion: roll it first (a Migration with calicoDatastore does so)"
+            "restart calico-node v3, which has not started since the conversion (a Migration of kind calicoDatastore does so)"
         } else {
-            "upgrade Calico first: before v3.6 its IPAM does not go by the node selectors of pools, and everybody would get addresses of the \
-             new one while only the pods that watch may"
+            "upgrade Calico first: before v3.6 its IPAM ignores the node selectors of pools, so all pods would get addresses of the new \
+             pool while only traffic pods may"
         };
         report.fail("", object, Finding::new("calicoVersion", text, needed, fix));
     }
 }
 
-/// Ends of tunnels are exchanged node by node by what Calico's Nodes say: each has to be the one of a Node.
+/// Tunnel addresses are changed through Calico's Nodes: each Node needs one with its name.
 fn nodes(facts: &ClusterFacts, report: &mut Report) {
     for node in facts
         .linux_nodes()
@@ -133,16 +133,15 @@ fn nodes(facts: &ClusterFacts, report: &mut Report) {
             &node.name,
             Finding::new(
                 "Calico's Node in etcd",
-                "there is none of this name",
-                "one, with the end of its tunnel",
-                "does calico-node run there? Where it has named the host otherwise (NODENAME of its DaemonSet), this migration does not work: it goes \
-                 by that name",
+                "missing",
+                "one with the name of the Node",
+                "check that calico-node runs there. Other host names (NODENAME in its DaemonSet) are not supported by this migration",
             ),
         );
     }
 }
 
-/// Major and minor of a version such as `v3.31.7`; `None` of what is no release.
+/// Major and minor of a version such as `v3.31.7`; `None` if it is not a release.
 fn release(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

@@ -11,7 +11,7 @@ use calico::etcd_access::StoreProblem;
 use engine::check::Verdict::{self, Fail, Pass, Unknown, Warn};
 use engine::sourced::{Source, Sourced};
 
-/// The good cluster with its objects in etcd.
+/// The good cluster with Calico's objects in etcd.
 fn etcd(facts: &mut ClusterFacts) {
     let etcd = Etcd {
         endpoints: vec!["https://a:2379".to_owned()],
@@ -48,7 +48,7 @@ fn found(facts: &mut ClusterFacts) -> &mut EtcdFacts {
 }
 
 #[test]
-fn neither_custom_resources_nor_rights_on_them_are_needed() {
+fn with_etcd_no_custom_resources_and_no_permissions_on_them_are_needed() {
     let checks = judge(etcd);
     let of_datastore: Vec<&Check> = checks
         .iter()
@@ -62,18 +62,18 @@ fn neither_custom_resources_nor_rights_on_them_are_needed() {
     assert_eq!(wrong, [""; 0]);
     assert_eq!(
         of_datastore[0].found,
-        "in etcd at https://a:2379, of version 3.4.23; Calico v3.8.9 works with them"
+        "in etcd at https://a:2379, version 3.4.23, in use by Calico v3.8.9"
     );
 }
 
 #[rstest]
-#[case::not_there(ReadyV3::Missing, Fail, "calicoDatastore")]
+#[case::missing(ReadyV3::Missing, Fail, "calicoDatastore")]
 #[case::paused(ReadyV3::Paused, Fail, "datastore status")]
-fn calico_does_not_work_with_it(#[case] ready: ReadyV3, #[case] verdict: Verdict, #[case] fix: &str) {
+fn an_etcd_that_calico_does_not_use_fails(#[case] ready: ReadyV3, #[case] verdict: Verdict, #[case] fix: &str) {
     let mut facts = fixture::cluster();
     etcd(&mut facts);
     found(&mut facts).ready = ready;
-    // Before anything else is looked for: its pools are none.
+    // This comes before the check of the pools, of which there are none.
     facts.pools.clear();
     let checks = detect(&fixture::options(), &facts).unwrap_err();
     let check = only(&checks, CheckName::DatastoreAccess);
@@ -82,11 +82,11 @@ fn calico_does_not_work_with_it(#[case] ready: ReadyV3, #[case] verdict: Verdict
 }
 
 #[rstest]
-#[case::of_the_conversion(Some("v2.6.12"), Fail)]
+#[case::before_the_conversion(Some("v2.6.12"), Fail)]
 #[case::too_early(Some("v3.5.8"), Fail)]
-#[case::built_by_hand(Some("master"), Warn)]
-#[case::nothing(None, Warn)]
-fn another_calico(#[case] version: Option<&str>, #[case] verdict: Verdict) {
+#[case::unreleased(Some("master"), Warn)]
+#[case::unknown(None, Warn)]
+fn an_old_or_unknown_version_of_calico_does_not_pass(#[case] version: Option<&str>, #[case] verdict: Verdict) {
     let mut facts = fixture::cluster();
     etcd(&mut facts);
     found(&mut facts).calico = version.map(str::to_owned);
@@ -96,7 +96,7 @@ fn another_calico(#[case] version: Option<&str>, #[case] verdict: Verdict) {
 }
 
 #[test]
-fn what_cannot_be_reached_is_unknown_and_refuses() {
+fn an_unreachable_etcd_is_unknown_and_refuses() {
     let mut facts = fixture::cluster();
     etcd(&mut facts);
     facts.datastore.etcd = Some(Err(StoreProblem {
@@ -112,7 +112,7 @@ fn what_cannot_be_reached_is_unknown_and_refuses() {
 }
 
 #[test]
-fn what_is_unclear_is_refused_by_the_object_that_says_it() {
+fn an_unclear_configuration_is_refused_with_its_object() {
     let mut facts = fixture::cluster();
     facts.datastore.said = Err(Unclear {
         object: "DaemonSet kube-system/calico-node".to_owned(),
@@ -131,7 +131,7 @@ fn what_is_unclear_is_refused_by_the_object_that_says_it() {
 #[rstest]
 #[case("ipipMode", "CrossSubnet")]
 #[case("vxlanMode", "Always")]
-fn whose_tunnel_is_whose(#[case] field: &str, #[case] mode: &str) {
+fn with_tunnels_each_node_needs_a_calico_node_in_etcd(#[case] field: &str, #[case] mode: &str) {
     let checks = |mode: &str, is_known: bool| {
         judge(|facts| {
             etcd(facts);

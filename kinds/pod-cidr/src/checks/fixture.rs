@@ -1,5 +1,5 @@
-//! A small good cluster for tests: three workers on Calico, with a Deployment, a StatefulSet, a DaemonSet, name servers and an
-//! admission webhook, whose pods have addresses of one pool.
+//! A small good cluster for tests: three workers with Calico, and a Deployment, a StatefulSet, a DaemonSet, name servers and an
+//! admission webhook with pods of one pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,12 +21,12 @@ use engine::kernel::Device;
 use engine::moves::{Workload, WorkloadFacts};
 use engine::owner::Owner;
 
-/// The pool that pods leave.
+/// Name of the old pool.
 pub(crate) const OLD: &str = "default-ipv4-ippool";
 /// The hash of the template of every Deployment's pods.
 const HASH: &str = "5d8f";
 
-/// What the user wrote.
+/// Options of the user.
 pub(crate) fn options() -> Options {
     Options {
         from: "10.244.0.0/16".parse().unwrap(),
@@ -36,12 +36,12 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// Settings that fit these facts.
+/// Settings detected from these facts.
 pub(crate) fn settings(facts: &ClusterFacts) -> Settings {
     detect(&options(), facts).unwrap()
 }
 
-/// Every check of the good cluster after a change, with a policy that allows nothing special.
+/// Every check of the good cluster after a change, with the default policy.
 pub(crate) fn judge(change: impl FnOnce(&mut ClusterFacts)) -> Vec<Check> {
     judge_with(change, CheckPolicy::default())
 }
@@ -80,7 +80,7 @@ pub(crate) fn only(checks: &[Check], name: CheckName) -> Check {
     found[0].clone()
 }
 
-/// A pool as Calico makes its first one.
+/// A pool with the defaults of Calico.
 pub(crate) fn pool(name: &str, range: &str) -> Pool {
     let range = range.parse().unwrap();
     Pool {
@@ -98,7 +98,7 @@ pub(crate) fn pool(name: &str, range: &str) -> Pool {
     }
 }
 
-/// A pod on the pod network. Its controller is told by `owner`: `Deployment web`.
+/// A pod on the pod network. `owner` names its controller: `Deployment web`.
 pub(crate) fn pod(name: &str, owner: &str, node: &str, address: &str) -> Pod {
     let (kind, owner) = owner.split_once(' ').unwrap_or(("", ""));
     let mut labels = BTreeMap::from([("app".to_owned(), owner.to_owned())]);
@@ -159,7 +159,7 @@ pub(crate) fn budget(name: &str, allowed: i32, healthy: i32, desired: i32, expec
     }
 }
 
-/// An address that Calico's IPAM has given out.
+/// An allocation of Calico's IPAM.
 pub(crate) fn allocation(address: &str, attributes: &[(&str, &str)]) -> Allocation {
     Allocation {
         address: address.parse().unwrap(),
@@ -174,7 +174,7 @@ pub(crate) fn allocation(address: &str, attributes: &[(&str, &str)]) -> Allocati
 fn node(name: &str, index: u8) -> Node {
     Node {
         name: name.to_owned(),
-        // As kubeadm has it; Calico's IPAM does not look at it.
+        // As set by kubeadm; Calico's IPAM ignores it.
         pod_cidrs: vec![format!("10.244.{index}.0/24")],
         ready: true,
         internal_addresses: vec![format!("192.168.0.{index}").parse().unwrap()],
@@ -205,10 +205,10 @@ fn host(index: u8) -> HostFacts {
     }
 }
 
-/// The host of node b, and what is chosen of its CNI configuration.
+/// The CNI configuration of node b.
 pub(crate) fn conflist_mut(facts: &mut ClusterFacts) -> &mut Conflist {
     let Found::Present(conflist) = &mut facts.hosts.get_mut("b").unwrap().conflist else {
-        panic!("the good cluster has one");
+        panic!("no CNI configuration");
     };
     conflist
 }
@@ -256,7 +256,7 @@ fn pods() -> Vec<Pod> {
         pod("guard-1", "Deployment guard", "a", "10.244.1.14"),
         pod("guard-2", "Deployment guard", "c", "10.244.3.14"),
     ];
-    // On the host's network, and over: neither has to move.
+    // A pod with host network, and a finished one: neither has to move.
     pods.push(Pod {
         host_network: true,
         ..pod("proxy-a", "DaemonSet proxy", "a", "192.168.0.1")
@@ -269,7 +269,7 @@ fn pods() -> Vec<Pod> {
     pods
 }
 
-/// One block for each node, with the end of its tunnel and the addresses of its pods.
+/// One block for each node, with its tunnel address and the addresses of its pods.
 fn blocks(pods: &[Pod]) -> Vec<Block> {
     [("a", 1), ("b", 2), ("c", 3)]
         .into_iter()
@@ -310,7 +310,7 @@ fn mention(object: &str, owner: Owner, said: &[&str], needs: Needs, fix: &str) -
     }
 }
 
-/// A place that says these ranges.
+/// Adds an object of the cluster with these ranges.
 pub(crate) fn say(facts: &mut ClusterFacts, said: &[&str], needs: Needs) {
     let place = mention(
         "ConfigMap kube-system/place: range",
@@ -322,7 +322,7 @@ pub(crate) fn say(facts: &mut ClusterFacts, said: &[&str], needs: Needs) {
     facts.mentions.push(place);
 }
 
-/// A policy of a tenant that says these ranges.
+/// Adds a policy of a tenant with these ranges.
 pub(crate) fn let_a_tenant_say(facts: &mut ClusterFacts, said: &[&str]) {
     let policy = mention(
         "NetworkPolicy shop/narrow",
@@ -334,7 +334,7 @@ pub(crate) fn let_a_tenant_say(facts: &mut ClusterFacts, said: &[&str]) {
     facts.mentions.push(policy);
 }
 
-/// Nodes a, b and c with everything that a change of range needs.
+/// Nodes a, b and c, with which every check passes.
 pub(crate) fn cluster() -> ClusterFacts {
     let names = [("a", 1), ("b", 2), ("c", 3)];
     let pods = pods();
@@ -404,7 +404,7 @@ pub(crate) fn cluster() -> ClusterFacts {
     }
 }
 
-/// The same cluster with pods of both families.
+/// The same cluster with dual-stack pods.
 pub(crate) fn dual_stack() -> ClusterFacts {
     let mut facts = cluster();
     let mut ipv6 = pool("default-ipv6-ippool", "fd00:10:244::/56");
@@ -428,7 +428,7 @@ pub(crate) fn dual_stack() -> ClusterFacts {
     facts
 }
 
-/// What the user wrote to change the other family.
+/// Options of the user for the IPv6 range.
 pub(crate) fn ipv6_options() -> Options {
     Options {
         from: "fd00:10:244::/56".parse().unwrap(),

@@ -1,12 +1,12 @@
-//! What the agents say: is there one on every node, and does Calico's IPAM give the addresses there?
+//! Reports of the agents: an agent reports from every node, and Calico's IPAM assigns the addresses there.
 
 use super::CheckName;
 use crate::facts::ClusterFacts;
 use engine::check::{Check, Finding, Report, agents, names};
 
-/// The plugin that gives addresses of pools.
+/// The IPAM plugin that assigns addresses of pools.
 const CALICO_IPAM: &str = "calico-ipam";
-/// What it keeps its addresses in, and this migration reads and writes. What nobody serves looks as if there were none.
+/// Custom resources with the data of Calico's IPAM. Without this check, a resource that is not served would look empty.
 const RESOURCES: [&str; 3] = ["blockaffinities", "ipamblocks", "ippools"];
 
 pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
@@ -32,7 +32,8 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 format!("not served: {}", names(&missing)),
                 "every resource of Calico's IPAM",
-                "is Calico installed, and does it keep its objects in the Kubernetes API? Nobody could say otherwise who has an address",
+                "check that Calico is installed and uses the Kubernetes API as its datastore: without these resources, addresses in use \
+                 are unknown",
             ),
         );
     }
@@ -42,9 +43,9 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
             "every host",
             Finding::new(
                 "",
-                "no host was looked at",
+                "no report of an agent",
                 CALICO_IPAM,
-                "see check AgentMissing: agents read it",
+                "see check AgentMissing: agents read the CNI configuration",
             ),
         );
     }
@@ -58,8 +59,8 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
                     "ipam.type of the CNI configuration",
                     kind,
                     CALICO_IPAM,
-                    "pods there get addresses of the Node's podCIDR (host-local), which cannot be changed on a living Node: this migration \
-                     does not work for it. Move the cluster to Calico's IPAM first",
+                    "move the cluster to Calico's IPAM first: with host-local, pods get addresses of the Node's podCIDR, which cannot be \
+                     changed",
                 ),
             ),
             Err(problem) => report.unknown(
@@ -68,15 +69,15 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "CNI configuration",
                     problem,
-                    "a CNI configuration of Calico's",
-                    "see /etc/cni/net.d on that node: the first file by name is what the runtime uses",
+                    "a CNI configuration of Calico",
+                    "check /etc/cni/net.d on that node: the container runtime uses the first file by name",
                 ),
             ),
         }
     }
     report.finish(
         "the CNI configuration of every host",
-        format!("{CALICO_IPAM} gives the addresses on {} hosts", facts.hosts.len()),
+        format!("{CALICO_IPAM} on all hosts ({})", facts.hosts.len()),
     )
 }
 

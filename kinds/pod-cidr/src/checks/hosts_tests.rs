@@ -7,8 +7,8 @@ use engine::found::Found;
 
 #[rstest]
 #[case::silent(true, "no report of an agent")]
-#[case::away(false, "no report of an agent; the Node is NotReady")]
-fn a_node_without_an_agent(#[case] ready: bool, #[case] found: &str) {
+#[case::not_ready(false, "no report of an agent; the Node is NotReady")]
+fn a_node_without_a_report_fails(#[case] ready: bool, #[case] found: &str) {
     let checks = judge(|facts| {
         facts.hosts.remove("b");
         facts.nodes.get_mut("b").unwrap().ready = ready;
@@ -21,7 +21,7 @@ fn a_node_without_an_agent(#[case] ready: bool, #[case] found: &str) {
 }
 
 #[test]
-fn a_node_that_calico_does_not_serve_needs_no_agent() {
+fn a_windows_node_needs_no_agent() {
     let checks = judge(|facts| {
         facts.hosts.remove("b");
         facts.nodes.get_mut("b").unwrap().operating_system = "windows".to_owned();
@@ -33,18 +33,18 @@ fn a_node_that_calico_does_not_serve_needs_no_agent() {
     assert_eq!(missing[0].found, "agents that report: 2");
 }
 
-/// Addresses of a Node's podCIDR cannot be changed on a living Node.
+/// The podCIDR of a Node cannot be changed.
 #[rstest]
 #[case::host_local(Found::Present("host-local".to_owned()), Fail, "host-local")]
 #[case::no_plugin(
     Found::Absent,
     Unknown,
-    "/etc/cni/net.d/10-calico.conflist: plugin calico names no IPAM plugin"
+    "/etc/cni/net.d/10-calico.conflist: plugin calico has no IPAM plugin"
 )]
 #[case::malformed(
     Found::Malformed("ipam.type: found a number, needed a string".to_owned()), Unknown,
     "/etc/cni/net.d/10-calico.conflist: ipam.type: found a number, needed a string")]
-fn another_plugin_gives_the_addresses(
+fn another_ipam_plugin_refuses(
     #[case] ipam: Found<String>,
     #[case] expected: Verdict,
     #[case] found: &str,
@@ -56,16 +56,16 @@ fn another_plugin_gives_the_addresses(
 }
 
 #[rstest]
-#[case::missing(Found::Absent, "there is no CNI configuration")]
+#[case::missing(Found::Absent, "no CNI configuration")]
 #[case::malformed(Found::Malformed("/etc/cni/net.d/00.conflist: EOF".to_owned()), "/etc/cni/net.d/00.conflist: EOF")]
-fn no_configuration_that_is_understood(#[case] conflist: Found<crate::host::Conflist>, #[case] found: &str) {
+fn a_missing_or_malformed_cni_configuration_is_unknown(#[case] conflist: Found<crate::host::Conflist>, #[case] found: &str) {
     let checks = judge(|facts| facts.hosts.get_mut("b").unwrap().conflist = conflist);
     let check = only(&checks, CheckName::Ipam);
     assert_eq!((check.verdict, check.found.as_str()), (Unknown, found));
 }
 
 #[test]
-fn hosts_that_say_the_same_are_one_line() {
+fn equal_findings_of_several_hosts_are_one_line() {
     let checks = judge(|facts| {
         for host in facts.hosts.values_mut() {
             host.conflist = Found::Absent;
@@ -75,9 +75,9 @@ fn hosts_that_say_the_same_are_one_line() {
     assert_eq!(check.object, "Nodes a, b, c: CNI configuration");
 }
 
-/// What is not served looks as if there were none: an empty range that is not empty.
+/// A resource that is not served must not look like an empty range.
 #[test]
-fn resources_that_nobody_serves() {
+fn a_resource_that_is_not_served_fails() {
     let checks = judge(|facts| {
         facts.calico_resources.remove("ipamblocks");
     });
@@ -89,7 +89,7 @@ fn resources_that_nobody_serves() {
 }
 
 #[test]
-fn no_host_is_no_good_host() {
+fn without_any_host_the_ipam_plugin_is_unknown() {
     let checks: Vec<Check> = judge(|facts| facts.hosts.clear());
     let of_ipam: Vec<&Check> = checks.iter().filter(|check| check.name == "Ipam").collect();
     assert_eq!(of_ipam.len(), 1);

@@ -1,4 +1,4 @@
-//! Name servers end while pods move: whoever asks them meanwhile has to get an answer.
+//! Name servers terminate while pods move: clients must get answers until all nodes know.
 
 use super::CheckName;
 use crate::facts::ClusterFacts;
@@ -16,16 +16,16 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "Corefile: health, lameduck",
                     format!("{found:#}"),
-                    format!("{LAMEDUCK:#} at least"),
-                    "`health { lameduck 5s }`, then `kubectl rollout restart` of its Deployment: a name server that ends at once is asked \
-                     until kube-proxy has told every node, and those questions get no answer",
+                    format!("at least {LAMEDUCK:#}"),
+                    "set `health { lameduck 5s }` and run `kubectl rollout restart` of its Deployment: otherwise queries get no answer \
+                     until kube-proxy on every node has removed the terminated pod",
                 ),
             );
         }
     }
     let found = match facts.corefiles.len() {
-        0 => "no Corefile behind the cluster's name service: nobody knows how long a name server answers when it ends".to_owned(),
-        _ => format!("go on answering for {LAMEDUCK:#} or more when they are told to end"),
+        0 => "no Corefile found for the cluster DNS, so the lameduck time is unknown".to_owned(),
+        _ => format!("lameduck time of {LAMEDUCK:#} or more"),
     };
     report.finish("name servers", found)
 }
@@ -37,7 +37,7 @@ mod tests {
     use engine::check::{Verdict, worst};
 
     #[test]
-    fn a_name_server_that_ends_at_once_is_named() {
+    fn a_name_server_with_a_short_lameduck_time_is_a_warning() {
         let mut facts = fixture::cluster();
         let object = "ConfigMap kube-system/coredns".to_owned();
         facts.corefiles = vec![(object.clone(), ".:53 { health { lameduck 5s } }".to_owned())];

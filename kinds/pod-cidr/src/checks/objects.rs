@@ -1,4 +1,4 @@
-//! What was not understood: what it costs, and whether the migration can begin beside it.
+//! Objects that cannot be parsed: the effect of each, and whether the migration can start nevertheless.
 
 use super::CheckName;
 use crate::facts::ClusterFacts;
@@ -10,7 +10,7 @@ use engine::cluster::Malformed;
 pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let touches =
         |unclear: &&Unclear| unclear.may_touch(&settings.from.value) || unclear.may_touch(&settings.to.value);
-    // Two pools that share an address: Calico's IPAM cannot tell them apart.
+    // Calico's IPAM does not support pools that overlap.
     let (refusing, apart): (Vec<&Unclear>, Vec<&Unclear>) = facts.unclear_pools.iter().partition(touches);
     let refusing = refusing.into_iter().map(|pool| &pool.malformed);
     let malformed: Vec<Malformed> = facts.malformed.iter().chain(refusing).cloned().collect();
@@ -25,20 +25,19 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         warn(
             &mut report,
             pool,
-            "nothing else: it shares no address with either range",
+            "it has no effect, because it overlaps neither range",
         );
     }
     for block in &facts.unclear_blocks {
-        let costs = match &block.node {
-            _ if !touches(&block) => "nothing else: it shares no address with either range".to_owned(),
+        let effect = match &block.node {
+            _ if !touches(&block) => "it has no effect, because it overlaps neither range".to_owned(),
             Some(node) => format!(
-                "that node {node} may not get back the address of its tunnel on the way back, and that the pool of its range is not deleted"
+                "node {node} may not get its tunnel address back in a rollback, and the pool of its range is not deleted"
             ),
-            None => "that the pool of its range is not deleted; and while tunnels have addresses to get back, that the pool of these is \
-                     not opened"
+            None => "the pool of its range is not deleted and, in a rollback, not opened while tunnels have to get addresses of it back"
                 .to_owned(),
         };
-        warn(&mut report, block, &costs);
+        warn(&mut report, block, &effect);
     }
     if !report.is_clean() {
         found.retain(|check| check.verdict != Verdict::Pass);
@@ -47,12 +46,12 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     found
 }
 
-fn warn(report: &mut Report, unclear: &Unclear, costs: &str) {
+fn warn(report: &mut Report, unclear: &Unclear, effect: &str) {
     let finding = Finding::new(
         "",
         &unclear.malformed.problem,
-        "a value that can be understood",
-        format!("correct the object or delete it; until then it costs {costs}"),
+        "a valid value",
+        format!("correct or delete the object; until then {effect}"),
     );
     report.warn("object", &unclear.malformed.object, finding);
 }
@@ -83,10 +82,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::apart("10.99.0.0/16", Verdict::Warn, "shares no address")]
-    #[case::in_the_old_one("10.244.128.0/17", Verdict::Unknown, "correct the object")]
-    #[case::around_the_new_one("10.192.0.0/10", Verdict::Unknown, "correct the object")]
-    fn a_strange_pool(#[case] range: &str, #[case] verdict: Verdict, #[case] words: &str) {
+    #[case::no_overlap("10.99.0.0/16", Verdict::Warn, "overlaps neither range")]
+    #[case::in_the_old_range("10.244.128.0/17", Verdict::Unknown, "correct the object")]
+    #[case::around_the_new_range("10.192.0.0/10", Verdict::Unknown, "correct the object")]
+    fn an_unparsable_pool_refuses_only_if_it_overlaps(#[case] range: &str, #[case] verdict: Verdict, #[case] words: &str) {
         let (found, told) = judged(|facts| {
             facts
                 .unclear_pools
@@ -97,10 +96,10 @@ mod tests {
     }
 
     #[rstest]
-    #[case::apart(Some("10.99.0.0/26"), None, "shares no address")]
-    #[case::of_a_node(Some("10.244.1.0/26"), Some("a"), "node a may not get back")]
+    #[case::no_overlap(Some("10.99.0.0/26"), None, "overlaps neither range")]
+    #[case::of_a_node(Some("10.244.1.0/26"), Some("a"), "node a may not get its tunnel address back")]
     #[case::of_an_unknown_node(None, None, "is not deleted")]
-    fn a_block_is_no_reason_not_to_begin(
+    fn an_unparsable_block_is_a_warning(
         #[case] range: Option<&str>,
         #[case] node: Option<&str>,
         #[case] words: &str,
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_a_strange_pool_stay_where_they_are() {
+    fn pods_of_an_unparsable_pool_do_not_move() {
         let mut facts = fixture::cluster();
         facts
             .unclear_pools

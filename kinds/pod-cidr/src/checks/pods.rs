@@ -1,4 +1,4 @@
-//! Pods that have to move, and what would keep them.
+//! Pods that have to move, and obstacles to their eviction.
 
 use std::net::IpAddr;
 
@@ -25,13 +25,13 @@ pub(super) fn check(
         .collect();
     let meanwhile = policy
         .on_blocked
-        .meanwhile("all others move, and stage Verify waits for it");
+        .meanwhile("all other pods move, and stage Verify waits for this one");
     [
         budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets, meanwhile),
         pods::empty_dir(CheckName::EmptyDir, &evicted, policy.permissions, meanwhile),
         static_pods(settings, facts),
         bare(leaving, policy),
-        held(settings, facts),
+        holders(settings, facts),
     ]
     .concat()
 }
@@ -74,9 +74,9 @@ fn static_pods(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             Finding::new(
                 "",
                 format!("a static pod on node {} with {}", pod.node, names(&old)),
-                "static pods with hostNetwork only, or an address of another range",
-                "the API cannot evict it, and it would keep the old range for ever: give it hostNetwork, or take its manifest out of the \
-                 kubelet's folder until the migration is over",
+                "only static pods with hostNetwork, or with an address of another range",
+                "set hostNetwork, or remove its manifest from the kubelet's directory until the migration is complete: a static pod cannot \
+                 be evicted and would keep its address",
             ),
         );
     }
@@ -87,9 +87,9 @@ fn bare(leaving: &[&Resident<'_>], policy: CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::BarePods);
     for resident in leaving.iter().filter(|resident| resident.workload.is_none()) {
         let fix = if policy.delete_bare_pods {
-            "allowed by spec.podCidr.deleteBarePods: it is evicted last, and nobody creates it again"
+            "none if the pod may be lost: spec.podCidr.deleteBarePods allows its eviction, which comes last; no controller replaces it"
         } else {
-            "it is left alone, and the migration waits for it after all others: delete it then, or set spec.podCidr.deleteBarePods"
+            "delete it when the migration waits for it, after all other pods have moved, or set spec.podCidr.deleteBarePods"
         };
         let finding = Finding::new("", "no controller", "a controller", fix);
         report.warn("Pod", resident.pod.key(), finding);
@@ -97,7 +97,7 @@ fn bare(leaving: &[&Resident<'_>], policy: CheckPolicy) -> Vec<Check> {
     report.finish("every pod that has to move", "has a controller")
 }
 
-fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
+fn holders(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Holders);
     let from = settings.from.value;
     let allocations: Vec<_> = facts
@@ -115,17 +115,17 @@ fn held(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         let finding = Finding::new(
             "",
             words,
-            "only pods that run, and ends of tunnels",
-            "do it now, or when the migration waits for it (stage Verify): the old pool is not deleted before",
+            "only running pods and tunnels",
+            "make the change now, or when the migration waits for it in stage Verify: the old pool is not deleted before",
         );
         report.warn("range", from.to_string(), finding);
     }
     report.finish(
         format!(
-            "{} addresses of {from} that Calico's IPAM has given out",
+            "{} allocated addresses of {from} in Calico's IPAM",
             allocations.len()
         ),
-        "all are of pods that run, or of ends of tunnels",
+        "in use by running pods and tunnels only",
     )
 }
 

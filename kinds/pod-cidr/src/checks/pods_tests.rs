@@ -12,12 +12,12 @@ fn pod_mut<'facts>(facts: &'facts mut ClusterFacts, name: &str) -> &'facts mut P
 }
 
 #[rstest]
-#[case::never_yields(budget("web", 0, 2, 2, 2), Fail)]
+#[case::never_allows(budget("web", 0, 2, 2, 2), Fail)]
 #[case::now_unhealthy(budget("web", 0, 1, 1, 2), Fail)]
 #[case::not_counted(budget("web", 0, 0, 0, 0), Unknown)]
-#[case::yields(budget("web", 1, 2, 1, 2), Pass)]
+#[case::allows(budget("web", 1, 2, 1, 2), Pass)]
 #[case::other_namespace(Budget { namespace: "bank".to_owned(), ..budget("web", 0, 2, 2, 2) }, Pass)]
-fn budgets_that_allow_nothing(#[case] budget: Budget, #[case] expected: Verdict) {
+fn a_budget_that_allows_no_disruption_is_reported(#[case] budget: Budget, #[case] expected: Verdict) {
     let found = alone(
         &judge(|facts| facts.budgets = vec![budget]),
         CheckName::DisruptionBudgets,
@@ -33,7 +33,7 @@ fn budgets_that_allow_nothing(#[case] budget: Budget, #[case] expected: Verdict)
 }
 
 #[test]
-fn a_pod_with_two_budgets_is_never_evicted() {
+fn a_pod_with_two_budgets_fails() {
     let checks = judge(|facts| facts.budgets.push(budget("all", 1, 2, 1, 2)));
     let check = only(&checks, CheckName::DisruptionBudgets);
     assert_eq!(
@@ -49,7 +49,7 @@ fn a_pod_with_two_budgets_is_never_evicted() {
 #[rstest]
 #[case::refused(false, Fail)]
 #[case::allowed(true, Warn)]
-fn data_in_empty_dirs(#[case] delete_empty_dir_data: bool, #[case] expected: Verdict) {
+fn a_pod_with_an_empty_dir_is_reported(#[case] delete_empty_dir_data: bool, #[case] expected: Verdict) {
     let policy = CheckPolicy {
         permissions: Permissions {
             delete_empty_dir_data,
@@ -68,12 +68,12 @@ fn data_in_empty_dirs(#[case] delete_empty_dir_data: bool, #[case] expected: Ver
     );
 }
 
-/// What the user lets wait is no reason to refuse the whole migration.
+/// With `onBlocked` `Wait` or `Skip`, a blocked pod does not refuse the whole migration.
 #[rstest]
 #[case::pause(OnBlocked::Pause, Fail)]
 #[case::wait(OnBlocked::Wait, Warn)]
 #[case::skip(OnBlocked::Skip, Warn)]
-fn pods_that_do_not_go_refuse_as_on_blocked_says(#[case] on_blocked: OnBlocked, #[case] expected: Verdict) {
+fn a_blocked_pod_refuses_only_with_on_blocked_pause(#[case] on_blocked: OnBlocked, #[case] expected: Verdict) {
     let policy = CheckPolicy {
         on_blocked,
         ..CheckPolicy::default()
@@ -89,14 +89,14 @@ fn pods_that_do_not_go_refuse_as_on_blocked_says(#[case] on_blocked: OnBlocked, 
         let check = checks.iter().find(|check| check.name == name.as_str()).unwrap();
         assert_eq!(check.verdict, expected, "{check:?}");
         assert_eq!(
-            check.fix.contains("stage Verify waits for it"),
+            check.fix.contains("stage Verify waits for this one"),
             expected == Warn,
             "{check:?}"
         );
     }
 }
 
-/// Who is not evicted loses nothing by it, and asks no budget.
+/// Pods that are not evicted lose no data, and need no disruption budget.
 #[rstest]
 #[case::new_address(|pod: &mut Pod| pod.addresses = vec!["10.200.0.7".parse().unwrap()])]
 #[case::host_network(|pod: &mut Pod| pod.host_network = true)]
@@ -105,7 +105,7 @@ fn pods_that_do_not_go_refuse_as_on_blocked_says(#[case] on_blocked: OnBlocked, 
 #[case::no_address_yet(|pod: &mut Pod| pod.addresses.clear())]
 #[case::of_a_job(|pod: &mut Pod| pod.controller = Some(("Job".to_owned(), "report".to_owned())))]
 #[case::bare(|pod: &mut Pod| pod.controller = None)]
-fn pods_that_are_not_evicted(#[case] change: fn(&mut Pod)) {
+fn pods_that_are_not_evicted_pass(#[case] change: fn(&mut Pod)) {
     let checks = judge(|facts| {
         let web = pod_mut(facts, "web-1");
         web.empty_dirs = vec!["cache".to_owned()];
@@ -124,7 +124,7 @@ fn pods_that_are_not_evicted(#[case] change: fn(&mut Pod)) {
 }
 
 #[test]
-fn a_bare_pod_that_may_go_loses_its_data() {
+fn a_bare_pod_that_may_be_deleted_is_checked_for_empty_dirs() {
     let policy = CheckPolicy {
         delete_bare_pods: true,
         ..CheckPolicy::default()
@@ -147,9 +147,9 @@ fn a_bare_pod_that_may_go_loses_its_data() {
 }
 
 #[rstest]
-#[case::left_alone(false, "it is left alone")]
-#[case::may_go(true, "it is evicted last")]
-fn pods_that_nobody_makes_again(#[case] delete_bare_pods: bool, #[case] fix: &str) {
+#[case::kept(false, "delete it when the migration waits for it")]
+#[case::deleted(true, "allows its eviction, which comes last")]
+fn a_pod_without_a_controller_is_a_warning(#[case] delete_bare_pods: bool, #[case] fix: &str) {
     let policy = CheckPolicy {
         delete_bare_pods,
         ..CheckPolicy::default()
@@ -172,7 +172,7 @@ fn static_pod(address: &str) -> Pod {
 }
 
 #[test]
-fn a_static_pod_in_the_old_range() {
+fn a_static_pod_with_an_old_address_fails() {
     let checks = judge(|facts| facts.pods.push(static_pod("10.244.1.40")));
     let check = only(&checks, CheckName::StaticPods);
     assert_eq!(
@@ -186,11 +186,11 @@ fn a_static_pod_in_the_old_range() {
 }
 
 #[rstest]
-#[case::on_the_host(Pod { host_network: true, ..static_pod("10.244.1.40") })]
-#[case::elsewhere(static_pod("10.200.1.40"))]
-#[case::over(Pod { finished: true, ..static_pod("10.244.1.40") })]
+#[case::host_network(Pod { host_network: true, ..static_pod("10.244.1.40") })]
+#[case::another_range(static_pod("10.200.1.40"))]
+#[case::finished(Pod { finished: true, ..static_pod("10.244.1.40") })]
 #[case::no_static_pod(Pod { mirror: false, ..pod("db-2", "StatefulSet db", "c", "10.244.3.40") })]
-fn static_pods_that_may_stay(#[case] pod: Pod) {
+fn other_static_pods_pass(#[case] pod: Pod) {
     let found = alone(&judge(|facts| facts.pods.push(pod)), CheckName::StaticPods);
     assert_eq!(found[0].verdict, Pass);
 }
@@ -214,33 +214,32 @@ fn a_holder_that_is_no_running_pod_is_a_warning(#[case] allocation: Allocation, 
     assert!(check.found.contains(words), "{}", check.found);
 }
 
-/// 11 pods, and the ends of three tunnels.
+/// 11 pods and 3 tunnels.
 #[test]
-fn pods_that_run_and_tunnels_have_addresses() {
+fn addresses_of_running_pods_and_tunnels_pass() {
     let found = alone(&judge(|_| {}), CheckName::Holders);
     assert_eq!(
         (found[0].verdict, found[0].object.as_str()),
         (
             Pass,
-            "14 addresses of 10.244.0.0/16 that Calico's IPAM has given out"
+            "14 allocated addresses of 10.244.0.0/16 in Calico's IPAM"
         )
     );
 }
 
 #[test]
-fn blocks_of_another_range_are_nobodys_matter() {
+fn blocks_of_another_range_are_ignored() {
     let checks = judge(|facts| {
         facts.blocks[0].range = "10.99.0.0/26".parse().unwrap();
         facts.blocks[0].allocations = vec![allocation("10.99.0.7", &[])];
     });
     let found = alone(&checks, CheckName::Holders);
     assert_eq!(found[0].verdict, Pass);
-    assert!(found[0].object.starts_with("9 addresses"), "{}", found[0].object);
+    assert!(found[0].object.starts_with("9 allocated addresses"), "{}", found[0].object);
 }
 
-/// Only what is in no pool that stays has to move.
 #[test]
-fn pods_of_another_pool_stay() {
+fn pods_of_another_pool_do_not_move() {
     let facts = {
         let mut facts = fixture::cluster();
         let other = fixture::pool("other", "172.16.0.0/16");

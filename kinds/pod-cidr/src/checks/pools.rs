@@ -1,4 +1,4 @@
-//! The two pools, and whose the new range is.
+//! The two pools, and other users of the new range.
 
 use ipnet::IpNet;
 
@@ -22,33 +22,33 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     .concat()
 }
 
-/// It is open to everybody: who closed it meant something by it. One that selects some nodes is open to everybody there, and
-/// the new pool will select the same ones.
+/// The old pool must be open: if it is closed, the user had a reason. A pool that selects some nodes counts as open, and the
+/// new pool will select the same nodes.
 fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
     let mut report = Report::new(CheckName::OldPool);
     let Some(pool) = pool else {
-        // It was there when it was looked for.
-        let fix = "somebody deleted it a moment ago: make it again as it was, since pods live in it";
+        // The pool existed when the settings were detected.
+        let fix = "create it again with the same spec: pods have addresses of it";
         report.fail(
             "IPPool",
             name,
-            Finding::new("", "not there", "the pool that pods leave", fix),
+            Finding::new("", "missing", "the old pool", fix),
         );
         return report.finish("", "");
     };
     let closed = match Openness::of(&pool.spec) {
         Openness::Narrowed => Some((
-            "narrowed by another migration: nodes were taken off it one by one",
-            "take the clause with replumb.dev/off-pool out of its nodeSelector, or is another change of it under way?",
+            "narrowed by another migration, which has removed nodes from it",
+            "remove the clause with replumb.dev/off-pool from its nodeSelector, unless another change of this pool is in progress",
         )),
         Openness::ToEverybody => None,
         Openness::Absent | Openness::Closed => Some((
             "disabled",
-            "set `disabled: false`, or is another change of it under way?",
+            "set `disabled: false`, unless another change of this pool is in progress",
         )),
         Openness::ToWhoNamesIt => Some((
-            "gives addresses only to pods that name it",
-            "set nodeSelector all() and assignmentMode Automatic, or is another change of it under way?",
+            "open only to pods that name it",
+            "set nodeSelector all() and assignmentMode Automatic, unless another change of this pool is in progress",
         )),
     };
     if pool.terminating {
@@ -57,17 +57,16 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
             &pool.name,
             Finding::new(
                 "",
-                "is being deleted",
-                "a pool that stays",
-                "somebody deleted it, and that cannot be taken back: wait until it is gone, and make it again as it was, since pods live in \
-                 it",
+                "being deleted",
+                "a pool that is not deleted",
+                "wait until it is deleted, and create it again with the same spec: pods have addresses of it",
             ),
         );
     } else if let Some((found, fix)) = closed {
         report.fail(
             "IPPool",
             &pool.name,
-            Finding::new("", found, "a pool that gives every pod an address", fix),
+            Finding::new("", found, "a pool that is open to all pods", fix),
         );
     }
     if !pools::is_for_pods(&pool.spec) {
@@ -78,13 +77,13 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
                 "spec.allowedUses",
                 pool.spec["allowedUses"].to_string(),
                 "Workload among them",
-                "no pod has an address of it: set spec.podCidr.from to the range that pods are to leave",
+                "set spec.podCidr.from to the range of a pool for pods: no pod has an address of this one",
             ),
         );
     }
     let whom = match pools::selector_of(&pool.spec).as_str() {
-        "all()" => "every pod".to_owned(),
-        selector => format!("every pod on the nodes that {selector} selects"),
+        "all()" => "all pods".to_owned(),
+        selector => format!("all pods on nodes with {selector}"),
     };
     report.finish(
         format!("IPPool {}", pool.name),
@@ -105,22 +104,22 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
                 "",
                 size.to_string(),
                 format!("{allowed} for {range}"),
-                "correct it, or take a larger range",
+                "correct it, or choose a larger range",
             ),
         );
     }
     if let Some(found) = new.filter(|found| found.range != range) {
-        // The name that a pool of this range would get is another pool's.
+        // Another pool has the name that the new pool would get.
         report.fail(
             "IPPool",
             name,
             Finding::new(
                 "spec.cidr",
                 found.range.to_string(),
-                format!("{range}, or no pool of this name: it is the one that the pool of {range} would get"),
+                format!("{range}, or no pool of this name, which the pool of {range} would get"),
                 format!(
-                    "make the pool of {range} yourself under another name, closed (`disabled: true`) and otherwise as {} is: it is used \
-                     then",
+                    "create the pool of {range} with another name, `disabled: true`, and otherwise with the spec of IPPool {}: the \
+                     migration then uses it",
                     settings.old_pool.value
                 ),
             ),
@@ -135,10 +134,10 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
                     "",
                     difference,
                     format!(
-                        "what IPPool {} says: pods of both reach each other only so",
+                        "the value of IPPool {}, so that pods of the two pools reach each other",
                         old.name
                     ),
-                    "correct it, or delete it and let the migration make it",
+                    "correct it, or delete the pool and let the migration create it",
                 ),
             );
         }
@@ -148,14 +147,14 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
                 name,
                 Finding::new(
                     "",
-                    "is being deleted",
-                    "a pool that stays",
-                    "wait until it is gone",
+                    "being deleted",
+                    "a pool that is not deleted",
+                    "wait until it is deleted",
                 ),
             );
         }
     }
-    // Calico's own API refuses such a pool; a write past it refuses nothing.
+    // Calico's API server refuses such a pool; a direct write is not checked.
     for block in &facts.blocks {
         if overlap(&block.range, &range) && block.range.prefix_len() != size {
             report.fail(
@@ -165,36 +164,36 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
                     "",
                     format!("a block of another size in {range}"),
                     format!("blocks of /{size} only"),
-                    "left by an earlier pool? See `calicoctl ipam show --show-blocks`; when nobody has an address of it, delete this \
-                     IPAMBlock and its BlockAffinity. Or set spec.podCidr.blockSize to its size, or choose another range",
+                    "check `calicoctl ipam show --show-blocks`: if no address of it is in use, delete this IPAMBlock and its \
+                     BlockAffinity. Otherwise set spec.podCidr.blockSize to its size, or choose another range",
                 ),
             );
         }
     }
     let found = match new {
-        None => format!("will be made for {range}, as {} is", settings.old_pool.value),
-        Some(_) => format!("of {range}, as {} is: is used as it is", settings.old_pool.value),
+        None => format!("will be created for {range}, with the spec of {}", settings.old_pool.value),
+        Some(_) => format!("exists for {range}, with the spec of {}", settings.old_pool.value),
     };
     report.finish(format!("IPPool {name}"), found)
 }
 
-/// Who would write back what the migration opens, closes and deletes.
+/// Controllers that would revert changes of the pools.
 fn owners(pools: &[Option<&Pool>]) -> Vec<Check> {
     let mut report = Report::new(CheckName::PoolOwner);
     let pools: Vec<&Pool> = pools.iter().copied().flatten().collect();
-    let needed = "nobody who writes the pool back";
+    let needed = "no controller that reverts changes of the pool";
     for pool in &pools {
         for (mark, controller) in owner::controllers(&pool.labels, &pool.annotations, &pool.managers) {
             let fix = if controller.contains("operator") {
-                "it would take back every change of this pool. While Installation default says the pool in spec.calicoNetwork.ipPools this \
-                 migration cannot be done: see the documentation of your operator's version on pools that it does not manage"
+                "remove the pool from spec.calicoNetwork.ipPools of Installation default, as the documentation of your operator's version \
+                 describes: until then the operator reverts every change of this pool"
                     .to_owned()
             } else {
                 format!(
-                    "suspend {controller} for this pool until the migration is over, and give it the new one instead of the old one then"
+                    "suspend {controller} for this pool until the migration is complete, then replace the old pool in its source"
                 )
             };
-            let found = format!("{mark}: kept by {controller}");
+            let found = format!("{mark}: managed by {controller}");
             report.fail("IPPool", &pool.name, Finding::new("", found, needed, fix));
         }
         for owner in &pool.owners {
@@ -205,7 +204,7 @@ fn owners(pools: &[Option<&Pool>]) -> Vec<Check> {
                     "metadata.ownerReferences",
                     owner.clone(),
                     needed,
-                    "change the pool where its owner says it, or take the owner reference away",
+                    "change the pool through its owner, or remove the owner reference",
                 ),
             );
         }
@@ -217,13 +216,13 @@ fn owners(pools: &[Option<&Pool>]) -> Vec<Check> {
                     "",
                     format!("belongs to Helm release {release}"),
                     needed,
-                    "no upgrade of the release while the migration runs; take the old pool out of its chart or values before the next one",
+                    "do not upgrade the release during the migration; remove the old pool from its chart or values before the next upgrade",
                 ),
             );
         }
     }
     let all: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
-    report.finish(format!("IPPools {}", names(&all)), "no mark of a controller")
+    report.finish(format!("IPPools {}", names(&all)), "no controller found")
 }
 
 fn helm_release(pool: &Pool) -> Option<String> {
@@ -232,48 +231,48 @@ fn helm_release(pool: &Pool) -> Option<String> {
     Some(namespace.map_or_else(|| release.clone(), |namespace| format!("{namespace}/{release}")))
 }
 
-/// Whose the new range is already.
+/// Other users of the new range.
 fn ranges(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Ranges);
     let to = settings.to.value;
     let mut taken = |kind: &'static str, name: &str, part: &str, found: String, fix: &str| {
-        let needed = format!("nothing that shares an address with {to}");
+        let needed = format!("no overlap with {to}");
         report.fail(kind, name, Finding::new(part, found, needed, fix));
     };
     if let Some((range, what)) = reserved(&to) {
-        let fix = "choose another range: no host routes this one";
+        let fix = "choose another range: hosts do not route this one";
         taken(
             "",
             "spec.podCidr.to",
             "",
-            format!("{range} in it, which is for {what}"),
+            format!("overlaps {range}, which is reserved for {what}"),
             fix,
         );
     }
     for pool in facts.pools.values() {
         let is_ours = pool.name == settings.new_pool.value || pool.name == settings.old_pool.value;
         if !is_ours && overlap(&pool.range, &to) {
-            let fix = "choose another range: Calico's IPAM cannot tell the two pools apart";
+            let fix = "choose another range: Calico's IPAM does not support overlapping pools";
             taken("IPPool", &pool.name, "spec.cidr", pool.range.to_string(), fix);
         }
     }
     for (object, range) in &facts.services {
         if overlap(range, &to) {
-            let fix = "choose another range: a pod would get an address that a Service has, or gets";
+            let fix = "choose another range: a pod could get the address of a Service";
             taken("", object, "", range.to_string(), fix);
         }
     }
     for node in facts.nodes.values() {
         for address in &node.internal_addresses {
             if to.contains(&IpNet::from(*address)) {
-                let fix = "choose another range: the node could not be reached any more";
+                let fix = "choose another range: the node would become unreachable";
                 taken("Node", &node.name, "address", address.to_string(), fix);
             }
         }
     }
     let is_there = facts.pools.contains_key(&settings.new_pool.value);
     for (node, facts) in &facts.hosts {
-        // Before there is a pool, nobody but somebody else announces routes into it.
+        // Before the pool exists, announced routes belong to another router.
         let announced = if is_there {
             Vec::new()
         } else {
@@ -281,7 +280,7 @@ fn ranges(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         };
         for found in host::foreign(facts).into_iter().chain(announced) {
             let fix =
-                "choose another range: the host reaches somebody else by it (VPN, docker0, a peered network)";
+                "choose another range: the host uses this one for another network (VPN, docker0, a peered network)";
             taken("Node", node, "host", found, fix);
         }
     }
@@ -289,13 +288,13 @@ fn ranges(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     report.finish(
         format!("range {to}"),
         format!(
-            "is no Node's, no Service's, no other IPPool's, and on no route of {} hosts",
+            "no overlap with Nodes, Services, other IPPools, and the routes of hosts ({})",
             facts.hosts.len()
         ),
     )
 }
 
-/// Without a `ServiceCIDR` only those addresses are known that Services have now.
+/// Without a `ServiceCIDR`, only the current addresses of Services are known.
 fn services_unknown(to: &IpNet, facts: &ClusterFacts, report: &mut Report) {
     let of_family: Vec<&IpNet> = facts
         .services
@@ -306,7 +305,7 @@ fn services_unknown(to: &IpNet, facts: &ClusterFacts, report: &mut Report) {
     let is_said = of_family
         .iter()
         .any(|range| range.prefix_len() < range.max_prefix_len());
-    // Services of the other family alone share no address with it.
+    // Services of only the other family cannot overlap.
     let is_other_family = of_family.is_empty() && !facts.services.is_empty();
     if is_said || is_other_family {
         return;
@@ -316,9 +315,9 @@ fn services_unknown(to: &IpNet, facts: &ClusterFacts, report: &mut Report) {
         "Services",
         Finding::new(
             "",
-            "not said by the API (no ServiceCIDR): only the addresses that Services have now are known",
-            format!("a range apart from {to}"),
-            "compare it with --service-cluster-ip-range of kube-apiserver yourself: a Service that is made later could get the address of a pod",
+            "unknown, because the API has no ServiceCIDR: only the current addresses of Services are known",
+            format!("no overlap with {to}"),
+            "compare it with --service-cluster-ip-range of kube-apiserver: if they overlap, a new Service could get the address of a pod",
         ),
     );
 }

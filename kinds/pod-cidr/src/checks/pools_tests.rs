@@ -14,7 +14,7 @@ fn add(facts: &mut ClusterFacts, pool: Pool) {
     facts.pools.insert(pool.name.clone(), pool);
 }
 
-/// The pool of the new range, there already.
+/// Adds a pool of the new range.
 fn add_new(facts: &mut ClusterFacts, change: impl FnOnce(&mut Pool)) {
     let mut new = pool("made-by-hand", "10.200.0.0/16");
     change(&mut new);
@@ -28,20 +28,20 @@ fn line(check: &Check) -> (Verdict, &str, &str) {
 #[rstest]
 #[case::closed(|pool: &mut Pool| pool.spec["disabled"] = json!(true), "disabled", "`disabled: false`")]
 #[case::canary(
-    |pool: &mut Pool| pool.spec["nodeSelector"] = json!("!all()"), "gives addresses only to pods that name it", "nodeSelector all()")]
-#[case::by_hand(
+    |pool: &mut Pool| pool.spec["nodeSelector"] = json!("!all()"), "open only to pods that name it", "nodeSelector all()")]
+#[case::manual_assignment(
     |pool: &mut Pool| pool.spec["assignmentMode"] = json!("Manual"),
-    "gives addresses only to pods that name it", "assignmentMode Automatic")]
-#[case::deleted(|pool: &mut Pool| pool.terminating = true, "is being deleted", "make it again")]
-fn an_old_pool_that_is_not_open(#[case] change: fn(&mut Pool), #[case] found: &str, #[case] fix: &str) {
+    "open only to pods that name it", "assignmentMode Automatic")]
+#[case::deleted(|pool: &mut Pool| pool.terminating = true, "being deleted", "create it again")]
+fn an_old_pool_that_is_not_open_fails(#[case] change: fn(&mut Pool), #[case] found: &str, #[case] fix: &str) {
     let check = only(&judge(|facts| change(old_mut(facts))), CheckName::OldPool);
     assert_eq!(line(&check), (Fail, "IPPool default-ipv4-ippool", found));
     assert!(check.fix.contains(fix), "{}", check.fix);
 }
 
-/// Who narrowed it to some nodes meant it: the new one selects the same.
+/// The new pool gets the same selector.
 #[test]
-fn an_old_pool_for_some_nodes_is_a_pool() {
+fn an_old_pool_for_some_nodes_passes() {
     let checks = judge(|facts| old_mut(facts).spec["nodeSelector"] = json!("zone == 'a'"));
     let found = alone(&checks, CheckName::OldPool);
     assert_eq!(
@@ -49,13 +49,13 @@ fn an_old_pool_for_some_nodes_is_a_pool() {
         (
             Pass,
             "IPPool default-ipv4-ippool",
-            "10.244.0.0/16, open to every pod on the nodes that zone == 'a' selects"
+            "10.244.0.0/16, open to all pods on nodes with zone == 'a'"
         )
     );
 }
 
 #[test]
-fn an_old_pool_that_is_not_for_pods() {
+fn an_old_pool_that_is_not_for_pods_fails() {
     let checks = judge(|facts| old_mut(facts).spec["allowedUses"] = json!(["Tunnel"]));
     let check = only(&checks, CheckName::OldPool);
     assert_eq!(
@@ -69,32 +69,32 @@ fn an_old_pool_that_is_not_for_pods() {
 }
 
 #[test]
-fn a_pool_that_is_not_there_will_be_made() {
+fn a_missing_new_pool_passes_and_will_be_created() {
     let found = alone(&judge(|_| {}), CheckName::NewPool);
     assert_eq!(
         line(&found[0]),
         (
             Pass,
             "IPPool ipv4-10-200-0-0-16",
-            "will be made for 10.200.0.0/16, as default-ipv4-ippool is"
+            "will be created for 10.200.0.0/16, with the spec of default-ipv4-ippool"
         )
     );
 }
 
-/// Whatever somebody has prepared is used, however far it is open.
+/// An existing pool is used, however far it is open.
 #[rstest]
 #[case::open(|_: &mut Pool| {})]
 #[case::closed(|pool: &mut Pool| pool.spec["disabled"] = json!(true))]
-#[case::by_hand(|pool: &mut Pool| pool.spec["assignmentMode"] = json!("Manual"))]
+#[case::manual_assignment(|pool: &mut Pool| pool.spec["assignmentMode"] = json!("Manual"))]
 #[case::canary(|pool: &mut Pool| pool.spec["nodeSelector"] = json!("!all()"))]
-fn a_pool_of_the_new_range_is_used(#[case] change: fn(&mut Pool)) {
+fn an_existing_pool_of_the_new_range_passes(#[case] change: fn(&mut Pool)) {
     let found = alone(&judge(|facts| add_new(facts, change)), CheckName::NewPool);
     assert_eq!(
         line(&found[0]),
         (
             Pass,
             "IPPool made-by-hand",
-            "of 10.200.0.0/16, as default-ipv4-ippool is: is used as it is"
+            "exists for 10.200.0.0/16, with the spec of default-ipv4-ippool"
         )
     );
 }
@@ -105,14 +105,14 @@ fn a_pool_of_the_new_range_is_used(#[case] change: fn(&mut Pool)) {
 #[case::masquerading(|pool: &mut Pool| pool.spec["natOutgoing"] = json!(false), "natOutgoing is false, needed true")]
 #[case::blocks(|pool: &mut Pool| pool.spec["blockSize"] = json!(24), "blockSize is 24, needed 26")]
 #[case::narrowed(|pool: &mut Pool| pool.spec["nodeSelector"] = json!("zone == 'a'"), r#"nodeSelector is "zone == 'a'", needed "all()""#)]
-#[case::deleted(|pool: &mut Pool| pool.terminating = true, "is being deleted")]
-fn a_pool_of_the_new_range_that_is_otherwise(#[case] change: fn(&mut Pool), #[case] found: &str) {
+#[case::deleted(|pool: &mut Pool| pool.terminating = true, "being deleted")]
+fn a_new_pool_with_another_spec_fails(#[case] change: fn(&mut Pool), #[case] found: &str) {
     let check = only(&judge(|facts| add_new(facts, change)), CheckName::NewPool);
     assert_eq!(line(&check), (Fail, "IPPool made-by-hand", found));
 }
 
 #[test]
-fn a_name_that_another_pool_has() {
+fn a_pool_name_of_another_range_fails() {
     let check = only(
         &judge(|facts| add(facts, pool(NEW, "172.16.0.0/16"))),
         CheckName::NewPool,
@@ -121,13 +121,13 @@ fn a_name_that_another_pool_has() {
         line(&check),
         (Fail, "IPPool ipv4-10-200-0-0-16: spec.cidr", "172.16.0.0/16")
     );
-    assert!(check.fix.contains("under another name"), "{}", check.fix);
+    assert!(check.fix.contains("with another name"), "{}", check.fix);
 }
 
 #[rstest]
 #[case::too_large(Some(19), "19", "20 to 32 for 10.200.0.0/16")]
 #[case::too_small(Some(33), "33", "20 to 32 for 10.200.0.0/16")]
-fn a_size_of_blocks_that_calico_does_not_take(
+fn a_block_size_outside_the_limits_fails(
     #[case] size: Option<u8>,
     #[case] found: &str,
     #[case] needed: &str,
@@ -140,17 +140,17 @@ fn a_size_of_blocks_that_calico_does_not_take(
     assert_eq!(found_checks[0].needed, needed);
 }
 
-/// As Calico's own API does before it makes a pool.
+/// Calico's API server makes the same check.
 #[test]
-fn blocks_of_another_size_in_the_new_range() {
+fn blocks_of_another_size_in_the_new_range_fail() {
     let block = |range: &str| Block {
         range: range.parse().unwrap(),
         affinity: None,
         allocations: Vec::new(),
     };
     let checks = judge(|facts| {
-        let left = ["10.200.1.0/24", "10.200.2.0/26", "172.16.0.0/24"];
-        facts.blocks.extend(left.map(block));
+        let ranges = ["10.200.1.0/24", "10.200.2.0/26", "172.16.0.0/24"];
+        facts.blocks.extend(ranges.map(block));
     });
     let check = only(&checks, CheckName::NewPool);
     assert_eq!(
@@ -167,18 +167,18 @@ fn blocks_of_another_size_in_the_new_range() {
 #[rstest]
 #[case::operator(
     |pool: &mut Pool| { pool.labels.insert("app.kubernetes.io/managed-by".to_owned(), "tigera-operator".to_owned()); },
-    Fail, "app.kubernetes.io/managed-by: kept by the Tigera operator", "spec.calicoNetwork.ipPools")]
+    Fail, "app.kubernetes.io/managed-by: managed by the Tigera operator", "spec.calicoNetwork.ipPools")]
 #[case::operator_by_its_writes(
     |pool: &mut Pool| pool.managers.push("tigera-operator (Update)".to_owned()),
-    Fail, "field manager tigera-operator (Update): kept by the Tigera operator", "spec.calicoNetwork.ipPools")]
+    Fail, "field manager tigera-operator (Update): managed by the Tigera operator", "spec.calicoNetwork.ipPools")]
 #[case::argo(
     |pool: &mut Pool| { pool.annotations.insert("argocd.argoproj.io/tracking-id".to_owned(), "x".to_owned()); },
-    Fail, "argocd.argoproj.io/tracking-id: kept by Argo CD", "suspend Argo CD")]
+    Fail, "argocd.argoproj.io/tracking-id: managed by Argo CD", "suspend Argo CD")]
 #[case::owner(|pool: &mut Pool| pool.owners.push("Cluster prod".to_owned()), Fail, "Cluster prod", "owner reference")]
 #[case::helm(
     |pool: &mut Pool| { pool.annotations.insert("meta.helm.sh/release-name".to_owned(), "net".to_owned()); },
-    Warn, "belongs to Helm release net", "no upgrade of the release")]
-fn somebody_writes_a_pool_back(
+    Warn, "belongs to Helm release net", "do not upgrade the release")]
+fn a_pool_that_a_controller_reverts_does_not_pass(
     #[case] change: fn(&mut Pool),
     #[case] expected: Verdict,
     #[case] found: &str,
@@ -197,9 +197,8 @@ fn somebody_writes_a_pool_back(
     );
 }
 
-/// A pool that this migration is not about may be anybody's.
 #[test]
-fn whose_another_pool_is_does_not_matter() {
+fn the_owner_of_another_pool_does_not_matter() {
     let checks = judge(|facts| {
         let mut other = pool("other", "172.16.0.0/16");
         other.owners.push("Cluster prod".to_owned());
@@ -230,7 +229,7 @@ fn on_b(facts: &mut ClusterFacts) -> &mut crate::host::InNew {
 #[rstest]
 #[case::pool_around(|facts: &mut ClusterFacts| add(facts, pool("other", "10.200.0.0/15")), "IPPool other: spec.cidr", "10.200.0.0/15")]
 #[case::pool_within(|facts: &mut ClusterFacts| add(facts, pool("other", "10.200.7.0/24")), "IPPool other: spec.cidr", "10.200.7.0/24")]
-#[case::a_second_pool_of_it(
+#[case::second_pool_of_the_same_range(
     |facts: &mut ClusterFacts| {
         add(facts, pool("first", "10.200.0.0/16"));
         add(facts, pool("second", "10.200.0.0/16"));
@@ -262,19 +261,19 @@ fn on_b(facts: &mut ClusterFacts) -> &mut crate::host::InNew {
         table: Some(7),
     }].into_iter().collect(),
     "Node b: host", "rule 100: from all to 10.200.0.0/16 lookup 7")]
-fn a_range_that_somebody_else_has(
+fn a_new_range_in_use_fails(
     #[case] change: fn(&mut ClusterFacts),
     #[case] object: &str,
     #[case] found: &str,
 ) {
     let check = only(&judge(change), CheckName::Ranges);
     assert_eq!(line(&check), (Fail, object, found));
-    assert_eq!(check.needed, "nothing that shares an address with 10.200.0.0/16");
+    assert_eq!(check.needed, "no overlap with 10.200.0.0/16");
 }
 
-/// Once its pool is there, Calico's own BIRD announces blocks of it.
+/// Once the pool exists, Calico's BIRD announces blocks of it.
 #[test]
-fn announced_routes_are_calicos_once_the_pool_is_there() {
+fn announced_routes_pass_if_the_new_pool_exists() {
     let checks = judge(|facts| {
         on_b(facts).announced = route("10.200.4.0/26", BIRD);
         add_new(facts, |_| {});
@@ -283,7 +282,7 @@ fn announced_routes_are_calicos_once_the_pool_is_there() {
 }
 
 #[test]
-fn a_range_that_no_pod_can_have() {
+fn a_reserved_range_fails() {
     let facts = fixture::cluster();
     let mut settings = fixture::settings(&facts);
     settings.to.value = "169.254.0.0/16".parse().unwrap();
@@ -293,7 +292,7 @@ fn a_range_that_no_pod_can_have() {
         (
             Fail,
             "spec.podCidr.to",
-            "169.254.0.0/16 in it, which is for link-local addresses"
+            "overlaps 169.254.0.0/16, which is reserved for link-local addresses"
         )
     );
 }
@@ -302,20 +301,20 @@ fn service(text: &str) -> (String, IpNet) {
     ("Service default/kubernetes".to_owned(), text.parse().unwrap())
 }
 
-/// Without a `ServiceCIDR` only the addresses are known that Services have now: the next one may get a pod's.
+/// Without a `ServiceCIDR`, only the current addresses of Services are known, and a new Service may get the address of a pod.
 #[rstest]
-#[case::nothing(&[], Warn)]
+#[case::none(&[], Warn)]
 #[case::addresses(&["10.96.0.1/32", "fd00:10:96::1/128"], Warn)]
-#[case::a_range(&["10.96.0.1/32", "10.96.0.0/16"], Pass)]
-#[case::the_other_family(&["fd00:10:96::/112"], Pass)]
-fn the_range_of_services_has_to_be_known(#[case] services: &[&str], #[case] expected: Verdict) {
+#[case::range(&["10.96.0.1/32", "10.96.0.0/16"], Pass)]
+#[case::other_family(&["fd00:10:96::/112"], Pass)]
+fn an_unknown_range_of_services_is_a_warning(#[case] services: &[&str], #[case] expected: Verdict) {
     let checks = judge(|facts| facts.services = services.iter().map(|text| service(text)).collect());
     let found = alone(&checks, CheckName::Ranges);
     assert_eq!((found.len(), found[0].verdict), (1, expected), "{found:?}");
 }
 
 #[test]
-fn an_address_of_a_service_in_the_new_range() {
+fn an_address_of_a_service_in_the_new_range_fails() {
     let checks = judge(|facts| facts.services.push(service("10.200.0.10/32")));
     let check = only(&checks, CheckName::Ranges);
     assert_eq!(
@@ -325,12 +324,12 @@ fn an_address_of_a_service_in_the_new_range() {
 }
 
 #[test]
-fn without_the_old_pool_nothing_is_said_of_it() {
+fn a_missing_old_pool_is_one_finding() {
     let mut facts = fixture::cluster();
     let settings = fixture::settings(&facts);
     facts.pools.clear();
     let checks = every_check(&settings, &facts, CheckPolicy::default());
     let of_old: Vec<&Check> = checks.iter().filter(|check| check.name == "OldPool").collect();
     assert_eq!(of_old.len(), 1);
-    assert_eq!((of_old[0].verdict, of_old[0].found.as_str()), (Fail, "not there"));
+    assert_eq!((of_old[0].verdict, of_old[0].found.as_str()), (Fail, "missing"));
 }

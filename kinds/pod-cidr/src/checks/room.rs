@@ -1,4 +1,4 @@
-//! Whether the new pool has room for the pods of every node.
+//! Whether the new pool has enough addresses for the pods of every node.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         .linux_nodes()
         .map(|node| {
             let pods = pods_of.get(node.name.as_str()).copied().unwrap_or_default();
-            // One for the end of the tunnel, and one for each of our own pods that watch.
+            // One for the tunnel, and one for the traffic pod of replumb.
             pods.saturating_add(2)
         })
         .collect();
@@ -33,17 +33,17 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         Room::Enough {
             needed,
             blocks: u64::MAX,
-        } => format!("{needed} blocks are needed, of more than can be counted"),
-        Room::Enough { needed, blocks } => format!("{needed} of {blocks} blocks are needed"),
+        } => format!("needs {needed} of 2^64 or more blocks"),
+        Room::Enough { needed, blocks } => format!("needs {needed} of {blocks} blocks"),
         Room::Borrowed { needed, blocks } => {
             report.warn(
                 "",
                 &object,
                 Finding::new(
                     "",
-                    format!("{needed} blocks are needed, {blocks} there"),
-                    "a block of its own for every node",
-                    "a larger range, or a larger spec.podCidr.blockSize: an address that is borrowed is a route of its own on every node",
+                    format!("needs {needed} blocks, has {blocks}"),
+                    "one block per node",
+                    "choose a larger range or a larger spec.podCidr.blockSize: each borrowed address is a separate route on every node",
                 ),
             );
             String::new()
@@ -54,9 +54,9 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &object,
                 Finding::new(
                     "",
-                    format!("{needed} blocks are needed by one node"),
-                    format!("{allowed} at most (IPAMConfig maxBlocksPerHost)"),
-                    "a smaller spec.podCidr.blockSize, which makes larger blocks, or a larger maxBlocksPerHost",
+                    format!("one node needs {needed} blocks"),
+                    format!("at most {allowed} (IPAMConfig maxBlocksPerHost)"),
+                    "set a smaller spec.podCidr.blockSize, for larger blocks, or a larger maxBlocksPerHost",
                 ),
             );
             String::new()
@@ -67,8 +67,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 &object,
                 Finding::new(
                     "",
-                    format!("{needed} blocks are needed, {blocks} there"),
-                    "room for every pod, and one more for each node",
+                    format!("needs {needed} blocks, has {blocks}"),
+                    "one address per pod, and two more per node",
                     "choose a larger range",
                 ),
             );

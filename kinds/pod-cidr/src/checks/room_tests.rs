@@ -5,7 +5,7 @@ use super::*;
 use crate::settings::Options;
 use engine::check::Verdict::{self, Fail, Pass, Warn};
 
-/// The good cluster with another range, and this many pods more on node c.
+/// The good cluster with another range, and this many additional pods on node c.
 fn to(range: &str, block_size: Option<u8>, more: u16, change: impl FnOnce(&mut ClusterFacts)) -> Vec<Check> {
     let mut facts = fixture::cluster();
     for number in 0..more {
@@ -25,7 +25,7 @@ fn to(range: &str, block_size: Option<u8>, more: u16, change: impl FnOnce(&mut C
 }
 
 #[test]
-fn every_node_has_a_block_of_its_own() {
+fn one_block_per_node_passes() {
     let found = alone(&judge(|_| {}), CheckName::Room);
     assert_eq!(
         (
@@ -36,17 +36,17 @@ fn every_node_has_a_block_of_its_own() {
         (
             Pass,
             "range 10.200.0.0/16, blocks of /26",
-            "3 of 1024 blocks are needed"
+            "needs 3 of 1024 blocks"
         )
     );
 }
 
 #[rstest]
-#[case::too_small("10.200.0.0/28", Some(28), false, Fail, "3 blocks are needed, 1 there")]
-#[case::borrowed("10.200.0.0/25", None, false, Warn, "3 blocks are needed, 2 there")]
-#[case::strict("10.200.0.0/25", None, true, Fail, "3 blocks are needed, 2 there")]
-#[case::exactly("10.200.0.0/24", None, true, Pass, "3 of 4 blocks are needed")]
-fn a_range_that_is_small(
+#[case::too_small("10.200.0.0/28", Some(28), false, Fail, "needs 3 blocks, has 1")]
+#[case::borrowed("10.200.0.0/25", None, false, Warn, "needs 3 blocks, has 2")]
+#[case::strict("10.200.0.0/25", None, true, Fail, "needs 3 blocks, has 2")]
+#[case::exactly("10.200.0.0/24", None, true, Pass, "needs 3 of 4 blocks")]
+fn a_small_range_fails_or_borrows(
     #[case] range: &str,
     #[case] block_size: Option<u8>,
     #[case] strict: bool,
@@ -61,43 +61,42 @@ fn a_range_that_is_small(
     );
 }
 
-/// Node c has 3 pods; one address more is its tunnel's, and one our own pod's.
+/// Node c has 3 pods, a tunnel address, and a traffic pod.
 #[rstest]
-#[case::fits(59, "3 of 1024 blocks are needed")]
-#[case::one_more(60, "4 of 1024 blocks are needed")]
-fn the_tunnel_and_our_own_pod_are_counted(#[case] more: u16, #[case] found: &str) {
+#[case::fits(59, "needs 3 of 1024 blocks")]
+#[case::one_more(60, "needs 4 of 1024 blocks")]
+fn the_tunnel_and_the_traffic_pod_are_counted(#[case] more: u16, #[case] found: &str) {
     assert_eq!(to("10.200.0.0/16", None, more, |_| {})[0].found, found);
 }
 
 #[rstest]
-#[case::by_default(None, 20)]
-#[case::as_said(Some(2), 2)]
-fn a_node_that_needs_more_blocks_than_it_may_have(#[case] most: Option<u64>, #[case] allowed: u64) {
+#[case::default_limit(None, 20)]
+#[case::configured_limit(Some(2), 2)]
+fn a_node_over_the_limit_of_blocks_fails(#[case] most: Option<u64>, #[case] allowed: u64) {
     let checks = to("10.200.0.0/16", Some(32), 16, |facts| {
         facts.ipam.blocks_per_node = most;
     });
     assert_eq!(checks[0].verdict, Fail);
-    assert_eq!(checks[0].found, "21 blocks are needed by one node");
+    assert_eq!(checks[0].found, "one node needs 21 blocks");
     assert_eq!(
         checks[0].needed,
-        format!("{allowed} at most (IPAMConfig maxBlocksPerHost)")
+        format!("at most {allowed} (IPAMConfig maxBlocksPerHost)")
     );
     assert_eq!(to("10.200.0.0/16", Some(32), 15, |_| {})[0].verdict, Pass);
 }
 
-/// Pods that have no address of a pool, or give theirs back, need none.
 #[test]
-fn who_needs_no_address_is_not_counted() {
+fn pods_with_host_network_are_not_counted() {
     let checks = to("10.200.0.0/16", None, 60, |facts| {
         for pod in facts.pods.iter_mut().filter(|pod| pod.name.starts_with("more-")) {
             pod.host_network = true;
         }
     });
-    assert_eq!(checks[0].found, "3 of 1024 blocks are needed");
+    assert_eq!(checks[0].found, "needs 3 of 1024 blocks");
 }
 
 #[test]
-fn what_does_not_pass_is_about_the_range() {
+fn more_nodes_than_blocks_with_strict_affinity_fail() {
     let checks = judge(|facts| {
         facts.ipam.strict_affinity = true;
         for index in 0..1025_u16 {
@@ -113,5 +112,5 @@ fn what_does_not_pass_is_about_the_range() {
         (calico.desired, calico.ready) = (1028, 1028);
     });
     let check = only(&checks, CheckName::Room);
-    assert_eq!(check.found, "1028 blocks are needed, 1024 there");
+    assert_eq!(check.found, "needs 1028 blocks, has 1024");
 }

@@ -1,4 +1,4 @@
-//! What the Migration itself asks for and cannot have, or should not want.
+//! Options of the Migration that cannot work in this cluster, or that are dangerous.
 
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
@@ -11,7 +11,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: CheckPolicy) -> Vec<Check> {
     checks
 }
 
-/// Pods of a node that is drained have to go somewhere.
+/// Mode `ByNode` needs another node for the pods of a drained node.
 fn mode(facts: &ClusterFacts, mode: Mode) -> Vec<Check> {
     let mut report = Report::new(CheckName::Mode);
     let open = facts.places();
@@ -23,14 +23,14 @@ fn mode(facts: &ClusterFacts, mode: Mode) -> Vec<Check> {
                 "spec.podCidr.mode",
                 Finding::new(
                     "",
-                    format!("ByNode, and {open} nodes that take pods"),
-                    "two nodes that are Ready, and neither cordoned nor tainted",
-                    "uncordon or add a node, or take a taint away; or mode ByWorkload, which cordons none",
+                    format!("ByNode, and nodes that accept pods: {open}"),
+                    "two nodes that are Ready, not cordoned and not tainted",
+                    "uncordon or add a node, remove a taint, or use mode ByWorkload, which cordons no node",
                 ),
             );
             ""
         }
-        Mode::ByNode => "ByNode: pods leave node by node, each cordoned for that time",
+        Mode::ByNode => "ByNode: pods move node by node, and each node is cordoned during its drain",
     };
     report.finish("spec.podCidr.mode", found)
 }
@@ -45,14 +45,14 @@ fn gate(is_unwatched: bool) -> Vec<Check> {
                 "",
                 "Ignore",
                 "Watch",
-                "leave gates.traffic out: nobody proves then that pods of the new range are reached before every pod gets one of its \
-                 addresses, and nothing stops the migration when traffic is lost",
+                "omit gates.traffic: with Ignore, connectivity of the new range is not tested before all pods get its addresses, and lost \
+                 traffic does not stop the migration",
             ),
         );
     }
     report.finish(
         "spec.gates.traffic",
-        "Watch: pods of both ranges reach each other, or the migration stops",
+        "Watch: the migration stops if pods of both ranges cannot reach each other",
     )
 }
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drained_pods_need_a_place_and_what_is_not_watched_is_said() {
+    fn mode_by_node_needs_two_nodes_and_unwatched_traffic_is_a_warning() {
         let facts = fixture::cluster();
         assert_eq!(worst(&check(&facts, CheckPolicy::default())), Verdict::Pass);
         let by_node = CheckPolicy {

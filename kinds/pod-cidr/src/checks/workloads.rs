@@ -1,4 +1,4 @@
-//! Workloads whose pods have to move, and who admits their successors: what an operator has to know before.
+//! Workloads whose pods have to move, and the webhooks that admit the replacement pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub(super) fn check(
     .concat()
 }
 
-/// Somewhere the successors have to go.
+/// Nodes for the replacement pods.
 fn places(facts: &ClusterFacts, leaving: &[&Resident<'_>]) -> Vec<Check> {
     let mut report = Report::new(CheckName::SchedulableNodes);
     let (usable, others): (Vec<_>, Vec<_>) = facts.linux_nodes().partition(|node| node.schedulable());
@@ -33,9 +33,9 @@ fn places(facts: &ClusterFacts, leaving: &[&Resident<'_>]) -> Vec<Check> {
             "Nodes",
             Finding::new(
                 "",
-                format!("none of {} takes pods", others.len()),
-                "at least one that is Ready, not cordoned and without a taint",
-                "uncordon nodes, or add some: a pod that is evicted would not come back",
+                format!("none of {} accepts pods", others.len()),
+                "at least one that is Ready, not cordoned and not tainted",
+                "uncordon or add nodes: otherwise evicted pods are not replaced",
             ),
         );
     }
@@ -50,17 +50,17 @@ fn places(facts: &ClusterFacts, leaving: &[&Resident<'_>]) -> Vec<Check> {
                 &node.name,
                 Finding::new(
                     "spec.unschedulable",
-                    format!("cordoned, with {count} pods that have to move"),
-                    "a node that takes them back",
-                    "they go to other nodes, if there is room: uncordon it, unless you want that",
+                    format!("cordoned, pods that have to move: {count}"),
+                    "a node that accepts their replacements",
+                    "uncordon it, unless the pods may move to other nodes with free capacity",
                 ),
             );
         }
     }
-    report.finish("Nodes", format!("{} take pods", usable.len()))
+    report.finish("Nodes", format!("accept pods: {}", usable.len()))
 }
 
-/// While nobody answers a webhook that fails closed, no pod is made: not even its own.
+/// While a fail-closed webhook does not answer, no pod can be created, including the pods of the webhook itself.
 fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<Workload>) -> Vec<Check> {
     let mut report = Report::new(CheckName::Webhooks);
     let watched = facts
@@ -93,8 +93,8 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
                 Finding::new(
                     "",
                     format!("failurePolicy Fail, and no pod behind Service {namespace}/{service}"),
-                    "a pod that answers",
-                    "no pod can be made already, so that no pod that is evicted comes back: repair it, or set its failurePolicy to Ignore",
+                    "a running pod",
+                    "repair the webhook, or set its failurePolicy to Ignore: no pod can be created now, so evicted pods are not replaced",
                 ),
             ),
             [(namespace, name, _, _)] => {
@@ -104,10 +104,10 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
                         &webhook.object,
                         Finding::new(
                             "",
-                            format!("failurePolicy Fail, and one pod behind it, which has to move: {namespace}/{name}"),
+                            format!("failurePolicy Fail, and a single pod, which has to move: {namespace}/{name}"),
                             "two pods",
-                            "scale it up for the time of the migration, or see that its own namespace is not covered by it: while its pod \
-                             is away no pod is made, and where it covers itself its own successor is not either",
+                            "scale it up during the migration, or exclude its own namespace from the webhook: while its pod moves no pod \
+                             can be created, and a webhook that covers its own pods blocks its own replacement",
                         ),
                     );
                 }
@@ -117,11 +117,11 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
     }
     report.finish(
         "every fail-closed webhook on pods, nodes or DaemonSets",
-        format!("{} of them, each answered while pods move", watched.count()),
+        format!("{} found, each answers while pods move", watched.count()),
     )
 }
 
-/// What the migration cannot do by itself for a workload: it is no reason to refuse.
+/// Workloads that need attention from the user. None refuses the migration.
 fn workloads(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<Workload>) -> Vec<Check> {
     let mut report = Report::new(CheckName::Workloads);
     let workloads: BTreeSet<&Workload> = leaving.iter().filter_map(|resident| resident.workload).collect();
@@ -139,14 +139,14 @@ fn workloads(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<
                 "",
                 names(&outside),
                 "pods with addresses of IPPools only",
-                "these pods are evicted as well, and get an address of the new pool; if another network gives them theirs, they come back \
-                 with the like, and the migration waits for them",
+                "none, if these pods get their addresses from Calico: they are evicted too, and get addresses of the new pool. If another \
+                 network assigns them, their replacements get such addresses again, and the migration waits for them",
             ),
         );
     }
     report.finish(
-        format!("{} workloads whose pods have to move", workloads.len()),
-        "each has another pod meanwhile",
+        format!("workloads whose pods have to move: {}", workloads.len()),
+        "each has another running pod while one moves",
     )
 }
 
@@ -154,41 +154,41 @@ fn judge(workload: &Workload, facts: &ClusterFacts, raised: &BTreeSet<Workload>)
     if ["Job", "CronJob"].contains(&workload.kind.as_str()) {
         return vec![Finding::new(
             "",
-            "a Job that runs",
-            "one that has ended",
-            "its pods are not evicted; the migration waits until it ends, or somebody deletes it",
+            "a running Job",
+            "a finished Job",
+            "wait for its end, or delete it: its pods are not evicted, and the migration waits for them",
         )];
     }
     let Some(known) = facts.workloads.get(workload) else {
         return vec![Finding::new(
             "",
-            "nobody knows how many pods it has to have",
-            "a Deployment, a StatefulSet, a DaemonSet, or a ReplicaSet of its own",
-            "its pods are evicted one at a time, the next as soon as those that are there are Ready, whether another one has been made or \
-             not: a PodDisruptionBudget holds that",
+            "its number of replicas is unknown",
+            "a Deployment, a StatefulSet, a DaemonSet or a ReplicaSet",
+            "create a PodDisruptionBudget: its pods are evicted one at a time, the next one as soon as all existing ones are Ready, even \
+             if no replacement was created",
         )];
     };
     let mut findings = Vec::new();
     if known.wanted == 1 && workload.kind != "DaemonSet" && !raised.contains(workload) {
         findings.push(Finding::new(
             "",
-            "one pod",
-            "two, for a service that is not interrupted",
-            "it is away while its pod moves: scale it up for the time of the migration if it can run twice, or accept that",
+            "1 replica",
+            "2 replicas, for a service without interruption",
+            "scale it up during the migration if it can run twice, or accept that it is unavailable while its pod moves",
         ));
     }
     if known.on_delete {
         findings.push(Finding::new(
             "spec.updateStrategy",
             "OnDelete",
-            "a template that its pods may come back from",
-            "its pods are evicted like all others, and made again from its newest template: see that nobody holds an update back by it",
+            "a template that may be applied to all pods",
+            "check that no update is held back by OnDelete: its pods are evicted like all others, and replaced from its newest template",
         ));
     }
     findings
 }
 
-/// Addresses that are in no pool, each with its pod: another network gave them, or a pool that is gone.
+/// Addresses in no pool, each with its pod: assigned by another network, or from a deleted pool.
 fn outside(leaving: &[&Resident<'_>], facts: &ClusterFacts) -> Vec<String> {
     let in_no_pool = |address: &IpAddr| {
         let of_family = |range: &IpNet| range.addr().is_ipv4() == address.is_ipv4();

@@ -11,21 +11,21 @@ fn add(facts: &mut ClusterFacts, pod: Pod) {
 
 #[rstest]
 #[case::one_pod(
-    |facts: &mut ClusterFacts| workload_mut(facts, "Deployment web").wanted = 1, "Deployment shop/web", "one pod")]
+    |facts: &mut ClusterFacts| workload_mut(facts, "Deployment web").wanted = 1, "Deployment shop/web", "1 replica")]
 #[case::one_of_a_stateful_set(
-    |facts: &mut ClusterFacts| workload_mut(facts, "StatefulSet db").wanted = 1, "StatefulSet shop/db", "one pod")]
+    |facts: &mut ClusterFacts| workload_mut(facts, "StatefulSet db").wanted = 1, "StatefulSet shop/db", "1 replica")]
 #[case::on_delete(
     |facts: &mut ClusterFacts| workload_mut(facts, "DaemonSet log").on_delete = true,
     "DaemonSet shop/log: spec.updateStrategy", "OnDelete")]
 #[case::job(
-    |facts: &mut ClusterFacts| add(facts, pod("sum-1", "Job sum", "c", "10.244.3.40")), "Job shop/sum", "a Job that runs")]
-#[case::not_counted(
+    |facts: &mut ClusterFacts| add(facts, pod("sum-1", "Job sum", "c", "10.244.3.40")), "Job shop/sum", "a running Job")]
+#[case::unknown_replicas(
     |facts: &mut ClusterFacts| add(facts, pod("x-1", "CloneSet x", "c", "10.244.3.40")),
-    "CloneSet shop/x", "nobody knows how many pods it has to have")]
+    "CloneSet shop/x", "its number of replicas is unknown")]
 #[case::of_no_pool(
     |facts: &mut ClusterFacts| add(facts, pod("web-9", "Deployment web", "c", "192.168.7.7")),
     "addresses of no IPPool", "shop/web-9 192.168.7.7")]
-fn what_an_operator_has_to_know(
+fn a_workload_that_needs_attention_is_a_warning(
     #[case] change: fn(&mut ClusterFacts),
     #[case] object: &str,
     #[case] found: &str,
@@ -42,16 +42,16 @@ fn what_an_operator_has_to_know(
 #[case::finished_job(|facts: &mut ClusterFacts| add(facts, Pod { finished: true, ..pod("sum-1", "Job sum", "c", "10.244.3.40") }))]
 #[case::moved_already(|facts: &mut ClusterFacts| add(facts, pod("x-1", "CloneSet x", "c", "10.200.3.40")))]
 #[case::a_family_without_a_pool(|facts: &mut ClusterFacts| facts.pods[0].addresses.push("fd00::7".parse().unwrap()))]
-#[case::name_servers_get_a_second_one(|facts: &mut ClusterFacts| {
+#[case::name_server_is_scaled_up(|facts: &mut ClusterFacts| {
     workload_mut(facts, "Deployment dns").wanted = 1;
     facts.pods.retain(|pod| pod.name != "dns-2");
     facts.blocks[2].allocations.retain(|allocation| allocation.attributes.get("pod").is_none_or(|pod| pod != "dns-2"));
 })]
-#[case::webhooks_get_a_second_one(|facts: &mut ClusterFacts| {
+#[case::webhook_is_scaled_up(|facts: &mut ClusterFacts| {
     workload_mut(facts, "Deployment guard").wanted = 1;
     facts.webhooks[0].backends.truncate(1);
 })]
-fn what_needs_no_word(#[case] change: fn(&mut ClusterFacts)) {
+fn other_workloads_pass(#[case] change: fn(&mut ClusterFacts)) {
     let checks = judge(change);
     let wrong: Vec<String> = checks
         .iter()
@@ -61,9 +61,9 @@ fn what_needs_no_word(#[case] change: fn(&mut ClusterFacts)) {
     assert_eq!(wrong, [""; 0]);
 }
 
-/// Where there is no second place, nobody gets a second pod.
+/// With a single node for pods, no workload is scaled up.
 #[test]
-fn with_one_place_a_name_server_is_away_while_it_moves() {
+fn a_single_name_server_with_a_single_node_is_a_warning() {
     let checks = judge(|facts| {
         workload_mut(facts, "Deployment dns").wanted = 1;
         for name in ["b", "c"] {
@@ -73,12 +73,12 @@ fn with_one_place_a_name_server_is_away_while_it_moves() {
     let check = only(&checks, CheckName::Workloads);
     assert_eq!(
         (check.object.as_str(), check.found.as_str()),
-        ("Deployment shop/dns", "one pod")
+        ("Deployment shop/dns", "1 replica")
     );
 }
 
 #[test]
-fn a_webhook_that_nobody_answers() {
+fn a_webhook_without_pods_fails() {
     let checks = judge(|facts| facts.webhooks[0].backends.clear());
     let check = only(&checks, CheckName::Webhooks);
     assert_eq!(
@@ -93,10 +93,10 @@ fn a_webhook_that_nobody_answers() {
 
 /// A `StatefulSet` is not scaled by the migration.
 #[rstest]
-#[case::it_moves(false, false, Warn)]
-#[case::on_the_host(true, false, Pass)]
-#[case::two_of_them(false, true, Pass)]
-fn a_webhook_behind_one_pod(#[case] host_network: bool, #[case] another: bool, #[case] expected: Verdict) {
+#[case::moves(false, false, Warn)]
+#[case::host_network(true, false, Pass)]
+#[case::two_pods(false, true, Pass)]
+fn a_webhook_with_a_single_moving_pod_is_a_warning(#[case] host_network: bool, #[case] another: bool, #[case] expected: Verdict) {
     let checks = judge(|facts| {
         let backend = |name: &str| ("shop".to_owned(), name.to_owned(), "a".to_owned(), !host_network);
         facts.webhooks[0].backends = vec![backend("db-0")];
@@ -114,7 +114,7 @@ fn a_webhook_behind_one_pod(#[case] host_network: bool, #[case] another: bool, #
 }
 
 #[test]
-fn a_webhook_on_something_else_may_be_away() {
+fn a_webhook_for_other_resources_passes_without_pods() {
     let checks = judge(|facts| {
         facts.webhooks[0].backends.clear();
         facts.webhooks[0].covers_pods_or_nodes = false;
@@ -123,7 +123,7 @@ fn a_webhook_on_something_else_may_be_away() {
 }
 
 #[test]
-fn nowhere_to_go() {
+fn a_cluster_without_a_node_for_pods_fails() {
     let checks = judge(|facts| {
         for node in facts.nodes.values_mut() {
             node.taints = vec!["gpu=:NoSchedule".to_owned()];
@@ -132,13 +132,13 @@ fn nowhere_to_go() {
     let check = only(&checks, CheckName::SchedulableNodes);
     assert_eq!(
         (check.verdict, check.found.as_str()),
-        (Fail, "none of 3 takes pods")
+        (Fail, "none of 3 accepts pods")
     );
 }
 
-/// Pods of a `DaemonSet` come back to a cordoned node; others do not.
+/// Pods of a `DaemonSet` are replaced on a cordoned node; others are not.
 #[test]
-fn a_cordoned_node_does_not_take_its_pods_back() {
+fn a_cordoned_node_with_moving_pods_is_a_warning() {
     let checks = judge(|facts| facts.nodes.get_mut("b").unwrap().unschedulable = true);
     let check = only(&checks, CheckName::SchedulableNodes);
     assert_eq!(
@@ -146,7 +146,7 @@ fn a_cordoned_node_does_not_take_its_pods_back() {
         (
             Warn,
             "Node b: spec.unschedulable",
-            "cordoned, with 3 pods that have to move"
+            "cordoned, pods that have to move: 3"
         )
     );
     let checks = judge(|facts| {

@@ -1,4 +1,4 @@
-//! What the runtime's CNI configuration says of addresses: which plugin gives them, and of which pools.
+//! The container runtime's CNI configuration: which plugin assigns addresses, and from which pools.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct Conflist {
     pub ipv6_pools: Found<Vec<String>>,
 }
 
-/// Finds the file that the runtime uses among those of the folder (name and bytes), and reads it.
+/// Finds the file that the runtime uses among the files of the directory (name and bytes), and parses it.
 pub fn conflist(folder: &str, files: &[(String, Contents)]) -> Found<Conflist> {
     let directory = CniDirectory::of(folder, files.to_vec());
     let path = |name: &str| format!("{folder}/{name}");
@@ -39,7 +39,7 @@ pub fn conflist(folder: &str, files: &[(String, Contents)]) -> Found<Conflist> {
         return Found::Absent;
     };
     let bytes = files.iter().find(|(name, _)| *name == winner.name);
-    // What was read once is read again.
+    // The directory has parsed these bytes before.
     let bytes = bytes.and_then(|(_, contents)| contents.as_deref().ok());
     let text = String::from_utf8_lossy(bytes.unwrap_or_default());
     let value: Value = match serde_json::from_str(&text) {
@@ -70,7 +70,7 @@ pub fn conflist(folder: &str, files: &[(String, Contents)]) -> Found<Conflist> {
     })
 }
 
-/// An empty list pins to nothing.
+/// The pools of this key. An empty list pins to nothing.
 fn pools(ipam: Option<&Map<String, Value>>, key: &str) -> Found<Vec<String>> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         let texts = value.as_array()?.iter();

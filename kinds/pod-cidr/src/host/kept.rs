@@ -1,9 +1,9 @@
-//! Addresses of tunnels' ends while Calico exchanges them: what the agent adds to its host, and takes away again.
+//! Tunnel addresses during their change: the addresses that the agent adds to its host, and removes again.
 //!
-//! When the last IPv4 address of a link goes, the kernel takes every route by that link with it. Calico's Felix deletes the old
-//! address of its tunnel before it adds the new one, and writes its routes tens of milliseconds later: packets from and to the
-//! node are lost meanwhile, and connections of the host that began at the old address are lost for good (docs/limits.md). Where
-//! the new address is on the link already, nothing goes; where the old one is on the loopback, connections go on.
+//! When the last IPv4 address of a link is removed, the kernel removes every route through that link. Calico's Felix removes
+//! the old address of its tunnel before it adds the new one, and writes its routes tens of milliseconds later: packets from and
+//! to the node are lost in between, and connections of the host that began at the old address break (docs/limits.md). If the
+//! new address is already on the link, the routes stay; if the old one is on the loopback link, connections continue.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 
 /// The link on which old addresses are kept.
 pub const LOOPBACK: &str = "lo";
-/// Label of an address that an agent keeps: it is known by it after whatever has happened. Only IPv4 has labels.
+/// Label of an address that an agent keeps, by which the agent recognizes it after a restart. Only IPv4 addresses have labels.
 pub const KEPT_LABEL: &str = "lo:replumb";
 
-/// Links that are tunnels of Calico's: what a node's tunnel ends at is on one of them.
+/// Calico's tunnel links: the tunnel addresses of a node are on these.
 const TUNNELS: [&str; 3] = ["vxlan.calico", "tunl0", "wireguard.cali"];
-/// The bridge of a network that was there before Calico: its range may have been the node's own.
+/// The bridge of a network before Calico, whose range may be the one of this node.
 const BRIDGE: &str = "cni0";
 
 /// `TunnelEnd` is a tunnel address of a node that changes. IPv4 only: the kernel keeps the IPv6 routes of a link that loses its
@@ -35,14 +35,14 @@ pub struct TunnelEnd {
     pub address: Option<Ipv4Addr>,
 }
 
-/// An address as it is on the host.
+/// An address on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
     /// Name of the link.
     pub link: String,
-    /// Address with the length of its prefix.
+    /// Address with its prefix length.
     pub address: IpNet,
-    /// Its label; empty where it has none.
+    /// Its label; empty if it has none.
     pub label: String,
 }
 
@@ -51,7 +51,7 @@ impl LinkAddress {
         self.address.addr() == IpAddr::V4(address)
     }
 
-    /// Whether an agent keeps it.
+    /// Whether an agent has put it on the loopback link.
     fn is_kept(&self) -> bool {
         self.link == LOOPBACK && self.label == KEPT_LABEL
     }
@@ -61,19 +61,19 @@ impl LinkAddress {
     }
 }
 
-/// One change of the host: idempotent.
+/// One idempotent change of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressChange {
-    /// Put this address on the loopback, labelled.
+    /// Add this address, with the label, to the loopback link.
     Keep(Ipv4Addr),
-    /// Take it from there.
+    /// Remove this address from the loopback link.
     Drop(Ipv4Addr),
-    /// Put this address on this link, where Calico will look for it.
+    /// Add this address to this tunnel link, where Calico will expect it.
     Add(String, Ipv4Addr),
 }
 
-/// Whose an address is besides: the host's own, or one of a network that the host is on. On the loopback it would cut the host off from it,
-/// and on a link the host would answer for it: no migration asks for that.
+/// The host's address or connected network that contains an address. On the loopback link such an address would become
+/// unreachable for the host, and on a tunnel link the host would answer for it: no migration needs that.
 fn foreign<'found>(
     wanted: Ipv4Addr,
     end: &TunnelEnd,
@@ -87,19 +87,19 @@ fn foreign<'found>(
     found
         .iter()
         .filter(|found| !found.is_kept() && !found.is_of_tunnel() && found.link != BRIDGE)
-        // Where the end that is on its tunnel is within the network of another link, pods live in there, and it says nothing.
+        // If the tunnel address is within the network of another link, pods are in that network too, and it does not count.
         .find(|found| {
             let is_network_of_pods = is_end && holds(found, end.kept);
             found.is_at(wanted) || (!is_network_of_pods && holds(found, wanted))
         })
 }
 
-/// Ends that are no ends of tunnels, one line each: nothing is done about them.
+/// Addresses of the list that are no tunnel addresses, one line each. The agent does not change these.
 pub fn refused(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<String> {
     let line = |address: Ipv4Addr, end: &TunnelEnd| {
         let of = foreign(address, end, found)?;
         Some(format!(
-            "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed the end of a tunnel of Calico's",
+            "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed an address of a Calico tunnel",
             of.address, of.link
         ))
     };
@@ -107,7 +107,7 @@ pub fn refused(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<String> {
     ends.iter().flat_map(of_end).flatten().collect()
 }
 
-/// What is to be changed so that the ends are as they are asked for; none is asked for once the change of range is over.
+/// The changes that implement the list. Once the migration is complete, the list is empty.
 pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> {
     let kept: Vec<Ipv4Addr> = found
         .iter()
@@ -117,7 +117,7 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
             IpNet::V6(_) => None,
         })
         .collect();
-    // One that comes back is on its link before it goes from here: at no moment is it nowhere.
+    // A returning address is added to its link before it is removed from the loopback link, so that it is always on the host.
     let mut changes = Vec::new();
     let is_foreign = |address: Ipv4Addr, end: &TunnelEnd| foreign(address, end, found).is_some();
     for end in ends.iter().filter(|end| !is_foreign(end.kept, end)) {
@@ -128,7 +128,7 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
         let Some(address) = end.address.filter(other) else {
             continue;
         };
-        // Only beside the old address: once that is gone, Calico has been there.
+        // Only beside the old address: if that is missing, Calico has already changed the link.
         let links = found
             .iter()
             .filter(|found| found.is_of_tunnel() && found.is_at(end.kept));
@@ -177,9 +177,9 @@ mod tests {
     const OLD: &str = "10.244.1.0";
     const NEW: &str = "10.200.1.0";
 
-    /// As the host goes through an exchange of the address: each state, and what it asks for.
+    /// Each state of the host during a change of its tunnel address, and the resulting changes.
     #[test]
-    fn the_old_address_is_kept_and_the_new_one_is_there_before_calico_looks() {
+    fn the_old_address_is_kept_and_the_new_one_is_added_before_calico_does() {
         let before = [on("vxlan.calico", OLD, "vxlan.calico")];
         let same = [end(OLD, Some(OLD))];
         let keep = [AddressChange::Keep(address(OLD))];
@@ -187,7 +187,7 @@ mod tests {
         let kept = [before[0].clone(), on(LOOPBACK, OLD, KEPT_LABEL)];
         assert_eq!(changes(&same, &kept), []);
 
-        // Calico has chosen another one, and its Felix starts anew.
+        // Calico has chosen another address, and Felix restarts.
         let chosen = [end(OLD, Some(NEW))];
         let add = AddressChange::Add("vxlan.calico".to_owned(), address(NEW));
         assert_eq!(changes(&chosen, &kept), [add]);
@@ -195,16 +195,16 @@ mod tests {
         both.push(on("vxlan.calico", NEW, "vxlan.calico"));
         assert_eq!(changes(&chosen, &both), []);
 
-        // Felix has taken the old one away.
+        // Felix has removed the old address.
         let after = [on("vxlan.calico", NEW, ""), on(LOOPBACK, OLD, KEPT_LABEL)];
         assert_eq!(changes(&chosen, &after), []);
         assert_eq!(changes(&[], &after), [AddressChange::Drop(address(OLD))]);
         assert_eq!(changes(&[], &after[..1]), []);
     }
 
-    /// The tunnel gets back what it had: that address is on the link before it goes from the loopback.
+    /// The tunnel gets its former address back: it is added to the link before it is removed from the loopback link.
     #[test]
-    fn an_address_that_comes_back_is_never_nowhere() {
+    fn a_returning_address_is_always_on_the_host() {
         let turned = [on("vxlan.calico", NEW, ""), on(LOOPBACK, OLD, KEPT_LABEL)];
         let ends = [end(NEW, Some(NEW)), end(OLD, None)];
         assert_eq!(changes(&ends, &turned), [AddressChange::Keep(address(NEW))]);
@@ -219,17 +219,17 @@ mod tests {
         );
     }
 
-    /// Calico has none for a moment, or took the address away before anybody saw it: its link is left alone.
+    /// Calico has no address for a moment, or has removed it before the agent noticed.
     #[test]
-    fn a_link_without_the_old_address_gets_nothing() {
+    fn a_link_without_the_old_address_is_not_changed() {
         let kept = [on("vxlan.calico", "10.9.9.9", ""), on(LOOPBACK, OLD, KEPT_LABEL)];
         assert_eq!(changes(&[end(OLD, Some(NEW))], &kept), []);
         assert_eq!(changes(&[end(OLD, None)], &kept), []);
     }
 
-    /// A writer of the object may not cut a host off from its gateway, nor let it answer for another host.
+    /// A writer of the NodeMigration must not disconnect a host from its gateway, or make it answer for another host.
     #[test]
-    fn an_address_of_the_hosts_own_networks_is_not_taken() {
+    fn an_address_of_a_host_network_is_refused() {
         let host = [
             LinkAddress {
                 address: "192.0.2.11/24".parse().unwrap(),
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(
             refused(&ends, &host),
             [
-                "spec.podCidr.tunnelEnds: 192.0.2.1 is in 192.0.2.11/24 of link eth0, needed the end of a tunnel of Calico's"
+                "spec.podCidr.tunnelEnds: 192.0.2.1 is in 192.0.2.11/24 of link eth0, needed an address of a Calico tunnel"
             ]
         );
         let bridge = LinkAddress {
@@ -265,7 +265,7 @@ mod tests {
             ..on("cni0", "10.244.1.1", "cni0")
         };
         assert_eq!(refused(&[end(OLD, Some(NEW))], &[bridge]), Vec::<String>::new());
-        // All of 10.0.0.0/8 is the host's network, and pods are within: longer prefixes lead to them.
+        // The host's network 10.0.0.0/8 contains the pod range: longer prefixes lead to pods.
         let wide = LinkAddress {
             address: "10.0.0.5/8".parse().unwrap(),
             ..on("eth0", "10.0.0.5", "eth0")
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_somebody_else_on_the_loopback_stays() {
+    fn a_foreign_address_on_the_loopback_link_stays() {
         assert_eq!(changes(&[], &[on(LOOPBACK, OLD, "lo")]), []);
     }
 }

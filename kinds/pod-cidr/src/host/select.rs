@@ -1,4 +1,4 @@
-//! What of the kernel's tables lies in either range.
+//! Selection of the entries of the kernel's tables that lie in either range.
 
 use ipnet::IpNet;
 
@@ -10,7 +10,7 @@ use engine::kernel::{BIRD, Device, MAIN_TABLE, Route, RouteKind, Tables};
 
 use super::{Conflist, HostFacts, HostSettings, InNew, InOld, Uplink};
 
-/// Chooses what counts for the change from one range to the other.
+/// Selects the entries that are relevant for the change from one range to the other.
 pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables) -> HostFacts {
     let mut tunnels: Vec<Device> = tables
         .devices
@@ -29,7 +29,7 @@ pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables
 }
 
 fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
-    // A pod whose address is in the new range, too, has nowhere to go.
+    // A pod whose address is also in the target range does not move.
     let is_old = |net: &IpNet| settings.from.contains(net) && !settings.to.contains(net);
     let routes = listed_routes(tables, |route| is_old(&route.destination));
     let (discards, others): (Vec<Route>, Vec<Route>) =
@@ -44,14 +44,14 @@ fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
     }
 }
 
-/// What shares an address with this range, and is not Calico's.
+/// Entries that overlap this range and do not belong to Calico.
 fn in_new(to: &IpNet, tables: &Tables) -> InNew {
     let Shared {
         routes,
         addresses,
         rules,
     } = shared(std::slice::from_ref(to), tables, is_calicos, is_calicos_link);
-    // The one that reaches beyond the pool is nobody's block.
+    // A route that is wider than the pool is no block.
     let (announced, routes): (Vec<Route>, Vec<Route>) = routes
         .into_iter()
         .partition(|route| route.protocol == BIRD && to.contains(&route.destination));

@@ -222,7 +222,7 @@ pub const CASES: &[Case] = &[
         name: "no-room",
         about: "the new range has fewer addresses than there are pods",
         check: "Room",
-        says: &["10.200.0.0/28", "blocks are needed", "1 there"],
+        says: &["10.200.0.0/28", "needs", "blocks, has 1"],
         spec: r#"{"podCidr":{"to":"10.200.0.0/28","blockSize":28}}"#,
         ..PLAIN
     },
