@@ -111,8 +111,8 @@ pub fn next(
                     return Some(wait(
                         WaitReason::NodeNotReady,
                         format!(
-                            "node {} is the only one that accepts pods, so its pods have nowhere to move. Uncordon or add another node, \
-                             or use mode ByWorkload",
+                            "node {} is the only one that accepts pods, so its pods have nowhere to move. Uncordon or add \
+                             another node, or use mode ByWorkload",
                             first.name
                         ),
                     ));

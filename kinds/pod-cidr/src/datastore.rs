@@ -108,7 +108,8 @@ pub fn said(
         found,
         needed: format!("{KIND} kubernetes, or {ENDPOINTS} with the certificates in a Secret"),
         fix: format!(
-            "set {FIELD} (endpoints, and secret with the keys etcd-ca, etcd-cert and etcd-key), or correct the configuration of calico-node"
+            "set {FIELD} (endpoints, and secret with the keys etcd-ca, etcd-cert and etcd-key), or correct the configuration of \
+             calico-node"
         ),
     };
     let variable = |name: &str| {

@@ -439,8 +439,8 @@ fn decide_rollback(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
         (Openness::Absent, _) => halt(
             Stage::Switch,
             format!(
-                "IPPool {} is deleted: the migration is past the point of no return. Create another Migration from {} to {} to move \
-                 the pods back",
+                "IPPool {} is deleted: the migration is past the point of no return. Create another Migration from {} to {} to \
+                 move the pods back",
                 view.old.name, view.new.range, view.old.range
             ),
         ),

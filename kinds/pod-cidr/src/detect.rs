@@ -124,7 +124,8 @@ fn relation(options: &Options) -> Option<Check> {
             format!("{to}, which contains spec.podCidr.from ({from})"),
             "a range that does not overlap it",
             format!(
-                "migrate in two hops to get the larger pool: from {from} to a third range that overlaps neither, and from there to {to}"
+                "migrate in two hops to get the larger pool: from {from} to a third range that overlaps neither, and from there \
+                 to {to}"
             ),
         ),
     }
@@ -151,8 +152,8 @@ fn old_pool<'facts>(options: &Options, facts: &'facts ClusterFacts) -> Result<&'
                 format!("IPPools {}", names(&all))
             };
             let fix = if facts.pools.is_empty() {
-                "check that Calico's IPAM is in use, and its datastore: pools in etcd are read if calico-node has ETCD_ENDPOINTS and no \
-                 DATASTORE_TYPE kubernetes"
+                "check that Calico's IPAM is in use, and its datastore: pools in etcd are read if calico-node has \
+                 ETCD_ENDPOINTS and no DATASTORE_TYPE kubernetes"
             } else {
                 "set spec.podCidr.from to the range of an existing pool"
             };

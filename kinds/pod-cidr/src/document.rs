@@ -105,8 +105,8 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
             "create",
             "traffic pods",
             format!(
-                "on every node, one with an address of {from} and one with an address of {to}; each path between them, to Services, DNS \
-                 and the API server has to answer before the next step, and is watched until the end"
+                "on every node, one with an address of {from} and one with an address of {to}; each path between them, to \
+                 Services, DNS and the API server has to answer before the next step, and is watched until the end"
             ),
         ),
     ]);
@@ -125,9 +125,9 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
             "leave",
             &old,
             format!(
-                "node by node: its tunnel gets an address of {to} from a block of the node, allocated in Calico's IPAM and written with \
-                 label {OFF_LABEL} to {whose}; if none is free, Calico chooses, through a clause in nodeSelector. The agent keeps the old \
-                 address on lo until blocks are released, so that no connection breaks"
+                "node by node: its tunnel gets an address of {to} from a block of the node, allocated in Calico's IPAM and \
+                 written with label {OFF_LABEL} to {whose}; if none is free, Calico chooses, through a clause in nodeSelector. \
+                 The agent keeps the old address on lo until blocks are released, so that no connection breaks"
             ),
         ));
     }
@@ -178,8 +178,8 @@ fn moving(
         Mode::ByNode => Some(Action::new(
             "cordon",
             "one node after the other",
-            "workers first, the coordinator's node last, rollout.maxUnavailable at once: its pods are evicted in the order below, and it \
-             is uncordoned once its agent finds no route to a pod of the old range",
+            "workers first, the coordinator's node last, rollout.maxUnavailable at once: its pods are evicted in the order \
+             below, and it is uncordoned once its agent finds no route to a pod of the old range",
         )),
     };
     let waves = Wave::ALL.into_iter().map(|wave| {
@@ -201,8 +201,8 @@ fn moving(
             Wave::Coordinator => ("evict", "if on the pod network"),
             Wave::DaemonSets => (
                 "evict",
-                "per DaemonSet as many at a time as its updateStrategy.rollingUpdate.maxUnavailable, each on another node, within their \
-                 PodDisruptionBudgets",
+                "per DaemonSet as many at a time as its updateStrategy.rollingUpdate.maxUnavailable, each on another node, \
+                 within their PodDisruptionBudgets",
             ),
             Wave::NameServers | Wave::Admission | Wave::Stateless => (
                 "evict",
@@ -323,8 +323,8 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
     vec![
         field(
             "kubeControllerManager.allocateNodeCIDRs",
-            "- true  + false: first, or together with clusterCIDR; with true, the controller manager exits because of Nodes with a podCIDR \
-             in the old range"
+            "- true  + false: first, or together with clusterCIDR; with true, the controller manager exits because of Nodes \
+             with a podCIDR in the old range"
                 .to_owned(),
         ),
         field("kubeControllerManager.clusterCIDR", format!("- {from}  + {to}")),
@@ -333,13 +333,13 @@ fn kops(settings: &Settings, facts: &ClusterFacts) -> Vec<Action> {
             "nonMasqueradeCIDR",
             match around.filter(|around| around.prefix_len() >= 8) {
                 Some(_) if services.is_empty() => format!(
-                    "+ one range that contains {to} and serviceClusterIPRange, which is unknown here: kops needs one range for pods and \
-                     Services"
+                    "+ one range that contains {to} and serviceClusterIPRange, which is unknown here: kops needs one range for \
+                     pods and Services"
                 ),
                 Some(around) => format!("+ {around}: kops needs one range for pods and Services"),
                 None => format!(
-                    "+ one range that contains {to} and the range of Services ({}): none is /8 or narrower, so the range of Services has \
-                     to change too",
+                    "+ one range that contains {to} and the range of Services ({}): none is /8 or narrower, so the range of \
+                     Services has to change too",
                     names(&services.iter().map(ToString::to_string).collect::<Vec<_>>())
                 ),
             },

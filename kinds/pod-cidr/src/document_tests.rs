@@ -111,8 +111,8 @@ fn the_plan_lists_changes_by_the_user_and_scaled_deployments_in_order() {
     );
     assert_eq!(
         lines_with(&plan, "you change ConfigMap")[1],
-        "you change ConfigMap kube-system/place: range: found 10.244.0.0/16, needed 10.200.0.0/16. Fix: write 10.200.0.0/16 (once every \
-         pod has moved; the migration waits for it)"
+        "you change ConfigMap kube-system/place: range: found 10.244.0.0/16, needed 10.200.0.0/16. Fix: write 10.200.0.0/16 \
+         (once every pod has moved; the migration waits for it)"
     );
 }
 

@@ -137,13 +137,13 @@ fn holder(allocation: &Allocation, pods: &Pods<'_>, cluster: Cluster<'_>) -> Opt
         // The pod starts: Calico assigns the address first, and the kubelet reports it once the pod has a network.
         Some(pod) if !pod.finished && pod.addresses.is_empty() => None,
         Some(pod) if pod.finished && pod.addresses.contains(&address) => other(format!(
-            "pod {} is finished and still has {address} in Calico's IPAM: run `kubectl delete pod -n {namespace} {name}` and, if the \
-             address is still in use, `calicoctl ipam release --ip={address}`",
+            "pod {} is finished and still has {address} in Calico's IPAM: run `kubectl delete pod -n {namespace} {name}` and, \
+             if the address is still in use, `calicoctl ipam release --ip={address}`",
             pod.key()
         )),
         Some(_) | None => other(format!(
-            "{address} is assigned to pod {namespace}/{name}, which no longer has it: a leak. Run `calicoctl ipam release --ip={address}`; \
-             `calicoctl ipam check` finds others"
+            "{address} is assigned to pod {namespace}/{name}, which no longer has it: a leak. Run `calicoctl ipam release \
+             --ip={address}`; `calicoctl ipam check` finds others"
         )),
     }
 }
@@ -174,8 +174,8 @@ fn unknown_holder(allocation: &Allocation) -> String {
     let address = allocation.address;
     let handle = allocation.handle.as_deref().unwrap_or("none");
     format!(
-        "{address} (handle {handle}) has an unknown holder: no pod and no tunnel. If no other program uses it, run `calicoctl ipam release \
-         --ip={address}`"
+        "{address} (handle {handle}) has an unknown holder: no pod and no tunnel. If no other program uses it, run `calicoctl \
+         ipam release --ip={address}`"
     )
 }
 

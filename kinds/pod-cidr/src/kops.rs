@@ -71,10 +71,12 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     match ranges::relation(&from, &to) {
         Relation::Apart | Relation::NewWithinOld => {}
         Relation::Same => errors.push(format!(
-            "{TO}: found {to}, the same as {FROM}: the pool has this range already, or the kops spec does not have the new range yet"
+            "{TO}: found {to}, the same as {FROM}: the pool has this range already, or the kops spec does not have the new \
+             range yet"
         )),
         Relation::OldWithinNew => errors.push(format!(
-            "{TO}: found {to}, which contains {FROM} ({from}), so every pod is in it already; needed a range within {from} or apart from it"
+            "{TO}: found {to}, which contains {FROM} ({from}), so every pod is in it already; needed a range within {from} or \
+             apart from it"
         )),
         Relation::OtherFamily => errors.push(format!(
             "{TO}: found {to}, of another family than {FROM} ({from}), needed a range of the same family"
@@ -83,8 +85,8 @@ pub fn read(text: &str) -> Result<Cluster, Vec<String>> {
     let in_the_way = services.filter(|services| errors.is_empty() && ranges::overlap(services, &to));
     if let Some(services) = in_the_way {
         errors.push(format!(
-            "{TO}: found {to}, which overlaps {SERVICES} ({services}): a pod could get the address of a Service; needed a range that \
-             does not overlap it"
+            "{TO}: found {to}, which overlaps {SERVICES} ({services}): a pod could get the address of a Service; needed a range \
+             that does not overlap it"
         ));
     }
     if !errors.is_empty() {

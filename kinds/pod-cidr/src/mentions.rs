@@ -329,9 +329,9 @@ mod tests {
         assert_eq!(follow_up(&tenants, &left, &target), [""; 0]);
         let told = of_tenants(&tenants[..1], &left, &target);
         let words = format!(
-            "NetworkPolicy shop/web: found {from}, needed {from} and {to}, or one range that contains both. Fix: write {from} and {to}, \
-             or one range that contains both; the migration does not wait for this change, and until then the object does not cover pods \
-             with an address of {to}"
+            "NetworkPolicy shop/web: found {from}, needed {from} and {to}, or one range that contains both. Fix: write {from} \
+             and {to}, or one range that contains both; the migration does not wait for this change, and until then the object \
+             does not cover pods with an address of {to}"
         );
         assert_eq!(told, [("shop".to_owned(), words)]);
         let both = mention(Needs::Both, &[from, to]);

@@ -1,7 +1,7 @@
 //! The two pools, as values: the needed spec of the new one, how far each is open, and the patches.
 //!
-//! A pool of Calico is open to all pods, open to pods that name it, or closed. A canary needs the second state, which is the effect of a
-//! node selector that selects no node: Calico's IPAM ignores the selector of a pool that a pod names (libcalico-go,
+//! A pool of Calico is open to all pods, open to pods that name it, or closed. A canary needs the second state, which is the
+//! effect of a node selector that selects no node: Calico's IPAM ignores the selector of a pool that a pod names (libcalico-go,
 //! `ipam.determinePools`).
 
 use ipnet::IpNet;

@@ -69,8 +69,8 @@ fn ready(set: &DaemonSet, facts: &ClusterFacts, report: &mut Report) {
         (
             format!("{} of {} pods Ready{rolling}", set.ready, set.desired),
             format!(
-                "check `kubectl rollout status daemonset/{} -n {}` and its pods; with updateStrategy OnDelete, delete the pods of the \
-                 older template one by one",
+                "check `kubectl rollout status daemonset/{} -n {}` and its pods; with updateStrategy OnDelete, delete the pods \
+                 of the older template one by one",
                 set.name, set.namespace
             ),
         )
@@ -95,8 +95,8 @@ fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     &pin.annotation,
                     pin.value.clone(),
                     "nothing of the old pool, and no address outside all IPPools",
-                    "remove the annotation, also from the pod template: once the old pool is closed, such a pod does not start (Calico: \
-                     \"does not exist, or is not enabled\"), or gets the same address again",
+                    "remove the annotation, also from the pod template: once the old pool is closed, such a pod does not start \
+                     (Calico: \"does not exist, or is not enabled\"), or gets the same address again",
                 ),
             ),
             Ok(_) => {}
@@ -127,8 +127,8 @@ fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 /// Pools in the CNI configuration of a host, which apply to all its pods.
 fn conflist(node: &str, host: &HostFacts, settings: &Settings, report: &mut Report) {
     let part = "CNI configuration, ipam.ipv4_pools / ipv6_pools";
-    let fix = "remove the pools from the source of the CNI configuration (CNI_NETWORK_CONFIG, in ConfigMap calico-config), and restart \
-               calico-node; then Calico uses all open pools";
+    let fix = "remove the pools from the source of the CNI configuration (CNI_NETWORK_CONFIG, in ConfigMap calico-config), and \
+               restart calico-node; then Calico uses all open pools";
     match host.pins(&settings.from.value) {
         Ok([]) => {}
         Ok(pools) => report.fail(

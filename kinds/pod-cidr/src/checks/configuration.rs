@@ -67,8 +67,8 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 "no pod of it in the API, so its command line is unknown",
                 format!("--allocate-node-cidrs=false before --cluster-cidr={to}"),
                 format!(
-                    "keep its --cluster-cidr, or set --allocate-node-cidrs=false first: podCIDRs of Nodes are outside {to} ({}), and it \
-                     would exit at each start (\"failed to mark cidr ... as occupied\")",
+                    "keep its --cluster-cidr, or set --allocate-node-cidrs=false first: podCIDRs of Nodes are outside {to} \
+                     ({}), and it would exit at each start (\"failed to mark cidr ... as occupied\")",
                     names(&outside)
                 ),
             ),
@@ -95,8 +95,8 @@ fn controller_manager(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     "",
                     found,
                     "--allocate-node-cidrs=false, or a --cluster-cidr that contains every Node's podCIDR",
-                    "restore --cluster-cidr, or set --allocate-node-cidrs=false: otherwise it exits at each start (\"failed to mark cidr \
-                     ... as occupied\")",
+                    "restore --cluster-cidr, or set --allocate-node-cidrs=false: otherwise it exits at each start (\"failed to \
+                     mark cidr ... as occupied\")",
                 ),
             );
         }

@@ -13,9 +13,9 @@ fn an_object_that_needs_both_ranges_is_reported_for_stage_widen() {
     let check = only(&checks, CheckName::Configuration);
     assert_eq!(
         check.line(),
-        "Configuration: ConfigMap kube-system/place: range: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range \
-         that contains both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that contains both (now, or when the migration \
-         waits for it in stage Widen, before any pod moves)"
+        "Configuration: ConfigMap kube-system/place: range: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one \
+         range that contains both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that contains both (now, or when \
+         the migration waits for it in stage Widen, before any pod moves)"
     );
     assert_eq!(check.verdict, Warn);
 }
@@ -40,9 +40,10 @@ fn an_object_of_a_tenant_is_a_warning_after_those_of_the_cluster() {
     let check = only(&checks, CheckName::Configuration);
     assert_eq!(
         check.line(),
-        "Configuration: NetworkPolicy shop/narrow: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range that \
-         contains both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that contains both (now, with its owner); the migration \
-         does not wait for this change, and until then the object does not cover pods with an address of 10.200.0.0/16"
+        "Configuration: NetworkPolicy shop/narrow: found 10.244.0.0/16, needed 10.244.0.0/16 and 10.200.0.0/16, or one range \
+         that contains both. Fix: write 10.244.0.0/16 and 10.200.0.0/16, or one range that contains both (now, with its owner); \
+         the migration does not wait for this change, and until then the object does not cover pods with an address of \
+         10.200.0.0/16"
     );
     assert_eq!(check.verdict, Warn);
     // Objects of the cluster come first, however many a tenant has.

@@ -78,13 +78,13 @@ fn calico(datastore: &Datastore, found: &EtcdFacts, report: &mut Report) {
         }
         ReadyV3::Missing => (
             "missing",
-            "check that calico-node is of version 3: Calico v2 stores its objects in etcd v2; convert them first, with a Migration of kind \
-             calicoDatastore",
+            "check that calico-node is of version 3: Calico v2 stores its objects in etcd v2; convert them first, with a \
+             Migration of kind calicoDatastore",
         ),
         ReadyV3::Paused => (
             "datastoreReady false",
-            "complete the conversion from v2 that has paused Calico: see `kubectl replumb datastore status`, then use a Migration of kind \
-             calicoDatastore or `kubectl replumb datastore complete`",
+            "complete the conversion from v2 that has paused Calico: see `kubectl replumb datastore status`, then use a \
+             Migration of kind calicoDatastore or `kubectl replumb datastore complete`",
         ),
     };
     report.fail(
@@ -115,8 +115,8 @@ fn version(object: &str, found: Option<&str>, report: &mut Report) {
         let fix = if version.0 < LEAST.0 {
             "restart calico-node v3, which has not started since the conversion (a Migration of kind calicoDatastore does so)"
         } else {
-            "upgrade Calico first: before v3.6 its IPAM ignores the node selectors of pools, so all pods would get addresses of the new \
-             pool while only traffic pods may"
+            "upgrade Calico first: before v3.6 its IPAM ignores the node selectors of pools, so all pods would get addresses of \
+             the new pool while only traffic pods may"
         };
         report.fail("", object, Finding::new("calicoVersion", text, needed, fix));
     }
@@ -135,7 +135,8 @@ fn nodes(facts: &ClusterFacts, report: &mut Report) {
                 "Calico's Node in etcd",
                 "missing",
                 "one with the name of the Node",
-                "check that calico-node runs there. Other host names (NODENAME in its DaemonSet) are not supported by this migration",
+                "check that calico-node runs there. Other host names (NODENAME in its DaemonSet) are not supported by this \
+                 migration",
             ),
         );
     }

@@ -32,8 +32,8 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 format!("not served: {}", names(&missing)),
                 "every resource of Calico's IPAM",
-                "check that Calico is installed and uses the Kubernetes API as its datastore: without these resources, addresses in use \
-                 are unknown",
+                "check that Calico is installed and uses the Kubernetes API as its datastore: without these resources, \
+                 addresses in use are unknown",
             ),
         );
     }
@@ -59,8 +59,8 @@ fn ipam(facts: &ClusterFacts) -> Vec<Check> {
                     "ipam.type of the CNI configuration",
                     kind,
                     CALICO_IPAM,
-                    "move the cluster to Calico's IPAM first: with host-local, pods get addresses of the Node's podCIDR, which cannot be \
-                     changed",
+                    "move the cluster to Calico's IPAM first: with host-local, pods get addresses of the Node's podCIDR, which \
+                     cannot be changed",
                 ),
             ),
             Err(problem) => report.unknown(

@@ -17,8 +17,8 @@ pub(super) fn check(facts: &ClusterFacts) -> Vec<Check> {
                     "Corefile: health, lameduck",
                     format!("{found:#}"),
                     format!("at least {LAMEDUCK:#}"),
-                    "set `health { lameduck 5s }` and run `kubectl rollout restart` of its Deployment: otherwise queries get no answer \
-                     until kube-proxy on every node has removed the terminated pod",
+                    "set `health { lameduck 5s }` and run `kubectl rollout restart` of its Deployment: otherwise queries get no \
+                     answer until kube-proxy on every node has removed the terminated pod",
                 ),
             );
         }

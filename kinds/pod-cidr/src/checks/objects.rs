@@ -34,7 +34,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             Some(node) => format!(
                 "node {node} may not get its tunnel address back in a rollback, and the pool of its range is not deleted"
             ),
-            None => "the pool of its range is not deleted and, in a rollback, not opened while tunnels have to get addresses of it back"
+            None => "the pool of its range is not deleted and, in a rollback, not opened while tunnels have to get addresses of \
+                     it back"
                 .to_owned(),
         };
         warn(&mut report, block, &effect);

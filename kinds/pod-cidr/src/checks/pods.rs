@@ -75,8 +75,8 @@ fn static_pods(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 format!("a static pod on node {} with {}", pod.node, names(&old)),
                 "only static pods with hostNetwork, or with an address of another range",
-                "set hostNetwork, or remove its manifest from the kubelet's directory until the migration is complete: a static pod cannot \
-                 be evicted and would keep its address",
+                "set hostNetwork, or remove its manifest from the kubelet's directory until the migration is complete: a static \
+                 pod cannot be evicted and would keep its address",
             ),
         );
     }
@@ -87,7 +87,8 @@ fn bare(leaving: &[&Resident<'_>], policy: CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::BarePods);
     for resident in leaving.iter().filter(|resident| resident.workload.is_none()) {
         let fix = if policy.delete_bare_pods {
-            "none if the pod may be lost: spec.podCidr.deleteBarePods allows its eviction, which comes last; no controller replaces it"
+            "none if the pod may be lost: spec.podCidr.deleteBarePods allows its eviction, which comes last; no controller \
+             replaces it"
         } else {
             "delete it when the migration waits for it, after all other pods have moved, or set spec.podCidr.deleteBarePods"
         };

@@ -39,7 +39,8 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
     let closed = match Openness::of(&pool.spec) {
         Openness::Narrowed => Some((
             "narrowed by another migration, which has removed nodes from it",
-            "remove the clause with replumb.dev/off-pool from its nodeSelector, unless another change of this pool is in progress",
+            "remove the clause with replumb.dev/off-pool from its nodeSelector, unless another change of this pool is in \
+             progress",
         )),
         Openness::ToEverybody => None,
         Openness::Absent | Openness::Closed => Some((
@@ -118,8 +119,8 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
                 found.range.to_string(),
                 format!("{range}, or no pool of this name, which the pool of {range} would get"),
                 format!(
-                    "create the pool of {range} with another name, `disabled: true`, and otherwise with the spec of IPPool {}: the \
-                     migration then uses it",
+                    "create the pool of {range} with another name, `disabled: true`, and otherwise with the spec of IPPool {}: \
+                     the migration then uses it",
                     settings.old_pool.value
                 ),
             ),
@@ -185,8 +186,8 @@ fn owners(pools: &[Option<&Pool>]) -> Vec<Check> {
     for pool in &pools {
         for (mark, controller) in owner::controllers(&pool.labels, &pool.annotations, &pool.managers) {
             let fix = if controller.contains("operator") {
-                "remove the pool from spec.calicoNetwork.ipPools of Installation default, as the documentation of your operator's version \
-                 describes: until then the operator reverts every change of this pool"
+                "remove the pool from spec.calicoNetwork.ipPools of Installation default, as the documentation of your \
+                 operator's version describes: until then the operator reverts every change of this pool"
                     .to_owned()
             } else {
                 format!(
@@ -216,7 +217,8 @@ fn owners(pools: &[Option<&Pool>]) -> Vec<Check> {
                     "",
                     format!("belongs to Helm release {release}"),
                     needed,
-                    "do not upgrade the release during the migration; remove the old pool from its chart or values before the next upgrade",
+                    "do not upgrade the release during the migration; remove the old pool from its chart or values before the \
+                     next upgrade",
                 ),
             );
         }
@@ -317,7 +319,8 @@ fn services_unknown(to: &IpNet, facts: &ClusterFacts, report: &mut Report) {
             "",
             "unknown, because the API has no ServiceCIDR: only the current addresses of Services are known",
             format!("no overlap with {to}"),
-            "compare it with --service-cluster-ip-range of kube-apiserver: if they overlap, a new Service could get the address of a pod",
+            "compare it with --service-cluster-ip-range of kube-apiserver: if they overlap, a new Service could get the address \
+             of a pod",
         ),
     );
 }

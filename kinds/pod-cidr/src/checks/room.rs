@@ -43,7 +43,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     "",
                     format!("needs {needed} blocks, has {blocks}"),
                     "one block per node",
-                    "choose a larger range or a larger spec.podCidr.blockSize: each borrowed address is a separate route on every node",
+                    "choose a larger range or a larger spec.podCidr.blockSize: each borrowed address is a separate route on \
+                     every node",
                 ),
             );
             String::new()

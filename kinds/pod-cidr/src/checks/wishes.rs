@@ -45,8 +45,8 @@ fn gate(is_unwatched: bool) -> Vec<Check> {
                 "",
                 "Ignore",
                 "Watch",
-                "omit gates.traffic: with Ignore, connectivity of the new range is not tested before all pods get its addresses, and lost \
-                 traffic does not stop the migration",
+                "omit gates.traffic: with Ignore, connectivity of the new range is not tested before all pods get its \
+                 addresses, and lost traffic does not stop the migration",
             ),
         );
     }

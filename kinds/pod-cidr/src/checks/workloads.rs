@@ -94,7 +94,8 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
                     "",
                     format!("failurePolicy Fail, and no pod behind Service {namespace}/{service}"),
                     "a running pod",
-                    "repair the webhook, or set its failurePolicy to Ignore: no pod can be created now, so evicted pods are not replaced",
+                    "repair the webhook, or set its failurePolicy to Ignore: no pod can be created now, so evicted pods are not \
+                     replaced",
                 ),
             ),
             [(namespace, name, _, _)] => {
@@ -106,8 +107,8 @@ fn webhooks(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<W
                             "",
                             format!("failurePolicy Fail, and a single pod, which has to move: {namespace}/{name}"),
                             "two pods",
-                            "scale it up during the migration, or exclude its own namespace from the webhook: while its pod moves no pod \
-                             can be created, and a webhook that covers its own pods blocks its own replacement",
+                            "scale it up during the migration, or exclude its own namespace from the webhook: while its pod \
+                             moves no pod can be created, and a webhook that covers its own pods blocks its own replacement",
                         ),
                     );
                 }
@@ -139,8 +140,8 @@ fn workloads(facts: &ClusterFacts, leaving: &[&Resident<'_>], raised: &BTreeSet<
                 "",
                 names(&outside),
                 "pods with addresses of IPPools only",
-                "none, if these pods get their addresses from Calico: they are evicted too, and get addresses of the new pool. If another \
-                 network assigns them, their replacements get such addresses again, and the migration waits for them",
+                "none, if these pods get their addresses from Calico: they are evicted too, and get addresses of the new pool. \
+                 If another network assigns them, their replacements get such addresses again, and the migration waits for them",
             ),
         );
     }
@@ -164,8 +165,8 @@ fn judge(workload: &Workload, facts: &ClusterFacts, raised: &BTreeSet<Workload>)
             "",
             "its number of replicas is unknown",
             "a Deployment, a StatefulSet, a DaemonSet or a ReplicaSet",
-            "create a PodDisruptionBudget: its pods are evicted one at a time, the next one as soon as all existing ones are Ready, even \
-             if no replacement was created",
+            "create a PodDisruptionBudget: its pods are evicted one at a time, the next one as soon as all existing ones are \
+             Ready, even if no replacement was created",
         )];
     };
     let mut findings = Vec::new();
@@ -182,7 +183,8 @@ fn judge(workload: &Workload, facts: &ClusterFacts, raised: &BTreeSet<Workload>)
             "spec.updateStrategy",
             "OnDelete",
             "a template that may be applied to all pods",
-            "check that no update is held back by OnDelete: its pods are evicted like all others, and replaced from its newest template",
+            "check that no update is held back by OnDelete: its pods are evicted like all others, and replaced from its newest \
+             template",
         ));
     }
     findings
