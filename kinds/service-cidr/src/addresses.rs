@@ -1,4 +1,4 @@
-//! Which address a Service gets in the new range: the same place in it, where there is one.
+//! The address of a Service in the target range: at the same place as in the source range, if possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,16 +7,16 @@ use ipnet::IpNet;
 
 use super::covers::holds;
 
-/// Places in a range that are meant for one Service each: the first is that of `default/kubernetes`, the tenth by custom that of
-/// the name server.
+/// Places in a range that are reserved for one Service each: the first for `default/kubernetes`, the tenth by convention for the cluster
+/// DNS.
 const RESERVED: [u128; 2] = [1, 10];
 
-/// How far behind the first address of its range an address is.
+/// The offset of an address in its range.
 fn place(range: &IpNet, address: &IpAddr) -> Option<u128> {
     number(address).checked_sub(number(&range.network()))
 }
 
-/// The address at this place, if the range holds it.
+/// The address at this offset, if the range contains it.
 fn at(range: &IpNet, place: u128) -> Option<IpAddr> {
     let number = number(&range.network()).checked_add(place)?;
     let address = match range {
@@ -33,40 +33,40 @@ fn number(address: &IpAddr) -> u128 {
     }
 }
 
-/// The address that `default/kubernetes` has where this range is the API servers'.
+/// The address of `default/kubernetes` if this range is the flag of the API servers.
 pub fn first(range: &IpNet) -> Option<IpAddr> {
     at(range, 1)
 }
 
-/// How many Services a range has addresses for.
+/// The number of addresses for Services in a range.
 pub fn room(range: &IpNet) -> u128 {
     let bits = u32::from(range.max_prefix_len() - range.prefix_len());
-    // All of IPv6 is one more than there are numbers; nobody needs the last.
+    // The whole of IPv6 has one address more than `u128` can count.
     let all = 1_u128.checked_shl(bits).unwrap_or(u128::MAX);
     all.saturating_sub(if range.addr().is_ipv4() { 2 } else { 1 })
 }
 
-/// The addresses of a range that Services can have, the last one first.
+/// The addresses of a range for Services, the last one first.
 pub fn from_the_end(range: &IpNet) -> impl Iterator<Item = IpAddr> {
     let range = *range;
     let last = room(&range);
-    // The first and the tenth have their owners.
+    // The first and the tenth are reserved.
     (1..=last)
         .rev()
         .filter(|place| !RESERVED.contains(place))
         .filter_map(move |place| at(&range, place))
 }
 
-/// Which address each one gets.
+/// The assignment of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assigned {
-    /// Address of the one range → address of the other.
+    /// Source address → target address.
     pub given: BTreeMap<IpAddr, IpAddr>,
-    /// Addresses for which the other range has no room.
+    /// Source addresses without a target address, because the target range is full.
     pub without: BTreeSet<IpAddr>,
 }
 
-/// Gives each of these addresses of `from` one of `to`; an error where there is not room for all.
+/// Assigns an address of `to` to each of these addresses of `from`; an error if `to` has too few.
 pub fn assign(
     addresses: &BTreeSet<IpAddr>,
     from: &IpNet,
@@ -83,11 +83,11 @@ pub fn assign(
     })
 }
 
-/// Gives each of these addresses of `from` one of `to`, as long as there is room: at the same place where that is free, and else at
-/// the first free place that none of the others has. `is_taken` says of an address of `to` whether
-/// another Service has it than the one with this address of `from`.
+/// Assigns an address of `to` to each of these addresses of `from`, while `to` has free ones: at the same place if that is free, otherwise
+/// at the first free place that no other address needs. `is_taken` returns whether an address of `to` is in use by another Service than
+/// the one with this address of `from`.
 ///
-/// The same addresses get the same answer; a later question, when some have moved, says so by `is_taken`.
+/// The result is deterministic. In a later call, addresses that have moved already are reported by `is_taken`.
 pub fn assign_some(
     addresses: &BTreeSet<IpAddr>,
     from: &IpNet,
@@ -124,10 +124,11 @@ pub fn assign_some(
     assigned
 }
 
-/// The new range has fewer addresses than there are Services.
+/// The target range has fewer addresses than needed for all Services.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{range} has {} addresses for Services, its first and its tenth for default/kubernetes and the name server alone; {needed} are needed",
+    "{range} has {} addresses for Services, with the first and the tenth reserved for default/kubernetes and the cluster DNS; needed \
+     {needed}",
     room(range)
 )]
 pub struct NoRoom {
@@ -162,22 +163,22 @@ mod tests {
         "10.96.0.0/12", "172.30.0.0/16", &["10.96.0.1", "10.96.0.10", "10.96.200.7"], &[],
         &[("10.96.0.1", "172.30.0.1"), ("10.96.0.10", "172.30.0.10"), ("10.96.200.7", "172.30.200.7")]
     )]
-    #[case::behind_the_end(
+    #[case::beyond_the_end(
         "10.96.0.0/12", "172.30.0.0/24", &["10.96.0.1", "10.97.0.5"], &[],
         &[("10.96.0.1", "172.30.0.1"), ("10.97.0.5", "172.30.0.2")]
     )]
-    #[case::the_last_of_ipv4_is_nobodys(
+    #[case::last_address_of_ipv4(
         "10.96.0.0/12", "172.30.0.0/24", &["10.96.0.255"], &[], &[("10.96.0.255", "172.30.0.2")]
     )]
-    #[case::taken(
+    #[case::in_use(
         "10.96.0.0/16", "172.30.0.0/16", &["10.96.0.5"], &["172.30.0.5", "172.30.0.2"], &[("10.96.0.5", "172.30.0.3")]
     )]
-    #[case::whoever_has_the_place_keeps_it(
+    #[case::same_place_comes_first(
         "10.96.0.0/12", "172.30.0.0/24", &["10.96.0.2", "10.97.0.5"], &[],
         &[("10.96.0.2", "172.30.0.2"), ("10.97.0.5", "172.30.0.3")]
     )]
     #[case::ipv6("fd00:96::/112", "fd00:30::/108", &["fd00:96::a"], &[], &[("fd00:96::a", "fd00:30::a")])]
-    fn which_address_each_gets(
+    fn addresses_keep_their_place_if_it_is_free(
         #[case] from: &str,
         #[case] to: &str,
         #[case] addresses: &[&str],
@@ -189,19 +190,19 @@ mod tests {
     }
 
     #[test]
-    fn places_that_are_meant_for_one_are_given_to_nobody_else() {
+    fn reserved_places_are_not_assigned_to_other_services() {
         let (from, to) = (range("10.96.0.0/12"), range("172.30.0.0/28"));
         let addresses: BTreeSet<IpAddr> = (0..12).map(|last| IpAddr::from([10, 97, 0, last])).collect();
         let assigned = assign(&addresses, &from, &to, &BTreeSet::new()).unwrap();
         let given: BTreeSet<IpAddr> = assigned.into_values().collect();
         assert_eq!(given.len(), 12);
         assert!(given.is_disjoint(&set(&["172.30.0.1", "172.30.0.10"])));
-        // All that is left are those two.
+        // Only those two remain.
         let one_more = addresses.into_iter().chain(set(&["10.97.0.99"])).collect();
         let error = assign(&one_more, &from, &to, &BTreeSet::new()).unwrap_err();
         assert!(
             error.to_string().starts_with("172.30.0.0/28 has 14 addresses")
-                && error.to_string().ends_with("13 are needed"),
+                && error.to_string().ends_with("needed 13"),
             "{error}"
         );
     }
@@ -210,7 +211,7 @@ mod tests {
     #[case("10.96.0.0/12", 1_048_574, "10.96.0.1")]
     #[case("10.96.0.0/30", 2, "10.96.0.1")]
     #[case("fd00::/112", 65_535, "fd00::1")]
-    fn room_and_first_address(#[case] text: &str, #[case] expected: u128, #[case] first_address: &str) {
+    fn room_and_first_address_of_a_range(#[case] text: &str, #[case] expected: u128, #[case] first_address: &str) {
         assert_eq!(room(&range(text)), expected);
         assert_eq!(first(&range(text)), Some(first_address.parse().unwrap()));
     }
@@ -224,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_get_the_same_and_all_are_in_the_range(
+        fn assigned_addresses_are_unique_and_in_the_range(
             places in prop::collection::btree_set(1_u16..5000, 1..120),
             taken in prop::collection::btree_set(1_u8..255, 0..60),
         ) {
@@ -236,7 +237,7 @@ mod tests {
             let given: BTreeSet<IpAddr> = assigned.values().copied().collect();
             prop_assert_eq!(given.len(), addresses.len());
             prop_assert!(given.iter().all(|address| holds(&to, address) && !taken.contains(address)));
-            // Who has moved is in `taken` afterwards, and nobody else's place is another one then.
+            // Moved addresses are in `taken` afterwards, and the other ones keep their places.
             let (moved, rest): (Vec<_>, Vec<_>) = assigned.iter().enumerate().partition(|(count, _)| count % 2 == 0);
             let later = assign(
                 &rest.iter().map(|(_, (old, _))| **old).collect(),

@@ -1,4 +1,4 @@
-//! What is done with each Service: most of them move, some are left alone, some cannot.
+//! The class of each Service: most change their addresses, some stay as they are, some cannot change.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::entry::Kind;
 /// Value of `clusterIP` of a Service without an address.
 const NONE: &str = "None";
 
-/// The addresses of a Service, in the order in which it says them.
+/// The addresses of a Service, in the order of its spec.
 pub fn addresses(spec: &Value) -> Vec<IpAddr> {
     let said = spec["clusterIPs"].as_array();
     let said = said.map_or_else(|| vec![&spec["clusterIP"]], |all| all.iter().collect());
@@ -19,27 +19,27 @@ pub fn addresses(spec: &Value) -> Vec<IpAddr> {
         .collect()
 }
 
-/// What is done with a Service.
+/// The class of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// These addresses of it are exchanged.
+    /// The Service changes these addresses.
     Moves(Vec<IpAddr>),
-    /// It keeps these addresses: its load balancer would be deleted with them, and a cloud may make no second one like it.
+    /// The Service keeps these addresses: its load balancer would be deleted with them, and the cloud may not create an equal one.
     LoadBalancer(Vec<IpAddr>),
-    /// It has no address, and must not get one.
+    /// The Service has no address, and must not get one.
     Headless,
-    /// It is a name.
+    /// The Service is of type `ExternalName`.
     ExternalName,
-    /// No address of it is of a range that is left.
+    /// The Service has no address of a source range.
     Elsewhere,
 }
 
 impl Class {
-    /// What is done with a Service of this kind and these addresses while these ranges are left.
-    pub(super) fn new(kind: Kind, addresses: &[IpAddr], left: &[IpNet]) -> Self {
+    /// The class of a Service of this kind and these addresses, for these source ranges.
+    pub(super) fn new(kind: Kind, addresses: &[IpAddr], source: &[IpNet]) -> Self {
         let found = || -> Vec<IpAddr> {
-            let is_left = |address: &&IpAddr| left.iter().any(|range| range.contains(*address));
-            addresses.iter().filter(is_left).copied().collect()
+            let is_in_source = |address: &&IpAddr| source.iter().any(|range| range.contains(*address));
+            addresses.iter().filter(is_in_source).copied().collect()
         };
         match (kind, found()) {
             (Kind::Name, _) => Self::ExternalName,
@@ -50,13 +50,13 @@ impl Class {
         }
     }
 
-    /// What is done with a Service of this spec while these ranges are left.
-    pub fn of(spec: &Value, left: &[IpNet]) -> Self {
-        Self::new(Kind::of(spec), &addresses(spec), left)
+    /// The class of a Service with this spec, for these source ranges.
+    pub fn of(spec: &Value, source: &[IpNet]) -> Self {
+        Self::new(Kind::of(spec), &addresses(spec), source)
     }
 }
 
-/// Whether a Service of this spec has no address of its own.
+/// Whether a Service with this spec has no address.
 pub(super) fn is_headless(spec: &Value) -> bool {
     spec["clusterIP"].as_str() == Some(NONE)
 }
@@ -89,7 +89,7 @@ mod tests {
     #[case::headless(json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"]}), Class::Headless)]
     #[case::name(json!({"type": "ExternalName", "externalName": "example.org"}), Class::ExternalName)]
     #[case::new_range(json!({"type": "ClusterIP", "clusterIPs": ["172.30.0.5"]}), Class::Elsewhere)]
-    fn what_is_done_with_a_service(#[case] spec: Value, #[case] expected: Class) {
+    fn the_class_depends_on_type_and_addresses(#[case] spec: Value, #[case] expected: Class) {
         assert_eq!(Class::of(&spec, &["10.96.0.0/12".parse().unwrap()]), expected);
     }
 }

@@ -1,15 +1,14 @@
-//! Which ranges hold an address: what a `ServiceCIDR` has to say so that the address is not out of range.
+//! Covers: the smallest ranges for a `ServiceCIDR` so that given addresses are in range.
 //!
-//! Kubernetes counts neither the first address of a range nor, of IPv4, the last one as its own (`PrefixContainsIP`, v1.36), so a
-//! range of one or two addresses holds nothing. The smallest that holds an address of IPv4 is a /30 with it in the middle.
+//! For Kubernetes a range contains neither its first address nor, for IPv4, its last one (`PrefixContainsIP`, v1.36), so a range of one or
+//! two addresses contains none. The smallest range for an IPv4 address is a /30 with the address in the middle.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Addresses that load balancers keep, and the smallest ranges that hold them. Whoever looks for each range among them does not compute them
-/// each time: tenants make load balancers.
+/// Addresses that load balancers keep, and their covers. The covers are computed once, because tenants can create many load balancers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     addresses: Vec<IpAddr>,
@@ -17,7 +16,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What holds these addresses.
+    /// Computes the covers of these addresses.
     pub fn of(addresses: Vec<IpAddr>) -> Self {
         Self {
             covers: covers(&addresses).into_iter().collect(),
@@ -25,24 +24,24 @@ impl Kept {
         }
     }
 
-    /// The addresses, in the order in which they were given.
+    /// The addresses, in the given order.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.addresses
     }
 
-    /// The smallest ranges that hold all of them, none within another.
+    /// The smallest ranges for all of them, none within another.
     pub fn covers(&self) -> &BTreeSet<IpNet> {
         &self.covers
     }
 }
 
-/// Whether a `ServiceCIDR` of this range holds the address.
+/// Whether a `ServiceCIDR` of this range contains the address.
 pub fn holds(range: &IpNet, address: &IpAddr) -> bool {
     let is_last = range.addr().is_ipv4() && range.broadcast() == *address;
     range.contains(address) && range.network() != *address && !is_last
 }
 
-/// The smallest range that holds the address; `None` for the first and the last address of all, which no range holds.
+/// The smallest range for the address; `None` for the very first and the very last address, which no range contains.
 fn smallest(address: IpAddr) -> Option<IpNet> {
     let mut range = IpNet::from(address);
     while !holds(&range, &address) {
@@ -51,18 +50,18 @@ fn smallest(address: IpAddr) -> Option<IpNet> {
     Some(range)
 }
 
-/// The smallest ranges that hold all of these addresses, none within another: of two that are deleted and hold each other's
-/// addresses both may go, and then nobody holds them.
+/// The smallest ranges for all of these addresses, none within another: if two overlapping ones are deleted, both may be removed, and then
+/// no range contains the addresses.
 pub fn covers(addresses: &[IpAddr]) -> Vec<IpNet> {
     let mut ranges: Vec<IpNet> = addresses
         .iter()
         .filter_map(|address| smallest(*address))
         .collect();
-    // A wider range stands before those within it.
+    // A wider range comes before those within it.
     ranges.sort_by_key(|range| (range.network(), range.prefix_len()));
     let mut covers: Vec<IpNet> = Vec::new();
     for range in ranges {
-        // Ranges lie within one another or apart, so that in this order the last one alone can be around this.
+        // Two ranges are nested or do not overlap, so in this order only the last one can contain this one.
         if covers.last().is_none_or(|cover| !cover.contains(&range)) {
             covers.push(range);
         }
@@ -86,7 +85,7 @@ mod tests {
     #[case::end_of_a_long_range("10.95.255.255", "10.64.0.0/10")]
     #[case::odd_of_ipv6("fd00::1", "fd00::/127")]
     #[case::even_of_ipv6("fd00::2", "fd00::/126")]
-    fn the_smallest_range_of_one_address(#[case] address: &str, #[case] range: &str) {
+    fn the_cover_of_an_address_is_the_smallest_range(#[case] address: &str, #[case] range: &str) {
         let address: IpAddr = address.parse().unwrap();
         assert_eq!(covers(&[address]), [range.parse::<IpNet>().unwrap()]);
     }
@@ -95,13 +94,13 @@ mod tests {
     #[case("10.96.0.1/32")]
     #[case("10.96.0.0/31")]
     #[case("10.96.0.1/31")]
-    fn a_range_of_one_or_two_addresses_holds_nothing(#[case] range: &str) {
+    fn a_range_of_one_or_two_addresses_contains_none(#[case] range: &str) {
         let range: IpNet = range.parse().unwrap();
         assert!(range.hosts().all(|address| !holds(&range, &address)));
     }
 
     #[test]
-    fn what_is_within_another_is_not_said_twice() {
+    fn a_cover_within_another_is_omitted() {
         let addresses =
             ["10.96.0.1", "10.96.0.2", "10.96.0.3", "10.96.9.9"].map(|text| text.parse().unwrap());
         let ranges = ["10.96.0.0/29", "10.96.9.8/30"].map(|text| text.parse().unwrap());
@@ -110,7 +109,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_address_is_held_by_one_range_and_by_no_smaller_one(
+        fn every_address_has_exactly_one_smallest_cover(
             numbers in prop::collection::vec(any::<u16>(), 1..40),
             is_ipv4: bool,
         ) {
@@ -131,7 +130,7 @@ mod tests {
                 prop_assert!(covers.iter().skip(place + 1).all(|other| !engine::ranges::overlap(cover, other)));
                 let halves: Vec<IpNet> = cover.subnets(cover.prefix_len() + 1).unwrap().collect();
                 let needs_it = |address: &IpAddr| holds(cover, address) && halves.iter().all(|half| !holds(half, address));
-                prop_assert!(addresses.iter().any(needs_it), "{} is wider than it has to be", cover);
+                prop_assert!(addresses.iter().any(needs_it), "{} is wider than needed", cover);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! The next step of the whole migration. Level-triggered: the same facts give the same step, whatever was decided before, so that a
-//! restart or a crash changes nothing.
+//! The next step of the whole migration. The decision is level-triggered: the same facts give the same step, whatever was decided
+//! before, so a restart or a crash changes nothing.
 //!
-//! There and back are the same way between two ranges: one is made to give addresses, every Service exchanges its address for one of
-//! it, the default range is deleted so that the API servers make it again of their flag, what was left is seen to be used by nobody,
-//! and goes. Until then every address answers.
+//! The way forward and the rollback are the same sequence between two ranges: make the target range available, change the address of every
+//! Service, delete the default `ServiceCIDR` so that the API servers create it again from their flag, wait until no address of the source
+//! range is in use, release the source range. Until then every address answers.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -19,14 +19,14 @@ use super::swap::{self, Role};
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use engine::words;
 
-/// Which Services go before others.
+/// The order of Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// `default/kubernetes`.
     Kubernetes,
-    /// The cluster's name servers.
+    /// The Services of the cluster DNS.
     NameServer,
-    /// All others.
+    /// All other Services.
     Other,
 }
 
@@ -36,89 +36,90 @@ pub enum Turn {
 pub struct ServiceView {
     /// `namespace/name`.
     pub name: String,
-    /// When it goes.
+    /// Its turn.
     pub turn: Turn,
-    /// Whether it has the address that it is to have.
+    /// Whether it has its target address.
     pub is_there: bool,
-    /// Whether it has none now: somebody was killed in the middle.
+    /// Whether it has no address now, because a process was killed in the middle of the change.
     pub is_away: bool,
-    /// Whether somebody wants it to have the address that the others leave: by itself it goes back, and stays.
+    /// Whether it is in `spec.rollbackServices`: it goes back to its source address, and stays there.
     pub is_held_back: bool,
-    /// Whether it has been on its way for so long, or its writes are refused, that another Service may take its place.
+    /// Whether it has been in progress for so long, or its writes are refused, that another Service may use its slot.
     pub is_slow: bool,
-    /// Whether it came after the exchange had begun: the range is closed without it, so that no owner keeps that from its end.
+    /// Whether it was created after the exchange had started: the range is closed without it, so that no owner can prevent that.
     pub is_late: bool,
-    /// Addresses that a helper is to ask for and that no range gives out: a `ServiceCIDR` for them alone is made.
+    /// Addresses that a helper needs and that no range assigns: a `ServiceCIDR` for these addresses is created.
     pub uncovered: Vec<IpAddr>,
-    /// Whether an endpoint of it answers. Where none does, nothing can be lost.
+    /// Whether it has an endpoint that answers. Without one, no request can be lost.
     pub is_served: bool,
-    /// What comes next for it; `None` where it was not looked at in this pass.
+    /// The decision for it; `None` if it was not observed in this pass.
     pub decision: Option<Decision<swap::Step>>,
 }
 
-/// How many Services without endpoints exchange their addresses at the same time, and how many helpers go: no answer depends on them.
+/// Maximum number of Services without endpoints that change their addresses at the same time, and of helpers that are removed at the same
+/// time: no request depends on them.
 pub const LIGHT_AT_ONCE: usize = 64;
 
-/// Everything that the decision depends on.
+/// All inputs of the decision.
 #[derive(Clone, Debug)]
 pub struct View<'facts> {
-    /// The address that Services are led to.
+    /// The side of the target addresses.
     pub goal: Side,
-    /// What the migration works with.
+    /// The settings of the migration.
     pub settings: &'facts Settings,
     /// Every `ServiceCIDR`.
     pub ranges: &'facts [ServiceCidr],
-    /// Which API servers have another flag than the goal's, and what a person does; `None` when all have it.
+    /// Wait until all API servers have the flag of the target, with the fix; `None` once all have it.
     pub api_servers: Option<Wait>,
-    /// Every Service that changes, in the order in which they go.
+    /// Every Service that changes its address, in rollout order.
     pub services: &'facts [ServiceView],
-    /// Services that have an address of a range that is left, and for which there is no room in the others: they alone wait for it.
+    /// Services with an address of a source range for which the target range has no free address. Only these wait.
     pub without_room: &'facts [String],
-    /// Addresses of load balancers that are of a range that is left: they stay.
+    /// Addresses of the source ranges that load balancers keep.
     pub kept: &'facts Kept,
-    /// Addresses that Services have, those of helpers among them.
+    /// Addresses of Services, helpers included.
     pub addresses: &'facts [IpAddr],
-    /// Which kubelets and other objects of the cluster say an address that is left, and who changes it. No tenant's object is among them:
-    /// otherwise it would keep pods of all others from starting again.
+    /// Wait for kubelets and objects of the cluster that contain a source address, with the fix. Objects of tenants are not included,
+    /// because they must not delay the restart of other pods.
     pub follow_up: Option<Wait>,
-    /// Pods that were told an address that is left.
+    /// Pods that have received a source address.
     pub carriers: Option<Missing>,
-    /// Why the addresses that are left are not given up yet: no use of them is seen, but for a while only, or a tenant's object says
-    /// one; `None` when it is time.
+    /// Wait before the source addresses are released: their soak time has not passed, or an object of a tenant contains one; `None` once
+    /// they may be released.
     pub soak: Option<Wait>,
 }
 
 /// Limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many Services exchange their addresses at the same time.
+    /// Maximum number of Services that change their addresses at the same time.
     pub services_at_once: usize,
-    /// Why nothing is done now: somebody said so, or has to look first.
+    /// Why no step may run now: the user has paused the migration, or has to review it first.
     pub hold: Option<Wait>,
 }
 
-/// Where the migration is, and what comes next.
+/// The stage of the migration, and the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Next {
-    /// Where it is.
+    /// The current stage.
     pub stage: Stage,
-    /// What comes next.
+    /// The next step, wait or halt.
     pub decision: Decision<Step>,
-    /// Which Services cannot go on while the others do; `None` where all can.
+    /// Services that cannot continue while the others do; `None` if all can.
     pub aside: Option<Halt>,
-    /// What is done for Services that have their address, beside the decision: helpers say what their Services say by now.
+    /// Steps in addition to the decision, for Services that have their target address: helpers are updated to the spec of their Service.
     pub beside: Vec<(String, swap::Step)>,
 }
 
 /// Chooses the next step.
 pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
-    let next = range_is_there(view)
-        .or_else(|| exchanged(view, policy))
-        .or_else(|| left(view))
-        .unwrap_or_else(|| over(view));
+    let next = provide_range(view)
+        .or_else(|| exchange(view, policy))
+        .or_else(|| release_source(view))
+        .unwrap_or_else(|| complete(view));
     let mut next = match (&next.decision, &policy.hold) {
-        // Who has no address is brought back first: nobody who stopped the migration meant that.
-        (Decision::Run(step), Some(hold)) if !brings_back(step, view) => wait(next.stage, hold.clone()),
+        // A hold does not apply to Services without an address: these get one first.
+        (Decision::Run(step), Some(hold)) if !restores_address(step, view) => wait(next.stage, hold.clone()),
         (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
     };
     if !matches!(next.decision, Decision::Halt(_)) {
@@ -127,7 +128,7 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     if policy.hold.is_none() {
         next.beside = beside(view);
         if !matches!(next.decision, Decision::Run(Step::Exchange(_))) {
-            let late = on_the_way(view, policy)
+            let late = in_progress(view, policy)
                 .into_iter()
                 .filter(|service| service.is_late && !service.is_there);
             next.beside.extend(late.filter_map(ServiceView::step));
@@ -136,20 +137,20 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     next
 }
 
-/// What helpers of Services that have their address are told anew. No stage waits for that: an owner may edit a Service for ever.
+/// Updates of helpers whose Services have their target address. No stage waits for these, because an owner may edit a Service at any time.
 fn beside(view: &View<'_>) -> Vec<(String, swap::Step)> {
-    let mended = view.services.iter().filter(|service| service.mends());
-    mended.filter_map(ServiceView::step).take(LIGHT_AT_ONCE).collect()
+    let updated = view.services.iter().filter(|service| service.updates_helper());
+    updated.filter_map(ServiceView::step).take(LIGHT_AT_ONCE).collect()
 }
 
-/// The Services that a person has to look at, in one sentence.
+/// The Services that need the user, in one sentence.
 fn halted(view: &View<'_>) -> Option<Halt> {
     let mut halts = view.services.iter().filter_map(ServiceView::halt);
     let first = halts.next()?;
     let message = match halts.count() {
-        0 => format!("1 Service cannot go on: {}", first.message),
+        0 => format!("1 Service cannot continue: {}", first.message),
         others => format!(
-            "{} Services cannot go on; the first: {}",
+            "{} Services cannot continue. The first: {}",
             others + 1,
             first.message
         ),
@@ -160,12 +161,12 @@ fn halted(view: &View<'_>) -> Option<Halt> {
     })
 }
 
-fn brings_back(step: &Step, view: &View<'_>) -> bool {
-    let goes = |name: &String| {
+fn restores_address(step: &Step, view: &View<'_>) -> bool {
+    let is_exempt = |name: &String| {
         let mut services = view.services.iter();
-        services.any(|service| service.name == *name && service.goes_although_held())
+        services.any(|service| service.name == *name && service.ignores_hold())
     };
-    matches!(step, Step::Exchange(steps) if steps.iter().all(|(name, _)| goes(name)))
+    matches!(step, Step::Exchange(steps) if steps.iter().all(|(name, _)| is_exempt(name)))
 }
 
 impl View<'_> {
@@ -177,24 +178,24 @@ impl View<'_> {
         self.ranges.iter().find(|range| range.name == name)
     }
 
-    /// The ranges that Services are led to.
+    /// The target ranges.
     fn target(&self) -> Vec<IpNet> {
         self.settings.changed().of(self.goal).clone()
     }
 
-    /// The ranges that they leave.
-    fn leaves(&self) -> Vec<IpNet> {
+    /// The source ranges.
+    fn source(&self) -> Vec<IpNet> {
         self.settings.changed().of(self.goal.other()).clone()
     }
 
-    /// Whether another range than the covers of single addresses still gives out addresses that Services are to leave.
+    /// Whether a range other than the covers of single addresses still assigns source addresses.
     fn is_open(&self) -> bool {
-        let leaves = self.leaves();
+        let source = self.source();
         let mut ranges = self.ranges.iter();
-        ranges.any(|range| range.is_open_to_all(&leaves, self.kept))
+        ranges.any(|range| range.is_open_to_all(&source, self.kept))
     }
 
-    /// Whether the default range is as it is to be in the end.
+    /// Whether the default range has its final state.
     fn is_default_there(&self) -> bool {
         let wanted = self.settings.defaults();
         self.default_range()
@@ -203,8 +204,8 @@ impl View<'_> {
 }
 
 impl ServiceView {
-    /// Whether it goes on while everything else is held: it has no address, or whoever stopped the migration wants it back.
-    fn goes_although_held(&self) -> bool {
+    /// Whether it continues during a hold: it has no address, or the user wants it back.
+    fn ignores_hold(&self) -> bool {
         self.is_away || self.is_held_back
     }
 
@@ -222,12 +223,12 @@ impl ServiceView {
         }
     }
 
-    fn is_on_the_way(&self) -> bool {
+    fn is_in_progress(&self) -> bool {
         self.is_away || matches!(&self.decision, Some(Decision::Run(_) | Decision::Wait(_)))
     }
 
-    /// Whether it has its address, and a helper of it is told anew what it says.
-    fn mends(&self) -> bool {
+    /// Whether it has its target address, and the next step updates one of its helpers.
+    fn updates_helper(&self) -> bool {
         let step = matches!(
             self.decision,
             Some(Decision::Run(swap::Step::Refresh(_) | swap::Step::Copy(_)))
@@ -235,7 +236,7 @@ impl ServiceView {
         self.is_there && step
     }
 
-    /// Whether no answer depends on what comes next for it.
+    /// Whether no request depends on its next step.
     fn is_light(&self) -> bool {
         let removes = Some(Decision::Run(swap::Step::Remove(Role::Address(Side::Old))));
         let removes_other = Some(Decision::Run(swap::Step::Remove(Role::Address(Side::New))));
@@ -243,8 +244,8 @@ impl ServiceView {
     }
 }
 
-/// What is missing until addresses can be asked for.
-fn range_is_there(view: &View<'_>) -> Option<Next> {
+/// Creates the target range, until addresses of it can be assigned.
+fn provide_range(view: &View<'_>) -> Option<Next> {
     let target = view.target();
     let gives = |range: &&ServiceCidr| range.ready && !range.terminating;
     let is_given = |wanted: &IpNet| {
@@ -254,7 +255,7 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
     if target.iter().all(is_given) {
         return None;
     }
-    // One that is being deleted holds what it has, and goes once the other one does.
+    // A range that is being deleted stays while its addresses are in use, and another one replaces it.
     let names = range_names(view.goal);
     let ours = names.iter().filter_map(|name| view.range(name));
     let Some(range) = ours.clone().find(|range| !range.terminating) else {
@@ -269,13 +270,13 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
     };
     Some(if range.ranges == target {
         let message = format!(
-            "ServiceCIDR {} is not Ready yet: kube-controller-manager and the API servers see to that",
+            "ServiceCIDR {} is not Ready yet: waiting for kube-controller-manager and the API servers",
             range.name
         );
         wait(Stage::Range, waits(WaitReason::ServiceRanges, message))
     } else {
         let message = format!(
-            "ServiceCIDR {} says {}, and this migration needs {}: delete it, it is made again",
+            "ServiceCIDR {} has {}, needed {}: delete it, replumb creates it again",
             range.name,
             listed(&range.ranges),
             listed(&target)
@@ -288,32 +289,32 @@ fn range_is_there(view: &View<'_>) -> Option<Next> {
     })
 }
 
-/// What is missing until every Service has the address that it is to have, and its other one answers or is given up.
-fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
+/// Changes addresses until every Service has its target address, and its source address answers or is released.
+fn exchange(view: &View<'_>, policy: &Policy) -> Option<Next> {
     let missing = || view.services.iter().filter(|service| !service.is_there);
     let only_late = missing().all(|service| service.is_late) && view.without_room.is_empty();
-    let there = only_late && missing().next().is_none();
-    let is_left = view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none();
-    let stage = match (only_late, there, is_left) {
+    let all_arrived = only_late && missing().next().is_none();
+    let is_released = view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none();
+    let stage = match (only_late, all_arrived, is_released) {
         (false, ..) => Stage::Exchange,
         (true, false, _) => Stage::Close,
         (true, true, true) => Stage::Release,
-        // What is mended now belongs to what comes next.
-        (true, true, false) => left(view).map_or(Stage::Release, |next| next.stage),
+        // Updates of helpers belong to the next stage.
+        (true, true, false) => release_source(view).map_or(Stage::Release, |next| next.stage),
     };
     let is_unseen = view.services.iter().any(|service| service.decision.is_none());
-    if only_late && !there {
-        // Otherwise more would come, and the exchange had no end. Meanwhile they go on beside.
+    if only_late && !all_arrived {
+        // Otherwise owners could create Services forever and the exchange would never end. The late ones continue in parallel.
         if view.is_open() && policy.hold.is_none() {
             return None;
         }
         if let Some(cover) = late_cover(view) {
             return Some(run(stage, Step::CreateRange(cover_name(&cover), vec![cover])));
         }
-        // A crowd takes its time. The users of the addresses that the others have left do not wait for that.
-        let goes = |service: &&ServiceView| service.step().is_some();
-        let are_looked_at = on_the_way(view, policy).iter().any(goes) || !is_unseen;
-        if let Some(next) = used(view).filter(|_| are_looked_at && !view.is_open()) {
+        // Many late Services take long. The users of the other source addresses do not wait for them.
+        let has_step = |service: &&ServiceView| service.step().is_some();
+        let are_observed = in_progress(view, policy).iter().any(has_step) || !is_unseen;
+        if let Some(next) = replace_uses(view).filter(|_| are_observed && !view.is_open()) {
             return Some(next);
         }
     }
@@ -321,25 +322,25 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         .services
         .iter()
         .any(|service| service.is_there || service.is_away);
-    // On the way there nobody starts with what an API server with the old flag would take back. On the way back both flags are as
-    // good until the range is closed, and people need their addresses first.
+    // Forward, no Service starts while an API server with the old flag would revert the change. In a rollback both flags work until the
+    // range is closed, and Services need their old addresses first.
     if view.goal == Side::New
-        && !there
+        && !all_arrived
         && !begun
         && let Some(wait) = &view.api_servers
     {
         return Some(self::wait(Stage::ControlPlane, wait.clone()));
     }
-    let mut batch = on_the_way(view, policy);
-    // Each goes on by itself: whoever is ready does not wait for the others.
+    let mut batch = in_progress(view, policy);
+    // Each Service continues independently of the others.
     let steps: Vec<(String, swap::Step)> = batch.iter().filter_map(|service| service.step()).collect();
     if !steps.is_empty() {
         return Some(run(stage, Step::Exchange(steps)));
     }
-    let follows_later = there && !is_left;
+    let follows_later = all_arrived && !is_released;
     batch.retain(|service| matches!(service.decision, Some(Decision::Wait(_))));
     if let Some(Decision::Wait(found)) = batch.first().and_then(|service| service.decision.as_ref()) {
-        // A helper that follows its Service by some moments keeps no other from what comes next.
+        // A helper that is updated later does not delay the next stage.
         return (!follows_later).then(|| wait(stage, found.clone()));
     }
     if let Some(halt) = halted(view) {
@@ -353,7 +354,7 @@ fn exchanged(view: &View<'_>, policy: &Policy) -> Option<Next> {
         .map(|found| wait(stage, found))
 }
 
-/// A range that is to be made so that the address of a Service that came late can be asked for.
+/// A range to create so that the address of a late Service can be assigned to its helper.
 fn late_cover(view: &View<'_>) -> Option<IpNet> {
     let late = view.services.iter().filter(|service| service.is_late);
     let uncovered: Vec<IpAddr> = late
@@ -364,8 +365,8 @@ fn late_cover(view: &View<'_>) -> Option<IpNet> {
     wanted.find(|cover| !there.contains(cover_name(cover).as_str()))
 }
 
-/// The Services that are on their way in this pass.
-fn on_the_way<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view ServiceView> {
+/// The Services that are in progress in this pass.
+fn in_progress<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view ServiceView> {
     let first_turn = view
         .services
         .iter()
@@ -377,39 +378,39 @@ fn on_the_way<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view ServiceV
     };
     let services = view.services.iter();
     let mut batch: Vec<&ServiceView> = services
-        .filter(|service| service.is_on_the_way() && !service.mends())
+        .filter(|service| service.is_in_progress() && !service.updates_helper())
         .filter(is_in_turn)
         .collect();
-    // A Service in the middle of its exchange waits for no other, nor does one that is wanted back.
+    // A Service without an address waits for no other, nor does one that goes back.
     batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
-    // A slow Service goes on when it can, and takes no other Service's place: no owner stops the others by keeping one waiting.
-    let (mut places, mut light_places) = (policy.services_at_once.max(1), LIGHT_AT_ONCE);
-    // Each address costs the API server more, the more there are: a crowd of latecomers takes its time from no other Service.
-    let others_go = batch.iter().any(|service| !service.is_late && !service.is_there);
-    let mut late_places = if others_go { places } else { LIGHT_AT_ONCE };
+    // A slow Service continues when it can, and uses no slot: an owner cannot stop the other Services by delaying one.
+    let (mut slots, mut light_slots) = (policy.services_at_once.max(1), LIGHT_AT_ONCE);
+    // Each further address costs the API server more: many late Services must not slow down the others.
+    let others_continue = batch.iter().any(|service| !service.is_late && !service.is_there);
+    let mut late_slots = if others_continue { slots } else { LIGHT_AT_ONCE };
     batch.retain(|service| {
-        let left = match (service.is_light(), service.is_late) {
-            (true, true) => &mut late_places,
-            (true, false) => &mut light_places,
-            (false, _) => &mut places,
+        let free = match (service.is_light(), service.is_late) {
+            (true, true) => &mut late_slots,
+            (true, false) => &mut light_slots,
+            (false, _) => &mut slots,
         };
-        let has_place = service.is_slow || *left > 0;
-        *left = left.saturating_sub(usize::from(!service.is_slow));
-        has_place
+        let has_slot = service.is_slow || *free > 0;
+        *free = free.saturating_sub(usize::from(!service.is_slow));
+        has_slot
     });
-    // A Service without an address is brought back, also when all else is held.
-    if policy.hold.is_some() && batch.iter().any(|service| service.goes_although_held()) {
-        batch.retain(|service| service.goes_although_held());
+    // A Service without an address gets one also during a hold.
+    if policy.hold.is_some() && batch.iter().any(|service| service.ignores_hold()) {
+        batch.retain(|service| service.ignores_hold());
     }
     batch
 }
 
-/// Whoever has no place in the ranges that Services come to: as long as there is somebody, the others are not left.
+/// Wait while Services have no address in the target ranges: until then the source ranges are not released.
 fn without_room(view: &View<'_>) -> Option<Wait> {
     (!view.without_room.is_empty()).then(|| {
         let message = format!(
-            "{} has no room for {}. All others go on. Delete Services that nobody needs, or lead all back with `kubectl replumb rollback \
-             --all` and choose a larger range",
+            "{} has no free address for {}. All other Services continue. Delete unused Services, or run `kubectl replumb rollback --all` \
+             and choose a larger range",
             listed(&view.target()),
             words::counted("Service", "Services", view.without_room),
         );
@@ -417,32 +418,32 @@ fn without_room(view: &View<'_>) -> Option<Wait> {
     })
 }
 
-/// Who is kept at the address that the others leave: as long as there is somebody, it is not given up.
+/// Wait while Services are kept at their source addresses: until then these are not released.
 fn held_back(view: &View<'_>) -> Option<Wait> {
     let held = view.services.iter().filter(|service| service.is_held_back);
     let names: Vec<&str> = held.map(|service| service.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         let message = format!(
-            "{} at the address that the others leave, as spec.rollbackServices says: {}. `kubectl replumb resume` leads them on, `kubectl \
-             replumb rollback --all` leads the others back",
-            if names.len() == 1 { "one Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
+            "{} at the source address by spec.rollbackServices: {}. Run `kubectl replumb resume` to move them too, or `kubectl replumb \
+             rollback --all` to move the others back",
+            if names.len() == 1 { "1 Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
             words::names(&names)
         );
         waits(WaitReason::Paused, message)
     })
 }
 
-/// What is missing until nobody has or uses an address of the range that is left. Every Service has its address here.
-fn left(view: &View<'_>) -> Option<Next> {
-    closed(view)
-        .or_else(|| used(view))
+/// Releases the source ranges, once every Service has its target address.
+fn release_source(view: &View<'_>) -> Option<Next> {
+    close_source(view)
+        .or_else(|| replace_uses(view))
         .or_else(|| view.soak.clone().map(|found| wait(Stage::Soak, found)))
-        .or_else(|| covered(view))
-        .or_else(|| defaulted(view))
+        .or_else(|| cover_kept(view))
+        .or_else(|| restore_default(view))
 }
 
-/// Until no object of the cluster and no pod says an address that is left.
-fn used(view: &View<'_>) -> Option<Next> {
+/// Until no object of the cluster and no pod contains a source address.
+fn replace_uses(view: &View<'_>) -> Option<Next> {
     let follow_up = view.follow_up.clone();
     let follow_up = follow_up.map(|found| wait(Stage::FollowUp, found));
     follow_up.or_else(|| {
@@ -453,24 +454,24 @@ fn used(view: &View<'_>) -> Option<Next> {
     })
 }
 
-/// Until no Service can get an address of the range that is left.
-fn closed(view: &View<'_>) -> Option<Next> {
-    let leaves = view.leaves();
-    let is_open = |range: &&ServiceCidr| range.is_open(&leaves, view.kept);
-    // The default one first: two that hold each other's addresses are never deleted together.
+/// Until no Service can get a source address.
+fn close_source(view: &View<'_>) -> Option<Next> {
+    let source = view.source();
+    let is_open = |range: &&ServiceCidr| range.is_open(&source, view.kept);
+    // The default one first: two overlapping ones are never deleted together.
     let found = view.default_range().filter(is_open);
     let found = found.or_else(|| view.ranges.iter().find(is_open))?;
     if found.name == DEFAULT
         && let Some(wait) = &view.api_servers
     {
-        // It would be made again of the old flag.
+        // An API server with the old flag would create it again.
         return Some(self::wait(Stage::ControlPlane, wait.clone()));
     }
     Some(delete(Stage::Close, found, view))
 }
 
-/// Until load balancers keep their addresses without the range that is left.
-fn covered(view: &View<'_>) -> Option<Next> {
+/// Until load balancers can keep their addresses without the source range.
+fn cover_kept(view: &View<'_>) -> Option<Next> {
     if view.is_default_there() {
         return None;
     }
@@ -492,27 +493,27 @@ fn covered(view: &View<'_>) -> Option<Next> {
     })
 }
 
-/// Until the default range is the one that Services are led to, and the only one that gives addresses.
-fn defaulted(view: &View<'_>) -> Option<Next> {
+/// Until the default range is the target range, and the only one that assigns addresses.
+fn restore_default(view: &View<'_>) -> Option<Next> {
     if !view.is_default_there() {
         let wanted = view.settings.defaults();
         let words = match view.default_range() {
-            None => "is gone; an API server makes it again within some seconds".to_owned(),
+            None => "is deleted; an API server creates it again within seconds".to_owned(),
             Some(range) if range.terminating => {
-                "is being deleted, and goes once no address needs it".to_owned()
+                "is being deleted, which completes once no address needs it".to_owned()
             }
             Some(range) => format!(
-                "has {}: an API server with another flag has made it",
+                "has {}: an API server with another flag has created it",
                 listed(&range.ranges)
             ),
         };
         let message = format!(
-            "ServiceCIDR {DEFAULT} {words}. It has to have {}",
+            "ServiceCIDR {DEFAULT} {words}. Needed: {}",
             listed(wanted.of(view.goal))
         );
         return Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)));
     }
-    // What still holds an address of a load balancer goes with that address.
+    // A range with the address of a load balancer is removed together with that address.
     let holds_one = |range: &&ServiceCidr| {
         let held = |address: &IpAddr| range.ranges.iter().any(|range| holds(range, address));
         view.kept.addresses().iter().any(held)
@@ -524,7 +525,7 @@ fn defaulted(view: &View<'_>) -> Option<Next> {
     }
     let going = mine.find(|range| !holds_one(range))?;
     let message = format!(
-        "ServiceCIDR {} is being deleted, and goes once no address needs it",
+        "ServiceCIDR {} is being deleted, which completes once no address needs it",
         going.name
     );
     Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)))
@@ -535,8 +536,7 @@ fn delete(stage: Stage, range: &ServiceCidr, view: &View<'_>) -> Next {
         None => run(stage, Step::DeleteRange(range.name.clone())),
         Some(other) => {
             let message = format!(
-                "ServiceCIDR {} is being deleted, and overlaps {}: of two that are deleted together both go, and nobody holds their \
-                 addresses then",
+                "ServiceCIDR {} is being deleted and overlaps {}: if both were deleted together, no range would contain their addresses",
                 other.name, range.name
             );
             wait(stage, waits(WaitReason::ServiceRanges, message))
@@ -544,7 +544,7 @@ fn delete(stage: Stage, range: &ServiceCidr, view: &View<'_>) -> Next {
     }
 }
 
-fn over(_view: &View<'_>) -> Next {
+fn complete(_view: &View<'_>) -> Next {
     run(Stage::CleanUp, Step::Complete)
 }
 

@@ -1,4 +1,4 @@
-//! Which Services go together, who waits for whom, and what a load balancer keeps.
+//! Which Services change together, which wait for others, and which addresses load balancers keep.
 
 use crate::objects::BridgePolicy;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ fn range(name: &str, range: &str, terminating: bool) -> ServiceCidr {
     }
 }
 
-/// Both ranges give addresses.
+/// Both ranges assign addresses.
 fn both() -> Vec<ServiceCidr> {
     vec![
         range(DEFAULT, "10.96.0.0/16", false),
@@ -54,7 +54,7 @@ fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceVie
     }
 }
 
-/// One that somebody wants back.
+/// A Service in `spec.rollbackServices`.
 fn wanted_back(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceView {
     ServiceView {
         is_there: false,
@@ -64,7 +64,7 @@ fn wanted_back(name: &str, turn: Turn, decision: Decision<swap::Step>) -> Servic
 }
 
 #[test]
-fn who_is_wanted_back_goes_although_all_is_paused_and_nobody_else_does() {
+fn a_service_in_rollback_services_goes_back_during_a_pause_and_no_other_moves() {
     let services = [
         wanted_back("shop/web", Turn::Other, SWAP),
         service("shop/a", Turn::Other, SWAP),
@@ -78,11 +78,11 @@ fn who_is_wanted_back_goes_although_all_is_paused_and_nobody_else_does() {
         wanted_back("shop/web", Turn::Other, Decision::Settled),
         services[1].clone(),
     ];
-    assert_eq!(written(&goes_on), ["shop/a"], "the others go on");
+    assert_eq!(written(&goes_on), ["shop/a"], "the others continue");
 }
 
 #[test]
-fn as_long_as_one_is_kept_nothing_is_given_up() {
+fn source_addresses_are_not_released_while_a_service_is_kept() {
     let kubernetes = "default/kubernetes";
     let services = [
         wanted_back(kubernetes, Turn::Kubernetes, Decision::Settled),
@@ -98,7 +98,7 @@ fn as_long_as_one_is_kept_nothing_is_given_up() {
     assert_eq!(
         written(&waiting),
         ["shop/a"],
-        "who is kept holds up nobody's turn"
+        "a kept service delays no other turn"
     );
 }
 
@@ -109,14 +109,14 @@ fn missing(message: &str) -> Wait {
 fn halted() -> Decision<swap::Step> {
     Decision::Halt(Halt {
         reason: HaltReason::Drift,
-        message: "somebody has its address".to_owned(),
+        message: "its address is in use".to_owned(),
     })
 }
 
 const SWAP: Decision<swap::Step> = Decision::Run(swap::Step::Swap);
 const MAKE: Decision<swap::Step> = Decision::Run(swap::Step::MakeHome(Side::New));
 
-/// What is done about these, two at once.
+/// The decision for these Services, two at once.
 fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy)) -> Next {
     let (settings, ranges, kept) = (settings(), both(), Kept::default());
     let mut view = View {
@@ -174,7 +174,7 @@ fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
     }
 }
 
-/// One that came when the exchange had begun.
+/// A Service that was created after the exchange had started.
 fn late(name: &str, decision: Decision<swap::Step>) -> ServiceView {
     ServiceView {
         is_late: true,
@@ -183,13 +183,13 @@ fn late(name: &str, decision: Decision<swap::Step>) -> ServiceView {
 }
 
 #[test]
-fn the_range_is_closed_although_owners_make_services_without_pause() {
+fn the_range_is_closed_while_owners_keep_creating_services() {
     let mut services = vec![service("shop/a", Turn::Other, SWAP)];
     services.extend((0..1000).map(|number| late(&format!("crowd/{number}"), SWAP)));
     assert_eq!(
         written(&services).len(),
         2,
-        "all go while the others are on their way"
+        "all continue while the others are in progress"
     );
     services[0] = service("shop/a", Turn::Other, Decision::Settled);
     let next = with(&services, |_, _| {});
@@ -198,7 +198,7 @@ fn the_range_is_closed_although_owners_make_services_without_pause() {
         Decision::Run(Step::DeleteRange(DEFAULT.to_owned()))
     );
     assert_eq!((next.stage, next.beside.len()), (Stage::Close, 2));
-    // People change the API servers' flag first; those that came late do not wait for people.
+    // The user changes the API servers' flag first; late Services do not wait for that.
     let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
     assert!(matches!(next.decision, Decision::Wait(_)));
     assert_eq!((next.stage, next.beside.len()), (Stage::ControlPlane, 2));
@@ -207,7 +207,7 @@ fn the_range_is_closed_although_owners_make_services_without_pause() {
 }
 
 #[test]
-fn what_came_late_leaves_a_closed_range_by_a_cover_of_its_address() {
+fn a_late_service_leaves_a_closed_range_with_a_cover_of_its_address() {
     let address: IpAddr = "10.96.7.9".parse().unwrap();
     let closed = [
         range(DEFAULT, "10.96.0.0/16", true),
@@ -230,7 +230,7 @@ fn what_came_late_leaves_a_closed_range_by_a_cover_of_its_address() {
     assert_eq!(on(&waiting, &closed[..2], &held), Decision::Run(cover));
     assert!(
         matches!(on(&waiting, &closed, &held), Decision::Wait(_)),
-        "it is not Ready yet"
+        "the cover is not Ready yet"
     );
     let exchange = Step::Exchange(vec![("crowd/1".to_owned(), swap::Step::Swap)]);
     assert_eq!(
@@ -242,16 +242,16 @@ fn what_came_late_leaves_a_closed_range_by_a_cover_of_its_address() {
     assert_eq!(
         on(&arrived, &closed, &held),
         Decision::Run(gone),
-        "it gives out addresses"
+        "the cover assigns addresses"
     );
     assert!(
         matches!(on(&arrived, &closed, &held[..1]), Decision::Wait(_)),
-        "both would go, and the address were held by none"
+        "both would be removed, and no range would contain the address"
     );
 }
 
 #[test]
-fn whoever_has_no_room_waits_alone_and_the_range_is_not_left() {
+fn services_without_a_free_address_wait_and_the_source_range_is_not_released() {
     static FLOOD: LazyLock<Vec<String>> = LazyLock::new(|| {
         (0..20_000)
             .map(|number| format!("tenant/flood-{number}"))
@@ -273,22 +273,22 @@ fn whoever_has_no_room_waits_alone_and_the_range_is_not_left() {
     });
     assert_eq!(next.stage, Stage::Exchange);
     let Decision::Wait(found) = next.decision else {
-        panic!("the range is left: {:?}", next.decision);
+        panic!("the range is released: {:?}", next.decision);
     };
     assert_eq!(found.reason, WaitReason::ServiceRanges);
-    let start = "172.30.0.0/16 has no room for 20000 Services, the first: tenant/flood-0, ";
+    let start = "172.30.0.0/16 has no free address for 20000 Services, the first: tenant/flood-0, ";
     assert!(found.message.starts_with(start), "{}", found.message);
     assert!(found.message.len() < 1000);
 }
 
 #[test]
-fn whoever_is_ready_does_not_wait_for_others() {
+fn a_ready_service_does_not_wait_for_others() {
     let mut services = vec![
         service("shop/a", Turn::Other, SWAP),
         service("shop/b", Turn::Other, Decision::Wait(missing("endpoints"))),
         service("shop/c", Turn::Other, MAKE),
     ];
-    assert_eq!(written(&services), ["shop/a"], "two at once are on the way");
+    assert_eq!(written(&services), ["shop/a"], "two at once are in progress");
     services[0] = service("shop/a", Turn::Other, Decision::Settled);
     assert_eq!(written(&services), ["shop/c"]);
     services[2].decision = Some(Decision::Wait(missing("rules")));
@@ -297,7 +297,7 @@ fn whoever_is_ready_does_not_wait_for_others() {
 }
 
 #[test]
-fn a_service_that_cannot_go_on_is_named_and_keeps_no_other_from_it() {
+fn a_halted_service_is_named_and_delays_no_other() {
     let mut services = vec![
         service("shop/a", Turn::Other, halted()),
         service("shop/b", Turn::Other, MAKE),
@@ -306,9 +306,9 @@ fn a_service_that_cannot_go_on_is_named_and_keeps_no_other_from_it() {
     services[2].is_away = true;
     assert_eq!(written(&services), ["shop/c", "shop/b"]);
     let next = with(&services, |_, _| {});
-    let words = "1 Service cannot go on: somebody has its address";
+    let words = "1 Service cannot continue: its address is in use";
     assert_eq!(next.aside.unwrap().message, words);
-    // Once it alone is left, it is what the migration halts for.
+    // The migration halts once it is the only remaining one.
     for service in &mut services[1..] {
         (service.is_there, service.is_away) = (true, false);
         service.decision = Some(Decision::Settled);
@@ -320,16 +320,16 @@ fn a_service_that_cannot_go_on_is_named_and_keeps_no_other_from_it() {
     assert_eq!((halt.message.as_str(), next.aside), (words, None));
     services[1] = service("shop/b", Turn::Other, halted());
     let Decision::Halt(halt) = with(&services, |_, _| {}).decision else {
-        panic!("both are left");
+        panic!("no halt for both");
     };
     assert_eq!(
         halt.message,
-        "2 Services cannot go on; the first: somebody has its address"
+        "2 Services cannot continue. The first: its address is in use"
     );
 }
 
 #[test]
-fn services_that_wait_for_long_leave_their_places_to_others_and_go_on_when_they_can() {
+fn slow_services_use_no_slot_and_continue_when_they_can() {
     let slow = |name: &str, decision| {
         let mut slow = service(name, Turn::Other, decision);
         slow.is_slow = true;
@@ -346,11 +346,11 @@ fn services_that_wait_for_long_leave_their_places_to_others_and_go_on_when_they_
     ];
     assert_eq!(written(&services), ["shop/c", "shop/d", "shop/e"]);
     services[0].is_slow = false;
-    assert_eq!(written(&services), ["shop/c", "shop/d"], "two places");
+    assert_eq!(written(&services), ["shop/c", "shop/d"], "two slots");
 }
 
 #[test]
-fn whoever_stopped_it_does_not_leave_a_service_without_an_address() {
+fn a_service_without_an_address_gets_one_during_a_pause() {
     let mut services = vec![
         service("shop/a", Turn::Other, SWAP),
         service("shop/b", Turn::Other, Decision::Run(swap::Step::Own(Side::Old))),
@@ -365,30 +365,30 @@ fn whoever_stopped_it_does_not_leave_a_service_without_an_address() {
 }
 
 #[rstest]
-#[case::there(Side::New, Stage::ControlPlane)]
-#[case::back(Side::Old, Stage::Exchange)]
-fn api_servers_have_the_flag_before_anybody_moves_there(#[case] goal: Side, #[case] stage: Stage) {
+#[case::forward(Side::New, Stage::ControlPlane)]
+#[case::rollback(Side::Old, Stage::Exchange)]
+fn forward_no_service_moves_before_all_api_servers_have_the_flag(#[case] goal: Side, #[case] stage: Stage) {
     let services = [service("default/kubernetes", Turn::Kubernetes, SWAP)];
     let next = with(&services, |view, _| {
         view.goal = goal;
         view.api_servers = Some(missing("the flag"));
     });
     assert_eq!(next.stage, stage, "{next:?}");
-    // Whoever has begun goes on: an API server that was started again with the old flag changes nothing of that.
+    // Once started, the exchange continues, even if an API server restarts with the old flag.
     let services = [
         service("default/kubernetes", Turn::Kubernetes, Decision::Settled),
         service("shop/a", Turn::Other, SWAP),
     ];
     let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
     assert_eq!(next.stage, Stage::Exchange, "{next:?}");
-    // But nothing is deleted that it would make again.
+    // The default range is not deleted while that API server would create it again.
     let services = [service("default/kubernetes", Turn::Kubernetes, Decision::Settled)];
     let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
     assert_eq!(next.decision, Decision::Wait(missing("the flag")));
 }
 
 #[test]
-fn a_load_balancer_keeps_its_address_by_a_cover_that_gives_out_nothing_in_the_end() {
+fn a_load_balancer_keeps_its_address_by_a_cover_that_finally_assigns_none() {
     let services = [service("default/kubernetes", Turn::Kubernetes, Decision::Settled)];
     let kept: [IpAddr; 1] = ["10.96.3.9".parse().unwrap()];
     let cover = "replumb-keep-10-96-3-8-30";
@@ -406,7 +406,7 @@ fn a_load_balancer_keeps_its_address_by_a_cover_that_gives_out_nothing_in_the_en
     assert!(
         matches!(decide_on(&services, &kept, &ranges), Decision::Wait(wait) if wait.message.contains("being deleted"))
     );
-    // The default range goes, and an API server makes it again.
+    // The default range is deleted, and an API server creates it again.
     ranges[0] = range(DEFAULT, "172.30.0.0/16", false);
     let Decision::Run(Step::DeleteRange(first)) = decide_on(&services, &kept, &ranges) else {
         panic!("{:?}", decide_on(&services, &kept, &ranges));
@@ -419,11 +419,11 @@ fn a_load_balancer_keeps_its_address_by_a_cover_that_gives_out_nothing_in_the_en
     assert_eq!(
         decide_on(&services, &kept, &ranges),
         Decision::Run(Step::Complete),
-        "it holds what it has"
+        "the cover stays for its address"
     );
 }
 
-/// What is done once nobody uses an address that is left.
+/// The decision once no source address is in use.
 fn decide_on(services: &[ServiceView], kept: &[IpAddr], ranges: &[ServiceCidr]) -> Decision<Step> {
     decide_holding(services, kept, kept, ranges)
 }
@@ -457,7 +457,7 @@ fn decide_holding(
 }
 
 #[test]
-fn a_crowd_without_endpoints_takes_no_place_of_others() {
+fn services_without_endpoints_use_no_slot_of_others() {
     let crowd = (0..1000).map(|number| ServiceView {
         is_served: false,
         ..service(
@@ -474,7 +474,7 @@ fn a_crowd_without_endpoints_takes_no_place_of_others() {
 }
 
 #[test]
-fn a_crowd_of_latecomers_goes_slowly_until_the_others_have_gone() {
+fn late_services_are_limited_until_the_others_have_moved() {
     let crowd = (0..1000).map(|number| ServiceView {
         is_served: false,
         is_late: true,
@@ -492,11 +492,11 @@ fn a_crowd_of_latecomers_goes_slowly_until_the_others_have_gone() {
     );
 }
 
-/// The addresses that the others have left are given up sooner so. The latecomers go beside, or wait.
+/// The source addresses of the other Services are released sooner in this way. Late Services continue in parallel, or wait.
 #[rstest]
-#[case::they_go(Some(Decision::Run(swap::Step::Move)), 2)]
-#[case::they_wait(Some(Decision::Wait(missing("endpoints"))), 0)]
-fn the_users_of_an_address_that_is_left_do_not_wait_for_latecomers(
+#[case::late_ones_continue(Some(Decision::Run(swap::Step::Move)), 2)]
+#[case::late_ones_wait(Some(Decision::Wait(missing("endpoints"))), 0)]
+fn uses_of_source_addresses_are_replaced_before_late_services_arrive(
     #[case] decision: Option<Decision<swap::Step>>,
     #[case] beside: usize,
 ) {
@@ -532,13 +532,13 @@ fn the_users_of_an_address_that_is_left_do_not_wait_for_latecomers(
     let found = next(None, Some(pods()), false);
     assert_eq!(found.decision, Decision::Run(Step::Evict(vec![pod.clone()])));
     assert_eq!((found.stage, found.beside.len()), (Stage::Restart, beside));
-    // No address that is left goes before the last Service has left it; and more may come before the range is closed.
+    // No source address is released before the last Service has moved, and more Services may come before the range is closed.
     assert_eq!(next(None, None, false).stage, Stage::Close);
     assert_eq!(next(None, Some(pods()), true).stage, Stage::Close);
 }
 
 #[test]
-fn helpers_that_go_take_no_place_of_others() {
+fn the_removal_of_helpers_uses_no_slot_of_others() {
     let mut done = service(
         "shop/a",
         Turn::Other,
@@ -554,7 +554,7 @@ fn helpers_that_go_take_no_place_of_others() {
 }
 
 #[test]
-fn an_owner_who_edits_a_service_for_ever_keeps_no_stage_from_ending() {
+fn a_service_that_its_owner_keeps_editing_delays_no_stage() {
     let mut edited = service(
         "shop/a",
         Turn::Other,
@@ -571,7 +571,7 @@ fn an_owner_who_edits_a_service_for_ever_keeps_no_stage_from_ending() {
 }
 
 #[test]
-fn what_was_not_looked_at_keeps_the_exchange_going_and_no_later_stage_from_beginning() {
+fn unobserved_services_extend_the_exchange_and_delay_no_later_stage() {
     let unseen = |is_there| ServiceView {
         is_there,
         decision: None,
@@ -585,7 +585,7 @@ fn what_was_not_looked_at_keeps_the_exchange_going_and_no_later_stage_from_begin
     );
     let next = with(&[there.clone(), unseen(true)], |_, _| {});
     assert_eq!(next.stage, Stage::Close, "{next:?}");
-    // Addresses are given up once the last helper is gone.
+    // Addresses are released once the last helper is removed.
     let next = with(&[there, unseen(true)], |view, _| view.soak = None);
     assert_eq!(
         (next.stage, next.decision),
@@ -594,7 +594,7 @@ fn what_was_not_looked_at_keeps_the_exchange_going_and_no_later_stage_from_begin
 }
 
 #[test]
-fn a_stranger_who_has_the_first_address_keeps_only_kubernetes_waiting() {
+fn a_foreign_holder_of_the_first_address_delays_only_kubernetes() {
     let services = [
         service("default/kubernetes", Turn::Kubernetes, halted()),
         service("kube-system/kube-dns", Turn::NameServer, Decision::Settled),

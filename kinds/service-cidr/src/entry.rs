@@ -1,4 +1,4 @@
-//! What decisions about all Services read of one Service: some hundred bytes, whatever the owner writes into it.
+//! The fields of a Service that decisions about all Services need: some hundred bytes, whatever the size of the Service.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use super::decide::Turn;
 use super::objects::{BEFORE_ANNOTATION, SERVICE_LABEL, is_helper};
 use engine::owner::KUBE_SYSTEM;
 
-/// How a Service is reached.
+/// The kind of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// By an address of its own, and by node ports where there are any.
+    /// A Service with a cluster IP, and perhaps node ports.
     Plain,
-    /// By a load balancer, too.
+    /// A Service of type `LoadBalancer`.
     LoadBalancer,
-    /// By the addresses of its pods.
+    /// A headless Service.
     Headless,
-    /// The Service is a name for something else.
+    /// A Service of type `ExternalName`.
     Name,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// A port of every node that one Service has: its protocol, and the port.
+/// A node port of a Service: its protocol and number.
 pub type NodePort = (String, u64);
 
 /// One Service.
@@ -46,32 +46,32 @@ pub struct Entry {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its version, as the API server counts them.
+    /// Its `resourceVersion`.
     pub version: String,
-    /// Its bytes as JSON.
+    /// Its size as JSON, in bytes.
     pub size: usize,
     /// When it was created.
     pub created: Option<Timestamp>,
-    /// How it is reached.
+    /// Its kind.
     pub kind: Kind,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Its node ports.
     pub node_ports: Vec<NodePort>,
-    /// The node port at which a load balancer asks for the health of a node.
+    /// The node port for health checks of a load balancer.
     pub health_port: Option<u64>,
-    /// Whether it stands before the name servers of the cluster.
+    /// Whether it is the Service of the cluster DNS.
     pub is_name_server: bool,
-    /// The Service that it helps, if it is a helper of an exchange.
+    /// The Service of which it is a helper, if it is one.
     pub helper_of: Option<String>,
-    /// Whether it carries what was saved for the time without an address.
+    /// Whether it has the annotation with its saved spec, for the time without an address.
     pub is_marked: bool,
-    /// Whether it has a selector: kube-controller-manager keeps its endpoints, and those of its helpers.
+    /// Whether it has a selector: then kube-controller-manager manages its endpoints, and those of its helpers.
     pub is_selected: bool,
 }
 
 impl Entry {
-    /// What is read of a Service.
+    /// Reads a Service.
     pub fn of(service: &Value) -> Self {
         let metadata = &service["metadata"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -103,22 +103,22 @@ impl Entry {
         format!("{}/{}", self.namespace, self.name)
     }
 
-    /// What is done with it while these ranges are left.
-    pub fn class(&self, left: &[IpNet]) -> Class {
-        Class::new(self.kind, &self.addresses, left)
+    /// Its class, for these source ranges.
+    pub fn class(&self, source: &[IpNet]) -> Class {
+        Class::new(self.kind, &self.addresses, source)
     }
 
-    /// Whether it has all of these addresses, and none by a load balancer.
+    /// Whether it has all of these addresses, and is not of type `LoadBalancer`.
     pub fn is_at(&self, addresses: &[IpAddr]) -> bool {
         self.kind == Kind::Plain && addresses.iter().all(|address| self.addresses.contains(address))
     }
 
-    /// Whether it has no address in the middle of an exchange.
+    /// Whether it has no address, in the middle of a change of address.
     pub fn is_away(&self) -> bool {
         self.kind == Kind::Name && self.is_marked
     }
 
-    /// When it goes.
+    /// Its turn.
     pub fn turn(&self) -> Turn {
         if self.namespace == "default" && self.name == "kubernetes" {
             Turn::Kubernetes
@@ -130,7 +130,7 @@ impl Entry {
     }
 }
 
-/// The node ports of a spec. The API server stores those of a Service of another type, and gives them to no Service.
+/// The node ports of a spec. For other types the API server may store node ports, which are not in use.
 pub fn node_ports(spec: &Value) -> Vec<NodePort> {
     let ports = spec["ports"].as_array().into_iter().flatten();
     let has_them = ["NodePort", "LoadBalancer"].contains(&spec["type"].as_str().unwrap_or_default());
@@ -143,7 +143,7 @@ pub fn node_ports(spec: &Value) -> Vec<NodePort> {
         .collect()
 }
 
-/// Services that are no helpers.
+/// The Services that are not helpers.
 pub fn of_migration<'entry>(
     services: impl IntoIterator<Item = &'entry Entry>,
 ) -> impl Iterator<Item = &'entry Entry> {

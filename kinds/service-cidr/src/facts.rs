@@ -1,4 +1,4 @@
-//! What the coordinator reads off the API before it decides: the cluster as facts.
+//! Facts of the cluster that the coordinator reads from the API before it decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,7 +19,7 @@ use engine::residents::Needed;
 /// The cluster, as far as the checks and the plan need it.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterFacts {
-    /// Version of `networking.k8s.io` that has `ServiceCIDR`s, the newest that is served; `None` where none is.
+    /// The newest served version of `networking.k8s.io` with `ServiceCIDR`s; `None` if there is none.
     pub api_version: Option<String>,
     /// Every `ServiceCIDR`.
     pub ranges: Vec<ServiceCidr>,
@@ -27,23 +27,23 @@ pub struct ClusterFacts {
     pub services: Vec<Value>,
     /// Every Node, by name.
     pub nodes: BTreeMap<String, Node>,
-    /// Ranges that pods have their addresses of, each with the object that says it.
+    /// Ranges of pods, each with the object that contains it.
     pub pod_ranges: Vec<(String, IpNet)>,
     /// Every API server behind `default/kubernetes`, by its address.
     pub api_servers: BTreeMap<IpAddr, ApiServer>,
-    /// Corefiles of the name servers, each with the object that has it.
+    /// Corefiles of the name servers, each with the object that contains it.
     pub corefiles: Vec<(String, String)>,
-    /// Whether the tool may do what it must do: verb on resource → answer of the API server.
+    /// Whether replumb has each permission that it needs: verb on resource → answer of the API server.
     pub permissions: BTreeMap<String, bool>,
-    /// How the API server has the policies that bound coordinator and agents, by name.
+    /// State of the admission policies that restrict coordinator and agents, by name.
     pub policies: BTreeMap<String, PolicyState>,
-    /// Objects that were read and not understood: nobody knows what they say.
+    /// Objects that were read and cannot be parsed.
     pub malformed: Vec<Malformed>,
-    /// What the agents said, by node; a node whose agent is silent is not in it.
+    /// Facts of each host, from its agent. A node without an entry has not reported.
     pub hosts: BTreeMap<String, HostFacts>,
     /// Every pod.
     pub pods: Pods,
-    /// Every workload that makes pods again.
+    /// Every workload that replaces its pods.
     pub workloads: BTreeMap<Workload, WorkloadFacts>,
     /// Every `PodDisruptionBudget`.
     pub budgets: Vec<Budget>,
@@ -51,17 +51,17 @@ pub struct ClusterFacts {
     pub webhooks: Vec<Webhook>,
     /// Namespace and name of the cluster's name servers' pods.
     pub name_servers: BTreeSet<(String, String)>,
-    /// Who else says an address or a range of Services: the object and its field, what it says, and what a person does.
+    /// Objects that contain an address or a range of Services in their configuration.
     pub mentions: Vec<Mention>,
     /// Every `ResourceQuota`.
     pub quotas: Vec<Quota>,
-    /// Writes that the API server, asked whether it would take them, has refused: the object and the API server's words.
+    /// Writes that the API server has refused in a dry run: the object, and the error of the API server.
     pub refused: Vec<(String, String)>,
-    /// How many Services the API server was not asked about yet.
+    /// Number of Services without a dry run so far.
     pub untried: usize,
-    /// How many of those are older than the Migration: they are waited for.
+    /// Number of these that are older than the Migration, for which the migration waits.
     pub untried_before: usize,
-    /// Host, or address, by which the coordinator reaches the API server.
+    /// Host name or address by which the coordinator reaches the API server.
     pub own_path: String,
 }
 
@@ -72,58 +72,58 @@ pub struct Quota {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// What it allows, by resource (`services.loadbalancers`).
+    /// Its limits, by resource (`services.loadbalancers`).
     pub rooms: BTreeMap<String, Room>,
-    /// What it says of Services that was not understood.
+    /// Its fields about Services that cannot be parsed.
     pub not_understood: Vec<NotUnderstood>,
 }
 
-/// How much of something a quota allows.
+/// The limit of a quota for one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// In all.
+    /// The limit.
     pub hard: u64,
-    /// So much of it is there.
+    /// The current use.
     pub used: u64,
 }
 
 impl Room {
-    /// What may be made still.
+    /// The remaining number.
     pub fn left(self) -> u64 {
         self.hard.saturating_sub(self.used)
     }
 }
 
-/// A place that says addresses of Services, and is nobody's but people's to change.
+/// An object whose configuration contains addresses of Services, and that only the user can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
     /// The object and its field: `ConfigMap kube-system/kubelet-config: clusterDNS`.
     pub object: String,
-    /// Whose it is.
+    /// The owner of the object.
     pub owner: Owner,
-    /// Addresses and ranges that it says, of those that Services leave or come to: the first few of each.
+    /// Addresses and ranges that it contains within the source and target ranges: the first few of each.
     pub says: Vec<IpNet>,
-    /// How many more of them it says.
+    /// Number of further ones that it contains.
     pub more: usize,
-    /// What a person does about it; `{new}` stands for what has to be written.
+    /// The fix; `{new}` is a placeholder for the needed value.
     pub fix: String,
 }
 
 impl ClusterFacts {
-    /// Nodes that an agent can run on.
+    /// Nodes on which an agent can run.
     pub fn linux_nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes
             .values()
             .filter(|node| node.operating_system != "windows")
     }
 
-    /// Whether kube-proxy of this node knows which connections are of pods.
+    /// Whether kube-proxy of this node recognizes connections of pods.
     pub fn knows_pods(&self, host: &HostFacts) -> bool {
         let pods = self.pod_ranges.iter().map(|(_, range)| range);
         host.local_traffic.present().is_some_and(|by| by.knows(pods))
     }
 
-    /// What others need pods for, as far as it is known; of the coordinator nothing is.
+    /// Pods that other pods need, as far as known. The pod of the coordinator is not known here.
     pub fn needed(&self) -> Needed {
         Needed {
             name_servers: self.name_servers.clone(),
@@ -136,8 +136,8 @@ impl ClusterFacts {
 /// One API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiServer {
-    /// Its `--service-cluster-ip-range`, or why nobody knows it.
+    /// Its `--service-cluster-ip-range`, or why it is unknown.
     pub ranges: Result<Vec<IpNet>, String>,
-    /// Addresses that its certificate is for, or why nobody knows them.
+    /// The addresses in its certificate, or why they are unknown.
     pub addresses: Result<Vec<IpAddr>, String>,
 }

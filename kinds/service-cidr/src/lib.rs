@@ -1,4 +1,4 @@
-//! Another range for the Services of a cluster: every address exchanged without a request lost, `kubernetes` and DNS first.
+//! A change of the Service CIDR of a cluster: all Services change their addresses without lost requests, `kubernetes` and DNS first.
 
 pub mod addresses;
 pub mod checks;

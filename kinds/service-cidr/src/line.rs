@@ -1,43 +1,43 @@
-//! Which Services are looked at in a pass: the others wait for their turn, or have nothing to be done. A look costs requests; there may be
+//! The Services to observe in a pass: the others wait for their turn, or need no change. Each observation costs requests, and there may be
 //! tens of thousands of Services.
 
 use super::decide::{LIGHT_AT_ONCE, Turn};
 use super::swap;
 use engine::decision::Decision;
 
-/// A Service by what is known of it without a look.
+/// The facts of a Service that are known without an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Place {
     /// `namespace/name`.
     pub name: String,
-    /// When it goes.
+    /// Its turn.
     pub turn: Turn,
-    /// Whether it has the address that it is to have, or its owner has made something else of it.
+    /// Whether it has its target address, or its owner has changed its type or address.
     pub is_there: bool,
-    /// Whether it has no address, in the middle of an exchange.
+    /// Whether it has no address, in the middle of a change of address.
     pub is_away: bool,
-    /// Whether it is to go back by itself.
+    /// Whether it is in `spec.rollbackServices`, and goes back to its source address.
     pub is_held_back: bool,
     /// Whether it has a helper.
     pub is_begun: bool,
-    /// Whether an endpoint of it answers.
+    /// Whether it has an endpoint that answers.
     pub is_served: bool,
-    /// What was decided of it stands, since nothing of it has changed.
+    /// The previous decision, if it is still valid because nothing has changed.
     pub stands: Option<Standing>,
 }
 
-/// What was decided at an earlier look and stands.
+/// A decision of an earlier observation that is still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// There is nothing to do.
+    /// The Service needs no change.
     Settled,
-    /// It cannot go on: a person has to see to it, or the API server refuses its writes for now.
+    /// The Service cannot continue: the user has to act, or the API server refuses its writes.
     Stuck,
 }
 
 impl Standing {
-    /// How a decision stands; `None` for one that is made anew at every look.
+    /// The part of a decision that stays valid; `None` for a decision that is made again at every observation.
     pub fn of(decision: &Decision<swap::Step>) -> Option<Self> {
         match decision {
             Decision::Settled => Some(Self::Settled),
@@ -47,30 +47,30 @@ impl Standing {
     }
 }
 
-/// Places of the Services that are looked at next, as indexes of `line`, which is in the order in which Services go. `seen` are those that
-/// this pass has looked at, by index.
+/// The Services to observe next, as indexes of `line`, which is in rollout order. `seen` returns whether this pass has observed the Service
+/// of an index.
 pub fn to_look(line: &[Place], seen: impl Fn(usize) -> bool, at_once: usize) -> Vec<usize> {
     let first_turn = line
         .iter()
         .filter(|place| !place.is_there && !place.is_held_back && place.stands != Some(Standing::Stuck))
         .map(|place| place.turn)
         .min();
-    let (mut heavy, mut light, mut there) = (at_once.max(1), LIGHT_AT_ONCE, LIGHT_AT_ONCE);
+    let (mut heavy, mut light, mut arrived) = (at_once.max(1), LIGHT_AT_ONCE, LIGHT_AT_ONCE);
     let mut take = |place: &Place| {
         if place.is_away || place.is_held_back {
             return true;
         }
         let is_in_turn = first_turn.is_none_or(|turn| place.turn <= turn);
-        let left = match (place.is_there, place.is_begun, place.is_served) {
-            (true, _, _) => &mut there,
+        let slots = match (place.is_there, place.is_begun, place.is_served) {
+            (true, _, _) => &mut arrived,
             (false, _, _) if !is_in_turn => return false,
             (false, true, _) => return true,
             (false, false, true) => &mut heavy,
             (false, false, false) => &mut light,
         };
-        let has_place = *left > 0;
-        *left = left.saturating_sub(1);
-        has_place
+        let has_slot = *slots > 0;
+        *slots = slots.saturating_sub(1);
+        has_slot
     };
     line.iter()
         .enumerate()
@@ -96,13 +96,13 @@ mod tests {
         }
     }
 
-    fn looked_at(line: &[Place], at_once: usize) -> Vec<&str> {
+    fn observed(line: &[Place], at_once: usize) -> Vec<&str> {
         let found = to_look(line, |_| false, at_once);
         found.into_iter().map(|index| line[index].name.as_str()).collect()
     }
 
     #[test]
-    fn a_service_that_waits_for_its_turn_costs_no_look() {
+    fn a_service_before_its_turn_is_not_observed() {
         let mut line = vec![
             Place {
                 turn: Turn::Kubernetes,
@@ -112,20 +112,20 @@ mod tests {
             place("b/b"),
             place("c/c"),
         ];
-        assert_eq!(looked_at(&line, 2), ["default/kubernetes"]);
+        assert_eq!(observed(&line, 2), ["default/kubernetes"]);
         line[0].is_there = true;
-        assert_eq!(looked_at(&line, 2), ["default/kubernetes", "a/a", "b/b"]);
+        assert_eq!(observed(&line, 2), ["default/kubernetes", "a/a", "b/b"]);
         line[0].stands = Some(Standing::Settled);
-        assert_eq!(looked_at(&line, 2), ["a/a", "b/b"]);
+        assert_eq!(observed(&line, 2), ["a/a", "b/b"]);
         line[3].is_begun = true;
-        assert_eq!(looked_at(&line, 1), ["a/a", "c/c"], "one that has begun goes on");
+        assert_eq!(observed(&line, 1), ["a/a", "c/c"], "a started one continues");
         line[3].is_away = true;
         (line[0].is_there, line[0].stands) = (false, None);
-        assert_eq!(looked_at(&line, 1), ["default/kubernetes", "c/c"]);
+        assert_eq!(observed(&line, 1), ["default/kubernetes", "c/c"]);
     }
 
     #[test]
-    fn a_service_that_is_stuck_keeps_no_other_from_being_looked_at() {
+    fn a_stuck_service_does_not_delay_others() {
         let stuck = |name: &str, turn| Place {
             stands: Some(Standing::Stuck),
             turn,
@@ -136,28 +136,28 @@ mod tests {
             stuck("a/a", Turn::Other),
             place("b/b"),
         ];
-        assert_eq!(looked_at(&line, 1), ["b/b"]);
+        assert_eq!(observed(&line, 1), ["b/b"]);
     }
 
     #[test]
-    fn services_without_endpoints_take_no_places_of_others_and_are_few_at_a_time() {
+    fn services_without_endpoints_use_separate_limited_slots() {
         let crowd = (0..1000).map(|number| Place {
             is_served: false,
             ..place(&format!("crowd/{number}"))
         });
         let mut line: Vec<Place> = crowd.chain([place("shop/web")]).collect();
-        let found = looked_at(&line, 1);
+        let found = observed(&line, 1);
         assert_eq!(found.len(), LIGHT_AT_ONCE + 1);
         assert_eq!(found.last(), Some(&"shop/web"));
         for place in &mut line {
             place.is_there = true;
         }
-        assert_eq!(looked_at(&line, 1).len(), LIGHT_AT_ONCE);
+        assert_eq!(observed(&line, 1).len(), LIGHT_AT_ONCE);
         let rest = to_look(&line, |index| index < LIGHT_AT_ONCE, 1);
         assert_eq!((rest.len(), rest[0]), (LIGHT_AT_ONCE, LIGHT_AT_ONCE));
         for place in &mut line {
             place.stands = Some(Standing::Settled);
         }
-        assert_eq!(looked_at(&line, 1), Vec::<&str>::new());
+        assert_eq!(observed(&line, 1), Vec::<&str>::new());
     }
 }

@@ -1,4 +1,4 @@
-//! A Service as the checks and the plan read it: some hundred bytes, whatever its owner writes into it.
+//! The part of a Service that the checks and the plan need: some hundred bytes, whatever the size of the Service.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ const SPEC: [&str; 6] = [
     "externalName",
 ];
 
-/// The outline of this Service: all that places it among the others, and nothing of what a helper copies.
+/// The outline of this Service: the fields that determine its class and its turn, without the fields that a helper copies.
 pub fn outline(service: &Value) -> Value {
     let mut metadata = of(&service["metadata"], &METADATA);
     metadata.insert(
@@ -46,7 +46,7 @@ mod tests {
     use crate::subjects::key;
 
     #[test]
-    fn an_outline_is_small_and_places_the_service_as_the_whole_does() {
+    fn an_outline_is_small_and_keeps_class_and_turn() {
         let ports: Vec<Value> = (1..=20_000)
             .map(|port| json!({ "port": port, "name": format!("p{port}") }))
             .collect();

@@ -1,8 +1,8 @@
-//! The ranges that Services have their addresses of: `ServiceCIDR`s as they are, and what becomes of one that is deleted.
+//! The ranges of Services: `ServiceCIDR`s, and the effect of a deletion.
 //!
-//! Kubernetes lets a `ServiceCIDR` that is being deleted go once no address needs it any more. It counts every other one that holds
-//! the address, also those that are being deleted: two of them that hold each other's addresses both go, and nobody holds the
-//! addresses then (`canDeleteCIDR`, v1.36). So never two that overlap are deleted at the same time.
+//! Kubernetes completes the deletion of a `ServiceCIDR` once no address needs it. For that, it counts every other `ServiceCIDR` with the
+//! address, also those that are being deleted: two of them with the same addresses are both removed, and then no range contains the
+//! addresses (`canDeleteCIDR`, v1.36). So two overlapping ones are never deleted at the same time.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::covers::{Kept, holds};
 use super::settings::is_cover;
 use engine::ranges::overlap;
 
-/// Name of the `ServiceCIDR` that API servers make of their own flag, and make again when it is gone.
+/// Name of the `ServiceCIDR` that API servers create from their flag, and create again when it is deleted.
 pub const DEFAULT: &str = "kubernetes";
 
 /// A `ServiceCIDR`.
@@ -22,33 +22,33 @@ pub struct ServiceCidr {
     pub name: String,
     /// Its ranges, at most one of each family.
     pub ranges: Vec<IpNet>,
-    /// Condition Ready is True.
+    /// Whether its condition Ready is True.
     pub ready: bool,
-    /// It is being deleted: it gives out nothing, and holds what it has.
+    /// Whether it is being deleted: then it assigns no addresses, and stays while addresses of it are in use.
     pub terminating: bool,
 }
 
 impl ServiceCidr {
-    /// Whether an address of it can be asked for.
+    /// Whether it assigns addresses.
     fn gives(&self) -> bool {
         self.ready && !self.terminating
     }
 
-    /// Whether it gives out addresses of these ranges that are left, or will once it is Ready. A cover of load balancers that keep these
-    /// addresses is none of them.
-    pub fn is_open(&self, left: &[IpNet], kept: &Kept) -> bool {
-        let is_left = |own: &IpNet| {
-            left.contains(own)
+    /// Whether it assigns addresses of these source ranges, or will once it is Ready. A cover of the addresses that load balancers keep does
+    /// not count.
+    pub fn is_open(&self, source: &[IpNet], kept: &Kept) -> bool {
+        let is_source = |own: &IpNet| {
+            source.contains(own)
                 || (is_cover(&self.name)
-                    && left.iter().any(|range| range.contains(own))
+                    && source.iter().any(|range| range.contains(own))
                     && !kept.covers().contains(own))
         };
-        !self.terminating && self.ranges.iter().any(is_left)
+        !self.terminating && self.ranges.iter().any(is_source)
     }
 
-    /// The same without the covers of single addresses: those give them to Services that came late, and to no other.
-    pub fn is_open_to_all(&self, left: &[IpNet], kept: &Kept) -> bool {
-        self.is_open(left, kept) && !is_cover(&self.name)
+    /// The same without the covers of single addresses, which are for late Services only.
+    pub fn is_open_to_all(&self, source: &[IpNet], kept: &Kept) -> bool {
+        self.is_open(source, kept) && !is_cover(&self.name)
     }
 
     fn holds(&self, address: &IpAddr) -> bool {
@@ -56,21 +56,21 @@ impl ServiceCidr {
     }
 }
 
-/// Whether a Service can ask for this address.
+/// Whether this address can be assigned to a Service.
 pub fn can_be_asked_for(address: &IpAddr, all: &[ServiceCidr]) -> bool {
     all.iter().any(|cidr| cidr.gives() && cidr.holds(address))
 }
 
-/// What becomes of a `ServiceCIDR` once it is deleted.
+/// The effect of the deletion of a `ServiceCIDR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes within seconds.
+    /// Its deletion completes within seconds.
     Goes,
-    /// It stays, gives out nothing, and holds these addresses.
+    /// It stays because of these addresses, and assigns no new ones.
     Holds(Vec<IpAddr>),
 }
 
-/// What becomes of this one once it is deleted while Services have these addresses.
+/// The effect of the deletion of this `ServiceCIDR` while Services have these addresses.
 pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) -> Fate {
     let others = || all.iter().filter(|cidr| cidr.name != deleted.name);
     let is_within =
@@ -87,8 +87,8 @@ pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) ->
     }
 }
 
-/// Another `ServiceCIDR` that is being deleted, overlaps this one and would go together with it: then none would hold the addresses that
-/// Services have. The API server removes the other one within seconds.
+/// Another `ServiceCIDR` that is being deleted, overlaps this one and would be removed together with it: then no range would contain the
+/// addresses of Services. The API server removes the other one within seconds.
 pub fn goes_with<'all>(
     deleted: &ServiceCidr,
     all: &'all [ServiceCidr],
@@ -106,13 +106,13 @@ pub fn goes_with<'all>(
         .find(|other| goes(other) && goes(deleted))
 }
 
-/// The ranges as the API servers' flag has them.
+/// The ranges as written in the API servers' flag.
 pub fn listed(ranges: &[IpNet]) -> String {
     let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     texts.join(",")
 }
 
-/// The ranges that the cluster has afterwards: those of the default one, each family's replaced where there is another for it.
+/// The ranges of the cluster after the migration: those of the default `ServiceCIDR`, with the ranges of `to` for their families.
 pub fn afterwards(default: &[IpNet], to: &[IpNet]) -> Vec<IpNet> {
     default
         .iter()
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nobody_has_any(&[], Fate::Goes)]
-    #[case::somebody_has(&["10.96.0.1", "10.96.0.9"], Fate::Holds(addresses(&["10.96.0.1", "10.96.0.9"])))]
-    #[case::of_another_range(&["172.30.0.1"], Fate::Goes)]
-    #[case::covered_but_one(&["10.96.3.9", "10.96.0.1"], Fate::Holds(addresses(&["10.96.0.1"])))]
+    #[case::unused(&[], Fate::Goes)]
+    #[case::in_use(&["10.96.0.1", "10.96.0.9"], Fate::Holds(addresses(&["10.96.0.1", "10.96.0.9"])))]
+    #[case::another_range(&["172.30.0.1"], Fate::Goes)]
+    #[case::one_uncovered(&["10.96.3.9", "10.96.0.1"], Fate::Holds(addresses(&["10.96.0.1"])))]
     #[case::all_covered(&["10.96.3.9"], Fate::Goes)]
-    // A cover of two addresses holds neither.
-    #[case::covered_in_vain(&["10.96.4.1"], Fate::Holds(addresses(&["10.96.4.1"])))]
-    fn what_becomes_of_the_old_default(#[case] taken: &[&str], #[case] expected: Fate) {
+    // A cover of two addresses contains neither.
+    #[case::cover_too_small(&["10.96.4.1"], Fate::Holds(addresses(&["10.96.4.1"])))]
+    fn a_deleted_default_range_stays_while_addresses_need_it(#[case] taken: &[&str], #[case] expected: Fate) {
         let all = [
             cidr(DEFAULT, &["10.96.0.0/16"], false),
             cidr("new", &["172.30.0.0/16"], false),
@@ -163,13 +163,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_another_goes_whatever_it_holds() {
+    fn a_range_within_another_is_deleted_whatever_it_contains() {
         let all = [
             cidr(DEFAULT, &["172.30.0.0/16", "fd00:96::/112"], false),
             cidr("new", &["172.30.0.0/16", "fd00:96::/112"], false),
         ];
         assert_eq!(fate(&all[1], &all, &addresses(&["172.30.0.1"])), Fate::Goes);
-        // One family alone is within it: that is not enough.
+        // Only one family is within it, which is not enough.
         let all = [
             all[0].clone(),
             cidr("new", &["172.30.0.0/16", "fd00:30::/112"], false),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_overlap_are_not_deleted_together() {
+    fn overlapping_ranges_are_not_deleted_together() {
         let all = [
             cidr(DEFAULT, &["10.96.0.0/16"], true),
             cidr("cover", &["10.96.3.8/30"], false),
@@ -191,13 +191,13 @@ mod tests {
         );
         assert_eq!(goes_with(&all[2], &all, &[]), None);
         assert_eq!(goes_with(&all[0], &all, &[]), None);
-        // A range that holds an address alone stays, and holds those of the other one then.
+        // A range that stays because of an address also contains the addresses of the other one.
         let held = addresses(&["10.96.3.9", "10.96.0.1"]);
         assert_eq!(goes_with(&all[1], &all, &held), None);
     }
 
     #[test]
-    fn only_what_is_ready_gives_an_address() {
+    fn only_a_ready_range_assigns_addresses() {
         let [one, other]: [IpAddr; 2] = ["10.96.0.1", "10.96.0.0"].map(|text| text.parse().unwrap());
         let ready = [cidr(DEFAULT, &["10.96.0.0/16"], false)];
         assert!(can_be_asked_for(&one, &ready) && !can_be_asked_for(&other, &ready));
@@ -211,7 +211,7 @@ mod tests {
     #[case(&["10.96.0.0/16"], &["172.30.0.0/16"], &["172.30.0.0/16"])]
     #[case(&["10.96.0.0/16", "fd00:96::/112"], &["fd00:30::/112"], &["10.96.0.0/16", "fd00:30::/112"])]
     #[case(&["fd00:96::/112", "10.96.0.0/16"], &["172.30.0.0/16", "fd00:30::/112"], &["fd00:30::/112", "172.30.0.0/16"])]
-    fn the_order_of_families_stays(#[case] default: &[&str], #[case] to: &[&str], #[case] expected: &[&str]) {
+    fn afterwards_keeps_the_order_of_families(#[case] default: &[&str], #[case] to: &[&str], #[case] expected: &[&str]) {
         let ranges =
             |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         assert_eq!(afterwards(&ranges(default), &ranges(to)), ranges(expected));

@@ -1,4 +1,4 @@
-//! What the migration works with: what the user wrote, what the cluster shows, the default.
+//! Settings of the migration: from the spec, or detected in the cluster.
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use super::ranges::afterwards;
 use super::side::{Side, Sides};
 use engine::sourced::Sourced;
 
-/// Start of the name of every `ServiceCIDR` that we make.
+/// Prefix of the name of every `ServiceCIDR` that replumb creates.
 const OURS: &str = "replumb-";
 
 /// `Settings` are the settings of a change of the Service range, each with its source.
@@ -31,7 +31,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Ranges of the default `ServiceCIDR` before and after, and so the API servers' flag.
+    /// Ranges of the default `ServiceCIDR` before and after, which are also the value of the API servers' flag.
     pub fn defaults(&self) -> Sides<Vec<IpNet>> {
         Sides {
             old: self.from.value.clone(),
@@ -39,7 +39,7 @@ impl Settings {
         }
     }
 
-    /// Those of them that change.
+    /// The ranges of [`Self::defaults`] that change.
     pub fn changed(&self) -> Sides<Vec<IpNet>> {
         let defaults = self.defaults();
         Sides::each(|side| {
@@ -50,15 +50,15 @@ impl Settings {
     }
 }
 
-/// Names of the `ServiceCIDR` that gives addresses of a side as long as the default one does not. The second one is for who turns
-/// around while the first is being deleted: that one goes only when another holds its addresses.
+/// Names of the `ServiceCIDR` that assigns addresses of a side while the default one does not. The second name is for a reversal of the
+/// direction while the first one is being deleted: its deletion completes only if another one contains its addresses.
 pub fn range_names(side: Side) -> [String; 2] {
     let first = format!("{OURS}{}", side.as_str());
     let second = format!("{first}-again");
     [first, second]
 }
 
-/// Name of the `ServiceCIDR` that holds addresses of load balancers: the same at each look.
+/// Name of the `ServiceCIDR` that reserves addresses of load balancers. The name depends on the range only.
 pub fn cover_name(range: &IpNet) -> String {
     let address: String = range
         .addr()
@@ -75,13 +75,13 @@ pub fn cover_name(range: &IpNet) -> String {
     format!("{OURS}keep-{}-{}", address.trim_matches('-'), range.prefix_len())
 }
 
-/// Whether we have made the `ServiceCIDR` of this name.
+/// Whether replumb creates a `ServiceCIDR` of this name.
 pub fn is_ours(name: &str) -> bool {
     let mut ours = Side::ALL.into_iter().flat_map(range_names);
     is_cover(name) || ours.any(|ours| ours == name)
 }
 
-/// Whether a `ServiceCIDR` of this name holds some addresses alone: of load balancers, or of Services that came late.
+/// Whether a `ServiceCIDR` of this name reserves single addresses: of load balancers, or of late Services.
 pub fn is_cover(name: &str) -> bool {
     name.starts_with(&format!("{OURS}keep-"))
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn one_family_of_two_may_change() {
+    fn a_range_of_one_family_changes_and_the_other_stays() {
         let settings = Settings {
             from: sourced(ranges(&["10.96.0.0/12", "fd00:96::/112"])),
             to: sourced(ranges(&["172.30.0.0/16"])),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn covers_have_names_of_kubernetes() {
+    fn names_of_covers_are_valid_and_recognized() {
         let name = cover_name(&"10.96.0.8/30".parse().unwrap());
         assert_eq!(name, "replumb-keep-10-96-0-8-30");
         let others = range_names(Side::New)

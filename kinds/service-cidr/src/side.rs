@@ -1,19 +1,19 @@
-//! The two addresses of a Service that changes its range.
+//! The two addresses of a Service that changes its address.
 
-/// One of the two addresses of a Service; of several families one of each.
+/// One of the two addresses of a Service; with several address families, one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// The one that it had before this migration.
+    /// The address before this migration.
     Old,
-    /// The one of the new range.
+    /// The address of the new range.
     New,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const ALL: [Self; 2] = [Self::Old, Self::New];
 
-    /// The other one.
+    /// The other side.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -22,7 +22,7 @@ impl Side {
         }
     }
 
-    /// As it stands in names and labels.
+    /// The side as written in names and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Old => "old",
@@ -31,17 +31,17 @@ impl Side {
     }
 }
 
-/// One of something for each address.
+/// One value for each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sides<T> {
-    /// Of the old one.
+    /// The value of the old side.
     pub old: T,
-    /// Of the new one.
+    /// The value of the new side.
     pub new: T,
 }
 
 impl<T> Sides<T> {
-    /// Makes one for each.
+    /// Creates a value for each side.
     pub fn each(mut make: impl FnMut(Side) -> T) -> Self {
         Self {
             old: make(Side::Old),
@@ -49,7 +49,7 @@ impl<T> Sides<T> {
         }
     }
 
-    /// That of this address.
+    /// The value of this side.
     pub fn of(&self, side: Side) -> &T {
         match side {
             Side::Old => &self.old,
@@ -57,7 +57,7 @@ impl<T> Sides<T> {
         }
     }
 
-    /// That of this address, to be changed.
+    /// The value of this side, mutable.
     pub fn of_mut(&mut self, side: Side) -> &mut T {
         match side {
             Side::Old => &mut self.old,

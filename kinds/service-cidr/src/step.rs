@@ -1,4 +1,4 @@
-//! Where a change of the Services' range is, and what is done there.
+//! The stages and steps of a change of the Service range.
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -51,7 +51,7 @@ impl Stage {
         Self::CleanUp,
     ];
 
-    /// The stage as it stands in status, metrics and reports.
+    /// The stage as written in status, metrics and reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Range => "Range",
@@ -68,32 +68,32 @@ impl Stage {
     }
 }
 
-/// What is missing.
+/// An unmet condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// These pods are evicted.
+    /// The pods to evict.
     Evict(Vec<PodName>),
-    /// This is waited for.
+    /// The wait for it.
     Answer(Wait),
 }
 
-/// One change: idempotent.
+/// One idempotent change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make this `ServiceCIDR`.
+    /// Create this `ServiceCIDR`.
     CreateRange(String, Vec<IpNet>),
-    /// Delete this one: it gives out nothing more, and holds what it has.
+    /// Delete this `ServiceCIDR`: it assigns no more addresses, and stays while addresses of it are in use.
     DeleteRange(String),
-    /// Make these steps, each of one Service, at the same time.
+    /// Perform these steps, each of one Service, at the same time.
     Exchange(Vec<(String, swap::Step)>),
     /// Evict these pods.
     Evict(Vec<PodName>),
-    /// Take away what is of no more use, and record that it is over.
+    /// Remove temporary objects, and record the migration as complete.
     Complete,
 }
 
 impl Step {
-    /// The step by name; bounded, without names of objects.
+    /// The name of the step, bounded, without names of objects.
     pub fn name(&self) -> &'static str {
         match self {
             Self::CreateRange(name, _) if is_cover(name) => "CreateCover",

@@ -1,5 +1,5 @@
-//! Every state that a change of the Services' range can be in, by every step, every answer of the cluster and of people, turned around
-//! at any moment: no address is ever held by nobody, no write is ever refused, and whoever is led somewhere arrives.
+//! Explores every state of a change of the Service range, by every step and every reaction of the cluster and of the user, with a reversal
+//! of the direction at any moment: every address is always within a range, no write is refused, and every migration completes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,20 +26,20 @@ const RANGES: Sides<&str> = Sides {
     old: "10.96.0.0/16",
     new: "172.30.0.0/16",
 };
-/// Addresses of the Service that moves.
+/// Addresses of the Service that moves from the start.
 const ADDRESSES: Sides<&str> = Sides {
     old: "10.96.0.1",
     new: "172.30.0.1",
 };
-/// Addresses of a Service that came when the exchange had begun.
+/// Addresses of a late Service.
 const LATE: Sides<&str> = Sides {
     old: "10.96.7.9",
     new: "172.30.7.9",
 };
-/// That of a load balancer.
+/// The address of a load balancer.
 const KEPT: &str = "10.96.3.9";
 
-/// A `ServiceCIDR` that is there.
+/// An existing `ServiceCIDR`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Range {
     ranges: Vec<IpNet>,
@@ -52,17 +52,17 @@ struct Range {
 struct World {
     goal: Side,
     ranges: BTreeMap<String, Range>,
-    /// Where the Service has its address, and whether a helper has the other one.
+    /// The side of the Service's address, and whether a helper has the other address.
     service: (Side, bool),
-    /// The same of the late one, if there is one.
+    /// The same for the late Service, if there is one.
     late: Option<(Side, bool)>,
     has_load_balancer: bool,
-    /// What the API servers' flag says, and those who say addresses.
+    /// The side of the API servers' flag, and of objects that contain addresses.
     flag: Side,
     said: Side,
-    /// Whether a tenant's object says addresses of both sides.
+    /// Whether an object of a tenant contains addresses of both sides.
     tenant_says: bool,
-    /// Of which side a pod was told addresses when it started.
+    /// The side of the addresses that a pod has received when it started.
     told: Side,
     soaked: bool,
     done: bool,
@@ -138,7 +138,7 @@ impl World {
         Kept::of(kept.into_iter().collect())
     }
 
-    /// Addresses that somebody has.
+    /// Addresses in use.
     fn held(&self) -> Vec<IpAddr> {
         let both = [(Some(self.service), ADDRESSES), (self.late, LATE)].into_iter();
         let of_services = both.filter_map(|(place, addresses)| Some((place?, addresses)));
@@ -150,11 +150,11 @@ impl World {
         of_services.chain(kept).collect()
     }
 
-    /// Who says addresses that are left.
+    /// Objects that contain source addresses.
     fn says(&self) -> Said {
         static CHANGED: LazyLock<Sides<Vec<IpNet>>> = LazyLock::new(|| SETTINGS.changed());
         let mention = |owner: Owner, range: &str| Mention {
-            object: "a place".to_owned(),
+            object: "an object".to_owned(),
             owner,
             says: ranges(range),
             more: 0,
@@ -170,7 +170,7 @@ impl World {
         Said::of(&all, &CHANGED, self.goal)
     }
 
-    /// Why the addresses that are left stay still.
+    /// Why the source addresses are not released yet.
     fn soaks(&self, said: &Said) -> Option<Wait> {
         let is_over = self.soaked && self.said == self.goal && self.told == self.goal;
         match (is_over, said.release.is_empty()) {
@@ -204,7 +204,7 @@ impl World {
         let late = |place: (Side, bool)| {
             let found = service("shop/late", place);
             let left = address(LATE.of(self.goal.other()));
-            // Whoever turns around has all the time of the way back for it.
+            // After a reversal the changes may take until the end of the rollback.
             let is_late = self.goal == Side::New;
             if found.is_there || !is_late || can_be_asked_for(&left, &self.cidrs()) {
                 return ServiceView {
@@ -253,7 +253,7 @@ impl World {
         decide(&view, &policy)
     }
 
-    /// Makes a step, as the API would.
+    /// Performs a step, as the API server would.
     fn make(&mut self, step: Step) {
         match step {
             Step::CreateRange(name, ranges) => {
@@ -279,7 +279,7 @@ impl World {
                     match step {
                         swap::Step::Swap => {
                             let addresses = if is_late { LATE } else { ADDRESSES };
-                            // Also an address that a helper has is given up and asked for.
+                            // An address of a helper is also released and assigned again.
                             for side in Side::ALL {
                                 let asked = address(addresses.of(side));
                                 assert!(can_be_asked_for(&asked, &cidrs), "{asked}: {world}");
@@ -292,15 +292,15 @@ impl World {
                 }
             }
             Step::Evict(_) => {
-                // Its successor is told what Services have then.
+                // The replacement pod receives the current addresses.
                 self.told = self.service.0;
             }
             Step::Complete => self.done = true,
         }
     }
 
-    /// What the cluster and people may do next.
-    fn answers(&self) -> Vec<Self> {
+    /// The next reactions of the cluster and of the user.
+    fn reactions(&self) -> Vec<Self> {
         let mut worlds = Vec::new();
         let mut with = |change: &dyn Fn(&mut Self)| {
             let mut world = self.clone();
@@ -336,7 +336,7 @@ impl World {
                 "clusterDNS" => with(&|world| world.said = world.goal),
                 "soak" => with(&|world| world.soaked = true),
                 "the tenant" => {
-                    // Every pod was told new addresses by then, and the way back waits for no tenant.
+                    // All pods have received new addresses by then, and a rollback does not wait for tenants.
                     assert!(self.goal == Side::New && self.told == Side::New, "{self:?}");
                     with(&|world| world.tenant_says = false);
                 }
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// No address is held by nobody: it could be given out twice.
+    /// Asserts that every address in use is within a range: otherwise it could be assigned twice.
     fn is_safe(&self) {
         let cidrs = self.cidrs();
         for address in self.held() {
@@ -363,12 +363,12 @@ impl World {
                     .iter()
                     .any(|range| super::covers::holds(range, &address))
             });
-            assert!(held, "{address} is held by nobody: {self:?}");
+            assert!(held, "{address} is in no range: {self:?}");
         }
     }
 }
 
-/// By steps and answers alone. `known` are those that were seen to.
+/// Asserts completion by steps and reactions only. `known` are the states with that property.
 fn arrives(from: &World, known: &mut BTreeSet<World>) {
     let mut world = from.clone();
     let mut path = BTreeSet::new();
@@ -385,8 +385,8 @@ fn arrives(from: &World, known: &mut BTreeSet<World>) {
             Decision::Run(step) => world.make(step),
             Decision::Wait(wait) => {
                 world =
-                    world.answers().into_iter().next().unwrap_or_else(|| {
-                        panic!("waits for ever: {} in {world:?} from {from:?}", wait.message)
+                    world.reactions().into_iter().next().unwrap_or_else(|| {
+                        panic!("endless wait: {} in {world:?} from {from:?}", wait.message)
                     });
             }
             Decision::Settled => break,
@@ -413,8 +413,8 @@ fn arrives(from: &World, known: &mut BTreeSet<World>) {
 }
 
 #[test]
-fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
-    // One of these at a time: the states of all of them together would be too many.
+fn every_reachable_state_is_safe_and_completes() {
+    // One of these at a time: all combinations would be too many states.
     for (has_load_balancer, has_late, tenant_says) in
         [(false, false, true), (true, false, false), (false, true, false)]
     {
@@ -428,7 +428,7 @@ fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
             let next = world.next();
             stages.insert(next.stage);
             arrives(&world, &mut known);
-            let mut after = world.answers();
+            let mut after = world.reactions();
             if !world.done {
                 after.push(world.turned());
                 if let Decision::Run(step) = next.decision {
@@ -455,10 +455,10 @@ fn whoever_is_led_somewhere_arrives_and_no_address_is_held_by_nobody() {
             .filter(|world| world.done)
             .map(|world| (world.goal, world.tenant_says))
             .collect();
-        // On the way there alone the tenant had to change what it says.
+        // Only forward the tenant had to change its object.
         let expected = [(Side::Old, tenant_says), (Side::Old, false), (Side::New, false)];
         assert_eq!(ends, expected.into());
-        assert_eq!(stages, BTreeSet::from(Stage::ALL), "every stage is seen");
+        assert_eq!(stages, BTreeSet::from(Stage::ALL), "stages reached");
         assert_eq!(has_cover, has_load_balancer || has_late);
     }
 }
