@@ -1,4 +1,4 @@
-//! Endpoints of a Service and of a helper: whether they are the same, and copies for a Service that nobody selects pods for.
+//! Endpoints of a Service and of a helper: comparison, and copies for a Service without a selector.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,31 +9,31 @@ use super::objects::SERVICE_LABEL;
 
 /// Label on an `EndpointSlice`: name of its Service.
 pub const OF_SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// Label on an `EndpointSlice`: who writes it. What Kubernetes' own controllers do not write they leave alone.
+/// Label on an `EndpointSlice`: its manager. The controllers of Kubernetes do not change slices of other managers.
 const WRITER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`WRITER_LABEL`] on copies.
 const WRITER: &str = "replumb.dev";
 
-/// What the endpoints of a slice are to kube-proxy: two slices with the same digest make the same rules. 16 bytes an endpoint, however many
-/// ports and however long names its owner has written.
+/// A digest of the endpoints of a slice: two slices with the same digest give the same rules of kube-proxy. 16 bytes per endpoint, whatever
+/// the number of ports and the length of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digest {
     /// `IPv4` or `IPv6`.
     family: String,
-    /// Of each address: all ports, and how it is reached. Sorted, each once.
+    /// A digest of each address with all ports, conditions and hints. Sorted, without duplicates.
     endpoints: Vec<[u8; 16]>,
 }
 
 impl Digest {
-    /// The digest of this slice. Every slice of a Service that kube-controller-manager keeps has all ports of its endpoints.
+    /// The digest of this slice. Every slice that kube-controller-manager manages has all ports of its endpoints.
     pub fn of(slice: &Value) -> Self {
         let family = slice["addressType"].as_str().unwrap_or_default().to_owned();
-        // A slice without ports is of a Service without any.
+        // A slice without ports belongs to a Service without ports.
         let mut ports: Vec<String> = slice["ports"]
             .as_array()
             .into_iter()
             .flatten()
-            .map(said)
+            .map(normalized)
             .collect();
         if ports.is_empty() {
             return Self {
@@ -75,8 +75,8 @@ fn endpoints<'slices>(
         .collect()
 }
 
-/// A port with its fields in one order; what is not said is what Kubernetes takes it for.
-fn said(port: &Value) -> String {
+/// A port with its fields in a fixed order and with the defaults of Kubernetes.
+fn normalized(port: &Value) -> String {
     let text = |field: &str, default: &str| match &port[field] {
         Value::Null => default.to_owned(),
         Value::String(text) => text.clone(),
@@ -91,8 +91,7 @@ fn said(port: &Value) -> String {
     .join("/")
 }
 
-/// How many endpoints of the Service the helper has not, and how many it has that the Service has not; `None` when they have the
-/// same.
+/// The number of endpoints that the helper lacks, and the number that only the helper has; `None` if both have the same.
 pub fn difference<'slices>(
     service: impl IntoIterator<Item = &'slices Digest>,
     helper: impl IntoIterator<Item = &'slices Digest>,
@@ -104,12 +103,12 @@ pub fn difference<'slices>(
     (missing + other > 0).then_some((missing, other))
 }
 
-/// Whether kube-proxy leads connections to an endpoint of this slice.
+/// Whether kube-proxy forwards connections to an endpoint of this slice.
 pub fn serves(slice: &Value) -> bool {
     let mut endpoints = slice["endpoints"].as_array().into_iter().flatten();
     endpoints.any(|endpoint| {
         let is = |condition: &str| endpoint["conditions"][condition].as_bool();
-        // What is not said is taken for yes. One that is being stopped serves where no other does.
+        // Unset means true. A terminating endpoint serves if no other one does.
         is("ready").unwrap_or(true) || is("serving").unwrap_or(false)
     })
 }
@@ -117,13 +116,13 @@ pub fn serves(slice: &Value) -> bool {
 /// A change of one copy.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Copy {
-    /// This slice is written: made, or replaced as a whole.
+    /// This slice is created, or replaced as a whole.
     Write(Value),
-    /// The copy of this name goes: what it was made of is gone.
+    /// The copy of this name is deleted, because its original is deleted.
     Delete(String),
 }
 
-/// What has to be written so that a helper has copies of these slices. `helper` is the helper's Service, `copies` are its slices.
+/// The changes after which a helper has copies of these slices. `helper` is the helper's Service, `copies` are its slices.
 pub fn copies(slices: &[Value], helper: &Value, copies: &[Value]) -> Vec<Copy> {
     let name = helper["metadata"]["name"].as_str().unwrap_or_default();
     let wanted: Vec<Value> = slices
@@ -157,7 +156,7 @@ pub fn copies(slices: &[Value], helper: &Value, copies: &[Value]) -> Vec<Copy> {
             copy
         })
         .collect();
-    // A tenant may make thousands of slices for one Service.
+    // A tenant may create thousands of slices for one Service.
     let known: BTreeMap<&str, &Value> = copies.iter().map(|copy| (name_of(copy), copy)).collect();
     let kept: BTreeSet<&str> = wanted.iter().map(name_of).collect();
     let says = |copy: &Value, other: &Value| {
@@ -174,7 +173,7 @@ pub fn copies(slices: &[Value], helper: &Value, copies: &[Value]) -> Vec<Copy> {
         .cloned()
         .map(Copy::Write)
         .collect();
-    // Whatever else somebody made for a helper is theirs.
+    // Slices of other managers are not changed.
     let ours = copies
         .iter()
         .filter(|copy| copy["metadata"]["labels"][WRITER_LABEL] == WRITER);
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_may_be_cut_otherwise_and_say_the_same() {
+    fn slices_with_another_partition_are_equal() {
         let one = [slice("a", "IPv4", &["10.0.0.1", "10.0.0.2"])];
         let two = [
             slice("b", "IPv4", &["10.0.0.2"]),
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_is_not_ready_is_another_one() {
+    fn an_endpoint_with_another_condition_or_port_is_a_difference() {
         let ready = [slice("a", "IPv4", &["10.0.0.1"])];
         let mut other = ready.clone();
         other[0]["endpoints"][0]["conditions"]["ready"] = json!(false);
@@ -236,7 +235,7 @@ mod tests {
         let mut port = ready.clone();
         port[0]["ports"][0]["port"] = json!(443);
         assert_eq!(difference(&ready, &port, &["IPv4"]), Some((1, 1)));
-        // In two slices for a moment, while kube-controller-manager fills them otherwise; and in another order of its ports.
+        // In two slices for a moment, while kube-controller-manager redistributes endpoints; and with another order of ports.
         let twice = [ready[0].clone(), slice("b", "IPv4", &["10.0.0.1"])];
         assert_eq!(difference(&ready, &twice, &["IPv4"]), None);
         let two_ports = |ports: [u16; 2]| {
@@ -254,7 +253,7 @@ mod tests {
 
     /// A tenant may write 1 000 endpoints and thousands of ports into one slice.
     #[test]
-    fn what_is_kept_of_a_slice_does_not_grow_with_its_ports() {
+    fn the_size_of_a_digest_does_not_depend_on_ports() {
         let mut large = slice("a", "IPv4", &[]);
         let ports: Vec<Value> = (1..=20_000)
             .map(|port| json!({"name": format!("p{port}"), "port": port}))
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_ready_or_serves_until_it_is_gone_is_led_to() {
+    fn a_ready_or_serving_endpoint_serves() {
         let with = |conditions: Value| {
             let mut slices = [slice("a", "IPv4", &["10.0.0.1"])];
             slices[0]["endpoints"][0]["conditions"] = conditions;
@@ -289,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn copies_follow_what_they_are_made_of() {
+    fn copies_follow_their_originals() {
         let helper = json!({"metadata": {
             "name": "kubernetes-replumb-old", "uid": "h-1", "labels": {SERVICE_LABEL: "kubernetes"},
         }});
         let slices = [slice("kubernetes", "IPv4", &["10.0.0.1"])];
         let [Copy::Write(copy)] = <[Copy; 1]>::try_from(copies(&slices, &helper, &[])).unwrap() else {
-            panic!("one copy is made");
+            panic!("no copy is created");
         };
         assert_eq!(copy["metadata"]["name"], "kubernetes-kubernetes-replumb-old");
         assert_eq!(
@@ -313,7 +312,7 @@ mod tests {
             matches!(changes.as_slice(), [Copy::Write(changed)] if changed["endpoints"] == more[0]["endpoints"]),
             "{changes:?}"
         );
-        // What it was made of is gone, and what somebody else made stays.
+        // The original is deleted, and a slice of another manager stays.
         let foreign = slice("by-hand", "IPv4", &["10.9.9.9"]);
         assert_eq!(
             copies(&[], &helper, &[copy, foreign]),

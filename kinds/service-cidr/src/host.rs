@@ -1,5 +1,5 @@
-//! The node agent's side: what it looks for, and what it found on its host. In this kind of migration an agent changes nothing; what
-//! of the kernel's tables counts is chosen in [`select`].
+//! The part of the agent: its settings and its facts. In this kind of migration an agent changes nothing; the relevant entries of the
+//! kernel's tables are selected in [`select`].
 
 mod select;
 
@@ -37,8 +37,8 @@ pub struct HostSettings {
     pub expected_ports: Option<ExpectedPortsIn>,
 }
 
-/// How many addresses of load balancers that keep theirs agents are told of. Each `NodeMigration` has the list: with addresses of IPv6 as long
-/// as they can be it has 170 KiB of it.
+/// Maximum number of addresses that load balancers keep. Each `NodeMigration` contains the list: with IPv6 addresses of maximum length it
+/// has 170 KiB.
 pub const MOST_KEPT: usize = 4_000;
 
 /// `Left` are the addresses that Services leave: ranges, without the addresses that Services keep.
@@ -81,7 +81,7 @@ impl Question {
         let Self { asked_at, ports } = self;
         let mut hasher = Sha256::new();
         hasher.update(format!("{asked_at}\n"));
-        // Each line has an address, a protocol and a number: none of them holds the end of a line.
+        // Each line has an address, a protocol and a number: none of them contains a newline.
         for (of, ports) in [("known", &ports.known), ("balanced", &ports.balanced)] {
             for ServicePort {
                 address,
@@ -110,12 +110,12 @@ pub struct ExpectedPorts {
 }
 
 impl ExpectedPorts {
-    /// Whether there is no question.
+    /// Whether the question has no ports.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty() && self.balanced.is_empty()
     }
 
-    /// Whether all of these questions are among its own.
+    /// Whether it contains all ports of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         other.known.iter().all(|port| self.known.contains(port))
             && other.balanced.iter().all(|port| self.balanced.contains(port))
@@ -123,7 +123,7 @@ impl ExpectedPorts {
 }
 
 impl Left {
-    /// Whether this address is one of them.
+    /// Whether Services leave this address.
     pub fn has(&self, address: IpAddr) -> bool {
         self.ranges.iter().any(|range| range.contains(&address)) && !self.kept.contains(&address)
     }
@@ -171,7 +171,7 @@ pub enum ProxyMode {
 }
 
 impl ProxyMode {
-    /// The mode as kube-proxy's configuration has it.
+    /// The mode as written in kube-proxy's configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Iptables => "iptables",
@@ -196,7 +196,7 @@ pub struct LocalTraffic {
 }
 
 impl LocalTraffic {
-    /// Whether pods of these ranges are known as such.
+    /// Whether connections of pods of these ranges are recognized.
     pub fn knows<'range>(&self, pods: impl IntoIterator<Item = &'range IpNet>) -> bool {
         let is_known = |pods: &IpNet| self.ranges.iter().any(|range| range.contains(pods));
         !self.links.is_empty() || (!self.ranges.is_empty() && pods.into_iter().all(is_known))
@@ -251,7 +251,7 @@ pub struct InTarget {
     pub rules: Listed<Rule>,
 }
 
-/// Whether what an agent found now is news: connections come and go, and wait a little.
+/// Whether the agent reports at once: changes of only connections are reported later.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     let without = |facts: &HostFacts| HostFacts {
         connections: match &facts.connections {
@@ -264,11 +264,11 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
         Found::Present(connections) => connections.count(),
         Found::Absent | Found::Malformed(_) => 0,
     };
-    // The first one and the last one decide.
+    // The first and the last connection count.
     without(before) != without(after) || (count(before) == 0) != (count(after) == 0)
 }
 
-/// Most pods that are named one by one; more than any kubelet runs.
+/// Maximum number of listed pods; more than any kubelet runs.
 pub const MOST_CARRIERS: usize = 500;
 
 /// `Carriers` are pods that have received an address of the source ranges (the ranges that Services leave).
@@ -289,9 +289,9 @@ pub struct Carriers {
 }
 
 impl Carriers {
-    /// UIDs of those of these pods, which are the node's, that were told an address that is left: an agent speaks of the pods of its own
-    /// node, and by its word no other is evicted. Who cannot be looked into was told what everybody was told when it was made: before
-    /// `since`, that is an address that is left.
+    /// UIDs of those of `pods` that have received a source address. `pods` are the pods of the agent's node: its report must not cause the
+    /// eviction of other pods. A pod whose processes cannot be read counts if it was created before `since`, when pods received source
+    /// addresses.
     pub fn told<'pods>(
         &self,
         pods: impl IntoIterator<Item = &'pods Pod>,
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_told_as_people_write_them() {
+    fn a_port_is_written_with_address_and_protocol() {
         assert_eq!(port("10.96.0.1").to_string(), "10.96.0.1:443/TCP");
         assert_eq!(port("fd00:96::1").to_string(), "[fd00:96::1]:443/TCP");
     }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_load_balancers_keep_is_not_left() {
+    fn addresses_of_load_balancers_are_not_left() {
         let left = Left {
             ranges: vec!["10.96.0.0/12".parse().unwrap()],
             kept: vec!["10.96.3.9".parse().unwrap()],
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_known_by_every_range_of_theirs_or_by_their_links() {
+    fn pods_are_recognized_by_all_their_ranges_or_by_links() {
         let nets =
             |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         let by = |ranges: &[&str], links: &[&str]| LocalTraffic {
@@ -399,7 +399,7 @@ mod tests {
         assert!(!by(&["10.244.1.0/24"], &[]).knows(&pods));
         assert!(by(&[], &["cali+"]).knows(&pods));
         assert!(!by(&[], &[]).knows(&pods));
-        assert!(!by(&[], &[]).knows(&[]), "nobody says where pods are");
+        assert!(!by(&[], &[]).knows(&[]), "no ranges and no links");
     }
 
     fn connections(sources: &[&str]) -> Found<Listed<Connection>> {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_alone_are_no_news_but_the_first_and_the_last() {
+    fn only_the_first_and_the_last_connection_are_news() {
         let with = |found| HostFacts {
             connections: found,
             ..facts()
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_news() {
+    fn every_other_change_is_news() {
         let carriers = Carriers {
             unread: vec!["u".to_owned()],
             ..Carriers::default()
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_speaks_of_the_pods_of_its_own_node() {
+    fn an_agent_reports_pods_of_its_own_node_only() {
         let carrier = |uid: &str| Carrier {
             pod_uid: uid.to_owned(),
             told_by: ToldBy::Environment,

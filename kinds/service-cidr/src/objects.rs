@@ -1,4 +1,4 @@
-//! A Service and its helpers as the API has them: which state they are in, and what each write of an exchange says.
+//! A Service and its helpers as API objects: their states, and the body of each write of an exchange.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,36 +14,36 @@ use super::side::{Side, Sides};
 use super::swap::{Own, Part, Parts, ROLE_LABEL, Role, Write};
 use engine::field_patch::{Basis, pointer};
 
-/// Label on a helper: name of the Service that it is for.
+/// Label on a helper: name of its Service.
 pub const SERVICE_LABEL: &str = "replumb.dev/service";
-/// Annotation on a helper: the addresses that it is for, comma-separated.
+/// Annotation on a helper: the addresses of its role, comma-separated.
 pub const HOME_ANNOTATION: &str = "replumb.dev/addresses";
-/// Annotation with the spec of the Service as it was: on a helper from its start, on the Service while it has no address.
+/// Annotation with the saved spec of the Service: on a helper from its creation, on the Service while it has no address.
 pub const BEFORE_ANNOTATION: &str = "replumb.dev/service-before";
 
-/// Labels and annotations that say who answers for a Service, and how: a helper without them would be another Service.
-const WORDS_TO_PROXIES: [&str; 3] = [
+/// Labels and annotations that control how proxies serve a Service. A helper needs the same ones.
+const PROXY_KEYS: [&str; 3] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/topology-mode",
     "service.kubernetes.io/topology-aware-hints",
 ];
-/// Fields of the spec by which a helper answers as its Service does, which the API leaves to a Service that becomes an
-/// `ExternalName`; its ports are one more.
-const ANSWERS: [&str; 5] = [
+/// Fields of the spec that a helper copies so that it answers as its Service does, and that the API keeps when a Service becomes an
+/// `ExternalName`. Ports are copied too.
+const COPIED: [&str; 5] = [
     "selector",
     "sessionAffinity",
     "sessionAffinityConfig",
     "publishNotReadyAddresses",
     "trafficDistribution",
 ];
-/// And the one that the API takes from it.
+/// Another copied field, which the API removes when a Service becomes an `ExternalName`.
 const TRAFFIC_POLICY: &str = "internalTrafficPolicy";
-/// How traffic from outside is led, as the API calls it.
+/// The field with the policy for external traffic.
 const EXTERNAL_TRAFFIC_POLICY: &str = "externalTrafficPolicy";
-/// Class of a bridge: nobody serves it, so that nobody but us writes its status.
+/// Load balancer class of a bridge: without a controller, so that only replumb writes its status.
 pub const BRIDGE_CLASS: &str = "replumb.dev/bridge";
-/// Fields that the API takes from a Service that becomes an `ExternalName`.
-const TAKEN: [&str; 6] = [
+/// Fields that the API removes or changes when a Service becomes an `ExternalName`.
+const RESTORED: [&str; 6] = [
     "ipFamilies",
     "ipFamilyPolicy",
     EXTERNAL_TRAFFIC_POLICY,
@@ -51,7 +51,7 @@ const TAKEN: [&str; 6] = [
     "externalName",
     "type",
 ];
-/// Fields of the spec by which it is decided where a Service is, and which come back with its address.
+/// Fields of the spec that determine the state of a Service, and that are restored together with its address.
 const PLACE: [&str; 8] = [
     "type",
     "clusterIP",
@@ -62,41 +62,41 @@ const PLACE: [&str; 8] = [
     EXTERNAL_TRAFFIC_POLICY,
     TRAFFIC_POLICY,
 ];
-/// Fields by which ports of a Service are told apart.
+/// Fields that identify a port of a Service.
 const PORT: [&str; 3] = ["name", "port", "protocol"];
 /// Longest name of a Service.
 const LONGEST_NAME: usize = 63;
 
-/// One Service with its two addresses, as somebody writes them.
+/// The inputs for writes of one Service and its helpers.
 #[derive(Clone, Debug)]
 pub struct Objects<'objects> {
     /// The domain of the cluster: `cluster.local`.
     pub domain: &'objects str,
-    /// The Service as it was read.
+    /// The Service as read.
     pub service: &'objects Value,
-    /// Its addresses that change, in its order: as they were before, and in the new range.
+    /// Its changing addresses, in the order of its spec: the old and the new ones.
     pub addresses: &'objects Sides<Vec<IpAddr>>,
-    /// Addresses for helpers that are to have any.
+    /// Spare addresses for helpers.
     pub spare: &'objects Spare,
-    /// How the bridge stands.
+    /// Facts of the cluster for the bridge.
     pub ground: &'objects Ground,
 }
 
-/// Addresses that nobody has and nobody is to have, one of each family that changes. Where there are none, the API chooses.
+/// Spare addresses: not in use and not assigned to any Service, one of each family that changes. If empty, the API server chooses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spare {
-    /// For the helper of an address, which it has not yet.
+    /// For the helper of an address that it does not have yet.
     pub helper: Vec<IpAddr>,
     /// For each part of a bridge.
     pub bridge: Parts<Vec<IpAddr>>,
 }
 
-/// What the cluster has that a bridge depends on.
+/// Facts of the cluster on which a bridge depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ground {
-    /// How a bridge leads what asks for an address of a Service.
+    /// The `externalTrafficPolicy` of a bridge for addresses.
     pub policy: BridgePolicy,
-    /// Every address of every Node: whoever asks for a node port asks one of them.
+    /// Every address of every Node, at which node ports answer.
     pub node_addresses: Vec<IpAddr>,
 }
 
@@ -113,7 +113,7 @@ pub enum BridgePolicy {
 }
 
 impl BridgePolicy {
-    /// As the API writes it.
+    /// The policy as written in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Local => "Local",
@@ -122,7 +122,7 @@ impl BridgePolicy {
     }
 }
 
-/// Name of the helper of this Service for this.
+/// Name of the helper of this Service for this role.
 pub fn helper_name(service: &str, role: Role) -> String {
     let name = format!("{service}-replumb-{}", role.as_str());
     if name.len() <= LONGEST_NAME {
@@ -138,7 +138,7 @@ pub fn helper_name(service: &str, role: Role) -> String {
     format!("{}{end}", kept.trim_end_matches('-'))
 }
 
-/// Whether this Service is a helper of ours, by its labels and its name: a label alone is on anybody's Service in a moment.
+/// Whether this Service is a helper of replumb, by its labels and its name: a label alone can be set on any Service.
 pub fn is_helper(service: &Value) -> bool {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let labels = &service["metadata"]["labels"];
@@ -149,7 +149,7 @@ pub fn is_helper(service: &Value) -> bool {
         .any(|known| known.as_str() == role && helper_name(&of, known) == name)
 }
 
-/// Whether this Service is the helper of that one for this, made for it and not for an earlier Service of its name.
+/// Whether `helper` is the helper of `service` for this role, and not of an earlier Service with the same name.
 pub fn is_helper_of(service: &Value, helper: &Value, role: Role) -> bool {
     let labels = &helper["metadata"]["labels"];
     let owners = helper["metadata"]["ownerReferences"].as_array();
@@ -162,8 +162,8 @@ pub fn is_helper_of(service: &Value, helper: &Value, role: Role) -> bool {
             .any(|owner| owner["uid"] == service["metadata"]["uid"])
 }
 
-/// Whether a variable of a process tells of a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet tells every pod of every Service of
-/// its namespace, and of these no program knows.
+/// Whether an environment variable is about a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet sets variables for every Service of the
+/// namespace, and no program uses those of helpers.
 pub fn tells_of_helper(variable: &str) -> bool {
     Role::ALL.into_iter().any(|role| {
         let role = role.as_str().to_ascii_uppercase().replace('-', "_");
@@ -171,19 +171,19 @@ pub fn tells_of_helper(variable: &str) -> bool {
     })
 }
 
-/// The family of an address, as the API writes it.
+/// The family of an address, as written in the API.
 pub fn family(address: &IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// Where the Service is.
+/// The state of the Service itself.
 pub fn own(service: &Value, both: &Sides<Vec<IpAddr>>) -> Own {
     let spec = &service["spec"];
     let kind = spec["type"].as_str().unwrap_or("ClusterIP");
     let name = service["metadata"]["name"].as_str().unwrap_or_default();
     if is_a_name(spec) {
-        let leads_to = spec["externalName"].as_str().unwrap_or_default();
-        let first = leads_to.split('.').next().unwrap_or_default();
+        let points_to = spec["externalName"].as_str().unwrap_or_default();
+        let first = points_to.split('.').next().unwrap_or_default();
         return if before(service).is_some() {
             Own::Away(
                 Side::ALL
@@ -191,7 +191,7 @@ pub fn own(service: &Value, both: &Sides<Vec<IpAddr>>) -> Own {
                     .find(|side| helper_name(name, Role::Address(*side)) == first),
             )
         } else {
-            Own::Elsewhere(format!("is an ExternalName that leads to {leads_to}"))
+            Own::Elsewhere(format!("is an ExternalName that points to {points_to}"))
         };
     }
     let said = addresses(spec);
@@ -211,13 +211,13 @@ fn is_a_name(spec: &Value) -> bool {
     spec["type"] == "ExternalName"
 }
 
-/// What was saved on an object before it gave up its address; `None` where nothing was.
+/// The saved spec of an object; `None` if it has none.
 pub fn before(object: &Value) -> Option<Value> {
     let text = object["metadata"]["annotations"][BEFORE_ANNOTATION].as_str()?;
     serde_json::from_str(text).ok().filter(Value::is_object)
 }
 
-/// What is different between two specs of a Service besides its addresses, each a field and both values.
+/// The differences between two specs of a Service, without its addresses: each a field and both values.
 pub fn differences(before: &Value, now: &Value) -> Vec<String> {
     let empty = Map::new();
     let (before, now) = (
@@ -239,12 +239,12 @@ pub fn differences(before: &Value, now: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What every write of this Service or helper is decided by: where it is, what was saved on it, and its node ports.
+/// The fields on which every write of this Service or helper depends: its state, its saved spec, and its node ports.
 pub fn basis(service: &Value) -> Basis {
     let mut fields: Vec<String> = PLACE.iter().map(|field| pointer(["spec", *field])).collect();
     fields.push(pointer(["metadata", "annotations", BEFORE_ANNOTATION]));
     let mut ports = service["spec"]["ports"].as_array().into_iter().flatten();
-    // An owner who edits a port may have given it another node port, which would be lost.
+    // The owner may have changed a node port, which would be lost.
     if ports.any(|port| !port["nodePort"].is_null()) {
         fields.push(pointer(["spec", "ports"]));
     }
@@ -254,19 +254,19 @@ pub fn basis(service: &Value) -> Basis {
     }
 }
 
-/// What the first write of an exchange is decided by: also all that helpers say as their Service does, so that they are told first.
+/// The fields on which the first write of an exchange depends: also all fields that helpers copy, so that helpers are updated first.
 pub fn basis_with_helpers(service: &Value) -> Basis {
     let mut basis = basis(service);
-    let more = ANSWERS.iter().chain(&["ports", "externalIPs"]);
+    let more = COPIED.iter().chain(&["ports", "externalIPs"]);
     basis.fields.extend(more.map(|field| pointer(["spec", *field])));
     for place in ["labels", "annotations"] {
-        let words = WORDS_TO_PROXIES.map(|word| pointer(["metadata", place, word]));
+        let words = PROXY_KEYS.map(|word| pointer(["metadata", place, word]));
         basis.fields.extend(words);
     }
     basis
 }
 
-/// What is sent for one write.
+/// The request for one write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// This helper is created.
@@ -277,7 +277,7 @@ pub enum Request {
     PatchHelper(Side, Value),
     /// The status of this part of the bridge is written: [`Objects::answer`].
     Answer(Part),
-    /// This helper is patched with what it does not say as its Service does: [`Objects::refresh`].
+    /// This helper is patched to the current spec of its Service: [`Objects::refresh`].
     RefreshHelper(Role),
     /// Copies of the Service's endpoints are written for this helper: [`super::endpoints::copies`].
     CopyEndpoints(Role),
@@ -299,7 +299,7 @@ pub fn bridges(service: &Value) -> Vec<Part> {
 }
 
 impl Objects<'_> {
-    /// What is sent for this write. `None` where what was saved of the Service is gone: nobody knows what to write then.
+    /// The request for this write; `None` if the saved spec of the Service is missing, which is needed for the write.
     pub fn request(&self, write: Write) -> Option<Request> {
         Some(match write {
             Write::ServiceAway(to) => Request::PatchService(self.away(to)),
@@ -346,14 +346,14 @@ impl Objects<'_> {
         }
     }
 
-    /// What a helper says as its Service does: fields of its spec, and labels and annotations for whoever answers.
+    /// The fields that a helper copies from its Service: of its spec, and labels and annotations for proxies.
     fn like(&self, role: Role) -> Value {
         let now = &self.service["spec"];
         let mut like = json!({ "spec": { "ports": self.ports(role) } });
-        for field in ANSWERS {
+        for field in COPIED {
             like["spec"][field] = now.get(field).cloned().unwrap_or(Value::Null);
         }
-        for key in WORDS_TO_PROXIES {
+        for key in PROXY_KEYS {
             for place in ["labels", "annotations"] {
                 let word = self.metadata()[place].get(key).cloned();
                 like["metadata"][place][key] = word.unwrap_or(Value::Null);
@@ -362,7 +362,7 @@ impl Objects<'_> {
         like
     }
 
-    /// The Service's ports as a helper has them. At a node's addresses a node port is the port.
+    /// The ports of a helper. For a bridge of node ports, the node port is the port.
     fn ports(&self, role: Role) -> Vec<Value> {
         let with = with_node_ports(&self.service["spec"]["ports"], &self.spec()["ports"]);
         let ports = with.into_iter().filter_map(|mut port| {
@@ -394,11 +394,11 @@ impl Objects<'_> {
             .collect()
     }
 
-    /// What a helper has to be told to say the same as its Service does by now; `None` when it does.
+    /// The patch of a helper that has not the current spec of its Service; `None` if it has.
     pub fn refresh(&self, role: Role, helper: &Value) -> Option<Value> {
         let mut like = self.like(role);
         match role {
-            // What has no address has no such policy.
+            // A Service without an address has no such policy.
             Role::Address(_) if is_a_name(&helper["spec"]) => {}
             Role::Address(_) => {
                 let policy = self.spec().get(TRAFFIC_POLICY).cloned();
@@ -417,20 +417,20 @@ impl Objects<'_> {
         is_edited.then_some(like)
     }
 
-    /// A spec without an address, whose name leads to this helper.
+    /// A spec without an address, whose name points to this helper.
     fn name_of(&self, side: Side) -> Value {
         let helper = helper_name(self.text("name"), Role::Address(side));
         json!({
             "type": "ExternalName",
             "externalName": format!("{helper}.{}.svc.{}", self.text("namespace"), self.domain),
-            // The API server would keep it, and not show it.
+            // The API server would keep the value without showing it.
             TRAFFIC_POLICY: null,
         })
     }
 
     fn away(&self, to: Side) -> Value {
         let mut patch = json!({ "spec": self.name_of(to) });
-        // Without an address its spec says less than what has to come back.
+        // Without an address its spec lacks fields that have to be restored.
         if !is_a_name(&self.service["spec"]) {
             patch["metadata"] =
                 json!({ "annotations": { BEFORE_ANNOTATION: self.service["spec"].to_string() } });
@@ -441,7 +441,7 @@ impl Objects<'_> {
     fn at(&self, side: Side) -> Option<Value> {
         let before = before(self.service)?;
         let mut patch = unmarked();
-        for field in TAKEN {
+        for field in RESTORED {
             patch["spec"][field] = before.get(field).cloned().unwrap_or(Value::Null);
         }
         let other = self.of(side.other());
@@ -459,14 +459,14 @@ impl Objects<'_> {
         Some(patch)
     }
 
-    /// The helper of an address, with these.
+    /// The helper of a side, with these addresses.
     fn of_address(&self, side: Side, addresses: &[IpAddr]) -> Value {
         let mut helper = self.helper(Role::Address(side), &self.with_address(addresses));
         helper["metadata"]["annotations"][HOME_ANNOTATION] = json!(list(self.of(side)));
         helper
     }
 
-    /// A part of the bridge. It asks for no node ports, and nobody is to serve it.
+    /// A part of the bridge, without node ports and with a class that has no controller.
     fn bridge(&self, part: Part) -> Value {
         let role = Role::Bridge(part);
         let mut spec = self.with_address(self.spare.bridge.of(part));
@@ -479,8 +479,7 @@ impl Objects<'_> {
         self.helper(role, &spec)
     }
 
-    /// Families of the addresses of a helper: of those that change. A bridge stands for all that its Service gives up, those that change
-    /// first.
+    /// The address families of a helper: those that change. A bridge has all families of its Service, those that change first.
     pub fn families(&self, role: Role) -> Vec<String> {
         let changed = self.addresses.old.iter().map(family).map(str::to_owned);
         let mut families: Vec<String> = changed.collect();
@@ -498,7 +497,7 @@ impl Objects<'_> {
     fn policy(&self, part: Part) -> Value {
         match part {
             Part::Addresses => json!(self.ground.policy.as_str()),
-            // Whoever asks from outside is led as before.
+            // External traffic keeps its policy.
             Part::NodePorts | Part::ExternalAddresses => match self.spec().get(EXTERNAL_TRAFFIC_POLICY) {
                 Some(policy) => policy.clone(),
                 None => json!("Cluster"),
@@ -506,7 +505,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Where this part of the bridge answers: besides at its own address, by which nodes are asked whether they know.
+    /// The addresses at which this part of the bridge answers, including its own address, by which the rules of nodes are checked.
     fn answered(&self, part: Part, bridge: &Value) -> Vec<IpAddr> {
         let mut answered = addresses(&bridge["spec"]);
         match part {
@@ -533,7 +532,7 @@ impl Objects<'_> {
         answered
     }
 
-    /// The status of this part of the bridge; `None` where it says all of it already.
+    /// The status of this part of the bridge; `None` if it is complete already.
     pub fn answer(&self, part: Part, bridge: &Value) -> Option<Value> {
         let said: Vec<IpAddr> = bridge["status"]["loadBalancer"]["ingress"]
             .as_array()
@@ -550,7 +549,7 @@ impl Objects<'_> {
         Some(json!({ "status": { "loadBalancer": { "ingress": ingress } } }))
     }
 
-    /// A helper with this spec besides what it says as its Service does.
+    /// A helper with this spec and the fields copied from its Service.
     fn helper(&self, role: Role, spec: &Value) -> Value {
         let like = self.like(role);
         let mut helper = spec.clone();
@@ -567,7 +566,7 @@ impl Objects<'_> {
                 "annotations": { BEFORE_ANNOTATION: self.spec().to_string() },
                 "name": helper_name(self.text("name"), role),
                 "namespace": self.text("namespace"),
-                // It goes with its Service; who owns it need not wait for that.
+                // A helper is deleted with its Service, without blocking that deletion.
                 "ownerReferences": [{
                     "apiVersion": "v1",
                     "kind": "Service",
@@ -583,14 +582,14 @@ impl Objects<'_> {
         helper
     }
 
-    /// A helper's spec with these addresses, of the families that change. Of no address is asked for by name: the API gives any then,
-    /// also one that another Service is to have.
+    /// A helper's spec with these addresses, of the families that change. Without addresses the API server chooses, perhaps an address that
+    /// is assigned to another Service.
     fn with_address(&self, addresses: &[IpAddr]) -> Value {
         let families: Vec<&str> = self.addresses.old.iter().map(family).collect();
         let mut patch = json!({ "spec": of_families(&families) });
         patch["spec"]["type"] = json!("ClusterIP");
         patch["spec"]["externalName"] = Value::Null;
-        // The API takes it from what has no address.
+        // The API removes it from a Service without an address.
         if let Some(policy) = self.spec().get(TRAFFIC_POLICY) {
             patch["spec"][TRAFFIC_POLICY] = policy.clone();
         }
@@ -602,7 +601,7 @@ impl Objects<'_> {
     }
 }
 
-/// What of a spec says of which families a Service has addresses.
+/// The fields of a spec with the address families.
 fn of_families(families: &[impl AsRef<str>]) -> Value {
     let policy = if families.len() > 1 {
         "RequireDualStack"
@@ -613,7 +612,7 @@ fn of_families(families: &[impl AsRef<str>]) -> Value {
     json!({ "ipFamilies": families, "ipFamilyPolicy": policy })
 }
 
-/// Puts what `change` says into `object`; nothing is taken away.
+/// Merges `change` into `object` without removing fields.
 fn merge(object: &mut Value, change: &Value) {
     match (object.as_object_mut(), change.as_object()) {
         (Some(fields), Some(change)) => {
@@ -625,7 +624,7 @@ fn merge(object: &mut Value, change: &Value) {
     }
 }
 
-/// A merge patch takes away what it calls null; an object that is made must not.
+/// Removes nulls: they remove fields in a merge patch, and must not occur in a new object.
 fn without_nulls(object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.retain(|_, value| !value.is_null());
@@ -637,7 +636,7 @@ fn unmarked() -> Value {
     json!({ "metadata": { "annotations": { BEFORE_ANNOTATION: null } } })
 }
 
-/// The ports as they are now, with the node ports that they had: whoever changed a port meanwhile meant that.
+/// The current ports with their saved node ports: changes of ports by the owner are kept.
 fn with_node_ports(now: &Value, before: &Value) -> Vec<Value> {
     let before = before.as_array().map_or(&[][..], Vec::as_slice);
     let is_same = |one: &Value, other: &Value| {

@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::*;
 
-/// What the API server does with a merge patch.
+/// Applies a merge patch, as the API server does.
 fn merge(object: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *object = patch.clone();
@@ -24,7 +24,7 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// What the API server takes from a Service that becomes a name, as measured on v1.36.3.
+/// Removes the fields that the API server removes from a Service that becomes an `ExternalName`, as measured on v1.36.3.
 fn wipe(object: &mut Value) {
     let spec = object["spec"].as_object_mut().unwrap();
     for field in [
@@ -114,7 +114,7 @@ fn patch(objects: &Objects<'_>, write: Write) -> Value {
 }
 
 #[test]
-fn a_service_comes_back_with_everything_but_its_address() {
+fn a_service_gets_all_fields_back_except_its_address() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     for (from, to) in [(Side::Old, Side::New), (Side::New, Side::Old)] {
         let mut spec = node_port();
@@ -135,7 +135,7 @@ fn a_service_comes_back_with_everything_but_its_address() {
         );
         assert_eq!(before(&object), Some(spec.clone()));
 
-        // Its name leads elsewhere for a moment: what was saved stays.
+        // Its name points elsewhere for a moment: the saved spec stays.
         let lead = patch(&objects(&object, &both), Write::ServiceAway(from));
         merge(&mut object, &lead);
         assert_eq!(own(&object, &both), Own::Away(Some(from)));
@@ -156,7 +156,7 @@ fn a_service_comes_back_with_everything_but_its_address() {
 }
 
 #[test]
-fn what_its_owner_changed_meanwhile_stays_and_node_ports_come_back() {
+fn changes_by_the_owner_stay_and_node_ports_are_restored() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let mut object = service(&node_port());
     let away = patch(&objects(&object, &both), Write::ServiceAway(Side::New));
@@ -182,14 +182,14 @@ fn what_its_owner_changed_meanwhile_stays_and_node_ports_come_back() {
 }
 
 #[test]
-fn without_what_was_saved_nobody_knows_what_to_write() {
+fn without_a_saved_spec_no_address_is_written() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let object =
         service(&json!({"type": "ExternalName", "externalName": "web-replumb-new.shop.svc.cluster.local"}));
     assert_eq!(objects(&object, &both).request(Write::ServiceAt(Side::New)), None);
     assert_eq!(
         own(&object, &both),
-        Own::Elsewhere("is an ExternalName that leads to web-replumb-new.shop.svc.cluster.local".to_owned())
+        Own::Elsewhere("is an ExternalName that points to web-replumb-new.shop.svc.cluster.local".to_owned())
     );
 }
 
@@ -202,12 +202,12 @@ fn helpers_answer_as_their_service_does() {
     insta::assert_json_snapshot!(home);
     assert_eq!(before(&home), Some(node_port()));
 
-    // Another address alone is different of one that has any.
+    // A helper with a spare address differs only in its address.
     let warm = patch(&objects, Write::CreateWarm(Side::New));
     assert_eq!(warm["spec"]["clusterIP"], Value::Null);
     assert_eq!(differences(&home["spec"], &warm["spec"]), Vec::<String>::new());
 
-    // It gives its address up and takes it again.
+    // The helper releases its address and takes it again.
     let spec = home["spec"].clone();
     merge(&mut home, &patch(&objects, Write::HelperParked(Side::New)));
     wipe(&mut home);
@@ -220,7 +220,7 @@ fn helpers_answer_as_their_service_does() {
 }
 
 #[test]
-fn a_helper_is_told_what_its_service_says_by_now() {
+fn a_helper_is_updated_to_the_current_spec_of_its_service() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let mut object = service(&node_port());
     let mut helper = patch(&objects(&object, &both), Write::CreateHome(Side::New));
@@ -254,7 +254,7 @@ fn a_helper_is_told_what_its_service_says_by_now() {
         helper["metadata"]["annotations"]["service.kubernetes.io/topology-mode"],
         "Disabled"
     );
-    // Without an address neither has that policy.
+    // Without an address a Service has no such policy.
     merge(
         &mut helper,
         &patch(&objects(&object, &both), Write::HelperParked(Side::New)),
@@ -264,12 +264,12 @@ fn a_helper_is_told_what_its_service_says_by_now() {
 }
 
 #[test]
-fn a_bridge_answers_at_both_addresses_and_another_one_at_the_node_ports_of_every_node() {
+fn bridges_answer_at_both_addresses_and_at_the_node_ports_of_every_node() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let object = service(&node_port());
     let objects = objects(&object, &both);
     for (part, own, expected) in [
-        // IPv6 does not change, and the Service gives its address up for a moment.
+        // The IPv6 address does not change, and the Service releases it for a moment.
         (
             Part::Addresses,
             "172.30.255.9",
@@ -296,7 +296,7 @@ fn a_bridge_answers_at_both_addresses_and_another_one_at_the_node_ports_of_every
         merge(&mut bridge, &answer);
         assert_eq!(objects.answer(part, &bridge), None);
     }
-    // A node that came meanwhile, and a node port that its owner changed.
+    // A new node, and a node port that the owner has changed.
     let mut bridge = patch(&objects, Write::CreateBridge(Part::NodePorts));
     bridge["spec"]["clusterIPs"] = json!(["172.30.255.8"]);
     bridge["status"] =
@@ -307,11 +307,11 @@ fn a_bridge_answers_at_both_addresses_and_another_one_at_the_node_ports_of_every
 }
 
 #[test]
-fn who_has_no_node_ports_or_external_addresses_needs_no_bridge_for_them() {
+fn a_service_without_node_ports_or_external_addresses_needs_no_bridge_for_them() {
     let both = both(&["10.96.0.5"], &["172.30.0.5"]);
     let mut object = service(&node_port());
     assert!(objects(&object, &both).needs(Part::NodePorts));
-    // Nor has it any while it has no address, but then it is to get them back.
+    // A Service without an address has no node ports, but gets them back.
     let away = patch(&objects(&object, &both), Write::ServiceAway(Side::New));
     merge(&mut object, &away);
     wipe(&mut object);
@@ -325,7 +325,7 @@ fn who_has_no_node_ports_or_external_addresses_needs_no_bridge_for_them() {
     let objects = objects(&external, &both);
     assert!(objects.needs(Part::ExternalAddresses));
     let mut bridge = patch(&objects, Write::CreateBridge(Part::ExternalAddresses));
-    // As its Service leads who asks from outside: nobody is refused at a node without a pod.
+    // The policy of the Service for external traffic: no connection is refused at a node without a pod.
     assert_eq!(bridge["spec"]["externalTrafficPolicy"], "Cluster");
     bridge["spec"]["clusterIPs"] = json!(["172.30.255.7"]);
     let answer = objects.answer(Part::ExternalAddresses, &bridge).unwrap();
@@ -348,7 +348,7 @@ fn both_families_change_together() {
 #[rstest]
 #[case::name(
     json!({"type": "ExternalName", "externalName": "example.org"}),
-    Own::Elsewhere("is an ExternalName that leads to example.org".to_owned())
+    Own::Elsewhere("is an ExternalName that points to example.org".to_owned())
 )]
 #[case::other_address(
     json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.77"]}),
@@ -361,7 +361,7 @@ fn both_families_change_together() {
 )]
 #[case::old(json!({"type": "ClusterIP", "clusterIPs": ["10.96.0.5"]}), Own::At(Side::Old))]
 #[case::new(json!({"clusterIP": "172.30.0.5"}), Own::At(Side::New))]
-fn where_a_service_is(#[case] spec: Value, #[case] expected: Own) {
+fn the_state_of_a_service_is_read_from_its_spec(#[case] spec: Value, #[case] expected: Own) {
     assert_eq!(
         own(&service(&spec), &both(&["10.96.0.5"], &["172.30.0.5"])),
         expected
@@ -369,7 +369,7 @@ fn where_a_service_is(#[case] spec: Value, #[case] expected: Own) {
 }
 
 #[test]
-fn names_of_helpers_are_names_and_differ() {
+fn names_of_helpers_are_valid_and_unique() {
     assert_eq!(helper_name("web", Role::Address(Side::Old)), "web-replumb-old");
     let long = "a".repeat(60);
     let other = format!("{}b", "a".repeat(59));
@@ -389,12 +389,12 @@ fn names_of_helpers_are_names_and_differ() {
 #[case("WEB_REPLUMB_BRIDGE_PORTS_SERVICE_HOST", true)]
 #[case("WEB_SERVICE_HOST", false)]
 #[case("REPLUMB_TRAFFIC_SERVICE_HOST", false)]
-fn pods_are_told_of_helpers_and_none_asks_them(#[case] variable: &str, #[case] expected: bool) {
+fn variables_about_helpers_are_recognized(#[case] variable: &str, #[case] expected: bool) {
     assert_eq!(tells_of_helper(variable), expected);
 }
 
 #[test]
-fn differences_name_the_field_and_both_values() {
+fn differences_have_the_field_and_both_values() {
     let before = json!({"clusterIP": "10.96.0.5", "sessionAffinity": "None", "selector": {"a": "b"}});
     let now = json!({"clusterIP": "172.30.0.5", "sessionAffinity": "ClientIP", "type": "NodePort", "selector": {"a": "b"}});
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which Services exchange their addresses, for which, and in which order.
+//! The Services that change their addresses, their target addresses, and their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use super::objects::is_helper;
 use super::settings::Settings;
 use super::side::{Side, Sides};
 
-/// The addresses of every Service that changes, as they were before and in the new range, by `namespace/name`.
+/// The old and the new addresses of every Service that changes, by `namespace/name`.
 pub type Book = BTreeMap<String, Sides<Vec<IpAddr>>>;
 
-/// The book as it is to be, and who has no place in it.
+/// The assigned addresses, and the Services without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Booked {
-    /// The book.
+    /// The assigned addresses.
     pub book: Book,
-    /// Services that change their addresses, and for which the ranges that they come to have no room.
+    /// Services that should change their addresses, and for which the target ranges have no free one.
     pub without_room: Vec<String>,
 }
 
@@ -33,27 +33,26 @@ pub fn key(object: &Value) -> String {
     format!("{}/{}", text("namespace"), text("name"))
 }
 
-/// Services that are no helpers.
+/// The Services that are not helpers.
 pub fn of_migration(services: &[Value]) -> impl Iterator<Item = &Value> {
     services.iter().filter(|service| !is_helper(service))
 }
 
-/// What a book is made on.
+/// The inputs of the assignment of addresses.
 pub struct Ground<'ground> {
-    /// The addresses that Services are led to.
+    /// The side of the target addresses.
     pub goal: Side,
-    /// What the migration works with.
+    /// The settings of the migration.
     pub settings: &'ground Settings,
-    /// When the migration began; `None` before that. A Service that came later may be led to any address.
+    /// When the migration started; `None` before that. A Service that was created later may get any address.
     pub since: Option<Timestamp>,
-    /// Which Service has this address.
+    /// The Service that has an address.
     pub holder: &'ground dyn Fn(&IpAddr) -> Option<&'ground Entry>,
 }
 
-/// The book with every Service that has an address of a range that is left, and without those that are gone. What was written of a
-/// Service stays, since its exchange may have begun, with two exceptions: the owner has given it another address of a range that is left;
-/// or another Service has taken the address that was meant for it, and no client knows that one yet. A Service that comes when there is
-/// no room is named, and takes no other's place.
+/// Assigns addresses to every Service with an address of a source range. Deleted Services are dropped. Earlier assignments stay, because the
+/// exchange may have started, with two exceptions: the owner has given the Service another source address; or another Service has taken the
+/// assigned address, and no client knows it yet. A Service for which no address is free is listed, and displaces no other.
 pub fn book<'entry>(
     before: &Book,
     services: impl IntoIterator<Item = &'entry Entry>,
@@ -68,7 +67,7 @@ pub fn book<'entry>(
         let name = service.key();
         let written = before.get(&name);
         if let Some(both) = written
-            && !is_to_be_booked_anew(service, both, left, ground)
+            && !is_outdated(service, both, left, ground)
         {
             book.insert(name, both.clone());
         } else if let Class::Moves(addresses) = service.class(left) {
@@ -82,7 +81,7 @@ pub fn book<'entry>(
         .collect();
     let is_taken = |address: &IpAddr, by: Option<&IpAddr>| {
         let service = by.and_then(|by| by_address.get(by).copied());
-        // A helper keeps the address for its Service.
+        // A helper reserves the address for its Service.
         let is_kept = |holder: &Entry| {
             let of = holder.helper_of.as_ref();
             of.is_some_and(|of| service == Some(format!("{}/{of}", holder.namespace).as_str()))
@@ -119,8 +118,8 @@ pub fn book<'entry>(
     Booked { book, without_room }
 }
 
-/// Whether what was written of this Service is of no use any more, and nothing has begun that depends on it.
-fn is_to_be_booked_anew(
+/// Whether the earlier assignment of this Service is unusable, and no exchange has started with it.
+fn is_outdated(
     service: &Entry,
     both: &Sides<Vec<IpAddr>>,
     left: &[IpNet],
@@ -135,7 +134,7 @@ fn is_to_be_booked_anew(
     if own != *both.of(ground.goal.other()) {
         return true;
     }
-    // Clients of a Service from before know its old address, and the API servers' Service has the first one of its range.
+    // Clients of a Service from before the migration know its old address, and `default/kubernetes` has the first address of the range.
     let may_have_any = ground.goal == Side::New
         || service
             .created
@@ -150,8 +149,8 @@ fn is_to_be_booked_anew(
         && wanted.any(|address| (ground.holder)(address).is_some_and(is_of_another))
 }
 
-/// In which order Services go: by their turn, then as the user wrote, then the first of each namespace, the second of each, and so on.
-/// A tenant with thousands of Services keeps no other tenant waiting.
+/// Sorts Services into rollout order: by turn, then by the list `order`, then the first of each namespace, the second of each, and so on, so
+/// that a tenant with thousands of Services does not delay other tenants.
 pub fn sort<T>(services: &mut [T], order: &[String], of: impl Fn(&T) -> (Turn, String)) {
     services.sort_by_cached_key(&of);
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
@@ -177,7 +176,7 @@ pub fn sort<T>(services: &mut [T], order: &[String], of: impl Fn(&T) -> (Turn, S
     });
 }
 
-/// How many Services have an address of either side's ranges: those of the old one, and those of the new one.
+/// The number of Services with an address of the old ranges, and with an address of the new ranges.
 pub fn counts<'entry>(
     services: impl IntoIterator<Item = &'entry Entry>,
     settings: &Settings,
@@ -193,8 +192,7 @@ pub fn counts<'entry>(
     counts
 }
 
-/// Addresses at the end of the ranges that Services come to, which nobody has and nobody is to have: for helpers that are only to
-/// have any address. Each is one of each family that changes.
+/// Spare addresses for helpers: at the end of the target ranges, not in use and not assigned. Each item has one of each family that changes.
 pub fn spare(
     count: usize,
     goal: Side,

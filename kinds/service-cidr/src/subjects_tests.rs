@@ -36,7 +36,7 @@ fn entries(services: &[Value]) -> Vec<Entry> {
     services.iter().map(Entry::of).collect()
 }
 
-/// The book of a migration that began at this time, by the addresses that Services have.
+/// The assigned addresses of a migration that started at this time, by the addresses of the Services.
 fn book_at(before: &Book, services: &[Value], goal: Side, settings: &Settings, since: &str) -> Booked {
     let services = entries(services);
     let holder = |address: &IpAddr| {
@@ -62,7 +62,7 @@ fn booked(before: &Book, services: &[Value], goal: Side) -> Book {
 }
 
 #[test]
-fn who_comes_when_there_is_no_room_is_named_and_takes_no_others_place() {
+fn services_without_a_free_address_are_listed_and_displace_no_other() {
     let range = |text: &str| -> IpNet { text.parse().unwrap() };
     let mut settings = settings();
     settings.from.value = vec![range("10.96.0.0/16")];
@@ -84,15 +84,15 @@ fn who_comes_when_there_is_no_room_is_named_and_takes_no_others_place() {
     }
     let second = book_at(&first.book, &services, Side::New, &settings, START);
     assert!(first.book.iter().all(|(name, both)| second.book[name] == *both));
-    // Of sixteen addresses two are nobody's, and the places of the API servers and of the name server are kept for them; here
-    // somebody of the old range has these places.
+    // Of sixteen addresses two are unusable, and two are reserved for the API servers and the cluster DNS; here Services of the old range
+    // have these two places.
     assert_eq!(second.book.len() + second.without_room.len(), 210);
     assert_eq!(second.book.len(), 14);
     assert!(second.without_room.contains(&"tenant/flood-199".to_owned()));
 }
 
 #[test]
-fn a_label_of_ours_on_a_strangers_service_hides_nothing() {
+fn labels_of_replumb_on_foreign_services_hide_nothing() {
     let settings = settings();
     let labelled = |name: &str, labels: serde_json::Value| {
         let mut service = service(name, "ClusterIP", &["10.96.0.7"]);
@@ -125,7 +125,7 @@ fn a_label_of_ours_on_a_strangers_service_hides_nothing() {
 }
 
 #[test]
-fn what_is_written_once_stays_and_who_comes_is_added() {
+fn assigned_addresses_stay_and_new_services_are_added() {
     let mut helper = service("shop/web-replumb-new", "ClusterIP", &["172.30.0.5"]);
     helper["metadata"]["labels"] = json!({ ROLE_LABEL: "new", SERVICE_LABEL: "web" });
     let mut services = vec![
@@ -141,14 +141,14 @@ fn what_is_written_once_stays_and_who_comes_is_added() {
     };
     assert_eq!(first, Book::from([("shop/web".to_owned(), web.clone())]));
 
-    // It has its new address, and somebody comes with the old one's place.
+    // The Service has its new address, and a new Service gets its old address.
     services[0] = service("shop/web", "ClusterIP", &["fd00:96::5", "172.30.0.5"]);
     services.push(service("shop/late", "NodePort", &["10.96.0.5"]));
     let second = booked(&first, &services, Side::New);
     assert_eq!(second["shop/web"], web);
     assert_ne!(second["shop/late"].new, web.new, "{second:?}");
 
-    // On the way back who was made in the new range gets one of the old.
+    // In a rollback a Service that was created in the new range gets an old address.
     services.push(service("shop/born", "ClusterIP", &["172.30.7.7"]));
     let back = booked(&second, &services, Side::Old);
     assert_eq!(back["shop/born"].old, addresses(&["10.96.7.7"]));
@@ -159,7 +159,7 @@ fn what_is_written_once_stays_and_who_comes_is_added() {
 }
 
 #[test]
-fn kubernetes_goes_first_then_name_servers_then_as_somebody_wrote() {
+fn kubernetes_comes_first_then_name_servers_then_the_order_of_the_spec() {
     let mut dns = service("kube-system/kube-dns", "ClusterIP", &["10.96.0.10"]);
     dns["metadata"]["labels"] = json!({ "k8s-app": "kube-dns" });
     let services = [
@@ -181,7 +181,7 @@ fn kubernetes_goes_first_then_name_servers_then_as_somebody_wrote() {
 }
 
 #[test]
-fn spare_addresses_are_nobodys() {
+fn spare_addresses_are_free() {
     let settings = settings();
     let book = Book::from([(
         "shop/web".to_owned(),
@@ -211,7 +211,7 @@ fn created(mut service: Value, at: &str) -> Value {
 }
 
 #[test]
-fn an_address_that_a_stranger_takes_before_its_time_costs_nobody_a_halt() {
+fn an_assigned_address_that_a_foreign_service_takes_is_replaced() {
     let web = |address: &str| service("shop/web", "ClusterIP", &[address]);
     let first = booked(&Book::new(), &[web("10.96.0.5")], Side::New);
     assert_eq!(first["shop/web"].new, addresses(&["172.30.0.5"]));
@@ -219,7 +219,7 @@ fn an_address_that_a_stranger_takes_before_its_time_costs_nobody_a_halt() {
     let second = booked(&first, &[web("10.96.0.5"), thief.clone()], Side::New);
     assert_eq!(second["shop/web"].old, addresses(&["10.96.0.5"]));
     assert_ne!(second["shop/web"].new, first["shop/web"].new);
-    // Its own helper is no thief, and one that has begun to exchange its address stays in the book as it is.
+    // Its own helper may have the address, and a Service in the middle of its exchange keeps its assignment.
     let mut helper = service("shop/web-replumb-new", "ClusterIP", &["172.30.0.5"]);
     helper["metadata"]["labels"] = json!({ ROLE_LABEL: "new", SERVICE_LABEL: "web" });
     assert_eq!(booked(&first, &[web("10.96.0.5"), helper], Side::New), first);
@@ -229,7 +229,7 @@ fn an_address_that_a_stranger_takes_before_its_time_costs_nobody_a_halt() {
 }
 
 #[test]
-fn the_api_servers_service_gets_the_first_address_and_no_other() {
+fn default_kubernetes_gets_the_first_address_only() {
     let kubernetes = service("default/kubernetes", "ClusterIP", &["10.96.0.1"]);
     let first = booked(&Book::new(), std::slice::from_ref(&kubernetes), Side::New);
     let thief = service("tenant/thief", "ClusterIP", &["172.30.0.1"]);
@@ -237,7 +237,7 @@ fn the_api_servers_service_gets_the_first_address_and_no_other() {
 }
 
 #[test]
-fn on_the_way_back_a_service_from_before_gets_its_own_address_and_a_newcomer_any() {
+fn in_a_rollback_an_old_service_gets_its_own_address_and_a_new_one_any() {
     let thief = |address: &str| service("tenant/thief", "ClusterIP", &[address]);
     let before = created(
         service("shop/web", "ClusterIP", &["172.30.0.5"]),
@@ -260,14 +260,14 @@ fn on_the_way_back_a_service_from_before_gets_its_own_address_and_a_newcomer_any
         &[before.clone(), after.clone(), thief("10.96.0.5")],
         Side::Old,
     );
-    assert_eq!(back, book, "a person frees the address that clients know");
+    assert_eq!(back, book, "the user has to free the address that clients know");
     let back = booked(&book, &[before, after, thief("10.96.0.6")], Side::Old);
     assert_eq!(back["shop/web"], both(5));
     assert_ne!(back["shop/late"].old, both(6).old);
 }
 
 #[test]
-fn a_service_that_its_owner_makes_anew_is_booked_with_its_own_address() {
+fn a_recreated_service_is_assigned_by_its_new_address() {
     let first = booked(
         &Book::new(),
         &[service("shop/web", "ClusterIP", &["10.96.0.5"])],
@@ -283,7 +283,7 @@ fn a_service_that_its_owner_makes_anew_is_booked_with_its_own_address() {
 }
 
 #[test]
-fn a_tenant_with_thousands_of_services_keeps_no_other_tenant_waiting() {
+fn a_tenant_with_thousands_of_services_does_not_delay_other_tenants() {
     let crowd = (0..5000).map(|number| (Turn::Other, format!("crowd/many-{number:04}")));
     let shop = (0..3).map(|number| (Turn::Other, format!("shop/web-{number}")));
     let mut services: Vec<(Turn, String)> = crowd.chain(shop).collect();

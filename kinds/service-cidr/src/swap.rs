@@ -1,29 +1,29 @@
-//! How one Service gets another address while both answer: the next change, from whatever state it is in.
+//! The change of a Service's address while both addresses answer: the next step, from any state.
 //!
-//! The API lets nobody change an address. It lets a Service become an `ExternalName`, which gives the address up, and come back
-//! with another one. Helpers see to it that nobody notices:
+//! The API does not allow a change of the address. It allows a Service to become an `ExternalName`, which releases the address, and to become
+//! a Service with another address again. Helpers keep requests working meanwhile:
 //!
-//! - the one of the **goal** has the goal's address from before: the Service's name leads to it meanwhile;
-//! - the one of the address that is **left** takes that over, for clients that know it;
-//! - a **bridge** answers at both addresses, others at the node ports and at external addresses, whoever has them: it is of type
-//!   `LoadBalancer`, of a class that nobody serves, and its status names them.
+//! - the helper of the **goal** has the target address from the start: the Service's name points to it meanwhile;
+//! - the helper of the **source** address takes that over, for clients that know it;
+//! - a **bridge** answers at both addresses, other bridges at the node ports and at external addresses, whatever object has them: a bridge is
+//!   of type `LoadBalancer`, of a class without a controller, and its status contains these addresses.
 //!
-//! The exchange is four writes: the Service's name leads to the goal's helper, the other helper takes the address that became
-//! free, the goal's helper gives its address up, the Service takes it. At no moment does a name lead to nothing, and whenever
-//! kube-proxy writes its rules, the bridge has them lead somewhere.
+//! The exchange is four writes: the Service's name points to the goal's helper, the other helper takes the free source address, the goal's
+//! helper releases its address, the Service takes it. The name always points to an address that answers, and whenever kube-proxy writes its
+//! rules, the bridge completes them.
 //!
-//! There and back are the same way with the two addresses exchanged. What is decided depends on the objects as they are: whoever
-//! was killed between two writes goes on from there.
+//! A rollback is the same with the two addresses swapped. The decision depends on the objects only: after a crash between two writes the
+//! exchange continues from there.
 
 use super::side::{Side, Sides};
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 
-/// What a helper is for.
+/// The role of a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// To have this address.
+    /// It has this address.
     Address(Side),
-    /// To answer while nobody has what it answers at.
+    /// It answers while no Service has these addresses or ports.
     Bridge(Part),
 }
 
@@ -37,7 +37,7 @@ impl Role {
         Self::Bridge(Part::ExternalAddresses),
     ];
 
-    /// As it stands in names and labels.
+    /// The text in names and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Address(side) => side.as_str(),
@@ -46,7 +46,7 @@ impl Role {
     }
 }
 
-/// What a bridge answers at. Each is a Service of its own: they have other ports, or lead who asks from outside otherwise.
+/// A part of the bridge. Each part is a separate Service, because ports and external traffic policy differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// Both addresses of the Service, at its ports.
@@ -61,7 +61,7 @@ impl Part {
     /// Every part.
     pub const ALL: [Self; 3] = [Self::Addresses, Self::NodePorts, Self::ExternalAddresses];
 
-    /// As it stands in names and labels.
+    /// The text in names and labels.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Addresses => "bridge",
@@ -71,19 +71,19 @@ impl Part {
     }
 }
 
-/// One of something for each part of a bridge.
+/// One value for each part of a bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts<T> {
-    /// Of the part for addresses.
+    /// The value of the part for addresses.
     pub addresses: T,
-    /// Of the part for node ports.
+    /// The value of the part for node ports.
     pub node_ports: T,
-    /// Of the part for external addresses.
+    /// The value of the part for external addresses.
     pub external_addresses: T,
 }
 
 impl<T> Parts<T> {
-    /// Makes one for each.
+    /// Creates a value for each part.
     pub fn each(mut make: impl FnMut(Part) -> T) -> Self {
         Self {
             addresses: make(Part::Addresses),
@@ -92,7 +92,7 @@ impl<T> Parts<T> {
         }
     }
 
-    /// That of this part.
+    /// The value of this part.
     pub fn of(&self, part: Part) -> &T {
         match part {
             Part::Addresses => &self.addresses,
@@ -101,7 +101,7 @@ impl<T> Parts<T> {
         }
     }
 
-    /// That of this part, to be changed.
+    /// The value of this part, mutable.
     pub fn of_mut(&mut self, part: Part) -> &mut T {
         match part {
             Part::Addresses => &mut self.addresses,
@@ -111,53 +111,53 @@ impl<T> Parts<T> {
     }
 }
 
-/// Where the Service itself is.
+/// The state of the Service itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Own {
-    /// It has this address.
+    /// The Service has this address.
     At(Side),
-    /// It has none, and its name leads to this helper; `None` when it leads elsewhere.
+    /// The Service has no address, and its name points to this helper; `None` if it points elsewhere.
     Away(Option<Side>),
-    /// Somebody else gave it another address or type; the words say which.
+    /// The owner has given the Service another address or type, as this text states.
     Elsewhere(String),
 }
 
-/// Where a helper is.
+/// The state of a helper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Helper {
-    /// There is none.
+    /// The helper does not exist.
     Absent,
-    /// It has an address that is nobody's, until it has the Service's endpoints: endpoints are made for what has an address.
+    /// The helper has a spare address until it has the Service's endpoints: only a Service with an address gets endpoints.
     Warming(Endpoints),
-    /// It has no address, and its name leads to the other helper. It keeps its endpoints.
+    /// The helper has no address, and its name points to the other helper. It keeps its endpoints.
     Parked(Endpoints),
-    /// It has the address that it is for.
+    /// The helper has the address of its role.
     Home(Endpoints),
 }
 
-/// Where a part of the bridge is.
+/// The state of a part of the bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bridge {
-    /// There is none, and none is needed: the Service has no node ports, or no external addresses.
+    /// The part is not needed: the Service has no node ports, or no external addresses.
     NotNeeded,
-    /// There is none.
+    /// The part does not exist.
     Absent,
-    /// It does not say yet where it answers, or not everywhere.
+    /// Its status does not contain all its addresses yet.
     Silent,
-    /// It answers where it is to, as far as it has endpoints.
+    /// It answers at all its addresses, as far as it has endpoints.
     Stands(Endpoints),
 }
 
-/// Whether a helper has the endpoints of its Service, and every node knows it.
+/// Whether a helper has the endpoints of its Service, and all nodes have its rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoints {
-    /// It has.
+    /// The helper has them.
     Same,
-    /// This is missing.
+    /// Some are missing.
     Missing(Wait),
-    /// Nobody selects pods for it: somebody has to copy them.
+    /// The Service has no selector: replumb has to copy the endpoints.
     ToCopy,
-    /// Its Service says something else by now than it does: other ports, another selector.
+    /// The spec of the Service has changed since: other ports, another selector.
     Edited,
 }
 
@@ -176,7 +176,7 @@ impl Helper {
 pub struct View {
     /// `namespace/name`.
     pub name: String,
-    /// The address that it is to have.
+    /// The side of its target address.
     pub goal: Side,
     /// The Service.
     pub own: Own,
@@ -184,72 +184,72 @@ pub struct View {
     pub helpers: Sides<Helper>,
     /// The bridge.
     pub bridge: Parts<Bridge>,
-    /// What somebody else has.
+    /// Addresses and ports of it that other Services have.
     pub taken: Taken,
-    /// Whether the Service carries what was saved on it for the time without an address.
+    /// Whether the Service has the annotation with its saved spec, for the time without an address.
     pub is_marked: bool,
-    /// Whether somebody may still use the address that is left.
+    /// Whether its source address may still be in use.
     pub left_is_used: bool,
-    /// Whether a helper can ask for that address: not once the range of it is closed, for a Service that came late.
+    /// Whether its source address can be assigned to a helper: not once the range is closed, for a late Service.
     pub left_is_given: bool,
-    /// Whether an endpoint of it answers.
+    /// Whether it has an endpoint that answers.
     pub is_served: bool,
 }
 
-/// What somebody else has of what this Service has to get back; each the object and what it took.
+/// Addresses and ports of this Service that another Service has taken; each the object and what it took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Either address.
     pub addresses: Sides<Option<String>>,
-    /// One of its node ports, while it has none itself.
+    /// One of its node ports, while the Service has none itself.
     pub node_port: Option<String>,
 }
 
-/// One change. Each names which objects are written, in order.
+/// One change: a sequence of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// Make this part of the bridge.
+    /// Create this part of the bridge.
     MakeBridge(Part),
-    /// Let it say where it answers.
+    /// Write its addresses to its status.
     Answer(Part),
-    /// Make the helper of this address with it.
+    /// Create the helper of this side with its address.
     MakeHome(Side),
-    /// Make it with any address.
+    /// Create the helper of this side with a spare address.
     MakeWarm(Side),
     /// Copy the Service's endpoints to this helper.
     Copy(Role),
-    /// Let this helper say what its Service says by now.
+    /// Update this helper to the current spec of its Service.
     Refresh(Role),
-    /// Give the helper of this address, which has none, any.
+    /// Give the parked helper of this side a spare address.
     Warm(Side),
-    /// Take the address of this helper; its name leads to the other helper.
+    /// Remove the address of this helper, and point its name to the other helper.
     Park(Side),
-    /// Give the helper of this address, which has none, the one that it is for.
+    /// Give the parked helper of this side its address.
     Home(Side),
     /// Give the Service, which has no address, this one.
     Own(Side),
-    /// Let the name of the Service, which has no address, lead to this helper.
+    /// Point the name of the Service, which has no address, to this helper.
     Lead(Side),
     /// The whole exchange.
     Swap,
-    /// The whole exchange of a Service that no endpoint answers for: nothing has to be ready before.
+    /// The whole exchange of a Service without endpoints, which needs no preparation.
     Move,
-    /// The same, where the helper of the goal's address has that: on the way back.
+    /// The same if the helper of the goal has the target address: in a rollback.
     MoveBack,
-    /// The same, where no helper can ask for the address that is left any more.
+    /// The same if the source address cannot be assigned to a helper any more.
     MoveAlone,
-    /// The second half of it.
+    /// The second half of the exchange.
     Finish,
-    /// The Service takes back the address that its helper has.
+    /// The Service takes its source address back from its helper.
     Return,
-    /// Take off the Service what was saved on it.
+    /// Remove the saved spec from the Service.
     Unmark,
     /// Delete this helper.
     Remove(Role),
 }
 
 impl Step {
-    /// The step by name.
+    /// The name of the step.
     pub fn name(self) -> &'static str {
         match self {
             Self::MakeBridge(_) => "MakeBridge",
@@ -274,39 +274,39 @@ impl Step {
     }
 }
 
-/// One write to one object: what a [`Step`] is made of.
+/// One write to one object, as a part of a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Write {
-    /// The Service becomes an `ExternalName` that leads to this helper.
+    /// The Service becomes an `ExternalName` that points to this helper.
     ServiceAway(Side),
     /// The Service takes this address.
     ServiceAt(Side),
-    /// This part of the bridge is made.
+    /// This part of the bridge is created.
     CreateBridge(Part),
-    /// It says where it answers.
+    /// Its addresses are written to its status.
     BridgeAnswers(Part),
-    /// The helper of this address is made with it.
+    /// The helper of this side is created with its address.
     CreateHome(Side),
-    /// It is made with any address.
+    /// The helper of this side is created with a spare address.
     CreateWarm(Side),
-    /// This helper's copies of endpoints are written.
+    /// The copies of endpoints of this helper are written.
     CopyEndpoints(Role),
-    /// This helper says what its Service says by now.
+    /// This helper is updated to the current spec of its Service.
     HelperLike(Role),
-    /// The helper of this address takes any.
+    /// The helper of this side takes a spare address.
     HelperWarm(Side),
-    /// It becomes an `ExternalName` that leads to the other one.
+    /// The helper of this side becomes an `ExternalName` that points to the other helper.
     HelperParked(Side),
-    /// It takes the address that it is for.
+    /// The helper of this side takes its address.
     HelperHome(Side),
-    /// What was saved on the Service goes.
+    /// The saved spec is removed from the Service.
     ServiceUnmarked,
     /// This helper is deleted.
     Delete(Role),
 }
 
 impl Write {
-    /// The write by name: where a test kills somebody.
+    /// The name of the write, by which tests choose a crash point.
     pub fn name(self) -> &'static str {
         match self {
             Self::ServiceAway(_) => "ServiceAway",
@@ -327,7 +327,7 @@ impl Write {
 }
 
 impl Step {
-    /// Its writes, in order. Between any two of them the process may be killed.
+    /// Its writes, in order. The process may be killed between any two of them.
     pub fn writes(self, goal: Side) -> Vec<Write> {
         let left = goal.other();
         match self {
@@ -368,29 +368,29 @@ impl Step {
     }
 }
 
-/// Why a Service waits for a range that gives out the address that it leaves. It waits for no other range.
-const LEFT_IS_CLOSED: WaitReason = WaitReason::ServiceRanges;
+/// The reason of a wait for a range with the source address. A Service waits for no other range.
+const SOURCE_IS_CLOSED: WaitReason = WaitReason::ServiceRanges;
 
-/// Whether a `ServiceCIDR` has to be made for the address that this Service leaves.
+/// Whether a `ServiceCIDR` has to be created for the source address of this Service.
 pub fn waits_for_left(decision: &Decision<Step>) -> bool {
-    matches!(decision, Decision::Wait(wait) if wait.reason == LEFT_IS_CLOSED)
+    matches!(decision, Decision::Wait(wait) if wait.reason == SOURCE_IS_CLOSED)
 }
 
 /// The next change of one Service.
 pub fn decide(view: &View) -> Decision<Step> {
     let (goal, left) = (view.goal, view.goal.other());
     match &view.own {
-        Own::Elsewhere(_) => elsewhere(view, goal, left),
+        Own::Elsewhere(_) => remove_helpers(view, goal, left),
         Own::At(side) if *side == goal => arrived(view, left),
         Own::At(_) => prepare(view, goal, left),
-        Own::Away(leads_to) => come_back(view, goal, left, *leads_to),
+        Own::Away(points_to) => restore_address(view, goal, left, *points_to),
     }
 }
 
-/// The owner has made something else of the Service: there is nothing to exchange. Its helpers go, but for one that answers at the address
-/// that is left as long as a client may use that.
-fn elsewhere(view: &View, goal: Side, left: Side) -> Decision<Step> {
-    if let Some(part) = view.standing() {
+/// The owner has changed type or address of the Service, so it has nothing to exchange. Its helpers are removed, except for one that answers
+/// at the source address while clients may use it.
+fn remove_helpers(view: &View, goal: Side, left: Side) -> Decision<Step> {
+    if let Some(part) = view.existing_bridge() {
         return Decision::Run(Step::Remove(Role::Bridge(part)));
     }
     if *view.helper(goal) != Helper::Absent {
@@ -405,7 +405,7 @@ fn elsewhere(view: &View, goal: Side, left: Side) -> Decision<Step> {
     }
 }
 
-/// Label on a helper: what it is for.
+/// Label on a helper: its role.
 pub const ROLE_LABEL: &str = "replumb.dev/address";
 
 impl View {
@@ -421,24 +421,24 @@ impl View {
         self.taken.addresses.of(side).as_ref()
     }
 
-    /// What somebody has to do for a helper of an address before it answers as its Service does.
-    fn mend(&self) -> Option<Step> {
+    /// The step after which the helpers of addresses answer as their Service does.
+    fn update_helpers(&self) -> Option<Step> {
         Side::ALL
             .into_iter()
-            .find_map(|side| mend(Role::Address(side), self.helper(side).endpoints()?))
+            .find_map(|side| update_helper(Role::Address(side), self.helper(side).endpoints()?))
     }
 
-    /// What is missing of the bridge before nobody has to have an address for it to answer.
-    fn bridged(&self) -> Option<Step> {
+    /// The next step until the bridge answers without any other object.
+    fn build_bridge(&self) -> Option<Step> {
         Part::ALL.into_iter().find_map(|part| match self.bridge.of(part) {
             Bridge::NotNeeded => None,
             Bridge::Absent => Some(Step::MakeBridge(part)),
             Bridge::Silent => Some(Step::Answer(part)),
-            Bridge::Stands(endpoints) => mend(Role::Bridge(part), endpoints),
+            Bridge::Stands(endpoints) => update_helper(Role::Bridge(part), endpoints),
         })
     }
 
-    /// What the bridge waits for.
+    /// The wait of the bridge.
     fn bridge_waits(&self) -> Option<&Wait> {
         Part::ALL.into_iter().find_map(|part| match self.bridge.of(part) {
             Bridge::Stands(Endpoints::Missing(wait)) => Some(wait),
@@ -449,46 +449,47 @@ impl View {
         })
     }
 
-    /// A part of the bridge that is there.
-    fn standing(&self) -> Option<Part> {
+    /// A part of the bridge that exists.
+    fn existing_bridge(&self) -> Option<Part> {
         Part::ALL
             .into_iter()
             .find(|part| matches!(self.bridge.of(*part), Bridge::Silent | Bridge::Stands(_)))
     }
 
-    /// Somebody has an address that the bridge answers at, and the Service has one of its own: no bridge answers in somebody's place.
-    fn halt_bridgeless(&self, taken: &str) -> Decision<Step> {
-        match self.standing() {
+    /// Another Service has an address of the bridge, and this Service has its own address: the bridge must not answer for the other Service.
+    fn halt_without_bridge(&self, taken: &str) -> Decision<Step> {
+        match self.existing_bridge() {
             Some(part) => Decision::Run(Step::Remove(Role::Bridge(part))),
             None => self.halt(taken),
         }
     }
 
-    /// A helper is to ask for the address that is left, and no range gives it out.
+    /// A helper needs the source address, and no range assigns it.
     fn wait_for_left(&self) -> Decision<Step> {
         Decision::Wait(Wait {
-            reason: LEFT_IS_CLOSED,
+            reason: SOURCE_IS_CLOSED,
             message: format!(
-                "Service {} was created after the exchange had begun, and its range is closed: a ServiceCIDR for its address alone is not Ready yet",
+                "Service {} was created after the start of the exchange, and its range is closed: the ServiceCIDR for its address is not Ready \
+                 yet",
                 self.name
             ),
             until: None,
         })
     }
 
-    /// Somebody has what the Service has to get.
+    /// Another Service has an address or port that this Service needs.
     fn halt(&self, taken: &str) -> Decision<Step> {
         Decision::Halt(Halt {
             reason: HaltReason::Drift,
             message: format!(
-                "Service {} cannot go on: {taken}. Delete or change that one, then `kubectl replumb resume`",
+                "Service {} cannot continue: {taken}. Delete or change that Service, then run `kubectl replumb resume`",
                 self.name
             ),
         })
     }
 }
 
-fn mend(role: Role, endpoints: &Endpoints) -> Option<Step> {
+fn update_helper(role: Role, endpoints: &Endpoints) -> Option<Step> {
     match endpoints {
         Endpoints::ToCopy => Some(Step::Copy(role)),
         Endpoints::Edited => Some(Step::Refresh(role)),
@@ -496,60 +497,60 @@ fn mend(role: Role, endpoints: &Endpoints) -> Option<Step> {
     }
 }
 
-/// It has the address that it is to have: the other one answers as long as somebody uses it.
+/// The Service has its target address: the source address answers while it is in use.
 fn arrived(view: &View, left: Side) -> Decision<Step> {
     let goal = view.goal;
-    // An address that no helper has, and that none can ask for, is given up: no client has got an answer there.
+    // A source address that no helper has, and that cannot be assigned, is released: it has never answered.
     let left_is_used = view.left_is_used && (view.left_is_given || view.is_home(left));
     if left_is_used {
         match view.helper(left) {
-            // Nothing has answered there that a client could miss.
+            // The address has never answered, so no client misses it.
             Helper::Absent if view.taken(left).is_some() && !view.is_served => {}
             Helper::Absent | Helper::Parked(_) if view.taken(left).is_some() => {
-                return view.halt_bridgeless(view.taken(left).map_or("", String::as_str));
+                return view.halt_without_bridge(view.taken(left).map_or("", String::as_str));
             }
-            // Somebody deleted it.
+            // Another client has deleted the helper.
             Helper::Absent => return Decision::Run(Step::MakeHome(left)),
             Helper::Parked(_) => return Decision::Run(Step::Home(left)),
             Helper::Warming(_) => return Decision::Run(Step::Park(left)),
             Helper::Home(endpoints) => {
-                if let Some(step) = mend(Role::Address(left), endpoints) {
+                if let Some(step) = update_helper(Role::Address(left), endpoints) {
                     return Decision::Run(step);
                 }
-                // The bridge has them.
+                // The bridge has the endpoints meanwhile.
                 if let Endpoints::Missing(wait) = endpoints {
                     return Decision::Wait(wait.clone());
                 }
             }
         }
     }
-    // kube-proxy learns of one Service after the other: who sees these go has seen the Service come.
-    if let Some(part) = view.standing() {
+    // kube-proxy sees changes in order: a node that sees this deletion has seen the Service's new address.
+    if let Some(part) = view.existing_bridge() {
         return Decision::Run(Step::Remove(Role::Bridge(part)));
     }
-    // The name of the goal's helper may have been given as an answer; that answer led to the other helper, which lives.
+    // Clients may have the goal's helper from a DNS answer; its name points to the other helper, which still exists.
     if *view.helper(goal) != Helper::Absent {
         return Decision::Run(Step::Remove(Role::Address(goal)));
     }
     if !left_is_used && *view.helper(left) != Helper::Absent {
         return Decision::Run(Step::Remove(Role::Address(left)));
     }
-    // Its owner gave it an address meanwhile: the write that does that for us takes the mark off.
+    // The owner has given the Service its address: otherwise that write would have removed the saved spec.
     if view.is_marked {
         return Decision::Run(Step::Unmark);
     }
     Decision::Settled
 }
 
-/// It has the address that it leaves. Nothing is exchanged before every helper has its endpoints, and every node knows the bridge and
-/// whoever is to have the address that is left.
+/// The Service has its source address. The exchange starts once every helper has its endpoints, and all nodes have rules for the bridge and
+/// for the helper that takes the source address.
 fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     if let Some(taken) = view.taken(goal)
         && !view.is_home(goal)
     {
-        return view.halt_bridgeless(taken);
+        return view.halt_without_bridge(taken);
     }
-    if !view.is_served && view.standing().is_none() && *view.helper(left) == Helper::Absent {
+    if !view.is_served && view.existing_bridge().is_none() && *view.helper(left) == Helper::Absent {
         match view.helper(goal) {
             Helper::Absent if !view.left_is_given => return Decision::Run(Step::MoveAlone),
             Helper::Absent => return Decision::Run(Step::Move),
@@ -558,11 +559,11 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
             Helper::Parked(_) | Helper::Warming(_) => {}
         }
     }
-    // All of them get ready at the same time.
-    if let Some(step) = view.bridged() {
+    // All helpers get ready at the same time.
+    if let Some(step) = view.build_bridge() {
         return Decision::Run(step);
     }
-    if let Some(step) = view.mend() {
+    if let Some(step) = view.update_helpers() {
         return Decision::Run(step);
     }
     match view.helper(goal) {
@@ -580,10 +581,10 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     if let Helper::Home(Endpoints::Missing(wait)) = view.helper(goal) {
         return Decision::Wait(wait.clone());
     }
-    // Last: without an address its endpoints are not kept.
+    // This helper comes last: without an address its endpoints are not updated.
     match view.helper(left) {
         Helper::Warming(Endpoints::Missing(wait)) => Decision::Wait(wait.clone()),
-        // The last is a slip of somebody's: the Service has that address.
+        // `Home` is a mistake of another client: the Service has that address.
         Helper::Warming(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) | Helper::Home(_) => {
             Decision::Run(Step::Park(left))
         }
@@ -595,20 +596,20 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     }
 }
 
-/// It has no address: somebody was killed in the middle of an exchange.
-fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Decision<Step> {
+/// The Service has no address, because a process was killed in the middle of an exchange.
+fn restore_address(view: &View, goal: Side, left: Side, points_to: Option<Side>) -> Decision<Step> {
     if !view.is_home(left) {
-        // Clients that know the address that was left get no answer: nothing is more urgent.
+        // Clients with the source address get no answer: this is urgent.
         let parked = matches!(view.helper(left), Helper::Parked(_));
         if !view.left_is_given && view.taken(left).is_none() {
-            return come_back_late(view, goal, left);
+            return restore_late(view, goal, left);
         }
         return match (view.taken(left), view.taken(goal)) {
-            (None, _) if parked && view.is_home(goal) && leads_to == Some(goal) => {
+            (None, _) if parked && view.is_home(goal) && points_to == Some(goal) => {
                 Decision::Run(Step::Home(left))
             }
             (None, _) => own(view, left),
-            // What was left is somebody else's now. The other address is better than none.
+            // Another Service has the source address. The target address is better than none.
             (Some(_), _) if view.is_home(goal) && view.taken.node_port.is_none() => {
                 Decision::Run(Step::Finish)
             }
@@ -616,11 +617,11 @@ fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Dec
             (Some(taken), Some(_)) => view.halt(taken),
         };
     }
-    // Both addresses may answer, by the helpers. Now the name has to lead to one that does, and node ports are missed.
-    if let Some(step) = view.mend() {
+    // The helpers may answer at both addresses. Now the name has to point to one of them, and node ports do not answer.
+    if let Some(step) = view.update_helpers() {
         return Decision::Run(step);
     }
-    if !leads_to.is_some_and(|side| view.is_home(side)) {
+    if !points_to.is_some_and(|side| view.is_home(side)) {
         return Decision::Run(Step::Lead(left));
     }
     if let Some(taken) = &view.taken.node_port {
@@ -638,9 +639,9 @@ fn come_back(view: &View, goal: Side, left: Side, leads_to: Option<Side>) -> Dec
     }
 }
 
-/// It has no address, and cannot get back the one that it left. Where a helper is to have that, it is waited for; where none is, no
-/// client has got an answer there.
-fn come_back_late(view: &View, goal: Side, left: Side) -> Decision<Step> {
+/// The Service has no address, and its source address cannot be assigned. If a helper needs that address, the migration waits; if not, the
+/// address has never answered.
+fn restore_late(view: &View, goal: Side, left: Side) -> Decision<Step> {
     match (view.helper(left), view.helper(goal), view.taken(goal)) {
         (Helper::Absent, Helper::Home(_), _) if view.taken.node_port.is_none() => Decision::Run(Step::Finish),
         (Helper::Absent, Helper::Absent | Helper::Parked(_) | Helper::Warming(_), None) => own(view, goal),
@@ -648,7 +649,7 @@ fn come_back_late(view: &View, goal: Side, left: Side) -> Decision<Step> {
     }
 }
 
-/// Gives the Service an address. While its node ports are somebody else's, a helper answers at the address at least.
+/// Gives the Service an address. While another Service has its node ports, a helper answers at least at the address.
 fn own(view: &View, side: Side) -> Decision<Step> {
     let Some(taken) = &view.taken.node_port else {
         return Decision::Run(Step::Own(side));

@@ -1,4 +1,4 @@
-//! What of the kernel's tables shares an address with the ranges that Services come to.
+//! Selection of the entries of the kernel's tables that overlap the target ranges.
 
 use ipnet::IpNet;
 
@@ -6,12 +6,13 @@ use super::InTarget;
 use calico::kernel::shared;
 use engine::kernel::{Route, Tables};
 
-/// The link on which kube-proxy has every address of a Service in mode ipvs.
+/// The link on which kube-proxy in mode ipvs has the addresses of all Services.
 pub const IPVS_LINK: &str = "kube-ipvs0";
 
-/// Chooses it; default routes aside, and what kube-proxy has there. Calico's routes are in it: whose pods are in the way is no matter.
+/// Selects these entries, without default routes and without entries of kube-proxy. Calico's routes are included: pods in the range are a
+/// conflict, whatever their network.
 pub fn in_target(target: &[IpNet], tables: &Tables) -> InTarget {
-    // Left out before the first few of many are taken: in mode ipvs there is an address for each Service.
+    // Entries of kube-proxy are removed before the list is truncated: in mode ipvs each Service has an address.
     let found = shared(target, tables, is_kube_proxys, |link| link == IPVS_LINK);
     InTarget {
         routes: found.routes.into_iter().collect(),
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_addresses_of_any_of_the_ranges_is_told_once() {
+    fn overlapping_entries_are_listed_once() {
         let rule = Rule {
             priority: 900,
             from: None,
@@ -76,17 +77,17 @@ mod tests {
             routes: vec![
                 route(RouteKind::Unicast, "0.0.0.0/0", "eth0", 3),
                 route(RouteKind::Unicast, "172.16.0.0/12", "tun0", 3),
-                // Calico's, of a pool that is in the way.
+                // Routes of Calico, for a pool that overlaps.
                 route(RouteKind::Blackhole, "172.30.4.0/26", "lo", FELIX),
                 route(RouteKind::Unicast, "172.30.4.9/32", "cali1", 3),
                 route(RouteKind::Unicast, "fd00:30::/112", "eth0", 3),
-                // The address stands for it.
+                // This route follows from the address.
                 route(RouteKind::Unicast, "172.30.128.0/24", "docker0", KERNEL),
                 route(RouteKind::Unicast, "10.96.0.0/12", "tun0", 3),
             ],
             rules: vec![rule.clone()],
         };
-        // Two ranges that one route reaches into: it is listed once.
+        // One route overlaps two ranges, and is listed once.
         let found = in_target(
             &ranges(&["172.30.0.0/16", "172.31.0.0/16", "fd00:30::/108"]),
             &tables,
@@ -100,14 +101,14 @@ mod tests {
         assert_eq!(
             destinations,
             ["172.16.0.0/12", "fd00:30::/112", "172.30.4.0/26", "172.30.4.9/32"],
-            "somebody else's first"
+            "foreign routes first"
         );
         assert_eq!(found.addresses.words(""), ["172.30.128.1/24 dev docker0"]);
         assert_eq!(found.rules.first, [rule]);
     }
 
     #[test]
-    fn what_kube_proxy_has_in_mode_ipvs_hides_nobody() {
+    fn addresses_of_kube_proxy_in_mode_ipvs_hide_no_other() {
         let many = || (0..100_u32).map(|number| format!("172.30.0.{number}/32"));
         let tables = Tables {
             devices: vec![
