@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::covers::holds;
 
-/// Places in a range that are reserved for one Service each: the first for `default/kubernetes`, the tenth by convention for the cluster
-/// DNS.
+/// Places in a range that are reserved for one Service each: the first for `default/kubernetes`, the tenth by convention for
+/// the cluster DNS.
 const RESERVED: [u128; 2] = [1, 10];
 
 /// The offset of an address in its range.
@@ -83,9 +83,9 @@ pub fn assign(
     })
 }
 
-/// Assigns an address of `to` to each of these addresses of `from`, while `to` has free ones: at the same place if that is free, otherwise
-/// at the first free place that no other address needs. `is_taken` returns whether an address of `to` is in use by another Service than
-/// the one with this address of `from`.
+/// Assigns an address of `to` to each of these addresses of `from`, while `to` has free ones: at the same place if that is
+/// free, otherwise at the first free place that no other address needs. `is_taken` returns whether an address of `to` is in use
+/// by another Service than the one with this address of `from`.
 ///
 /// The result is deterministic. In a later call, addresses that have moved already are reported by `is_taken`.
 pub fn assign_some(
@@ -127,8 +127,8 @@ pub fn assign_some(
 /// The target range has fewer addresses than needed for all Services.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{range} has {} addresses for Services, with the first and the tenth reserved for default/kubernetes and the cluster DNS; needed \
-     {needed}",
+    "{range} has {} addresses for Services, with the first and the tenth reserved for default/kubernetes and the cluster DNS; \
+     needed {needed}",
     room(range)
 )]
 pub struct NoRoom {

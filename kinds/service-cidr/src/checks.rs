@@ -1,6 +1,6 @@
-//! Every prerequisite as a check on cluster facts and host facts.
+//! Every prerequisite, as a check of cluster facts and host facts.
 //!
-//! What the migration itself waits for, with its words, is a warning: it can be mended while it runs.
+//! A condition for which the migration itself waits is a warning: the user can correct it later.
 
 mod api_servers;
 mod hosts;
@@ -15,67 +15,67 @@ use engine::check::{Check, Permission, Verdict, access, policies};
 use engine::drain::Permissions;
 use engine::evict::OnBlocked;
 
-/// What the user allows, as far as a check depends on it.
+/// The options of the user on which checks depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckPolicy {
-    /// What an eviction may cost.
+    /// What an eviction may destroy.
     pub permissions: Permissions,
-    /// What happens when pods do not go.
+    /// What happens when pods cannot be evicted.
     pub on_blocked: OnBlocked,
-    /// Whether pods that nobody makes again are evicted.
+    /// Whether pods without a controller are evicted.
     pub delete_bare_pods: bool,
     /// Whether load balancers keep their addresses.
     pub keep_load_balancers: bool,
-    /// Services that go first, as the user wrote them.
+    /// Services that move first, in the order of the spec.
     pub order: Vec<String>,
-    /// How many Services exchange their addresses at the same time.
+    /// Maximum number of Services that change their addresses at the same time.
     pub services_at_once: usize,
-    /// Whether nobody watches traffic (`gates.traffic: Ignore`).
+    /// Whether traffic is not watched (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckName {
-    /// The policies that bound coordinator and agents are installed and bound.
+    /// The admission policies that restrict coordinator and agents are installed and bound.
     AdmissionPolicies,
     /// An agent reports from every node.
     AgentMissing,
-    /// Every API server is known, with its range and its certificate.
+    /// Range and certificate of every API server are known and suitable.
     ApiServerFlags,
-    /// The API has ranges of Services as objects.
+    /// The API has `ServiceCIDR`s.
     ApiVersion,
-    /// Pods that nobody makes again.
+    /// Pods without a controller.
     BarePods,
-    /// Every `PodDisruptionBudget` yields.
+    /// Every `PodDisruptionBudget` allows disruptions.
     DisruptionBudgets,
-    /// No pod that is started again has data in an emptyDir.
+    /// No pod that has to restart has data in an emptyDir.
     EmptyDir,
-    /// kube-proxy is understood, and works on every node in a way that was measured.
+    /// kube-proxy runs in a supported mode on every node.
     KubeProxy,
     /// Load balancers keep their addresses.
     LoadBalancers,
-    /// Every object was understood.
+    /// Every object can be parsed.
     MalformedObjects,
-    /// Who else says addresses of Services.
+    /// Configuration that contains addresses of Services.
     Mentions,
-    /// The name servers are understood.
+    /// The Corefile of the name servers is suitable.
     NameServers,
-    /// Coordinator and agents reach the API server by no address that changes.
+    /// Coordinator and agents reach the API server at an address that does not change.
     OwnPath,
-    /// The API server lets the coordinator do all that it has to.
+    /// The coordinator has all needed permissions.
     Permissions,
-    /// What pods were told of addresses can be read on every node.
+    /// The addresses that pods have received can be read on every node.
     PodsTold,
-    /// Helpers fit into the quotas of every namespace.
+    /// The quotas of every namespace allow helpers.
     Quotas,
-    /// The new ranges are nobody else's.
+    /// The new ranges are not in use.
     Ranges,
-    /// The new ranges have room.
+    /// The new ranges have enough addresses.
     Room,
-    /// Every Service can be exchanged.
+    /// Every Service can change its address.
     Services,
-    /// Pods that nobody can evict.
+    /// Static pods, which cannot be evicted.
     StaticPods,
     /// Traffic is watched.
     TrafficGate,
@@ -107,7 +107,7 @@ impl CheckName {
         Self::TrafficGate,
     ];
 
-    /// The name as it stands in status, metrics and the runbook.
+    /// The name as written in status, metrics and the runbook.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::AdmissionPolicies => "AdmissionPolicies",
@@ -134,7 +134,7 @@ impl CheckName {
         }
     }
 
-    /// A check of this name that does not plainly hold.
+    /// A check of this name that did not pass.
     pub(super) fn not_pass(
         self,
         verdict: Verdict,
@@ -153,7 +153,7 @@ impl From<CheckName> for &'static str {
     }
 }
 
-/// Everything that the coordinator must be allowed to do.
+/// All permissions that the coordinator needs.
 pub const PERMISSIONS: [Permission; 11] = [
     Permission::new("watch", "", "services", ""),
     Permission::new("watch", "discovery.k8s.io", "endpointslices", ""),
@@ -168,7 +168,7 @@ pub const PERMISSIONS: [Permission; 11] = [
     Permission::new("create", "", "pods", "eviction"),
 ];
 
-/// Judges every prerequisite.
+/// Checks every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     [
         access::malformed(

@@ -24,16 +24,15 @@ fn a_good_cluster_passes_every_check_once() {
     assert_eq!(found, CheckName::ALL.map(CheckName::as_str));
 }
 
-/// `ALL` is in the order of the names, and each is there once.
 #[test]
-fn names_are_told_apart() {
+fn check_names_are_unique_and_sorted() {
     let names: BTreeSet<&str> = CheckName::ALL.iter().map(|name| name.as_str()).collect();
     let sorted: Vec<&str> = names.into_iter().collect();
     assert_eq!(sorted, CheckName::ALL.map(CheckName::as_str));
 }
 
 #[test]
-fn a_cluster_that_was_not_looked_at_is_refused() {
+fn a_cluster_without_facts_is_refused() {
     let settings = fixture::settings(&cluster());
     let checks = check(&settings, &ClusterFacts::default(), &policy());
     for (name, expected) in [
@@ -53,7 +52,7 @@ fn a_cluster_that_was_not_looked_at_is_refused() {
 
 type Change = fn(&mut ClusterFacts);
 
-/// Each is wrong in one place: who is told what, where it was found.
+/// Each cluster has one defect, which is reported with the check, the object and the value found.
 #[rstest]
 #[case::agent(CheckName::AgentMissing, Verdict::Fail, "Node b", "no report of an agent", |facts: &mut ClusterFacts| {
     facts.hosts.remove("b");
@@ -104,7 +103,7 @@ type Change = fn(&mut ClusterFacts);
 #[case::two_modes(CheckName::KubeProxy, Verdict::Unknown, "Node b", "at once", |facts: &mut ClusterFacts| {
     host_mut(facts).proxy_mode = Found::Malformed("rules in iptables and nftables at once".to_owned());
 })]
-#[case::pods_unknown(CheckName::KubeProxy, Verdict::Warn, "Node b", "knows pods by 10.0.0.0/24", |facts: &mut ClusterFacts| {
+#[case::pods_unknown(CheckName::KubeProxy, Verdict::Warn, "Node b", "recognizes only pods of 10.0.0.0/24", |facts: &mut ClusterFacts| {
     let ranges = vec!["10.0.0.0/24".parse().unwrap()];
     host_mut(facts).local_traffic = Found::Present(LocalTraffic { ranges, links: Vec::new() });
 })]
@@ -151,7 +150,7 @@ type Change = fn(&mut ClusterFacts);
         host.local_traffic = Found::Present(LocalTraffic { ranges: Vec::new(), links: vec!["cni0".to_owned()] });
     }
 })]
-#[case::somebodys_range(CheckName::Ranges, Verdict::Fail, "spec.serviceCidr.to[0]", "172.31.64.0/20 of ServiceCIDR more", |facts: &mut ClusterFacts| {
+#[case::another_service_cidr(CheckName::Ranges, Verdict::Fail, "spec.serviceCidr.to[0]", "172.31.64.0/20 of ServiceCIDR more", |facts: &mut ClusterFacts| {
     let ranges = vec!["172.31.64.0/20".parse().unwrap()];
     facts.ranges.push(ServiceCidr { name: "more".to_owned(), ranges, ready: true, terminating: false });
 })]
@@ -168,7 +167,7 @@ type Change = fn(&mut ClusterFacts);
         fixture::service(&name, &address, &json!({ "type": "LoadBalancer" }))
     }));
 })]
-fn what_is_wrong_is_told(
+fn a_defect_is_reported_by_its_check(
     #[case] name: CheckName,
     #[case] verdict: Verdict,
     #[case] object: &str,
@@ -185,15 +184,15 @@ fn server(facts: &mut ClusterFacts) -> &mut crate::facts::ApiServer {
     facts.api_servers.values_mut().next().unwrap()
 }
 
-/// A person may have restarted some of the API servers before.
+/// The user may have restarted some of the API servers before.
 #[test]
-fn an_api_server_that_has_the_new_flag_is_as_good() {
+fn an_api_server_with_the_new_flag_passes() {
     let checks = judge(|facts| server(facts).ranges = Ok(vec![fixture::TO.parse().unwrap()]));
     assert_eq!(worst(&checks), Verdict::Pass, "{checks:#?}");
 }
 
 #[test]
-fn what_the_user_wrote_is_judged() {
+fn options_of_the_user_are_checked() {
     let order = CheckPolicy {
         order: vec!["shop/web".to_owned(), "shop/wbe".to_owned()],
         ..policy()
@@ -238,7 +237,7 @@ fn what_the_user_wrote_is_judged() {
 }
 
 #[test]
-fn reserved_ranges_are_nobodys_to_take() {
+fn a_reserved_range_fails() {
     let facts = cluster();
     let settings = settings_to("169.254.0.0/16", &facts);
     let checks = check(&settings, &facts, &policy());
@@ -247,18 +246,18 @@ fn reserved_ranges_are_nobodys_to_take() {
 }
 
 #[test]
-fn a_range_has_room_for_services_and_their_helpers() {
+fn a_range_needs_addresses_for_services_and_their_helpers() {
     let mut facts = cluster();
     server(&mut facts).addresses = Ok(vec!["10.96.0.1".parse().unwrap(), "172.31.0.1".parse().unwrap()]);
     let verdict = |to: &str| {
         let checks = check(&settings_to(to, &facts), &facts, &policy());
         only(&checks, CheckName::Room)
     };
-    // Five Services, and ten at once with four helpers each.
+    // 5 Services, and 10 at once with 4 helpers each.
     let check = verdict("172.31.0.0/27");
     assert_eq!(check.found, "30 addresses");
     assert!(check.needed.starts_with("45: 5 Services"), "{check:#?}");
-    assert!(!verdict("172.31.0.0/30").found.is_empty(), "not even for each");
+    assert!(!verdict("172.31.0.0/30").found.is_empty(), "too few for the Services");
 }
 
 fn quota(rooms: &[(&str, u64, u64)]) -> Quota {
@@ -274,16 +273,17 @@ fn quota(rooms: &[(&str, u64, u64)]) -> Quota {
     }
 }
 
-/// In namespace shop three Services move, one of them with node ports: three helpers stay, three go with the exchange, four are bridges.
+/// In namespace shop 3 Services move, one of them with node ports: 3 helpers stay, 3 are removed after the exchange, 4 are
+/// bridges.
 #[rstest]
-#[case::none_allowed("services.loadbalancers", 0, 0, Some("let it allow 4"))]
-#[case::some("services.loadbalancers", 4, 1, Some("let it allow 5"))]
+#[case::none_allowed("services.loadbalancers", 0, 0, Some("set it to 4"))]
+#[case::some("services.loadbalancers", 4, 1, Some("set it to 5"))]
 #[case::enough("services.loadbalancers", 5, 1, None)]
-#[case::services("services", 15, 6, Some("let it allow 16"))]
+#[case::services("services", 15, 6, Some("set it to 16"))]
 #[case::enough_services("services", 16, 6, None)]
-#[case::counted("count/services", 15, 6, Some("let it allow 16"))]
+#[case::counted("count/services", 15, 6, Some("set it to 16"))]
 #[case::node_ports("services.nodeports", 0, 0, None)]
-fn helpers_fit_into_quotas(
+fn a_quota_without_room_for_helpers_fails(
     #[case] resource: &str,
     #[case] hard: u64,
     #[case] used: u64,
@@ -304,8 +304,8 @@ fn helpers_fit_into_quotas(
 #[rstest]
 #[case::largest("services", u64::MAX, u64::MAX, Verdict::Fail)]
 #[case::more_than_allowed("services", 0, u64::MAX, Verdict::Fail)]
-#[case::without_bound("services", u64::MAX, 0, Verdict::Pass)]
-fn absurd_quotas_are_quotas(
+#[case::unlimited("services", u64::MAX, 0, Verdict::Pass)]
+fn quotas_with_extreme_values_are_checked(
     #[case] resource: &str,
     #[case] hard: u64,
     #[case] used: u64,
@@ -316,9 +316,9 @@ fn absurd_quotas_are_quotas(
 }
 
 #[rstest]
-#[case::of_a_namespace_with_services_that_move("shop", Verdict::Warn)]
-#[case::of_another("quiet", Verdict::Pass)]
-fn a_quota_that_is_not_understood_warns_where_helpers_come(
+#[case::namespace_with_moving_services("shop", Verdict::Warn)]
+#[case::another_namespace("quiet", Verdict::Pass)]
+fn an_unparsable_quota_is_a_warning_if_its_namespace_gets_helpers(
     #[case] namespace: &str,
     #[case] verdict: Verdict,
 ) {
@@ -337,7 +337,7 @@ fn a_quota_that_is_not_understood_warns_where_helpers_come(
 }
 
 #[test]
-fn fewer_at_once_need_less_of_a_quota() {
+fn fewer_services_at_once_need_less_of_a_quota() {
     let one = CheckPolicy {
         services_at_once: 1,
         ..policy()
@@ -348,7 +348,7 @@ fn fewer_at_once_need_less_of_a_quota() {
 }
 
 #[test]
-fn a_quota_of_a_namespace_without_services_that_move_says_nothing() {
+fn a_quota_of_a_namespace_without_moving_services_passes() {
     let elsewhere = Quota {
         namespace: "quiet".to_owned(),
         ..quota(&[("services", 0, 0)])

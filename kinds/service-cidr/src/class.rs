@@ -24,7 +24,8 @@ pub fn addresses(spec: &Value) -> Vec<IpAddr> {
 pub enum Class {
     /// The Service changes these addresses.
     Moves(Vec<IpAddr>),
-    /// The Service keeps these addresses: its load balancer would be deleted with them, and the cloud may not create an equal one.
+    /// The Service keeps these addresses: its load balancer would be deleted with them, and the cloud may not create an equal
+    /// one.
     LoadBalancer(Vec<IpAddr>),
     /// The Service has no address, and must not get one.
     Headless,

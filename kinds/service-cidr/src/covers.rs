@@ -1,14 +1,15 @@
 //! Covers: the smallest ranges for a `ServiceCIDR` so that given addresses are in range.
 //!
-//! For Kubernetes a range contains neither its first address nor, for IPv4, its last one (`PrefixContainsIP`, v1.36), so a range of one or
-//! two addresses contains none. The smallest range for an IPv4 address is a /30 with the address in the middle.
+//! For Kubernetes a range contains neither its first address nor, for IPv4, its last one (`PrefixContainsIP`, v1.36), so a
+//! range of one or two addresses contains none. The smallest range for an IPv4 address is a /30 with the address in the middle.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Addresses that load balancers keep, and their covers. The covers are computed once, because tenants can create many load balancers.
+/// Addresses that load balancers keep, and their covers. The covers are computed once, because tenants can create many load
+/// balancers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     addresses: Vec<IpAddr>,
@@ -50,8 +51,8 @@ fn smallest(address: IpAddr) -> Option<IpNet> {
     Some(range)
 }
 
-/// The smallest ranges for all of these addresses, none within another: if two overlapping ones are deleted, both may be removed, and then
-/// no range contains the addresses.
+/// The smallest ranges for all of these addresses, none within another: if two overlapping ones are deleted, both may be
+/// removed, and then no range contains the addresses.
 pub fn covers(addresses: &[IpAddr]) -> Vec<IpNet> {
     let mut ranges: Vec<IpNet> = addresses
         .iter()

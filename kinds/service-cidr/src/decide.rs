@@ -1,9 +1,9 @@
 //! The next step of the whole migration. The decision is level-triggered: the same facts give the same step, whatever was decided
 //! before, so a restart or a crash changes nothing.
 //!
-//! The way forward and the rollback are the same sequence between two ranges: make the target range available, change the address of every
-//! Service, delete the default `ServiceCIDR` so that the API servers create it again from their flag, wait until no address of the source
-//! range is in use, release the source range. Until then every address answers.
+//! The way forward and the rollback are the same sequence between two ranges: make the target range available, change the
+//! address of every Service, delete the default `ServiceCIDR` so that the API servers create it again from their flag, wait
+//! until no address of the source range is in use, release the source range. Until then every address answers.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -56,8 +56,8 @@ pub struct ServiceView {
     pub decision: Option<Decision<swap::Step>>,
 }
 
-/// Maximum number of Services without endpoints that change their addresses at the same time, and of helpers that are removed at the same
-/// time: no request depends on them.
+/// Maximum number of Services without endpoints that change their addresses at the same time, and of helpers that are removed
+/// at the same time: no request depends on them.
 pub const LIGHT_AT_ONCE: usize = 64;
 
 /// All inputs of the decision.
@@ -79,13 +79,13 @@ pub struct View<'facts> {
     pub kept: &'facts Kept,
     /// Addresses of Services, helpers included.
     pub addresses: &'facts [IpAddr],
-    /// Wait for kubelets and objects of the cluster that contain a source address, with the fix. Objects of tenants are not included,
-    /// because they must not delay the restart of other pods.
+    /// Wait for kubelets and objects of the cluster that contain a source address, with the fix. Objects of tenants are not
+    /// included, because they must not delay the restart of other pods.
     pub follow_up: Option<Wait>,
     /// Pods that have received a source address.
     pub carriers: Option<Missing>,
-    /// Wait before the source addresses are released: their soak time has not passed, or an object of a tenant contains one; `None` once
-    /// they may be released.
+    /// Wait before the source addresses are released: their soak time has not passed, or an object of a tenant contains one;
+    /// `None` once they may be released.
     pub soak: Option<Wait>,
 }
 
@@ -107,7 +107,8 @@ pub struct Next {
     pub decision: Decision<Step>,
     /// Services that cannot continue while the others do; `None` if all can.
     pub aside: Option<Halt>,
-    /// Steps in addition to the decision, for Services that have their target address: helpers are updated to the spec of their Service.
+    /// Steps in addition to the decision, for Services that have their target address: helpers are updated to the spec of their
+    /// Service.
     pub beside: Vec<(String, swap::Step)>,
 }
 
@@ -137,7 +138,8 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
     next
 }
 
-/// Updates of helpers whose Services have their target address. No stage waits for these, because an owner may edit a Service at any time.
+/// Updates of helpers whose Services have their target address. No stage waits for these, because an owner may edit a Service
+/// at any time.
 fn beside(view: &View<'_>) -> Vec<(String, swap::Step)> {
     let updated = view.services.iter().filter(|service| service.updates_helper());
     updated.filter_map(ServiceView::step).take(LIGHT_AT_ONCE).collect()
@@ -322,8 +324,8 @@ fn exchange(view: &View<'_>, policy: &Policy) -> Option<Next> {
         .services
         .iter()
         .any(|service| service.is_there || service.is_away);
-    // Forward, no Service starts while an API server with the old flag would revert the change. In a rollback both flags work until the
-    // range is closed, and Services need their old addresses first.
+    // Forward, no Service starts while an API server with the old flag would revert the change. In a rollback both flags work
+    // until the range is closed, and Services need their old addresses first.
     if view.goal == Side::New
         && !all_arrived
         && !begun
@@ -409,8 +411,8 @@ fn in_progress<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view Service
 fn without_room(view: &View<'_>) -> Option<Wait> {
     (!view.without_room.is_empty()).then(|| {
         let message = format!(
-            "{} has no free address for {}. All other Services continue. Delete unused Services, or run `kubectl replumb rollback --all` \
-             and choose a larger range",
+            "{} has no free address for {}. All other Services continue. Delete unused Services, or run `kubectl replumb \
+             rollback --all` and choose a larger range",
             listed(&view.target()),
             words::counted("Service", "Services", view.without_room),
         );
@@ -424,8 +426,8 @@ fn held_back(view: &View<'_>) -> Option<Wait> {
     let names: Vec<&str> = held.map(|service| service.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         let message = format!(
-            "{} at the source address by spec.rollbackServices: {}. Run `kubectl replumb resume` to move them too, or `kubectl replumb \
-             rollback --all` to move the others back",
+            "{} at the source address by spec.rollbackServices: {}. Run `kubectl replumb resume` to move them too, or `kubectl \
+             replumb rollback --all` to move the others back",
             if names.len() == 1 { "1 Service is kept".to_owned() } else { format!("{} Services are kept", names.len()) },
             words::names(&names)
         );
@@ -536,7 +538,8 @@ fn delete(stage: Stage, range: &ServiceCidr, view: &View<'_>) -> Next {
         None => run(stage, Step::DeleteRange(range.name.clone())),
         Some(other) => {
             let message = format!(
-                "ServiceCIDR {} is being deleted and overlaps {}: if both were deleted together, no range would contain their addresses",
+                "ServiceCIDR {} is being deleted and overlaps {}: if both were deleted together, no range would contain their \
+                 addresses",
                 other.name, range.name
             );
             wait(stage, waits(WaitReason::ServiceRanges, message))

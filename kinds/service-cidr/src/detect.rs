@@ -1,4 +1,4 @@
-//! Detection of settings. What makes no sense is a refusal that names the value.
+//! Detection of settings. Ranges that do not fit are refused with the value found.
 
 use ipnet::IpNet;
 
@@ -13,8 +13,8 @@ use engine::corefile;
 use engine::ranges::overlap;
 use engine::sourced::{Source, Sourced};
 
-/// Merges what the spec says with what the cluster shows. Checks that refuse come back when the ranges make no sense together, or
-/// what is to be left was not found.
+/// Merges the spec with the facts of the cluster. Returns refusing checks if the ranges do not fit together, or if the source
+/// range was not found.
 pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let default = facts
         .ranges
@@ -34,7 +34,7 @@ pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>
             "spec.serviceCidr.to",
             "no range",
             "one range, or one of each family",
-            "say where the Services are to go: `to: [172.30.0.0/16]`",
+            "set the new range: `to: [172.30.0.0/16]`",
         )]);
     }
     let (object, domain) = facts
@@ -59,7 +59,7 @@ pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>
     })
 }
 
-/// Whether every kube-proxy knows which connections are of pods.
+/// The policy of bridges: whether kube-proxy on every node recognizes connections of pods.
 fn bridge_policy(facts: &ClusterFacts) -> Sourced<BridgePolicy> {
     let knows_pods = |node: &&Node| {
         let host = facts.hosts.get(&node.name);
@@ -79,23 +79,23 @@ fn refuse(object: &str, found: &str, needed: &str, fix: &str) -> Check {
     CheckName::Ranges.not_pass(Verdict::Fail, object, found, needed, fix)
 }
 
-/// Why this range is no place for Services to go.
+/// The refusal of this range.
 fn refusal(place: usize, range: &IpNet, to: &[IpNet], default: &ServiceCidr) -> Option<Check> {
     let object = format!("spec.serviceCidr.to[{place}]");
     let is_of_family = |other: &&IpNet| other.max_prefix_len() == range.max_prefix_len();
     let refuse = |found: String, needed: &str, fix: &str| Some(refuse(&object, &found, needed, fix));
     if *range != range.trunc() {
         return refuse(
-            format!("{range}, whose address has bits behind its prefix"),
+            format!("{range}, whose address has host bits"),
             &range.trunc().to_string(),
-            "nobody knows which part of it is the slip",
+            "correct the address or the prefix length",
         );
     }
     if let Some(twice) = to.iter().take(place).find(is_of_family) {
         return refuse(
             format!("{range}, and {twice} of the same family"),
             "one range of each family",
-            "a Service has one address of each family",
+            "remove one of them: a Service has one address of each family",
         );
     }
     // The API's own limit: it counts addresses in 64 bits.
@@ -103,29 +103,29 @@ fn refusal(place: usize, range: &IpNet, to: &[IpNet], default: &ServiceCidr) -> 
         return refuse(
             range.to_string(),
             "a prefix of 64 or longer",
-            "the API takes no wider one for Services",
+            "choose a smaller range: the API accepts no larger one for Services",
         );
     }
     let Some(old) = default.ranges.iter().find(is_of_family) else {
         return refuse(
-            format!("{range}, and no Service has an address of that family"),
-            "a range of a family that the cluster has",
-            "this migration replaces ranges; a second family is added by the API servers' flag alone",
+            format!("{range}, of a family that the cluster does not have"),
+            "a range of a family of the cluster",
+            "remove it: this migration replaces ranges; to add a second family, change the API servers' flag",
         );
     };
     if old == range {
         return refuse(
             format!("{range}, which ServiceCIDR {DEFAULT} has already"),
-            "a range apart from it",
-            "nothing is to be done for this family: leave it out",
+            "a range that does not overlap it",
+            "omit this family, which needs no change",
         );
     }
     if overlap(old, range) {
         return refuse(
             format!("{range}, which overlaps {old}"),
-            "a range apart from it",
-            "for more addresses beside the old ones a second ServiceCIDR is enough, and no Service has to change. To move into a part of \
-             the old range, or one around it, go by a third range and back",
+            "a range that does not overlap it",
+            "to get more addresses, create a second ServiceCIDR: no Service has to change. To move to a part of the old range, \
+             or to a range around it, migrate to a third range and from there",
         );
     }
     None
@@ -137,15 +137,15 @@ fn no_default(facts: &ClusterFacts) -> Check {
         None => CheckName::ApiVersion.not_pass(
             Verdict::Fail,
             object,
-            "no ServiceCIDRs at all in networking.k8s.io",
-            "Kubernetes 1.33, or 1.31 with feature gate MultiCIDRServiceAllocator and networking.k8s.io/v1beta1 switched on",
-            "upgrade first: without them every Service has to be deleted and made again",
+            "no ServiceCIDRs in networking.k8s.io",
+            "Kubernetes 1.33, or 1.31 with feature gate MultiCIDRServiceAllocator and networking.k8s.io/v1beta1 enabled",
+            "upgrade first: without ServiceCIDRs every Service would have to be deleted and created again",
         ),
         Some(_) => refuse(
             &object,
-            "nothing",
+            "missing",
             "the range of the API servers' flag",
-            "an API server makes it within some seconds: is one there that starts again and again?",
+            "check for an API server that restarts again and again: an API server creates it within seconds",
         ),
     }
 }
@@ -157,7 +157,7 @@ fn no_domain(facts: &ClusterFacts) -> Check {
         .map(|(object, _)| object.as_str())
         .collect();
     let found = if objects.is_empty() {
-        "no Corefile behind the cluster's name service".to_owned()
+        "no Corefile found for the cluster DNS".to_owned()
     } else {
         format!("no domain in plugin kubernetes of {}", names(&objects))
     };
@@ -166,7 +166,7 @@ fn no_domain(facts: &ClusterFacts) -> Check {
         "name servers",
         found,
         "a Corefile with `kubernetes cluster.local …`",
-        "while a Service has no address its name leads to a helper, by the cluster's domain",
+        "correct the Corefile: while a Service has no address, its name points to a helper in the DNS domain of the cluster",
     )
 }
 

@@ -27,7 +27,7 @@ fn facts(default: &[&str]) -> ClusterFacts {
 }
 
 #[test]
-fn what_is_found_says_where() {
+fn detected_settings_have_their_sources() {
     let settings = detect(
         &ranges(&["172.30.0.0/16"]),
         &facts(&["10.96.0.0/12", "fd00:96::/112"]),
@@ -46,21 +46,21 @@ fn what_is_found_says_where() {
 }
 
 #[rstest]
-#[case::nothing(&[], "spec.serviceCidr.to: found no range")]
-#[case::bits_behind_the_prefix(&["172.30.0.1/16"], "spec.serviceCidr.to[0]: found 172.30.0.1/16, whose address has bits behind")]
+#[case::no_range(&[], "spec.serviceCidr.to: found no range")]
+#[case::host_bits(&["172.30.0.1/16"], "spec.serviceCidr.to[0]: found 172.30.0.1/16, whose address has host bits")]
 #[case::two_of_a_family(&["172.30.0.0/16", "172.31.0.0/16"], "spec.serviceCidr.to[1]: found 172.31.0.0/16, and 172.30.0.0/16 of the same family")]
-#[case::a_family_that_nobody_has(&["fd00:30::/112"], "no Service has an address of that family")]
+#[case::unused_family(&["fd00:30::/112"], "of a family that the cluster does not have")]
 #[case::the_same(&["10.96.0.0/12"], "which ServiceCIDR kubernetes has already")]
 #[case::within(&["10.96.0.0/16"], "which overlaps 10.96.0.0/12")]
 #[case::around(&["10.0.0.0/8"], "which overlaps 10.96.0.0/12")]
-fn ranges_that_make_no_sense(#[case] to: &[&str], #[case] words: &str) {
+fn ranges_that_do_not_fit_are_refused(#[case] to: &[&str], #[case] words: &str) {
     let found = detect(&ranges(to), &facts(&["10.96.0.0/12"])).unwrap_err();
     assert!(found[0].line().contains(words), "{}", found[0].line());
     assert_eq!(worst(&found), Verdict::Fail);
 }
 
 #[test]
-fn a_range_of_ipv6_is_not_too_wide() {
+fn a_too_large_ipv6_range_is_refused() {
     let found = detect(&ranges(&["fd00:30::/48"]), &facts(&["fd00:96::/112"])).unwrap_err();
     assert!(
         found[0].line().contains("needed a prefix of 64"),
@@ -70,7 +70,7 @@ fn a_range_of_ipv6_is_not_too_wide() {
 }
 
 #[rstest]
-#[case::no_range(|facts: &mut ClusterFacts| facts.ranges.clear(), Verdict::Fail, "an API server makes it")]
+#[case::no_range(|facts: &mut ClusterFacts| facts.ranges.clear(), Verdict::Fail, "an API server creates it")]
 #[case::old_kubernetes(
     |facts: &mut ClusterFacts| { facts.ranges.clear(); facts.api_version = None; }, Verdict::Fail, "needed Kubernetes 1.33"
 )]
@@ -79,7 +79,7 @@ fn a_range_of_ipv6_is_not_too_wide() {
     |facts: &mut ClusterFacts| facts.corefiles[0].1 = ".:53 {}".to_owned(), Verdict::Unknown,
     "no domain in plugin kubernetes of ConfigMap kube-system/coredns"
 )]
-fn what_is_not_found_is_named(
+fn missing_prerequisites_are_named(
     #[case] change: impl FnOnce(&mut ClusterFacts),
     #[case] verdict: Verdict,
     #[case] words: &str,
@@ -92,12 +92,12 @@ fn what_is_not_found_is_named(
 }
 
 #[rstest]
-#[case::every_range(Found::Present(LocalTraffic { ranges: ranges(&["10.244.0.0/16"]), links: Vec::new() }), BridgePolicy::Local)]
+#[case::all_ranges(Found::Present(LocalTraffic { ranges: ranges(&["10.244.0.0/16"]), links: Vec::new() }), BridgePolicy::Local)]
 #[case::by_links(Found::Present(LocalTraffic { ranges: Vec::new(), links: vec!["cali+".to_owned()] }), BridgePolicy::Local)]
-#[case::a_part(Found::Present(LocalTraffic { ranges: ranges(&["10.244.0.0/24"]), links: Vec::new() }), BridgePolicy::Cluster)]
-#[case::by_nothing(Found::Present(LocalTraffic::default()), BridgePolicy::Cluster)]
-#[case::nobody_knows(Found::Absent, BridgePolicy::Cluster)]
-fn a_bridge_keeps_sources_where_every_proxy_knows_pods(
+#[case::some_ranges(Found::Present(LocalTraffic { ranges: ranges(&["10.244.0.0/24"]), links: Vec::new() }), BridgePolicy::Cluster)]
+#[case::not_recognized(Found::Present(LocalTraffic::default()), BridgePolicy::Cluster)]
+#[case::unknown(Found::Absent, BridgePolicy::Cluster)]
+fn the_bridge_policy_is_local_if_every_proxy_recognizes_pods(
     #[case] local_traffic: Found<LocalTraffic>,
     #[case] expected: BridgePolicy,
 ) {
@@ -142,5 +142,5 @@ fn a_bridge_keeps_sources_where_every_proxy_knows_pods(
         );
     }
     facts.hosts.remove("a");
-    assert_eq!(policy(&facts).value, BridgePolicy::Cluster, "nobody knows of one");
+    assert_eq!(policy(&facts).value, BridgePolicy::Cluster, "node a has not reported");
 }

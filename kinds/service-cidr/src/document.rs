@@ -17,14 +17,14 @@ use super::subjects::{Book, key, of_migration, sort};
 use engine::document::{Action, Document, NodeActions};
 use engine::words::{lines, names};
 
-/// What the user asked for, as far as the plan depends on it.
+/// Options of the Migration on which the plan depends, and the assigned addresses.
 #[derive(Clone, Debug)]
 pub struct Wishes<'wishes> {
-    /// Which Services get which addresses.
+    /// The assigned addresses.
     pub book: &'wishes Book,
-    /// Services that go before others of their turn.
+    /// Services that move before the others.
     pub order: &'wishes [String],
-    /// How many exchange their addresses at the same time.
+    /// Maximum number of Services that change their addresses at the same time.
     pub services_at_once: usize,
     /// How long both addresses answer at the end, in seconds.
     pub soak_seconds: u32,
@@ -32,9 +32,9 @@ pub struct Wishes<'wishes> {
     pub keep_load_balancers: bool,
 }
 
-/// Writes the plan.
+/// Creates the plan.
 pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
-    // A node on which nobody has anything to do has no part in the plan.
+    // A node without actions is not part of the plan.
     let nodes = facts.linux_nodes().filter_map(|node| {
         Some(NodeActions {
             node: node.name.clone(),
@@ -57,7 +57,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
         "create",
         format!("ServiceCIDR {range}"),
         format!(
-            "{}: Services can be given addresses of it beside those of {old}",
+            "{}: Services can get addresses of it, beside those of {old}",
             listed(settings.changed().of(Side::New))
         ),
     )];
@@ -66,10 +66,10 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
             "wait",
             format!("API server {address}"),
             format!(
-                "a person lets it start with --service-cluster-ip-range={new} and a certificate for the new first address (and the \
+                "you restart it with --service-cluster-ip-range={new} and a certificate for the new first address (and the \
                  controller manager likewise): kubeadm: networking.serviceSubnet in ConfigMap kube-system/kubeadm-config, \
-                 /etc/kubernetes/manifests/kube-apiserver.yaml; kops: spec.serviceClusterIPRange, then a roll of the control plane. No Service \
-                 changes before each has it"
+                 /etc/kubernetes/manifests/kube-apiserver.yaml; kops: spec.serviceClusterIPRange, then a rolling update of the \
+                 control plane. No Service changes before all API servers have it"
             ),
         )
     }));
@@ -77,8 +77,9 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
         "create",
         "helpers of each Service, for its exchange",
         format!(
-            "SERVICE-replumb-new and SERVICE-replumb-old have its addresses, SERVICE-replumb-bridge and SERVICE-replumb-bridge-ports answer \
-             meanwhile: these are of type LoadBalancer, of class {BRIDGE_CLASS}, for which nobody makes a load balancer"
+            "SERVICE-replumb-new and SERVICE-replumb-old have its addresses, SERVICE-replumb-bridge and \
+             SERVICE-replumb-bridge-ports answer meanwhile: these are of type LoadBalancer, of class {BRIDGE_CLASS}, for which \
+             no load balancer is created"
         ),
     ));
     let mut services: Vec<(String, String)> = Vec::new();
@@ -114,19 +115,19 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Ve
     actions
 }
 
-/// What is otherwise while a Service exchanges its address.
+/// Side effects during the change of a Service's address.
 fn meanwhile(spec: &Value) -> &'static str {
     match (
         spec["internalTrafficPolicy"].as_str(),
         spec["sessionAffinity"].as_str(),
     ) {
-        (Some("Local"), _) => ", for some seconds answered by pods of any node",
-        (_, Some("ClientIP")) => ", clients of the old address may come to another pod once",
+        (Some("Local"), _) => ", for some seconds pods of any node answer",
+        (_, Some("ClientIP")) => ", clients of the old address may reach another pod once",
         (_, _) => "",
     }
 }
 
-/// What a person does on a node. The migration itself changes nothing there.
+/// The change that the user makes on a node. The migration itself changes nothing there.
 fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Option<Action> {
     use engine::found::Found;
     let left = settings.changed().old;
@@ -141,7 +142,7 @@ fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Option<Acti
                 "wait",
                 format!("kubelet of Node {node}"),
                 format!(
-                    "a person writes the name servers' new address into clusterDNS, which says {}, and starts it again",
+                    "you write the new address of the cluster DNS to clusterDNS (now {}), and restart the kubelet",
                     names(&texts)
                 ),
             ))
@@ -156,7 +157,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
     let mut actions = vec![Action::new(
         "delete",
         format!("ServiceCIDR {DEFAULT}"),
-        format!("it gives out nothing of {old} any more, and holds what somebody has"),
+        format!("no more addresses of {old} are assigned; addresses in use stay"),
     )];
     let changes = follow_up(&facts.mentions, changed.of(Side::Old), changed.of(Side::New)).into_iter();
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
@@ -165,14 +166,14 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
         Action::new(
             "wait",
             change.object,
-            format!("a person changes {}: {}", change.found, change.fix),
+            format!("you change {}: {}", change.found, change.fix),
         )
     }));
     actions.push(Action::as_of_now(
         "evict",
-        "pods that were told old addresses when they started",
+        "pods that have received old addresses",
         format!(
-            "some at a time, under their budgets, name servers first: {} pods run",
+            "some at a time, within their PodDisruptionBudgets, name servers first; running pods: {}",
             facts
                 .pods
                 .iter()
@@ -183,13 +184,13 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
     actions.push(Action::new(
         "wait",
         format!("{} s", wishes.soak_seconds),
-        format!("in which nobody has a connection to an address of {old}, and each of them answers still"),
+        format!("without any connection to an address of {old}; all these addresses still answer"),
     ));
     actions.push(for_tenants(&of_tenants, &old));
     actions.push(Action::new(
         "delete",
-        "Services that answer for old addresses",
-        format!("the point of no return for who asks by an address of {old}"),
+        "Services that answer at old addresses",
+        format!("the point of no return for clients of addresses of {old}"),
     ));
     let kept: Vec<_> = of_migration(&facts.services)
         .filter_map(
@@ -206,32 +207,36 @@ fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec
             Action::new(
                 "create",
                 format!("ServiceCIDR {}", cover_name(cover)),
-                format!("holds addresses of load balancers ({}), and is deleted at once: it gives out none, and goes with the last", names(&owners)),
+                format!(
+                    "reserves addresses of load balancers ({}), and is deleted at once: it assigns none, and is removed with \
+                     the last",
+                    names(&owners)
+                ),
             )
         }));
     }
     actions.push(Action::new(
         "wait",
         format!("ServiceCIDR {DEFAULT}"),
-        format!("goes once nobody has an address of it, and an API server makes it again: {new}"),
+        format!("its deletion completes once no address of it is in use, and an API server creates it again: {new}"),
     ));
     let [range, _] = range_names(Side::New);
     actions.push(Action::new(
         "delete",
         format!("ServiceCIDR {range}"),
-        "the default one is the same by then",
+        "the default ServiceCIDR has the same range by then",
     ));
     actions
 }
 
-/// What tenants change is waited for at the end. They come and go as they like: a plan that was reviewed stays the plan.
+/// The wait for changes by tenants, at the end. Objects of tenants change at any time, and must not change a reviewed plan.
 fn for_tenants(changes: &[Change], old: &str) -> Action {
     let told: Vec<String> = changes.iter().map(Change::line).collect();
     let detail = match told.as_slice() {
-        [] => format!("none says an address of {old} now"),
-        [one] => format!("1 says an address of {old} now, and is waited for here alone: {one}"),
+        [] => format!("none contains an address of {old} now"),
+        [one] => format!("1 contains an address of {old} now, and delays only this step: {one}"),
         many => format!(
-            "{} say addresses of {old} now, and are waited for here alone: {}",
+            "{} contain addresses of {old} now, and delay only this step: {}",
             many.len(),
             lines(many)
         ),

@@ -42,31 +42,31 @@ fn text(document: &Document) -> String {
 }
 
 #[test]
-fn the_whole_plan_of_a_good_cluster() {
+fn the_plan_of_a_good_cluster() {
     insta::assert_snapshot!(text(&planned(|_| {}, true, &[])), @r#"
-    create ServiceCIDR replumb-new: 172.31.0.0/16: Services can be given addresses of it beside those of 10.96.0.0/16
-    wait API server 192.168.0.100: a person lets it start with --service-cluster-ip-range=172.31.0.0/16 and a certificate for the new first address (and the controller manager likewise): kubeadm: networking.serviceSubnet in ConfigMap kube-system/kubeadm-config, /etc/kubernetes/manifests/kube-apiserver.yaml; kops: spec.serviceClusterIPRange, then a roll of the control plane. No Service changes before each has it
-    create helpers of each Service, for its exchange: SERVICE-replumb-new and SERVICE-replumb-old have its addresses, SERVICE-replumb-bridge and SERVICE-replumb-bridge-ports answer meanwhile: these are of type LoadBalancer, of class replumb.dev/bridge, for which nobody makes a load balancer
+    create ServiceCIDR replumb-new: 172.31.0.0/16: Services can get addresses of it, beside those of 10.96.0.0/16
+    wait API server 192.168.0.100: you restart it with --service-cluster-ip-range=172.31.0.0/16 and a certificate for the new first address (and the controller manager likewise): kubeadm: networking.serviceSubnet in ConfigMap kube-system/kubeadm-config, /etc/kubernetes/manifests/kube-apiserver.yaml; kops: spec.serviceClusterIPRange, then a rolling update of the control plane. No Service changes before all API servers have it
+    create helpers of each Service, for its exchange: SERVICE-replumb-new and SERVICE-replumb-old have its addresses, SERVICE-replumb-bridge and SERVICE-replumb-bridge-ports answer meanwhile: these are of type LoadBalancer, of class replumb.dev/bridge, for which no load balancer is created
     exchange Service default/kubernetes: 10.96.0.1 → 172.31.0.1; both answer until the end
     exchange Service kube-system/kube-dns: 10.96.0.10 → 172.31.0.10; both answer until the end
-    exchange Service shop/door: 10.96.3.8 → 172.31.3.8, clients of the old address may come to another pod once; both answer until the end
-    exchange Service shop/near: 10.96.3.9 → 172.31.3.9, for some seconds answered by pods of any node; both answer until the end
+    exchange Service shop/door: 10.96.3.8 → 172.31.3.8, clients of the old address may reach another pod once; both answer until the end
+    exchange Service shop/near: 10.96.3.9 → 172.31.3.9, for some seconds pods of any node answer; both answer until the end
     exchange Service shop/web: 10.96.3.7 → 172.31.3.7; both answer until the end
-    wait kubelet of Node a: a person writes the name servers' new address into clusterDNS, which says 10.96.0.10, and starts it again
-    wait kubelet of Node b: a person writes the name servers' new address into clusterDNS, which says 10.96.0.10, and starts it again
-    delete ServiceCIDR kubernetes: it gives out nothing of 10.96.0.0/16 any more, and holds what somebody has
-    evict pods that were told old addresses when they started: some at a time, under their budgets, name servers first: 2 pods run
-    wait 86400 s: in which nobody has a connection to an address of 10.96.0.0/16, and each of them answers still
-    wait objects of tenants: none says an address of 10.96.0.0/16 now
-    delete Services that answer for old addresses: the point of no return for who asks by an address of 10.96.0.0/16
-    create ServiceCIDR replumb-keep-10-96-200-8-30: holds addresses of load balancers (shop/front), and is deleted at once: it gives out none, and goes with the last
-    wait ServiceCIDR kubernetes: goes once nobody has an address of it, and an API server makes it again: 172.31.0.0/16
-    delete ServiceCIDR replumb-new: the default one is the same by then
+    wait kubelet of Node a: you write the new address of the cluster DNS to clusterDNS (now 10.96.0.10), and restart the kubelet
+    wait kubelet of Node b: you write the new address of the cluster DNS to clusterDNS (now 10.96.0.10), and restart the kubelet
+    delete ServiceCIDR kubernetes: no more addresses of 10.96.0.0/16 are assigned; addresses in use stay
+    evict pods that have received old addresses: some at a time, within their PodDisruptionBudgets, name servers first; running pods: 2
+    wait 86400 s: without any connection to an address of 10.96.0.0/16; all these addresses still answer
+    wait objects of tenants: none contains an address of 10.96.0.0/16 now
+    delete Services that answer at old addresses: the point of no return for clients of addresses of 10.96.0.0/16
+    create ServiceCIDR replumb-keep-10-96-200-8-30: reserves addresses of load balancers (shop/front), and is deleted at once: it assigns none, and is removed with the last
+    wait ServiceCIDR kubernetes: its deletion completes once no address of it is in use, and an API server creates it again: 172.31.0.0/16
+    delete ServiceCIDR replumb-new: the default ServiceCIDR has the same range by then
     "#);
 }
 
 #[test]
-fn who_is_to_go_first_does_after_the_api_server_and_the_name_servers() {
+fn services_of_the_order_come_after_kubernetes_and_name_servers() {
     let plan = planned(|_| {}, true, &["shop/web"]);
     let exchanges = plan.prepare.iter().filter(|action| action.verb == "exchange");
     let names: Vec<&str> = exchanges.map(|action| action.object.as_str()).collect();
@@ -83,13 +83,13 @@ fn who_is_to_go_first_does_after_the_api_server_and_the_name_servers() {
 }
 
 #[test]
-fn load_balancers_that_go_have_no_cover() {
+fn load_balancers_that_are_not_kept_have_no_cover() {
     assert!(text(&planned(|_| {}, true, &[])).contains("ServiceCIDR replumb-keep-"));
     assert!(!text(&planned(|_| {}, false, &[])).contains("ServiceCIDR replumb-keep-"));
 }
 
 #[test]
-fn what_people_change_is_told_with_the_range() {
+fn a_change_by_the_user_is_listed_with_both_ranges() {
     let plan = planned(
         |facts| {
             facts.mentions.push(Mention {
@@ -115,9 +115,9 @@ fn what_people_change_is_told_with_the_range() {
     );
 }
 
-/// Tenants come and go as they like: a plan that was reviewed stays the plan.
+/// Objects of tenants change at any time, and must not change a reviewed plan.
 #[test]
-fn what_a_tenant_changes_is_named_and_not_hashed() {
+fn a_change_by_a_tenant_is_listed_and_not_hashed() {
     let plan = planned(
         |facts| {
             facts.mentions.push(Mention {
@@ -131,8 +131,8 @@ fn what_a_tenant_changes_is_named_and_not_hashed() {
         true,
         &[],
     );
-    let words = "wait objects of tenants: 1 says an address of 10.96.0.0/16 now, and is waited for here alone: Deployment shop/web: its pod \
-                 template: found 10.96.0.1";
+    let words = "wait objects of tenants: 1 contains an address of 10.96.0.0/16 now, and delays only this step: Deployment \
+                 shop/web: its pod template: found 10.96.0.1";
     assert!(text(&plan).contains(words), "{}", text(&plan));
     assert_eq!(plan.hash(), planned(|_| {}, true, &[]).hash());
 }

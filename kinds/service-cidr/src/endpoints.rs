@@ -14,8 +14,8 @@ const WRITER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`WRITER_LABEL`] on copies.
 const WRITER: &str = "replumb.dev";
 
-/// A digest of the endpoints of a slice: two slices with the same digest give the same rules of kube-proxy. 16 bytes per endpoint, whatever
-/// the number of ports and the length of names.
+/// A digest of the endpoints of a slice: two slices with the same digest give the same rules of kube-proxy. 16 bytes per
+/// endpoint, whatever the number of ports and the length of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Digest {
     /// `IPv4` or `IPv6`.

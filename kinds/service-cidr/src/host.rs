@@ -1,5 +1,5 @@
-//! The part of the agent: its settings and its facts. In this kind of migration an agent changes nothing; the relevant entries of the
-//! kernel's tables are selected in [`select`].
+//! The part of the agent: its settings and its facts. In this kind of migration an agent changes nothing; the relevant entries
+//! of the kernel's tables are selected in [`select`].
 
 mod select;
 
@@ -37,8 +37,8 @@ pub struct HostSettings {
     pub expected_ports: Option<ExpectedPortsIn>,
 }
 
-/// Maximum number of addresses that load balancers keep. Each `NodeMigration` contains the list: with IPv6 addresses of maximum length it
-/// has 170 KiB.
+/// Maximum number of addresses that load balancers keep. Each `NodeMigration` contains the list: with IPv6 addresses of maximum
+/// length it has 170 KiB.
 pub const MOST_KEPT: usize = 4_000;
 
 /// `Left` are the addresses that Services leave: ranges, without the addresses that Services keep.
@@ -289,9 +289,9 @@ pub struct Carriers {
 }
 
 impl Carriers {
-    /// UIDs of those of `pods` that have received a source address. `pods` are the pods of the agent's node: its report must not cause the
-    /// eviction of other pods. A pod whose processes cannot be read counts if it was created before `since`, when pods received source
-    /// addresses.
+    /// UIDs of those of `pods` that have received a source address. `pods` are the pods of the agent's node: its report must
+    /// not cause the eviction of other pods. A pod whose processes cannot be read counts if it was created before `since`, when
+    /// pods received source addresses.
     pub fn told<'pods>(
         &self,
         pods: impl IntoIterator<Item = &'pods Pod>,

@@ -1,4 +1,5 @@
-//! A change of the Service CIDR of a cluster: all Services change their addresses without lost requests, `kubernetes` and DNS first.
+//! A change of the Service CIDR of a cluster: all Services change their addresses without lost requests, `kubernetes` and DNS
+//! first.
 
 pub mod addresses;
 pub mod checks;

@@ -1,5 +1,5 @@
-//! The Services to observe in a pass: the others wait for their turn, or need no change. Each observation costs requests, and there may be
-//! tens of thousands of Services.
+//! The Services to observe in a pass: the others wait for their turn, or need no change. Each observation costs requests, and
+//! there may be tens of thousands of Services.
 
 use super::decide::{LIGHT_AT_ONCE, Turn};
 use super::swap;
@@ -47,8 +47,8 @@ impl Standing {
     }
 }
 
-/// The Services to observe next, as indexes of `line`, which is in rollout order. `seen` returns whether this pass has observed the Service
-/// of an index.
+/// The Services to observe next, as indexes of `line`, which is in rollout order. `seen` returns whether this pass has observed
+/// the Service of an index.
 pub fn to_look(line: &[Place], seen: impl Fn(usize) -> bool, at_once: usize) -> Vec<usize> {
     let first_turn = line
         .iter()

@@ -1,5 +1,6 @@
-//! Who else says addresses of Services: the kubelets' `clusterDNS`, kubeadm's configuration, policies, pins in manifests. The tool
-//! changes none of them; it says what to write, and looks whether it was.
+//! Objects that contain addresses of Services in their configuration: the kubelets' `clusterDNS`, kubeadm's configuration,
+//! policies, fixed addresses in manifests. replumb changes none of these: it states the needed value, and checks whether the
+//! user set it.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +12,23 @@ use super::side::{Side, Sides};
 use engine::owner::Owner;
 use engine::words::{LISTED, names_of};
 
-/// What a person writes in one place.
+/// A change that the user has to make in one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The object and its field.
     pub object: String,
-    /// Whose it is.
+    /// The owner of the object.
     pub owner: Owner,
-    /// What it says.
+    /// The value found.
     pub found: String,
-    /// What it has to say.
+    /// The value needed.
     pub needed: String,
-    /// How.
+    /// The fix.
     pub fix: String,
 }
 
 impl Change {
-    /// One line that names object, value and fix.
+    /// One line with the object, the value found, the value needed and the fix.
     pub fn line(&self) -> String {
         format!(
             "{}: found {}, needed {}. Fix: {}",
@@ -36,39 +37,39 @@ impl Change {
     }
 }
 
-/// What has to be changed before addresses of these ranges are given up: each place that says one of them still.
-pub fn follow_up(mentions: &[Mention], left: &[IpNet], target: &[IpNet]) -> Vec<Change> {
-    let clings = |said: &IpNet| left.iter().any(|left| left.contains(said));
+/// The changes needed before the source ranges are released: objects that still contain an address of them.
+pub fn follow_up(mentions: &[Mention], source: &[IpNet], target: &[IpNet]) -> Vec<Change> {
+    let is_source = |said: &IpNet| source.iter().any(|range| range.contains(said));
     mentions
         .iter()
-        .filter(|mention| mention.says.iter().any(clings))
+        .filter(|mention| mention.says.iter().any(is_source))
         .map(|mention| {
             let needed = listed(target);
-            let said: Vec<String> = mention.says.iter().map(said).collect();
+            let said: Vec<String> = mention.says.iter().map(text).collect();
             Change {
                 object: mention.object.clone(),
                 owner: mention.owner.clone(),
                 found: names_of(&said, said.len() + mention.more),
                 fix: mention.fix.replace("{new}", &needed),
-                needed: format!("none of {}", listed(left)),
+                needed: format!("none of {}", listed(source)),
             }
         })
         .collect()
 }
 
-/// Who says addresses that are left, each on a line, by what waits for it.
+/// Objects that contain source addresses, one line each, by the stage that waits for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// Of the cluster: no pod starts again before.
+    /// Objects of the cluster: no pod is restarted before their change.
     pub follow_up: Vec<String>,
-    /// Of tenants: the addresses are given up after it. On the way back nothing waits for a tenant.
+    /// Objects of tenants: the addresses are released after their change. A rollback does not wait for tenants.
     pub release: Vec<String>,
-    /// What is told of tenants at once: the namespace, and the words.
+    /// Warnings for tenants, issued at once: the namespace and the message.
     pub warnings: Vec<(String, String)>,
 }
 
 impl Said {
-    /// Who says addresses that are left, where Services are led to `goal`.
+    /// Finds the objects that contain source addresses, for the target side `goal`.
     pub fn of(mentions: &[Mention], changed: &Sides<Vec<IpNet>>, goal: Side) -> Self {
         let mut said = Self::default();
         for change in follow_up(mentions, changed.of(goal.other()), changed.of(goal)) {
@@ -80,7 +81,7 @@ impl Said {
         said
     }
 
-    /// Takes in what a tenant has to change.
+    /// Adds a change that a tenant has to make.
     pub fn by_a_tenant(&mut self, namespace: &str, line: String, goal: Side) {
         self.warn(namespace, &line, goal);
         if goal == Side::New {
@@ -88,19 +89,19 @@ impl Said {
         }
     }
 
-    /// Takes in what a tenant is told to change, with what it costs.
+    /// Adds a warning for a tenant, with the consequence.
     pub fn warn(&mut self, namespace: &str, line: &str, goal: Side) {
         let cost = match goal {
-            Side::New => "no pod of others waits for that; old addresses are given up once it is done",
-            Side::Old => "nothing waits for that; at the end such an address does not answer any more",
+            Side::New => "pods of other tenants do not wait for this change; old addresses are released once it is made",
+            Side::Old => "the migration does not wait for this change; at the end such an address no longer answers",
         };
         self.warnings
             .push((namespace.to_owned(), format!("{line}; {cost}")));
     }
 }
 
-/// Of these addresses the first few in each of these ranges, sorted, and how many more there are: nothing else decides. A tenant may write
-/// a hundred thousand of them into one object.
+/// The first few of these addresses in each of these ranges, sorted, and the number of further ones: others are irrelevant. A
+/// tenant may write 100,000 addresses into one object.
 pub fn few(said: impl IntoIterator<Item = IpNet>, ranges: &[IpNet]) -> (Vec<IpNet>, usize) {
     let within = |said: &IpNet| ranges.iter().any(|range| range.contains(said));
     let said: BTreeSet<IpNet> = said.into_iter().filter(within).collect();
@@ -113,7 +114,7 @@ pub fn few(said: impl IntoIterator<Item = IpNet>, ranges: &[IpNet]) -> (Vec<IpNe
     (first.into_iter().collect(), more)
 }
 
-/// Every range and every address that stands in a text, whatever is around it.
+/// All ranges and addresses in a text, with any text around them.
 pub fn addresses_in(text: &str) -> Vec<IpNet> {
     let is_of_one = |letter: char| letter.is_ascii_hexdigit() || ['.', ':', '/'].contains(&letter);
     let mut found: Vec<IpNet> = text
@@ -126,28 +127,28 @@ pub fn addresses_in(text: &str) -> Vec<IpNet> {
             let before_a_port = bare.rsplit_once(':').map_or(bare, |(address, _)| address);
             [word, bare, before_a_port]
         })
-        .filter_map(one)
+        .filter_map(parse)
         .collect();
     found.sort();
     found.dedup();
     found
 }
 
-fn one(word: &str) -> Option<IpNet> {
+fn parse(word: &str) -> Option<IpNet> {
     let address = || word.parse::<std::net::IpAddr>().ok().map(IpNet::from);
     let is_long_enough = word.contains('.') || word.matches(':').count() > 1;
     word.parse::<IpNet>()
         .map(|range| range.trunc())
         .ok()
         .or_else(address)
-        // "::" stands for nobody.
+        // The unspecified address "::" does not count.
         .filter(|found| {
             is_long_enough && !(found.addr().is_unspecified() && found.prefix_len() == found.max_prefix_len())
         })
 }
 
-/// A single address without its length, as people write it.
-fn said(range: &IpNet) -> String {
+/// A range as text; a single address without its prefix length.
+fn text(range: &IpNet) -> String {
     if range.prefix_len() == range.max_prefix_len() {
         range.addr().to_string()
     } else {
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_found_whatever_is_around_them() {
+    fn addresses_are_found_in_any_text() {
         let found = |text: &str| -> Vec<String> { addresses_in(text).iter().map(IpNet::to_string).collect() };
         assert_eq!(found("clusterDNS:\n- 10.96.0.10\n"), ["10.96.0.10/32"]);
         assert_eq!(
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_hundred_thousand_addresses_a_few_of_each_range_are_kept() {
+    fn a_list_of_100000_addresses_is_reduced() {
         let range = |text: &str| -> IpNet { text.parse().unwrap() };
         let (old, new) = (range("10.96.0.0/12"), range("172.30.0.0/16"));
         let many = (0..100_000_u32).map(|number| {
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_the_old_range_is_told_what_to_write() {
+    fn a_follow_up_states_the_needed_value() {
         let range = |text: &str| -> IpNet { text.parse().unwrap() };
         let mention = |says: &str| Mention {
             object: "ConfigMap kube-system/kubelet-config: clusterDNS".to_owned(),
@@ -225,14 +226,14 @@ mod tests {
         };
         assert_eq!(
             change.line(),
-            "ConfigMap kube-system/kubelet-config: clusterDNS: found 10.96.0.10, needed none of 10.96.0.0/12. Fix: write an address of \
-             172.30.0.0/16"
+            "ConfigMap kube-system/kubelet-config: clusterDNS: found 10.96.0.10, needed none of 10.96.0.0/12. Fix: write an \
+             address of 172.30.0.0/16"
         );
     }
 
-    /// There it is waited for at the end, and on the way back never.
+    /// Forward, the migration waits for tenants at the end; in a rollback it never does.
     #[test]
-    fn what_a_tenant_says_is_told_at_once_and_holds_no_pod() {
+    fn an_object_of_a_tenant_is_a_warning_and_delays_no_pod() {
         let range = |text: &str| -> Vec<IpNet> { vec![text.parse().unwrap()] };
         let changed = Sides {
             old: range("10.96.0.0/12"),

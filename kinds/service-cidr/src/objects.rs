@@ -27,8 +27,8 @@ const PROXY_KEYS: [&str; 3] = [
     "service.kubernetes.io/topology-mode",
     "service.kubernetes.io/topology-aware-hints",
 ];
-/// Fields of the spec that a helper copies so that it answers as its Service does, and that the API keeps when a Service becomes an
-/// `ExternalName`. Ports are copied too.
+/// Fields of the spec that a helper copies so that it answers as its Service does, and that the API keeps when a Service
+/// becomes an `ExternalName`. Ports are copied too.
 const COPIED: [&str; 5] = [
     "selector",
     "sessionAffinity",
@@ -82,7 +82,8 @@ pub struct Objects<'objects> {
     pub ground: &'objects Ground,
 }
 
-/// Spare addresses: not in use and not assigned to any Service, one of each family that changes. If empty, the API server chooses.
+/// Spare addresses: not in use and not assigned to any Service, one of each family that changes. If empty, the API server
+/// chooses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spare {
     /// For the helper of an address that it does not have yet.
@@ -162,8 +163,8 @@ pub fn is_helper_of(service: &Value, helper: &Value, role: Role) -> bool {
             .any(|owner| owner["uid"] == service["metadata"]["uid"])
 }
 
-/// Whether an environment variable is about a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet sets variables for every Service of the
-/// namespace, and no program uses those of helpers.
+/// Whether an environment variable is about a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet sets variables for every
+/// Service of the namespace, and no program uses those of helpers.
 pub fn tells_of_helper(variable: &str) -> bool {
     Role::ALL.into_iter().any(|role| {
         let role = role.as_str().to_ascii_uppercase().replace('-', "_");
@@ -254,7 +255,8 @@ pub fn basis(service: &Value) -> Basis {
     }
 }
 
-/// The fields on which the first write of an exchange depends: also all fields that helpers copy, so that helpers are updated first.
+/// The fields on which the first write of an exchange depends: also all fields that helpers copy, so that helpers are updated
+/// first.
 pub fn basis_with_helpers(service: &Value) -> Basis {
     let mut basis = basis(service);
     let more = COPIED.iter().chain(&["ports", "externalIPs"]);
@@ -505,7 +507,8 @@ impl Objects<'_> {
         }
     }
 
-    /// The addresses at which this part of the bridge answers, including its own address, by which the rules of nodes are checked.
+    /// The addresses at which this part of the bridge answers, including its own address, by which the rules of nodes are
+    /// checked.
     fn answered(&self, part: Part, bridge: &Value) -> Vec<IpAddr> {
         let mut answered = addresses(&bridge["spec"]);
         match part {
@@ -582,8 +585,8 @@ impl Objects<'_> {
         helper
     }
 
-    /// A helper's spec with these addresses, of the families that change. Without addresses the API server chooses, perhaps an address that
-    /// is assigned to another Service.
+    /// A helper's spec with these addresses, of the families that change. Without addresses the API server chooses, perhaps an
+    /// address that is assigned to another Service.
     fn with_address(&self, addresses: &[IpAddr]) -> Value {
         let families: Vec<&str> = self.addresses.old.iter().map(family).collect();
         let mut patch = json!({ "spec": of_families(&families) });

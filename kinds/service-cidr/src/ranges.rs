@@ -1,8 +1,8 @@
 //! The ranges of Services: `ServiceCIDR`s, and the effect of a deletion.
 //!
-//! Kubernetes completes the deletion of a `ServiceCIDR` once no address needs it. For that, it counts every other `ServiceCIDR` with the
-//! address, also those that are being deleted: two of them with the same addresses are both removed, and then no range contains the
-//! addresses (`canDeleteCIDR`, v1.36). So two overlapping ones are never deleted at the same time.
+//! Kubernetes completes the deletion of a `ServiceCIDR` once no address needs it. For that, it counts every other `ServiceCIDR`
+//! with the address, also those that are being deleted: two of them with the same addresses are both removed, and then no range
+//! contains the addresses (`canDeleteCIDR`, v1.36). So two overlapping ones are never deleted at the same time.
 
 use std::net::IpAddr;
 
@@ -34,8 +34,8 @@ impl ServiceCidr {
         self.ready && !self.terminating
     }
 
-    /// Whether it assigns addresses of these source ranges, or will once it is Ready. A cover of the addresses that load balancers keep does
-    /// not count.
+    /// Whether it assigns addresses of these source ranges, or will once it is Ready. A cover of the addresses that load
+    /// balancers keep does not count.
     pub fn is_open(&self, source: &[IpNet], kept: &Kept) -> bool {
         let is_source = |own: &IpNet| {
             source.contains(own)
@@ -87,8 +87,8 @@ pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) ->
     }
 }
 
-/// Another `ServiceCIDR` that is being deleted, overlaps this one and would be removed together with it: then no range would contain the
-/// addresses of Services. The API server removes the other one within seconds.
+/// Another `ServiceCIDR` that is being deleted, overlaps this one and would be removed together with it: then no range would
+/// contain the addresses of Services. The API server removes the other one within seconds.
 pub fn goes_with<'all>(
     deleted: &ServiceCidr,
     all: &'all [ServiceCidr],

@@ -50,8 +50,9 @@ impl Settings {
     }
 }
 
-/// Names of the `ServiceCIDR` that assigns addresses of a side while the default one does not. The second name is for a reversal of the
-/// direction while the first one is being deleted: its deletion completes only if another one contains its addresses.
+/// Names of the `ServiceCIDR` that assigns addresses of a side while the default one does not. The second name is for a
+/// reversal of the direction while the first one is being deleted: its deletion completes only if another one contains its
+/// addresses.
 pub fn range_names(side: Side) -> [String; 2] {
     let first = format!("{OURS}{}", side.as_str());
     let second = format!("{first}-again");

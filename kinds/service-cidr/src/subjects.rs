@@ -50,9 +50,10 @@ pub struct Ground<'ground> {
     pub holder: &'ground dyn Fn(&IpAddr) -> Option<&'ground Entry>,
 }
 
-/// Assigns addresses to every Service with an address of a source range. Deleted Services are dropped. Earlier assignments stay, because the
-/// exchange may have started, with two exceptions: the owner has given the Service another source address; or another Service has taken the
-/// assigned address, and no client knows it yet. A Service for which no address is free is listed, and displaces no other.
+/// Assigns addresses to every Service with an address of a source range. Deleted Services are dropped. Earlier assignments
+/// stay, because the exchange may have started, with two exceptions: the owner has given the Service another source address; or
+/// another Service has taken the assigned address, and no client knows it yet. A Service for which no address is free is
+/// listed, and displaces no other.
 pub fn book<'entry>(
     before: &Book,
     services: impl IntoIterator<Item = &'entry Entry>,
@@ -134,7 +135,8 @@ fn is_outdated(
     if own != *both.of(ground.goal.other()) {
         return true;
     }
-    // Clients of a Service from before the migration know its old address, and `default/kubernetes` has the first address of the range.
+    // Clients of a Service from before the migration know its old address, and `default/kubernetes` has the first address of
+    // the range.
     let may_have_any = ground.goal == Side::New
         || service
             .created
@@ -149,8 +151,8 @@ fn is_outdated(
         && wanted.any(|address| (ground.holder)(address).is_some_and(is_of_another))
 }
 
-/// Sorts Services into rollout order: by turn, then by the list `order`, then the first of each namespace, the second of each, and so on, so
-/// that a tenant with thousands of Services does not delay other tenants.
+/// Sorts Services into rollout order: by turn, then by the list `order`, then the first of each namespace, the second of each,
+/// and so on, so that a tenant with thousands of Services does not delay other tenants.
 pub fn sort<T>(services: &mut [T], order: &[String], of: impl Fn(&T) -> (Turn, String)) {
     services.sort_by_cached_key(&of);
     let mut count: BTreeMap<String, usize> = BTreeMap::new();
@@ -192,7 +194,8 @@ pub fn counts<'entry>(
     counts
 }
 
-/// Spare addresses for helpers: at the end of the target ranges, not in use and not assigned. Each item has one of each family that changes.
+/// Spare addresses for helpers: at the end of the target ranges, not in use and not assigned. Each item has one of each family
+/// that changes.
 pub fn spare(
     count: usize,
     goal: Side,

@@ -84,8 +84,8 @@ fn services_without_a_free_address_are_listed_and_displace_no_other() {
     }
     let second = book_at(&first.book, &services, Side::New, &settings, START);
     assert!(first.book.iter().all(|(name, both)| second.book[name] == *both));
-    // Of sixteen addresses two are unusable, and two are reserved for the API servers and the cluster DNS; here Services of the old range
-    // have these two places.
+    // Of sixteen addresses two are unusable, and two are reserved for the API servers and the cluster DNS; here Services of the
+    // old range have these two places.
     assert_eq!(second.book.len() + second.without_room.len(), 210);
     assert_eq!(second.book.len(), 14);
     assert!(second.without_room.contains(&"tenant/flood-199".to_owned()));

@@ -1,19 +1,19 @@
 //! The change of a Service's address while both addresses answer: the next step, from any state.
 //!
-//! The API does not allow a change of the address. It allows a Service to become an `ExternalName`, which releases the address, and to become
-//! a Service with another address again. Helpers keep requests working meanwhile:
+//! The API does not allow a change of the address. It allows a Service to become an `ExternalName`, which releases the address,
+//! and to become a Service with another address again. Helpers keep requests working meanwhile:
 //!
 //! - the helper of the **goal** has the target address from the start: the Service's name points to it meanwhile;
 //! - the helper of the **source** address takes that over, for clients that know it;
 //! - a **bridge** answers at both addresses, other bridges at the node ports and at external addresses, whatever object has them: a bridge is
 //!   of type `LoadBalancer`, of a class without a controller, and its status contains these addresses.
 //!
-//! The exchange is four writes: the Service's name points to the goal's helper, the other helper takes the free source address, the goal's
-//! helper releases its address, the Service takes it. The name always points to an address that answers, and whenever kube-proxy writes its
-//! rules, the bridge completes them.
+//! The exchange is four writes: the Service's name points to the goal's helper, the other helper takes the free source address,
+//! the goal's helper releases its address, the Service takes it. The name always points to an address that answers, and
+//! whenever kube-proxy writes its rules, the bridge completes them.
 //!
-//! A rollback is the same with the two addresses swapped. The decision depends on the objects only: after a crash between two writes the
-//! exchange continues from there.
+//! A rollback is the same with the two addresses swapped. The decision depends on the objects only: after a crash between two
+//! writes the exchange continues from there.
 
 use super::side::{Side, Sides};
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -387,8 +387,8 @@ pub fn decide(view: &View) -> Decision<Step> {
     }
 }
 
-/// The owner has changed type or address of the Service, so it has nothing to exchange. Its helpers are removed, except for one that answers
-/// at the source address while clients may use it.
+/// The owner has changed type or address of the Service, so it has nothing to exchange. Its helpers are removed, except for one
+/// that answers at the source address while clients may use it.
 fn remove_helpers(view: &View, goal: Side, left: Side) -> Decision<Step> {
     if let Some(part) = view.existing_bridge() {
         return Decision::Run(Step::Remove(Role::Bridge(part)));
@@ -456,7 +456,8 @@ impl View {
             .find(|part| matches!(self.bridge.of(*part), Bridge::Silent | Bridge::Stands(_)))
     }
 
-    /// Another Service has an address of the bridge, and this Service has its own address: the bridge must not answer for the other Service.
+    /// Another Service has an address of the bridge, and this Service has its own address: the bridge must not answer for the
+    /// other Service.
     fn halt_without_bridge(&self, taken: &str) -> Decision<Step> {
         match self.existing_bridge() {
             Some(part) => Decision::Run(Step::Remove(Role::Bridge(part))),
@@ -469,8 +470,8 @@ impl View {
         Decision::Wait(Wait {
             reason: SOURCE_IS_CLOSED,
             message: format!(
-                "Service {} was created after the start of the exchange, and its range is closed: the ServiceCIDR for its address is not Ready \
-                 yet",
+                "Service {} was created after the start of the exchange, and its range is closed: the ServiceCIDR for its \
+                 address is not Ready yet",
                 self.name
             ),
             until: None,
@@ -542,8 +543,8 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
     Decision::Settled
 }
 
-/// The Service has its source address. The exchange starts once every helper has its endpoints, and all nodes have rules for the bridge and
-/// for the helper that takes the source address.
+/// The Service has its source address. The exchange starts once every helper has its endpoints, and all nodes have rules for
+/// the bridge and for the helper that takes the source address.
 fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
     if let Some(taken) = view.taken(goal)
         && !view.is_home(goal)
@@ -639,8 +640,8 @@ fn restore_address(view: &View, goal: Side, left: Side, points_to: Option<Side>)
     }
 }
 
-/// The Service has no address, and its source address cannot be assigned. If a helper needs that address, the migration waits; if not, the
-/// address has never answered.
+/// The Service has no address, and its source address cannot be assigned. If a helper needs that address, the migration waits;
+/// if not, the address has never answered.
 fn restore_late(view: &View, goal: Side, left: Side) -> Decision<Step> {
     match (view.helper(left), view.helper(goal), view.taken(goal)) {
         (Helper::Absent, Helper::Home(_), _) if view.taken.node_port.is_none() => Decision::Run(Step::Finish),

@@ -1,32 +1,33 @@
-//! Every state of a Service and its helpers, killed between any two writes, turned around, robbed by somebody else.
+//! Explores every state of a Service and its helpers, with a crash between any two writes, a reversal of the direction, and
+//! addresses or ports taken by another Service.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use engine::decision::WaitReason;
 
-/// Where an object is in the model: `None` is no object or no address.
+/// The state of an object in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     At(Side),
-    /// An address of neither.
+    /// A spare address.
     Spare,
-    /// No address; the name leads to this helper.
+    /// No address; the name points to this helper.
     Name(Side),
     Absent,
 }
 
-/// Where a part of the bridge is in the model.
+/// The state of a part of the bridge in the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Pier {
     #[default]
     Absent,
-    /// It is there, and does not say where it answers.
+    /// The part exists, and its status is empty.
     Silent,
     Answers,
 }
 
-/// The objects as the API has them, the rules as kube-proxy last wrote them, and who else has what.
+/// The objects in the API, the rules that kube-proxy wrote last, and what other Services have taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -37,22 +38,22 @@ struct World {
     helpers: Sides<Place>,
     bridge: Parts<Pier>,
     has_endpoints: BTreeSet<Role>,
-    /// Helpers that were written before the owner of the Service edited it.
+    /// Helpers that do not have the last edit of the Service by its owner.
     edited: BTreeSet<Role>,
     has_node_ports: bool,
-    /// Nobody selects pods for the Service.
+    /// Whether the Service has no selector.
     is_copied: bool,
-    /// Addresses that answered when rules were last written.
+    /// Addresses that answer by the last written rules.
     alive: BTreeSet<Side>,
-    /// Whether node ports did.
+    /// Whether node ports answer by the last written rules.
     node_ports_answer: bool,
     stolen: BTreeSet<Side>,
     stolen_port: bool,
     is_marked: bool,
     left_is_used: bool,
-    /// No range gives out the address that is left.
+    /// Whether no range assigns the source address.
     is_closed: bool,
-    /// Whether the Service has endpoints at all.
+    /// Whether the Service has endpoints.
     is_served: bool,
     goal: Side,
 }
@@ -121,8 +122,8 @@ impl World {
         self.node_ports_answer = matches!(self.service, Place::At(_)) || self.answers(Part::NodePorts);
     }
 
-    /// Endpoints are made for what has an address.
-    fn endpoints_are_made(&mut self) {
+    /// Creates endpoints for Services with an address.
+    fn create_endpoints(&mut self) {
         for role in Role::ALL {
             let has_address = match role {
                 Role::Address(side) => matches!(self.helper(side), Place::At(_) | Place::Spare),
@@ -141,11 +142,11 @@ impl World {
             && self.helper(side) != Place::At(side)
     }
 
-    /// Makes one write, as the API would; an error is its refusal.
+    /// Performs one write, as the API server would; an error is its refusal.
     fn write(&mut self, write: Write) -> Result<(), String> {
         let free = |world: &Self, side: Side| {
             let is_given = !world.is_closed || side == world.goal;
-            assert!(is_given, "{write:?}: no range gives the address in {world:?}");
+            assert!(is_given, "{write:?}: no range assigns the address in {world:?}");
             world
                 .is_free(side)
                 .then_some(())
@@ -194,7 +195,7 @@ impl World {
             }
             Write::HelperLike(role) => {
                 assert!(self.edited.remove(&role), "{write:?} in {self:?}");
-                // Its endpoints are those of the new selector, some time later; copies are as they were.
+                // Some time later it has the endpoints of the new selector; copies stay as they were.
                 if !self.is_copied {
                     self.has_endpoints.remove(&role);
                 }
@@ -232,7 +233,7 @@ impl World {
         Ok(())
     }
 
-    /// Which address the Service's name leads to now, by CNAMEs as a name server follows them.
+    /// The address to which the Service's name resolves now, through CNAME records.
     fn name(&self) -> Option<Side> {
         let mut place = self.service;
         for _ in 0..4 {
@@ -259,7 +260,7 @@ impl World {
         };
         let bridge = |part: Part| match (self.bridge.of(part), part) {
             (Pier::Absent, Part::NodePorts) if !self.has_node_ports => Bridge::NotNeeded,
-            // It is to the Service what its node ports are.
+            // External addresses follow the node ports in the model.
             (Pier::Absent, Part::ExternalAddresses) => Bridge::NotNeeded,
             (Pier::Absent, _) => Bridge::Absent,
             (Pier::Silent, _) => Bridge::Silent,
@@ -303,16 +304,16 @@ impl World {
         }
     }
 
-    /// Whether no helper is to have the address that is left: none has it, and no client has got an answer there.
-    fn leaves_none(&self) -> bool {
+    /// Whether the source address needs no helper: no helper has it, and it has never answered.
+    fn needs_no_source_helper(&self) -> bool {
         let left = self.goal.other();
         let is_there = self.service == Place::At(self.goal);
         self.is_closed && (is_there || !self.is_served) && self.helper(left) != Place::At(left)
     }
 
-    /// Goes on until nothing more is to be done, or somebody has to decide. `killed_after` is after how many writes in all the
-    /// process is killed once.
-    fn go_on(
+    /// Performs steps until the decision is settled or a halt. `killed_after` is the number of writes after which the process
+    /// is killed once.
+    fn advance(
         &mut self,
         mut killed_after: Option<usize>,
         mut look: impl FnMut(&Self, Option<Write>),
@@ -326,11 +327,11 @@ impl World {
                     assert!(self.is_closed, "{self:?}");
                     self.is_closed = false;
                 }
-                Decision::Wait(_) => self.endpoints_are_made(),
+                Decision::Wait(_) => self.create_endpoints(),
                 Decision::Run(step) => {
                     for write in step.writes(self.goal) {
                         if self.write(write).is_err() {
-                            // The pass is given up; the next look decides anew, some time later.
+                            // The pass ends here; the next observation decides again, some time later.
                             break;
                         }
                         writes += 1;
@@ -347,7 +348,7 @@ impl World {
                 }
             }
         }
-        panic!("no end: {self:?}, {:?}", decide(&self.view()));
+        panic!("endless: {self:?}, {:?}", decide(&self.view()));
     }
 }
 
@@ -365,7 +366,7 @@ fn wait(message: &str) -> Wait {
     }
 }
 
-/// Every state that the five objects can be in without two of them having the same address.
+/// Every state of the five objects in which no two of them have the same address.
 fn every_state() -> Vec<World> {
     let mut worlds = Vec::new();
     let helper_places = |side: Side| {
@@ -426,12 +427,12 @@ fn every_bridge() -> Vec<(bool, Parts<Pier>, Vec<Role>)> {
         (false, both(Pier::Answers, Pier::Absent), Vec::new()),
         (true, both(Pier::Answers, Pier::Silent), vec![roles[0]]),
         (true, both(Pier::Answers, Pier::Answers), roles.to_vec()),
-        // Its owner has taken its node ports away meanwhile.
+        // The owner has removed the node ports meanwhile.
         (false, both(Pier::Answers, Pier::Answers), roles.to_vec()),
     ]
 }
 
-fn is_arrived(world: &World) {
+fn assert_arrived(world: &World) {
     let left = world.goal.other();
     assert_eq!(world.service, Place::At(world.goal), "{world:?}");
     assert_eq!(world.helper(world.goal), Place::Absent, "{world:?}");
@@ -446,15 +447,15 @@ fn is_arrived(world: &World) {
 }
 
 #[test]
-fn from_every_state_it_arrives() {
+fn every_state_completes() {
     let states = every_state();
     assert!(states.len() > 15_000, "{}", states.len());
     for mut world in states {
         let before = world.clone();
         world.sync();
         let (mut left, mut name) = (false, false);
-        let ended = world.go_on(None, |world, write| {
-            // What answers does so to the end: the address that clients know, and the name.
+        let ended = world.advance(None, |world, write| {
+            // The address that clients know and the name continue to answer.
             let (left_answers, name_answers) = answers(world);
             assert!(
                 left_answers || !left || !world.left_is_used,
@@ -465,13 +466,13 @@ fn from_every_state_it_arrives() {
             name |= name_answers;
         });
         assert_eq!(ended, Ended::Settled, "{before:?}");
-        is_arrived(&world);
+        assert_arrived(&world);
     }
 }
 
-/// A Service that came late, once the range that it leaves is closed: what a helper asks for is covered before.
+/// A late Service after its source range was closed: a cover is created for the address of its helper.
 #[test]
-fn from_every_state_it_arrives_although_the_address_that_it_leaves_is_not_given() {
+fn every_state_completes_if_the_source_address_cannot_be_assigned() {
     let is_possible = |world: &World| {
         world.service != Place::At(world.goal.other()) || !world.is_served || world.left_is_used
     };
@@ -486,9 +487,9 @@ fn from_every_state_it_arrives_although_the_address_that_it_leaves_is_not_given(
         let before = world.clone();
         world.sync();
         let (mut left, mut name) = (false, false);
-        let ended = world.go_on(None, |world, write| {
+        let ended = world.advance(None, |world, write| {
             let (left_answers, name_answers) = answers(world);
-            let may_go = !is_served || !before.left_is_used || world.leaves_none();
+            let may_go = !is_served || !before.left_is_used || world.needs_no_source_helper();
             assert!(
                 left_answers || !left || may_go,
                 "{write:?}: {world:?} from {before:?}"
@@ -501,43 +502,43 @@ fn from_every_state_it_arrives_although_the_address_that_it_leaves_is_not_given(
             name |= name_answers;
         });
         assert_eq!(ended, Ended::Settled, "{before:?}");
-        world.left_is_used &= !world.leaves_none();
-        is_arrived(&world);
+        world.left_is_used &= !world.needs_no_source_helper();
+        assert_arrived(&world);
     }
 }
 
 #[test]
-fn a_late_service_without_endpoints_goes_by_two_writes_and_one_with_them_leaves_a_helper() {
+fn a_late_service_without_endpoints_moves_with_two_writes_and_one_with_them_gets_a_helper() {
     for goal in Side::ALL {
         let mut world = World {
             is_closed: true,
             ..unserved(goal)
         };
         let mut writes = 0;
-        let ended = world.go_on(None, |_, write| writes += usize::from(write.is_some()));
+        let ended = world.advance(None, |_, write| writes += usize::from(write.is_some()));
         assert_eq!((ended, writes), (Ended::Settled, 2));
-        assert!(world.is_closed, "nobody asked for the address that it left");
+        assert!(world.is_closed, "the source address was not assigned");
         let mut world = World {
             is_closed: true,
             ..World::start(goal)
         };
         assert_eq!(
-            world.go_on(None, |world, write| nobody_notices(world, write)),
+            world.advance(None, |world, write| assert_answers(world, write)),
             Ended::Settled
         );
-        is_arrived(&world);
+        assert_arrived(&world);
         assert_eq!(world.helper(goal.other()), Place::At(goal.other()));
     }
 }
 
-/// Whether the address that is left answers, and the Service's name.
+/// Whether the source address and the Service's name answer.
 fn answers(world: &World) -> (bool, bool) {
     let name = world.name().is_some_and(|side| world.alive.contains(&side));
     (world.alive.contains(&world.goal.other()), name)
 }
 
 #[test]
-fn what_answers_nobody_comes_first() {
+fn an_address_that_does_not_answer_is_restored_first() {
     for world in every_state() {
         let (goal, left) = (world.goal, world.goal.other());
         let is_dead = world.service == Place::At(goal) && world.helper(left) != Place::At(left);
@@ -552,10 +553,10 @@ fn what_answers_nobody_comes_first() {
     }
 }
 
-/// What holds after every write of a Service that had its address: whenever kube-proxy writes its rules, clients of the address that it
-/// left are answered, those of its node ports, and those of its name.
+/// Asserts after every write of a Service that had its address: whenever kube-proxy writes its rules, the source address, the
+/// node ports and the name of the Service answer.
 #[track_caller]
-fn nobody_notices(world: &World, write: Option<Write>) {
+fn assert_answers(world: &World, write: Option<Write>) {
     assert!(world.alive.contains(&world.goal.other()), "{write:?}: {world:?}");
     assert!(world.node_ports_answer, "{write:?}: {world:?}");
     let name = world.name().unwrap_or_else(|| panic!("{write:?}: {world:?}"));
@@ -563,46 +564,46 @@ fn nobody_notices(world: &World, write: Option<Write>) {
 }
 
 #[test]
-fn nobody_notices_an_exchange() {
+fn all_requests_are_answered_during_an_exchange() {
     for goal in Side::ALL {
         let mut world = World::start(goal);
         let mut was_named = false;
-        let ended = world.go_on(None, |world, write| {
-            nobody_notices(world, write);
-            // Once somebody was told the goal's address it answers.
+        let ended = world.advance(None, |world, write| {
+            assert_answers(world, write);
+            // After a client has resolved the target address, it answers.
             was_named |= world.name() == Some(goal);
             assert!(!was_named || world.alive.contains(&goal), "{write:?}: {world:?}");
         });
         assert_eq!(ended, Ended::Settled);
-        is_arrived(&world);
-        // Nobody uses the old one any more.
+        assert_arrived(&world);
+        // The old address is no longer in use.
         world.left_is_used = false;
-        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
-        is_arrived(&world);
+        assert_eq!(world.advance(None, |_, _| {}), Ended::Settled);
+        assert_arrived(&world);
     }
 }
 
 #[test]
-fn killed_after_any_write_it_goes_on_and_nobody_notices() {
+fn after_a_crash_at_any_write_the_exchange_continues_and_requests_are_answered() {
     let mut kills = 0;
     for goal in Side::ALL {
         for killed_after in 1..20 {
             let mut world = World::start(goal);
             let mut writes = 0;
-            let ended = world.go_on(Some(killed_after), |world, write| {
-                nobody_notices(world, write);
+            let ended = world.advance(Some(killed_after), |world, write| {
+                assert_answers(world, write);
                 writes += usize::from(write.is_some());
             });
             assert_eq!(ended, Ended::Settled);
-            is_arrived(&world);
+            assert_arrived(&world);
             kills += usize::from(writes >= killed_after);
         }
     }
-    assert_eq!(kills, 2 * 14, "writes of an exchange, there and back");
+    assert_eq!(kills, 2 * 14, "writes of an exchange, in both directions");
 }
 
 #[test]
-fn turned_around_after_any_write_it_is_as_before() {
+fn a_reversal_after_any_write_restores_the_service() {
     for goal in Side::ALL {
         for turned_after in 1..20 {
             let mut world = World::start(goal);
@@ -620,16 +621,16 @@ fn turned_around_after_any_write_it_is_as_before() {
                             }
                         }
                     }
-                    Decision::Wait(_) => world.endpoints_are_made(),
+                    Decision::Wait(_) => world.create_endpoints(),
                     Decision::Settled => break,
                     Decision::Halt(halt) => panic!("{halt:?}"),
                 }
                 world.sync();
             }
             world.goal = goal.other();
-            assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
+            assert_eq!(world.advance(None, |_, _| {}), Ended::Settled);
             world.left_is_used = false;
-            assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
+            assert_eq!(world.advance(None, |_, _| {}), Ended::Settled);
             assert_eq!(world.service, before, "{turned_after}: {world:?}");
             assert_eq!(world.helpers, Sides::each(|_| Place::Absent));
             assert_eq!(world.bridge, Parts::default());
@@ -638,7 +639,7 @@ fn turned_around_after_any_write_it_is_as_before() {
 }
 
 #[test]
-fn edited_after_any_write_its_helpers_say_the_same_before_anything_is_exchanged() {
+fn after_an_edit_at_any_write_helpers_are_updated_before_the_exchange() {
     let mut edits = 0;
     for goal in Side::ALL {
         for (is_copied, edited_after) in (0..16).flat_map(|after| [false, true].map(|copied| (copied, after)))
@@ -652,13 +653,13 @@ fn edited_after_any_write_its_helpers_say_the_same_before_anything_is_exchanged(
                 let step = match decide(&world.view()) {
                     Decision::Run(step) => step,
                     Decision::Wait(_) => {
-                        world.endpoints_are_made();
+                        world.create_endpoints();
                         continue;
                     }
                     Decision::Settled => break,
                     Decision::Halt(halt) => panic!("{halt:?}"),
                 };
-                // Only to give a Service back an address comes before it.
+                // Only the restoration of the Service's address comes before.
                 let is_at_home = matches!(world.service, Place::At(_));
                 assert!(
                     world.edited.is_empty() || step != Step::Swap || !is_at_home,
@@ -676,7 +677,7 @@ fn edited_after_any_write_its_helpers_say_the_same_before_anything_is_exchanged(
                 }
                 world.sync();
             }
-            is_arrived(&world);
+            assert_arrived(&world);
             assert_eq!(world.edited, BTreeSet::new(), "{world:?}");
             assert!(refreshed <= 4, "{refreshed}: {world:?}");
         }
@@ -684,7 +685,7 @@ fn edited_after_any_write_its_helpers_say_the_same_before_anything_is_exchanged(
     assert!(edits > 30, "{edits}");
 }
 
-/// What somebody else may take.
+/// An address or port that another Service may take.
 #[derive(Clone, Copy, Debug)]
 enum Theft {
     Address(Side),
@@ -692,7 +693,7 @@ enum Theft {
 }
 
 #[test]
-fn whatever_somebody_else_takes_after_any_write_is_named_and_what_can_answer_does() {
+fn a_theft_after_any_write_is_named_and_the_rest_answers() {
     let thefts = [
         Theft::Address(Side::Old),
         Theft::Address(Side::New),
@@ -740,7 +741,7 @@ fn whatever_somebody_else_takes_after_any_write_is_named_and_what_can_answer_doe
                             }
                         }
                     }
-                    Decision::Wait(_) => world.endpoints_are_made(),
+                    Decision::Wait(_) => world.create_endpoints(),
                     Decision::Settled => {
                         end = Some(Ended::Settled);
                         break;
@@ -752,59 +753,59 @@ fn whatever_somebody_else_takes_after_any_write_is_named_and_what_can_answer_doe
                 }
                 world.sync();
             }
-            world.endpoints_are_made();
+            world.create_endpoints();
             let at = format!("{theft:?} after {stolen_after}, to {goal:?}: {world:?}");
-            match end.unwrap_or_else(|| panic!("no end: {at}")) {
-                Ended::Settled => is_arrived(&world),
+            match end.unwrap_or_else(|| panic!("endless: {at}")) {
+                Ended::Settled => assert_arrived(&world),
                 Ended::Halted(message) => {
                     stolen += 1;
                     assert!(
                         message.contains("thief") && message.contains("shop/web"),
                         "{message}"
                     );
-                    // An address that is taken does not keep the Service from having the other one.
+                    // If one address is taken, the Service gets the other one.
                     let has_one = matches!(world.service, Place::At(_));
                     assert!(has_one || matches!(theft, Theft::NodePort), "{at}");
                 }
             }
-            // Whoever asks by name is answered, and so is every address that nobody else has.
+            // The name answers, and so does every address that no other Service has.
             let name = world.name().unwrap_or_else(|| panic!("{at}"));
             assert!(world.alive.contains(&name), "{at}");
-            // Given back, it goes on.
+            // After the theft ends, the exchange continues.
             world.stolen.clear();
             world.stolen_port = false;
-            assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{at}");
-            is_arrived(&world);
+            assert_eq!(world.advance(None, |_, _| {}), Ended::Settled, "{at}");
+            assert_arrived(&world);
         }
     }
     assert!(stolen > 20, "{stolen}");
 }
 
 #[test]
-fn without_its_node_port_a_service_is_answered_by_its_helper() {
+fn a_helper_answers_for_a_service_whose_node_port_is_taken() {
     for mut world in every_state() {
         if !matches!(world.service, Place::Name(_)) {
             continue;
         }
         let before = world.clone();
         world.stolen_port = true;
-        let Ended::Halted(message) = world.go_on(None, |_, _| {}) else {
+        let Ended::Halted(message) = world.advance(None, |_, _| {}) else {
             panic!("{before:?}");
         };
         assert!(message.contains("node port 30080"), "{message}");
-        world.endpoints_are_made();
+        world.create_endpoints();
         assert_eq!(answers(&world), (true, true), "{world:?} from {before:?}");
     }
 }
 
 #[test]
-fn whose_old_address_is_somebody_elses_takes_the_new_one() {
+fn a_service_whose_old_address_is_taken_gets_the_new_one() {
     for mut world in every_state() {
         let left = world.goal.other();
         if world.is_free(left) {
             let before = world.clone();
             world.stolen.insert(left);
-            let ended = world.go_on(None, |_, _| {});
+            let ended = world.advance(None, |_, _| {});
             assert_eq!(world.service, Place::At(world.goal), "{world:?} from {before:?}");
             let is_told = matches!(&ended, Ended::Halted(message) if message.contains("thief"));
             assert_eq!(is_told, world.left_is_used, "{ended:?}");
@@ -813,7 +814,7 @@ fn whose_old_address_is_somebody_elses_takes_the_new_one() {
 }
 
 #[test]
-fn what_its_owner_changed_is_left_alone_and_its_helpers_go() {
+fn a_service_changed_by_its_owner_stays_and_its_helpers_are_removed() {
     for (mut world, left_is_used) in every_state()
         .into_iter()
         .flat_map(|world| [true, false].map(|used| (world.clone(), used)))
@@ -822,21 +823,21 @@ fn what_its_owner_changed_is_left_alone_and_its_helpers_go() {
         let was_home = world.helper(left) == Place::At(left);
         world.service = Place::Spare;
         world.left_is_used = left_is_used;
-        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
-        assert_eq!(world.service, Place::Spare, "the owner's word stays: {world:?}");
+        assert_eq!(world.advance(None, |_, _| {}), Ended::Settled, "{world:?}");
+        assert_eq!(world.service, Place::Spare, "the owner's address stays: {world:?}");
         assert!(
             Part::ALL
                 .iter()
                 .all(|part| *world.bridge.of(*part) == Pier::Absent)
         );
         assert_eq!(world.helper(world.goal), Place::Absent, "{world:?}");
-        // Clients that know the address that is left are answered there as long as there may be any.
+        // The source address answers while clients may use it.
         let kept = world.helper(left) == Place::At(left);
         assert_eq!(kept, was_home && left_is_used, "{world:?}");
     }
 }
 
-/// One that no endpoint answers for.
+/// A Service without endpoints.
 fn unserved(goal: Side) -> World {
     World {
         is_served: false,
@@ -845,7 +846,7 @@ fn unserved(goal: Side) -> World {
 }
 
 #[test]
-fn a_service_without_endpoints_goes_by_three_writes_and_both_its_addresses_stay_its_own() {
+fn a_service_without_endpoints_moves_with_three_writes_and_keeps_both_addresses() {
     for goal in Side::ALL {
         let mut world = unserved(goal);
         let mut writes = 0;
@@ -855,9 +856,9 @@ fn a_service_without_endpoints_goes_by_three_writes_and_both_its_addresses_stay_
                 assert!(Side::ALL.iter().all(|side| !world.is_free(*side)), "{world:?}");
             }
         };
-        assert_eq!(world.go_on(None, &mut look), Ended::Settled);
+        assert_eq!(world.advance(None, &mut look), Ended::Settled);
         assert_eq!(writes, 3);
-        is_arrived(&world);
+        assert_arrived(&world);
         let mut back = World {
             goal: goal.other(),
             ..world.clone()
@@ -866,19 +867,19 @@ fn a_service_without_endpoints_goes_by_three_writes_and_both_its_addresses_stay_
         let mut look = |world: &World, write: Option<Write>| {
             writes += usize::from(write.is_some());
             let name = world.name();
-            assert!(name.is_some(), "its name leads to an address: {world:?}");
+            assert!(name.is_some(), "its name resolves to an address: {world:?}");
         };
-        assert_eq!(back.go_on(None, &mut look), Ended::Settled);
-        assert_eq!(writes, 5, "four writes, and a helper that goes");
-        is_arrived(&back);
+        assert_eq!(back.advance(None, &mut look), Ended::Settled);
+        assert_eq!(writes, 5, "four writes, and the removal of a helper");
+        assert_arrived(&back);
         world.left_is_used = false;
-        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
+        assert_eq!(world.advance(None, |_, _| {}), Ended::Settled);
         assert_eq!(world.helper(goal.other()), Place::Absent);
     }
 }
 
 #[test]
-fn a_service_without_endpoints_arrives_whenever_its_exchange_is_cut_and_turned_around() {
+fn a_service_without_endpoints_completes_after_a_crash_and_a_reversal_at_any_write() {
     for (step, goal, killed_after, gets_endpoints, turns) in Side::ALL.into_iter().flat_map(|goal| {
         [Step::Move, Step::MoveBack, Step::MoveAlone]
             .into_iter()
@@ -902,32 +903,32 @@ fn a_service_without_endpoints_arrives_whenever_its_exchange_is_cut_and_turned_a
         world.is_served = gets_endpoints;
         if turns {
             world.goal = goal.other();
-            // On the way back the range is made again first.
+            // In a rollback the range is created again first.
             world.is_closed = false;
         }
-        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
-        world.left_is_used &= !world.leaves_none();
-        is_arrived(&world);
+        assert_eq!(world.advance(None, |_, _| {}), Ended::Settled, "{world:?}");
+        world.left_is_used &= !world.needs_no_source_helper();
+        assert_arrived(&world);
     }
 }
 
 #[test]
-fn a_service_without_endpoints_whose_old_address_is_taken_halts_nothing() {
+fn a_service_without_endpoints_whose_old_address_is_taken_does_not_halt() {
     for goal in Side::ALL {
         let mut world = unserved(goal);
         world.service = Place::At(goal);
         world.stolen.insert(goal.other());
-        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled);
+        assert_eq!(world.advance(None, |_, _| {}), Ended::Settled);
         world.is_served = true;
         assert!(
-            matches!(world.go_on(None, |_, _| {}), Ended::Halted(_)),
-            "a person is told"
+            matches!(world.advance(None, |_, _| {}), Ended::Halted(_)),
+            "the halt is reported"
         );
     }
 }
 
 #[test]
-fn whatever_is_taken_of_a_service_without_endpoints_it_gets_an_address() {
+fn a_service_without_endpoints_gets_an_address_after_any_theft() {
     for (goal, stolen, after) in Side::ALL.into_iter().flat_map(|goal| {
         Side::ALL
             .into_iter()
@@ -942,17 +943,17 @@ fn whatever_is_taken_of_a_service_without_endpoints_it_gets_an_address() {
                 break;
             }
         }
-        world.go_on(None, |_, _| {});
+        world.advance(None, |_, _| {});
         let has_one = matches!(world.service, Place::At(_));
         assert!(has_one, "{goal:?} {stolen:?} {after}: {world:?}");
         world.stolen.clear();
-        assert_eq!(world.go_on(None, |_, _| {}), Ended::Settled, "{world:?}");
-        is_arrived(&world);
+        assert_eq!(world.advance(None, |_, _| {}), Ended::Settled, "{world:?}");
+        assert_arrived(&world);
     }
 }
 
 #[test]
-fn no_bridge_answers_in_the_place_of_somebody_else() {
+fn no_bridge_answers_at_an_address_of_another_service() {
     for mut world in every_state() {
         for side in Side::ALL {
             let mut world = world.clone();
@@ -960,7 +961,7 @@ fn no_bridge_answers_in_the_place_of_somebody_else() {
                 continue;
             }
             world.stolen.insert(side);
-            let ended = world.go_on(None, |_, _| {});
+            let ended = world.advance(None, |_, _| {});
             if matches!(world.service, Place::At(_)) {
                 assert_eq!(
                     *world.bridge.of(Part::Addresses),

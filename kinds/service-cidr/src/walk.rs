@@ -1,5 +1,6 @@
-//! Explores every state of a change of the Service range, by every step and every reaction of the cluster and of the user, with a reversal
-//! of the direction at any moment: every address is always within a range, no write is refused, and every migration completes.
+//! Explores every state of a change of the Service range, by every step and every reaction of the cluster and of the user, with
+//! a reversal of the direction at any moment: every address is always within a range, no write is refused, and every migration
+//! completes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The API servers: which version of the API, which flag and which certificate each has, and the tool's own path to them.
+//! The API servers: version of the API, flag and certificate of each, and the path of replumb to them.
 
 use std::net::IpAddr;
 
@@ -23,7 +23,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 fn api_version(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::ApiVersion);
     let found = match facts.api_version.as_deref() {
-        // Without any the settings were not found either: see `detect`.
+        // Without a version the settings are not detected either: see `detect`.
         None => "none".to_owned(),
         Some(version) => format!("networking.k8s.io/{version}"),
     };
@@ -35,7 +35,7 @@ fn api_version(facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 "no ServiceCIDRs",
                 "ServiceCIDRs",
-                "see check ApiVersion in the runbook",
+                "upgrade Kubernetes, see check ApiVersion in the runbook",
             ),
         );
     }
@@ -52,7 +52,7 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 "",
                 "none",
                 "the address of every API server",
-                "each is asked for its own flag and certificate: see `kubectl get endpointslices -n default`",
+                "check `kubectl get endpointslices -n default`: replumb reads flag and certificate of each API server",
             ),
         );
     }
@@ -67,8 +67,8 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                     "--service-cluster-ip-range",
                     listed(ranges),
                     format!("{}, which ServiceCIDR {DEFAULT} has", listed(wanted.of(Side::Old))),
-                    "an API server with another flag makes the default range again as its own says, once it is gone: let all say the same \
-                     first",
+                    "set the same flag on all API servers first: one with another flag would create the default ServiceCIDR \
+                     again with its own range",
                 ),
             ),
             Err(why) => report.unknown(
@@ -77,8 +77,9 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "--service-cluster-ip-range",
                     why,
-                    "its flag, by /flagz or the command line of its static pod",
-                    "one whose flag nobody knows may take the new range back: see check ApiServerFlags in the runbook",
+                    "its flag, from /flagz or the command line of its static pod",
+                    "make the flag readable, see check ApiServerFlags in the runbook: an API server with an unknown flag may \
+                     revert the new range",
                 ),
             ),
         }
@@ -100,9 +101,9 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                             "its certificate",
                             format!("is not for {}", words::names(&missing)),
                             "the old and the new first address",
-                            "whoever asks Service default/kubernetes by its new address refuses this certificate. It has to be made anew \
-                             together with the flag (stage ControlPlane waits for both): kubeadm: apiServer.certSANs, then `kubeadm init \
-                             phase certs apiserver`; kops makes it when it rolls",
+                            "issue a new certificate together with the flag (stage ControlPlane waits for both): kubeadm: \
+                             apiServer.certSANs, then `kubeadm init phase certs apiserver`; kops: in its rolling update. \
+                             Clients of the new address of Service default/kubernetes would refuse the current certificate",
                         ),
                     );
                 }
@@ -113,19 +114,19 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "its certificate",
                     why,
-                    "the addresses that it is for",
-                    "is it reached from the coordinator's node?",
+                    "the addresses in the certificate",
+                    "check that the API server is reachable from the coordinator's node",
                 ),
             ),
         }
     }
     report.finish(
         "every API server",
-        format!("{} are known, with flag and certificate", facts.api_servers.len()),
+        format!("flag and certificate are suitable, API servers: {}", facts.api_servers.len()),
     )
 }
 
-/// Whoever exchanges an address must not stand on it.
+/// Coordinator and agents must not depend on an address that changes.
 fn own_path(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::OwnPath);
     let changed = settings.changed();
@@ -136,12 +137,12 @@ fn own_path(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     };
     let finding = |found: &str, whom: &str| {
         Finding::new(
-            "way to the API server",
+            "path to the API server",
             found,
-            "the address of an API server, or of a balancer in front of them",
+            "the address of an API server, or of a load balancer in front of them",
             format!(
-                "set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of {whom}: who exchanges the address that it stands on, and fails, \
-                 cannot take it back"
+                "set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT in {whom}: over an address that changes, a failed \
+                 change could not be reverted"
             ),
         )
     };
@@ -161,6 +162,6 @@ fn own_path(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     }
     report.finish(
         "coordinator and agents",
-        format!("reach the API server by {}", facts.own_path),
+        format!("reach the API server at {}", facts.own_path),
     )
 }

@@ -1,4 +1,4 @@
-//! A small good cluster for tests: two workers, Services of most classes, and pods that were told their addresses.
+//! A small good cluster for tests: two workers, Services of most classes, and pods that have received their addresses.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use engine::cluster::Node;
 use engine::drain::Pod;
 use engine::found::Found;
 
-/// The range that Services leave.
+/// The old range.
 pub(crate) const FROM: &str = "10.96.0.0/16";
-/// The range that they are led to.
+/// The new range.
 pub(crate) const TO: &str = "172.31.0.0/16";
 
-/// Settings that fit these facts.
+/// Settings detected from these facts.
 pub(crate) fn settings(facts: &ClusterFacts) -> Settings {
     settings_to(TO, facts)
 }
@@ -29,7 +29,7 @@ pub(crate) fn settings_to(to: &str, facts: &ClusterFacts) -> Settings {
     detect(&[to.parse().unwrap()], facts).unwrap()
 }
 
-/// What a user who says nothing allows.
+/// The default options of the user.
 pub(crate) fn policy() -> CheckPolicy {
     CheckPolicy {
         keep_load_balancers: true,
@@ -49,7 +49,7 @@ pub(crate) fn judge_with(change: impl FnOnce(&mut ClusterFacts), policy: &CheckP
     check(&settings(&facts), &facts, policy)
 }
 
-/// The only line of one check that does not pass; every other check has to.
+/// The only line of one check that does not pass; every other check has to pass.
 pub(crate) fn only(checks: &[Check], name: CheckName) -> Check {
     let wrong: Vec<&Check> = checks
         .iter()
@@ -96,7 +96,7 @@ pub(crate) fn host_mut(facts: &mut ClusterFacts) -> &mut HostFacts {
     facts.hosts.get_mut("b").unwrap()
 }
 
-/// A Service as it is stored; `spec` is merged into the least that it says.
+/// A Service as stored; `spec` is merged into a minimal one.
 pub(crate) fn service(name: &str, address: &str, spec: &Value) -> Value {
     let (namespace, name) = name.split_once('/').unwrap();
     let mut service = json!({
@@ -126,7 +126,7 @@ pub(crate) fn pod(name: &str) -> Pod {
     }
 }
 
-/// Nodes a and b with everything that a change of range needs.
+/// Nodes a and b, with which every check passes.
 pub(crate) fn cluster() -> ClusterFacts {
     let names = [("a", 1), ("b", 2)];
     let plain = json!({});

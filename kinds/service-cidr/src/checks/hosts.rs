@@ -1,4 +1,4 @@
-//! What the agents say: is there one on every node, and how does kube-proxy work there?
+//! Reports of the agents: an agent reports from every node, and kube-proxy runs there in a supported mode.
 
 use super::CheckName;
 use crate::facts::ClusterFacts;
@@ -37,31 +37,31 @@ fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                         "kube-proxy",
                         "mode ipvs",
                         needed,
-                        "in mode ipvs each change of a Service is made by itself: an address is dropped before the other has it, and \
-                         connections with it. Let kube-proxy work by nftables first (mode: nftables, node by node)",
+                        "change kube-proxy to mode nftables first, node by node: in mode ipvs an address and its connections \
+                         are dropped before the helper has the address",
                     ),
                 );
                 continue;
             }
             Found::Absent => (
                 "no rules of kube-proxy".to_owned(),
-                "another proxy than kube-proxy (Cilium, kube-router, …) is not supported: nobody has measured what it does while addresses \
-                 are exchanged",
+                "use kube-proxy: other proxies (Cilium, kube-router, …) are not supported, because their behavior during the \
+                 exchange is untested",
             ),
-            Found::Malformed(what) => (what.clone(), "see the agent's log on that node"),
+            Found::Malformed(what) => (what.clone(), "check the agent's log on that node"),
         };
         report.unknown("Node", node, Finding::new("kube-proxy", found, needed, fix));
     }
     report.finish(
         "kube-proxy on every node",
         format!(
-            "by iptables or nftables; bridges have externalTrafficPolicy {}",
+            "mode iptables or nftables; bridges have externalTrafficPolicy {}",
             settings.bridge_policy.value.as_str()
         ),
     )
 }
 
-/// At the end every pod that was told an address that is left is started again: which ones, has to be known then.
+/// At the end every pod that has received an old address restarts. The agents must be able to find these pods.
 fn pods_told(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::PodsTold);
     for (node, host) in &facts.hosts {
@@ -72,29 +72,29 @@ fn pods_told(facts: &ClusterFacts) -> Vec<Check> {
             "Node",
             node,
             Finding::new(
-                "what its pods were told",
+                "addresses that its pods have received",
                 what.clone(),
-                "environment and resolv.conf of every pod, read by the agent",
-                "`kubectl apply --server-side -k deploy/service-cidr` gives the agents the capability to read them",
+                "environment and resolv.conf of every pod, readable by the agent",
+                "run `kubectl apply --server-side -k deploy/service-cidr`, which gives the agents the needed capability",
             ),
         );
     }
-    report.finish("what pods were told", "it can be read on every node")
+    report.finish("addresses that pods have received", "readable on every node")
 }
 
-/// Whoever is not known as a pod is masqueraded by a bridge that leads everybody everywhere.
+/// A bridge with policy `Cluster` masquerades connections that kube-proxy does not recognize as those of pods.
 fn unknown_pods(host: &HostFacts) -> Finding<'static> {
     let found = match &host.local_traffic {
-        Found::Present(by) if by.ranges.is_empty() => "it knows no connection as a pod's".to_owned(),
-        Found::Present(by) => format!("it knows pods by {}", listed(&by.ranges)),
-        Found::Absent => "no Service by which to see whether it knows pods' connections".to_owned(),
-        Found::Malformed(what) => format!("it cannot be seen whether it knows pods' connections: {what}"),
+        Found::Present(by) if by.ranges.is_empty() => "does not recognize connections of pods".to_owned(),
+        Found::Present(by) => format!("recognizes only pods of {}", listed(&by.ranges)),
+        Found::Absent => "unknown whether it recognizes connections of pods: no rules of a Service".to_owned(),
+        Found::Malformed(what) => format!("unknown whether it recognizes connections of pods: {what}"),
     };
     Finding::new(
         "kube-proxy",
         found,
-        "clusterCIDR, or detectLocalMode, that knows every pod",
-        "for the seconds of each exchange Services see pods with their node's address, and a NetworkPolicy that allows by pods refuses them. \
-         Set clusterCIDR in kube-proxy's configuration and start kube-proxy again, or know that nobody minds",
+        "clusterCIDR, or detectLocalMode, that covers all pods",
+        "set clusterCIDR in kube-proxy's configuration and restart kube-proxy. Otherwise, for some seconds per exchange, \
+         connections of pods have the address of their node as source, and NetworkPolicies that allow only pods refuse them",
     )
 }

@@ -1,4 +1,4 @@
-//! Pods that are started again: whether each may go.
+//! Pods that have to restart, and obstacles to their eviction.
 
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
@@ -7,7 +7,7 @@ use engine::drain::Pod;
 use engine::residents::workload_of;
 
 pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
-    // Every pod that runs was told the address of Service `default/kubernetes` when it started.
+    // Every running pod has received the address of Service `default/kubernetes` when it started.
     let told: Vec<&Pod> = facts
         .pods
         .iter()
@@ -20,7 +20,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         .collect();
     let meanwhile = policy
         .on_blocked
-        .meanwhile("all others start again, and stage Restart waits for it");
+        .meanwhile("all other pods restart, and stage Restart waits for this one");
     [
         bare(&told, policy),
         budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets, meanwhile),
@@ -38,22 +38,22 @@ fn bare(told: &[&Pod], policy: &CheckPolicy) -> Vec<Check> {
         }
         let (found, fix) = if policy.delete_bare_pods {
             (
-                "is deleted in stage Restart, and nobody makes it again",
-                "take it away yourself first, or leave deleteBarePods out",
+                "has no controller, and is deleted in stage Restart",
+                "delete it yourself first, or omit deleteBarePods",
             )
         } else {
             (
-                "has no controller that makes it again",
-                "it was told old addresses when it started, and stage Restart waits for it: delete it before, or set \
+                "has no controller",
+                "delete it before stage Restart, which waits for it because it has received old addresses, or set \
                  serviceCidr.deleteBarePods",
             )
         };
         report.warn("Pod", pod.key(), Finding::new("", found, "a controller", fix));
     }
-    report.finish("every pod", "has a controller that makes it again")
+    report.finish("every pod", "has a controller")
 }
 
-/// Nobody can evict them, and what they were told they are told again only by their kubelet.
+/// Static pods cannot be evicted, and receive new addresses only when their kubelet restarts them.
 fn static_pods(told: &[&Pod]) -> Vec<Check> {
     let mut report = Report::new(CheckName::StaticPods);
     for pod in told.iter().filter(|pod| pod.mirror) {
@@ -62,12 +62,12 @@ fn static_pods(told: &[&Pod]) -> Vec<Check> {
             pod.key(),
             Finding::new(
                 "",
-                "is a static pod, and was told old addresses when it started",
-                "a start after the exchange",
-                "most of them ask for no Service: then it matters nothing, and nobody waits for it. One that does: move its manifest out of \
-                 the kubelet's folder and back, after stage FollowUp",
+                "a static pod that has received old addresses",
+                "a restart after the exchange",
+                "if it uses a Service, move its manifest out of the kubelet's directory and back after stage FollowUp. Most \
+                 static pods use no Service and need no restart; the migration does not wait for them",
             ),
         );
     }
-    report.finish("static pods", "there are none")
+    report.finish("static pods", "none")
 }

@@ -1,4 +1,4 @@
-//! Quotas of namespaces: do the helpers fit in?
+//! Quotas of namespaces, which must allow the helpers.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::settings::Settings;
 use crate::subjects::of_migration;
 use engine::check::{Check, Finding, Report};
 
-/// What quotas count that helpers are among.
+/// Resources of quotas that count helpers.
 const SERVICES: [&str; 2] = ["services", "count/services"];
 const LOAD_BALANCERS: &str = "services.loadbalancers";
 
-/// What is made in one namespace at most.
+/// The maximum number of helpers in one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Made {
-    /// Services, at the time at which there are most of them.
+    /// Maximum number of Services at the same time.
     services: u64,
-    /// Those of them that are of type `LoadBalancer`.
+    /// Maximum number of these of type `LoadBalancer`.
     load_balancers: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
                     &field.field,
                     &field.found,
                     field.needed.to_string(),
-                    "correct it: until then nobody knows whether helpers fit in",
+                    "correct it: until then it is unknown whether the quota allows helpers",
                 ),
             );
         }
@@ -56,10 +56,10 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
                     format!("{}/{}", quota.namespace, quota.name),
                     Finding::new(
                         resource,
-                        format!("{} of {} are used", room.used, room.hard),
-                        format!("room for {needed} more, which help to exchange addresses and go again"),
+                        format!("{} of {} in use", room.used, room.hard),
+                        format!("{needed} free for temporary helpers"),
                         format!(
-                            "let it allow {} for the time of the migration",
+                            "set it to {} during the migration",
                             room.used.saturating_add(needed)
                         ),
                     ),
@@ -67,11 +67,11 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
             }
         }
     }
-    report.finish("every ResourceQuota", "leaves room for helpers")
+    report.finish("every ResourceQuota", "allows helpers")
 }
 
-/// Each Service keeps the helper of its old address to the end. Those that are in the middle of it have the other one as well, and
-/// their bridges.
+/// Each Service has the helper of its old address to the end. During its exchange a Service also has the other helper, and its
+/// bridges.
 fn made<'facts>(
     settings: &Settings,
     facts: &'facts ClusterFacts,

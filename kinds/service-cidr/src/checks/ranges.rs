@@ -1,4 +1,4 @@
-//! The new ranges: nobody else's, and large enough.
+//! The new ranges: not reserved, and not in use.
 
 use ipnet::IpNet;
 
@@ -21,17 +21,17 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         };
         if let Some((of, why)) = reserved(range) {
             refuse(
-                format!("{range}, which is of {of}: {why}"),
+                format!("{range}, which overlaps {of}, reserved for {why}"),
                 "a range for private use",
-                "take one of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or fc00::/7",
+                "choose a range of 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 or fc00::/7",
             );
         }
         for (object, other) in &facts.pod_ranges {
             if overlap(range, other) {
                 refuse(
                     format!("{range}, which overlaps {other} of {object}"),
-                    "a range apart from the pods'",
-                    "a packet to an address of both goes to the Service, and the pod is not reached",
+                    "no overlap with pod ranges",
+                    "choose another range: a pod with the address of a Service would be unreachable",
                 );
             }
         }
@@ -43,8 +43,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             if let Some(found) = other.ranges.iter().find(|other| overlap(range, other)) {
                 refuse(
                     format!("{range}, which overlaps {found} of ServiceCIDR {}", other.name),
-                    "a range of its own",
-                    "delete that one first, or choose another range",
+                    "no overlap with other ServiceCIDRs",
+                    "delete that ServiceCIDR first, or choose another range",
                 );
             }
         }
@@ -55,8 +55,8 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 .find(|address| range.contains(*address))
             {
                 refuse(
-                    format!("{range}, which holds {address} of Node {}", node.name),
-                    "a range apart from the nodes'",
+                    format!("{range}, which contains {address} of Node {}", node.name),
+                    "no overlap with addresses of Nodes",
                     "choose another range",
                 );
             }
@@ -76,9 +76,9 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "",
                     what,
-                    "nothing that shares an address with the new range",
-                    "somebody is there who would not be reached any more: find out who (a VPN, another cluster, the cloud's network), or \
-                     choose another range",
+                    "no overlap with the new range",
+                    "choose another range, or remove the entry: the host uses this range for another network (a VPN, another \
+                     cluster, the cloud's network), which would become unreachable",
                 ),
             );
         }
@@ -86,6 +86,6 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let texts: Vec<String> = changed.of(Side::New).iter().map(IpNet::to_string).collect();
     report.finish(
         texts.join(","),
-        "nobody's: no pod, node, route, rule or other ServiceCIDR has an address of it",
+        "no overlap with pods, Nodes, routes, rules and other ServiceCIDRs",
     )
 }

@@ -1,4 +1,5 @@
-//! The Services: can each be exchanged, is there room, and who else says their addresses?
+//! The Services: each can change its address, the new ranges are large enough, and other configuration with their addresses is
+//! known.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -39,9 +40,10 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
             object,
             Finding::new(
                 "",
-                format!("the API server would refuse an exchange: {why}"),
-                "that type ExternalName, and Services that carry labels of replumb.dev, are admitted for the time of the migration",
-                "an admission policy or webhook decides that: let it except group system:serviceaccounts:replumb-system, or these namespaces",
+                format!("the API server would refuse the change of its address: {why}"),
+                "type ExternalName and Services with labels of replumb.dev allowed during the migration",
+                "exempt group system:serviceaccounts:replumb-system, or these namespaces, from the admission policy or webhook \
+                 that refuses",
             ),
         );
     }
@@ -55,7 +57,7 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
                     "",
                     name,
                     "namespace/name of a Service",
-                    "correct the name, or leave it out",
+                    "correct or remove the name",
                 ),
             );
         }
@@ -64,14 +66,14 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
     let moves = of_migration(&facts.services)
         .filter(|service| matches!(Class::of(&service["spec"], &left), Class::Moves(_)))
         .count();
-    let taken = match facts.untried {
-        0 => "the API server takes each write, asked without effect".to_owned(),
+    let accepted = match facts.untried {
+        0 => "the API server accepts each write in a dry run".to_owned(),
         untried => format!(
-            "the API server takes each write, asked without effect, but was not asked yet about {} made since",
+            "the API server accepts each write in a dry run; without a dry run so far: {} created since",
             number(untried, "Service", "Services")
         ),
     };
-    report.finish("Services", format!("{moves} exchange their addresses; {taken}"))
+    report.finish("Services", format!("{moves} change their addresses; {accepted}"))
 }
 
 fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
@@ -91,8 +93,8 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
                         "",
                         texts.join(","),
                         "an address of the new range",
-                        "its load balancer would be deleted with an exchange: make a second Service, lead clients to it, delete this one. \
-                         With keepLoadBalancers: false the old addresses are given up once that is done",
+                        "create a second Service, move clients to it, and delete this one: a change of its address would delete \
+                         its load balancer. With keepLoadBalancers: false the old addresses are released once that is done",
                     ),
                 );
             }
@@ -106,13 +108,13 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
                 "",
                 format!("{kept} addresses that load balancers keep"),
                 format!("at most {MOST_KEPT}"),
-                "lead clients of load balancers to Services of other types, and delete these load balancers",
+                "move clients of load balancers to Services of other types, and delete these load balancers",
             ),
         );
     }
     report.finish(
         "Services of type LoadBalancer",
-        format!("{count} keep their cluster addresses, and the smallest ranges that hold them stay"),
+        format!("{count} keep their cluster IPs, and the smallest ranges around these stay"),
     )
 }
 
@@ -137,7 +139,7 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
             report.fail(
                 "",
                 to.to_string(),
-                Finding::new("", no_room.to_string(), "room for each", "choose a larger range"),
+                Finding::new("", no_room.to_string(), "one address per Service", "choose a larger range"),
             );
         } else if room(to) < needed as u128 {
             report.fail(
@@ -147,10 +149,10 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
                     "",
                     format!("{} addresses", room(to)),
                     format!(
-                        "{needed}: {} Services, and those that are made for the time of an exchange",
+                        "{needed}: {} Services, and their helpers during the exchange",
                         addresses.len()
                     ),
-                    "choose a larger range: new Services come, too",
+                    "choose a larger range, also for new Services",
                 ),
             );
         }
@@ -163,22 +165,20 @@ fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Mentions);
     let changed = settings.changed();
     let mut changes = follow_up(&facts.mentions, &changed.old, &changed.new);
-    // However many tenants have, the cluster's are told first.
+    // Objects of the cluster come first, however many tenants have.
     changes.sort_by_key(|change| change.owner.tenant().is_some());
     for change in changes {
         let when = match change.owner {
-            Owner::Cluster => "stage FollowUp waits for it",
-            Owner::Tenant(_) => {
-                "it is a tenant's, so no pod of others waits for it, and stage Soak does at its end"
-            }
+            Owner::Cluster => "stage FollowUp waits for this change",
+            Owner::Tenant(_) => "stage Soak waits for this change of a tenant's object, and no pod of others does",
         };
-        let fix = format!("{} Before the end: {when}", change.fix);
+        let fix = format!("{} ({when})", change.fix);
         let finding = Finding::new("", change.found, change.needed, fix);
         report.warn("", change.object, finding);
     }
     report.finish(
-        "every place that is known to say addresses of Services",
-        "says none that is left",
+        "known objects with addresses of Services",
+        "no old address",
     )
 }
 
@@ -193,16 +193,16 @@ fn name_servers(facts: &ClusterFacts) -> Vec<Check> {
                 Finding::new(
                     "Corefile: health, lameduck",
                     format!("{found:#}"),
-                    format!("{LAMEDUCK:#} at least"),
-                    "`health { lameduck 5s }`, then `kubectl rollout restart` of its Deployment: a name server that is started again in stage \
-                     Restart is asked until kube-proxy has told every node, and those questions get no answer",
+                    format!("at least {LAMEDUCK:#}"),
+                    "set `health { lameduck 5s }` and run `kubectl rollout restart` of its Deployment: otherwise queries during \
+                     stage Restart get no answer until kube-proxy on every node has removed the terminated pod",
                 ),
             );
         }
     }
     report.finish(
         "name servers",
-        format!("{} Corefiles are understood", facts.corefiles.len()),
+        format!("Corefiles with a lameduck time of {LAMEDUCK:#} or more: {}", facts.corefiles.len()),
     )
 }
 
@@ -216,7 +216,7 @@ fn traffic_gate(policy: &CheckPolicy) -> Vec<Check> {
                 "",
                 "Ignore",
                 "Watch",
-                "nobody would notice lost requests but the users: leave it at Watch where nothing forbids it",
+                "omit gates.traffic: with Ignore, lost requests do not stop the migration",
             ),
         );
     }

@@ -9,8 +9,8 @@ use engine::kernel::{Route, Tables};
 /// The link on which kube-proxy in mode ipvs has the addresses of all Services.
 pub const IPVS_LINK: &str = "kube-ipvs0";
 
-/// Selects these entries, without default routes and without entries of kube-proxy. Calico's routes are included: pods in the range are a
-/// conflict, whatever their network.
+/// Selects these entries, without default routes and without entries of kube-proxy. Calico's routes are included: pods in the
+/// range are a conflict, whatever their network.
 pub fn in_target(target: &[IpNet], tables: &Tables) -> InTarget {
     // Entries of kube-proxy are removed before the list is truncated: in mode ipvs each Service has an address.
     let found = shared(target, tables, is_kube_proxys, |link| link == IPVS_LINK);

@@ -71,7 +71,7 @@ pub const CASES: &[Case] = &[
         name: "overlap-old",
         about: "the new range is a part of the old one",
         check: "Ranges",
-        says: &["10.96.128.0/17", "10.96.0.0/16", "a second ServiceCIDR is enough"],
+        says: &["10.96.128.0/17", "10.96.0.0/16", "create a second ServiceCIDR"],
         spec: r#"{"serviceCidr":{"to":["10.96.128.0/17"]}}"#,
         ..PLAIN
     },
