@@ -22,10 +22,10 @@ pub fn given(
     told: Told<'_>,
     now: &Ends,
     ipam: &Ipam,
-    left: &IpNet,
+    source: &IpNet,
     target: &IpNet,
 ) -> BTreeMap<String, Held> {
-    let mut given = chosen(told.node, now, ipam, left, target);
+    let mut given = chosen(told.node, now, ipam, source, target);
     given.extend(returns::of_node(told, ipam, target));
     given
 }
@@ -36,25 +36,25 @@ pub fn is_missing(
     nodes: &BTreeMap<String, CalicoNode>,
     mark: &str,
     ipam: &Ipam,
-    left: &IpNet,
+    source: &IpNet,
     target: &IpNet,
 ) -> bool {
     let mut remaining = nodes.iter().filter(|(_, node)| {
         let mut ends = TUNNELS
             .iter()
             .filter_map(|tunnel| node.ends.get(tunnel.annotation));
-        node.off.as_deref() != Some(mark) && ends.any(|end| left.contains(end))
+        node.off.as_deref() != Some(mark) && ends.any(|end| source.contains(end))
     });
-    remaining.any(|(name, node)| chosen(name, &node.ends, ipam, left, target).is_empty())
+    remaining.any(|(name, node)| chosen(name, &node.ends, ipam, source, target).is_empty())
 }
 
-fn chosen(node: &str, now: &Ends, ipam: &Ipam, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
+fn chosen(node: &str, now: &Ends, ipam: &Ipam, source: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
     let own = || {
         let blocks = ipam.blocks_of(node);
         blocks.filter(|block| target.contains(&block.range))
     };
     let chosen = TUNNELS.iter().filter_map(|tunnel| {
-        let now = now.get(tunnel.annotation).filter(|now| left.contains(*now))?;
+        let now = now.get(tunnel.annotation).filter(|now| source.contains(*now))?;
         // After the change this address has to be released. That is possible only if it was allocated to the tunnel.
         let given_out = ipam.block_with(now).and_then(|block| block.allocation(now));
         if given_out.is_some_and(|found| !tunnel.is_of(node, found)) {
@@ -124,8 +124,8 @@ mod tests {
             node: "a",
             ends: told,
         };
-        let (left, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
-        let given = given(told, &now, ipam, &left, &target);
+        let (source, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+        let given = given(told, &now, ipam, &source, &target);
         let held = given.get(NAME)?;
         Some(format!("{} {}", held.allocation.address, held.allocation.handle))
     }
@@ -210,9 +210,9 @@ mod tests {
                 ends: Ends::from([(NAME.to_owned(), address.parse().unwrap())]),
                 wireguard: None,
             };
-            let (left, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+            let (source, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
             let nodes = BTreeMap::from([("a".to_owned(), node)]);
-            is_missing(&nodes, "old", &ipam(blocks, &[]), &left, &target)
+            is_missing(&nodes, "old", &ipam(blocks, &[]), &source, &target)
         };
         let blocks = [block("10.200.1.0/30", "host:a", &[])];
         assert!(missing(OLD, None, &[]));
@@ -225,11 +225,11 @@ mod tests {
     #[test]
     fn a_tunnel_address_outside_the_source_range_stays() {
         let ipam = ipam(&[block("10.200.1.0/30", "host:a", &[])], &[]);
-        let (left, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+        let (source, target) = ("10.244.0.0/16".parse().unwrap(), "10.200.0.0/16".parse().unwrap());
         for address in ["10.200.1.0", "192.0.2.1", "fd00::1"] {
             let now = Ends::from([(NAME.to_owned(), address.parse().unwrap())]);
             assert_eq!(
-                chosen("a", &now, &ipam, &left, &target),
+                chosen("a", &now, &ipam, &source, &target),
                 BTreeMap::new(),
                 "{address}"
             );

@@ -66,15 +66,15 @@ impl Change {
 impl Mention {
     /// Whether the object covers the old range and not the new one.
     fn is_too_narrow(&self, from: &IpNet, to: &IpNet) -> bool {
-        let clings = self.clings_to(from);
+        let has_old_part = self.contains_part_of(from);
         // A range that contains both does not count if the object also has a part of the old range, because that may be an exception:
         // 0.0.0.0/0 except the old range means "all but pods", and includes pods of the new range.
-        let knows_new = |said: &IpNet| overlap(said, to) && !(clings && said.contains(from));
+        let knows_new = |said: &IpNet| overlap(said, to) && !(has_old_part && said.contains(from));
         self.ranges.iter().any(|said| overlap(said, from)) && !self.ranges.iter().any(knows_new)
     }
 
     /// Whether the object contains a range within `range`.
-    fn clings_to(&self, range: &IpNet) -> bool {
+    fn contains_part_of(&self, range: &IpNet) -> bool {
         self.ranges.iter().any(|said| range.contains(said))
     }
 
@@ -111,7 +111,7 @@ pub fn after(mentions: &[Mention], from: &IpNet, to: &IpNet) -> Vec<Change> {
             Needs::BothThenNew | Needs::New => true,
             Needs::Both => false,
         })
-        .filter(|mention| mention.clings_to(from))
+        .filter(|mention| mention.contains_part_of(from))
         .map(|mention| mention.change(&to.to_string()))
         .collect()
 }
@@ -245,9 +245,9 @@ mod tests {
             prop_assert!(kept.len() + more <= all.len());
             let of = |ranges: Vec<IpNet>| Mention { ranges, ..mention(Needs::Both, &[]) };
             let (all, kept) = (of(all), of(kept));
-            for (left, target) in [(&from, &to), (&to, &from)] {
-                prop_assert_eq!(all.is_too_narrow(left, target), kept.is_too_narrow(left, target));
-                prop_assert_eq!(all.clings_to(left), kept.clings_to(left));
+            for (source, target) in [(&from, &to), (&to, &from)] {
+                prop_assert_eq!(all.is_too_narrow(source, target), kept.is_too_narrow(source, target));
+                prop_assert_eq!(all.contains_part_of(source), kept.contains_part_of(source));
             }
         }
     }
@@ -324,10 +324,10 @@ mod tests {
             owner: Owner::Tenant("shop".to_owned()),
             ..mention(needs, &[from])
         });
-        let (left, target) = (range(from), range(to));
-        assert_eq!(widen(&tenants, &left, &target), [""; 0]);
-        assert_eq!(follow_up(&tenants, &left, &target), [""; 0]);
-        let told = of_tenants(&tenants[..1], &left, &target);
+        let (source, target) = (range(from), range(to));
+        assert_eq!(widen(&tenants, &source, &target), [""; 0]);
+        assert_eq!(follow_up(&tenants, &source, &target), [""; 0]);
+        let told = of_tenants(&tenants[..1], &source, &target);
         let words = format!(
             "NetworkPolicy shop/web: found {from}, needed {from} and {to}, or one range that contains both. Fix: write {from} \
              and {to}, or one range that contains both; the migration does not wait for this change, and until then the object \
@@ -335,7 +335,7 @@ mod tests {
         );
         assert_eq!(told, [("shop".to_owned(), words)]);
         let both = mention(Needs::Both, &[from, to]);
-        assert_eq!(of_tenants(&[both], &left, &target), []);
+        assert_eq!(of_tenants(&[both], &source, &target), []);
     }
 
     #[rstest]

@@ -92,11 +92,11 @@ pub fn of_node(told: Told<'_>, ipam: &Ipam, target: &IpNet) -> BTreeMap<String, 
 pub fn to_release(
     nodes: &BTreeMap<&str, &CalicoNode>,
     ipam: &Ipam,
-    left: &IpNet,
+    source: &IpNet,
     target: &IpNet,
 ) -> Vec<Held> {
     let blocks = ipam.blocks().iter();
-    let in_either = blocks.filter(|block| left.contains(&block.range) || target.contains(&block.range));
+    let in_either = blocks.filter(|block| source.contains(&block.range) || target.contains(&block.range));
     let allocations = in_either.flat_map(|block| block.allocations.iter().map(move |found| (block, found)));
     allocations
         .filter_map(|(block, found)| {

@@ -130,12 +130,12 @@ fn meanwhile(spec: &Value) -> &'static str {
 /// The change that the user makes on a node. The migration itself changes nothing there.
 fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Option<Action> {
     use engine::found::Found;
-    let left = settings.changed().old;
+    let source = settings.changed().old;
     match facts.hosts.get(node).map(|host| &host.cluster_dns) {
         Some(Found::Present(said))
             if said
                 .iter()
-                .any(|address| left.iter().any(|range| range.contains(address))) =>
+                .any(|address| source.iter().any(|range| range.contains(address))) =>
         {
             let texts: Vec<String> = said.iter().map(ToString::to_string).collect();
             Some(Action::new(

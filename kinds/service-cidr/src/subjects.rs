@@ -61,17 +61,17 @@ pub fn book<'entry>(
 ) -> Booked {
     let goal = ground.goal;
     let changed = ground.settings.changed();
-    let (left, target) = (changed.of(goal.other()), changed.of(goal));
+    let (source, target) = (changed.of(goal.other()), changed.of(goal));
     let mut book = Book::new();
     let mut found: Vec<(String, Vec<IpAddr>)> = Vec::new();
     for service in entry::of_migration(services) {
         let name = service.key();
         let written = before.get(&name);
         if let Some(both) = written
-            && !is_outdated(service, both, left, ground)
+            && !is_outdated(service, both, source, ground)
         {
             book.insert(name, both.clone());
-        } else if let Class::Moves(addresses) = service.class(left) {
+        } else if let Class::Moves(addresses) = service.class(source) {
             found.push((name, addresses));
         }
     }
@@ -90,7 +90,7 @@ pub fn book<'entry>(
         (ground.holder)(address).is_some_and(|holder| !is_kept(holder)) || booked.contains(address)
     };
     let mut assigned: BTreeMap<IpAddr, IpAddr> = BTreeMap::new();
-    for (from, to) in left.iter().zip(target) {
+    for (from, to) in source.iter().zip(target) {
         let of_family: BTreeSet<IpAddr> = found
             .iter()
             .flat_map(|(_, addresses)| addresses)
@@ -123,10 +123,10 @@ pub fn book<'entry>(
 fn is_outdated(
     service: &Entry,
     both: &Sides<Vec<IpAddr>>,
-    left: &[IpNet],
+    source: &[IpNet],
     ground: &Ground<'_>,
 ) -> bool {
-    let Class::Moves(own) = service.class(left) else {
+    let Class::Moves(own) = service.class(source) else {
         return false;
     };
     if service.is_at(both.of(ground.goal)) {

@@ -329,7 +329,7 @@ impl Write {
 impl Step {
     /// Its writes, in order. The process may be killed between any two of them.
     pub fn writes(self, goal: Side) -> Vec<Write> {
-        let left = goal.other();
+        let source = goal.other();
         match self {
             Self::MakeBridge(part) => vec![Write::CreateBridge(part), Write::BridgeAnswers(part)],
             Self::Answer(part) => vec![Write::BridgeAnswers(part)],
@@ -344,24 +344,24 @@ impl Step {
             Self::Lead(side) => vec![Write::ServiceAway(side)],
             Self::Swap => vec![
                 Write::ServiceAway(goal),
-                Write::HelperHome(left),
+                Write::HelperHome(source),
                 Write::HelperParked(goal),
                 Write::ServiceAt(goal),
             ],
             Self::Move => vec![
-                Write::ServiceAway(left),
-                Write::CreateHome(left),
+                Write::ServiceAway(source),
+                Write::CreateHome(source),
                 Write::ServiceAt(goal),
             ],
             Self::MoveBack => vec![
                 Write::ServiceAway(goal),
-                Write::CreateHome(left),
+                Write::CreateHome(source),
                 Write::HelperParked(goal),
                 Write::ServiceAt(goal),
             ],
             Self::MoveAlone => vec![Write::ServiceAway(goal), Write::ServiceAt(goal)],
             Self::Finish => vec![Write::HelperParked(goal), Write::ServiceAt(goal)],
-            Self::Return => vec![Write::HelperParked(left), Write::ServiceAt(left)],
+            Self::Return => vec![Write::HelperParked(source), Write::ServiceAt(source)],
             Self::Unmark => vec![Write::ServiceUnmarked],
             Self::Remove(role) => vec![Write::Delete(role)],
         }
@@ -378,29 +378,29 @@ pub fn waits_for_left(decision: &Decision<Step>) -> bool {
 
 /// The next change of one Service.
 pub fn decide(view: &View) -> Decision<Step> {
-    let (goal, left) = (view.goal, view.goal.other());
+    let (goal, source) = (view.goal, view.goal.other());
     match &view.own {
-        Own::Elsewhere(_) => remove_helpers(view, goal, left),
-        Own::At(side) if *side == goal => arrived(view, left),
-        Own::At(_) => prepare(view, goal, left),
-        Own::Away(points_to) => restore_address(view, goal, left, *points_to),
+        Own::Elsewhere(_) => remove_helpers(view, goal, source),
+        Own::At(side) if *side == goal => arrived(view, source),
+        Own::At(_) => prepare(view, goal, source),
+        Own::Away(points_to) => restore_address(view, goal, source, *points_to),
     }
 }
 
 /// The owner has changed type or address of the Service, so it has nothing to exchange. Its helpers are removed, except for one
 /// that answers at the source address while clients may use it.
-fn remove_helpers(view: &View, goal: Side, left: Side) -> Decision<Step> {
+fn remove_helpers(view: &View, goal: Side, source: Side) -> Decision<Step> {
     if let Some(part) = view.existing_bridge() {
         return Decision::Run(Step::Remove(Role::Bridge(part)));
     }
     if *view.helper(goal) != Helper::Absent {
         return Decision::Run(Step::Remove(Role::Address(goal)));
     }
-    match view.helper(left) {
+    match view.helper(source) {
         Helper::Absent => Decision::Settled,
         Helper::Home(_) if view.left_is_used => Decision::Settled,
         Helper::Home(_) | Helper::Parked(_) | Helper::Warming(_) => {
-            Decision::Run(Step::Remove(Role::Address(left)))
+            Decision::Run(Step::Remove(Role::Address(source)))
         }
     }
 }
@@ -499,23 +499,23 @@ fn update_helper(role: Role, endpoints: &Endpoints) -> Option<Step> {
 }
 
 /// The Service has its target address: the source address answers while it is in use.
-fn arrived(view: &View, left: Side) -> Decision<Step> {
+fn arrived(view: &View, source: Side) -> Decision<Step> {
     let goal = view.goal;
     // A source address that no helper has, and that cannot be assigned, is released: it has never answered.
-    let left_is_used = view.left_is_used && (view.left_is_given || view.is_home(left));
+    let left_is_used = view.left_is_used && (view.left_is_given || view.is_home(source));
     if left_is_used {
-        match view.helper(left) {
+        match view.helper(source) {
             // The address has never answered, so no client misses it.
-            Helper::Absent if view.taken(left).is_some() && !view.is_served => {}
-            Helper::Absent | Helper::Parked(_) if view.taken(left).is_some() => {
-                return view.halt_without_bridge(view.taken(left).map_or("", String::as_str));
+            Helper::Absent if view.taken(source).is_some() && !view.is_served => {}
+            Helper::Absent | Helper::Parked(_) if view.taken(source).is_some() => {
+                return view.halt_without_bridge(view.taken(source).map_or("", String::as_str));
             }
             // Another client has deleted the helper.
-            Helper::Absent => return Decision::Run(Step::MakeHome(left)),
-            Helper::Parked(_) => return Decision::Run(Step::Home(left)),
-            Helper::Warming(_) => return Decision::Run(Step::Park(left)),
+            Helper::Absent => return Decision::Run(Step::MakeHome(source)),
+            Helper::Parked(_) => return Decision::Run(Step::Home(source)),
+            Helper::Warming(_) => return Decision::Run(Step::Park(source)),
             Helper::Home(endpoints) => {
-                if let Some(step) = update_helper(Role::Address(left), endpoints) {
+                if let Some(step) = update_helper(Role::Address(source), endpoints) {
                     return Decision::Run(step);
                 }
                 // The bridge has the endpoints meanwhile.
@@ -533,8 +533,8 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
     if *view.helper(goal) != Helper::Absent {
         return Decision::Run(Step::Remove(Role::Address(goal)));
     }
-    if !left_is_used && *view.helper(left) != Helper::Absent {
-        return Decision::Run(Step::Remove(Role::Address(left)));
+    if !left_is_used && *view.helper(source) != Helper::Absent {
+        return Decision::Run(Step::Remove(Role::Address(source)));
     }
     // The owner has given the Service its address: otherwise that write would have removed the saved spec.
     if view.is_marked {
@@ -545,13 +545,13 @@ fn arrived(view: &View, left: Side) -> Decision<Step> {
 
 /// The Service has its source address. The exchange starts once every helper has its endpoints, and all nodes have rules for
 /// the bridge and for the helper that takes the source address.
-fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
+fn prepare(view: &View, goal: Side, source: Side) -> Decision<Step> {
     if let Some(taken) = view.taken(goal)
         && !view.is_home(goal)
     {
         return view.halt_without_bridge(taken);
     }
-    if !view.is_served && view.existing_bridge().is_none() && *view.helper(left) == Helper::Absent {
+    if !view.is_served && view.existing_bridge().is_none() && *view.helper(source) == Helper::Absent {
         match view.helper(goal) {
             Helper::Absent if !view.left_is_given => return Decision::Run(Step::MoveAlone),
             Helper::Absent => return Decision::Run(Step::Move),
@@ -573,8 +573,8 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         Helper::Parked(_) => return Decision::Run(Step::Home(goal)),
         Helper::Home(_) => {}
     }
-    if *view.helper(left) == Helper::Absent {
-        return Decision::Run(Step::MakeWarm(left));
+    if *view.helper(source) == Helper::Absent {
+        return Decision::Run(Step::MakeWarm(source));
     }
     if let Some(wait) = view.bridge_waits() {
         return Decision::Wait(wait.clone());
@@ -583,13 +583,13 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
         return Decision::Wait(wait.clone());
     }
     // This helper comes last: without an address its endpoints are not updated.
-    match view.helper(left) {
+    match view.helper(source) {
         Helper::Warming(Endpoints::Missing(wait)) => Decision::Wait(wait.clone()),
         // `Home` is a mistake of another client: the Service has that address.
         Helper::Warming(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) | Helper::Home(_) => {
-            Decision::Run(Step::Park(left))
+            Decision::Run(Step::Park(source))
         }
-        Helper::Parked(Endpoints::Missing(_)) => Decision::Run(Step::Warm(left)),
+        Helper::Parked(Endpoints::Missing(_)) => Decision::Run(Step::Warm(source)),
         Helper::Parked(_) | Helper::Absent if !view.left_is_given => view.wait_for_left(),
         Helper::Parked(Endpoints::Same | Endpoints::ToCopy | Endpoints::Edited) | Helper::Absent => {
             Decision::Run(Step::Swap)
@@ -598,18 +598,18 @@ fn prepare(view: &View, goal: Side, left: Side) -> Decision<Step> {
 }
 
 /// The Service has no address, because a process was killed in the middle of an exchange.
-fn restore_address(view: &View, goal: Side, left: Side, points_to: Option<Side>) -> Decision<Step> {
-    if !view.is_home(left) {
+fn restore_address(view: &View, goal: Side, source: Side, points_to: Option<Side>) -> Decision<Step> {
+    if !view.is_home(source) {
         // Clients with the source address get no answer: this is urgent.
-        let parked = matches!(view.helper(left), Helper::Parked(_));
-        if !view.left_is_given && view.taken(left).is_none() {
-            return restore_late(view, goal, left);
+        let parked = matches!(view.helper(source), Helper::Parked(_));
+        if !view.left_is_given && view.taken(source).is_none() {
+            return restore_late(view, goal, source);
         }
-        return match (view.taken(left), view.taken(goal)) {
+        return match (view.taken(source), view.taken(goal)) {
             (None, _) if parked && view.is_home(goal) && points_to == Some(goal) => {
-                Decision::Run(Step::Home(left))
+                Decision::Run(Step::Home(source))
             }
-            (None, _) => own(view, left),
+            (None, _) => own(view, source),
             // Another Service has the source address. The target address is better than none.
             (Some(_), _) if view.is_home(goal) && view.taken.node_port.is_none() => {
                 Decision::Run(Step::Finish)
@@ -623,7 +623,7 @@ fn restore_address(view: &View, goal: Side, left: Side, points_to: Option<Side>)
         return Decision::Run(step);
     }
     if !points_to.is_some_and(|side| view.is_home(side)) {
-        return Decision::Run(Step::Lead(left));
+        return Decision::Run(Step::Lead(source));
     }
     if let Some(taken) = &view.taken.node_port {
         return view.halt(taken);
@@ -642,8 +642,8 @@ fn restore_address(view: &View, goal: Side, left: Side, points_to: Option<Side>)
 
 /// The Service has no address, and its source address cannot be assigned. If a helper needs that address, the migration waits;
 /// if not, the address has never answered.
-fn restore_late(view: &View, goal: Side, left: Side) -> Decision<Step> {
-    match (view.helper(left), view.helper(goal), view.taken(goal)) {
+fn restore_late(view: &View, goal: Side, source: Side) -> Decision<Step> {
+    match (view.helper(source), view.helper(goal), view.taken(goal)) {
         (Helper::Absent, Helper::Home(_), _) if view.taken.node_port.is_none() => Decision::Run(Step::Finish),
         (Helper::Absent, Helper::Absent | Helper::Parked(_) | Helper::Warming(_), None) => own(view, goal),
         _ => view.wait_for_left(),

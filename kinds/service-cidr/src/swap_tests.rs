@@ -306,9 +306,9 @@ impl World {
 
     /// Whether the source address needs no helper: no helper has it, and it has never answered.
     fn needs_no_source_helper(&self) -> bool {
-        let left = self.goal.other();
+        let source = self.goal.other();
         let is_there = self.service == Place::At(self.goal);
-        self.is_closed && (is_there || !self.is_served) && self.helper(left) != Place::At(left)
+        self.is_closed && (is_there || !self.is_served) && self.helper(source) != Place::At(source)
     }
 
     /// Performs steps until the decision is settled or a halt. `killed_after` is the number of writes after which the process
@@ -433,15 +433,15 @@ fn every_bridge() -> Vec<(bool, Parts<Pier>, Vec<Role>)> {
 }
 
 fn assert_arrived(world: &World) {
-    let left = world.goal.other();
+    let source = world.goal.other();
     assert_eq!(world.service, Place::At(world.goal), "{world:?}");
     assert_eq!(world.helper(world.goal), Place::Absent, "{world:?}");
     let shadow = if world.left_is_used {
-        Place::At(left)
+        Place::At(source)
     } else {
         Place::Absent
     };
-    assert_eq!(world.helper(left), shadow, "{world:?}");
+    assert_eq!(world.helper(source), shadow, "{world:?}");
     assert!(!world.is_marked, "{world:?}");
     assert_eq!(world.bridge, Parts::default(), "{world:?}");
 }
@@ -453,16 +453,16 @@ fn every_state_completes() {
     for mut world in states {
         let before = world.clone();
         world.sync();
-        let (mut left, mut name) = (false, false);
+        let (mut source, mut name) = (false, false);
         let ended = world.advance(None, |world, write| {
             // The address that clients know and the name continue to answer.
             let (left_answers, name_answers) = answers(world);
             assert!(
-                left_answers || !left || !world.left_is_used,
+                left_answers || !source || !world.left_is_used,
                 "{write:?}: {world:?} from {before:?}"
             );
             assert!(name_answers || !name, "{write:?}: {world:?} from {before:?}");
-            left |= left_answers;
+            source |= left_answers;
             name |= name_answers;
         });
         assert_eq!(ended, Ended::Settled, "{before:?}");
@@ -486,19 +486,19 @@ fn every_state_completes_if_the_source_address_cannot_be_assigned() {
         }
         let before = world.clone();
         world.sync();
-        let (mut left, mut name) = (false, false);
+        let (mut source, mut name) = (false, false);
         let ended = world.advance(None, |world, write| {
             let (left_answers, name_answers) = answers(world);
             let may_go = !is_served || !before.left_is_used || world.needs_no_source_helper();
             assert!(
-                left_answers || !left || may_go,
+                left_answers || !source || may_go,
                 "{write:?}: {world:?} from {before:?}"
             );
             assert!(
                 name_answers || !name || !is_served,
                 "{write:?}: {world:?} from {before:?}"
             );
-            left |= left_answers;
+            source |= left_answers;
             name |= name_answers;
         });
         assert_eq!(ended, Ended::Settled, "{before:?}");
@@ -540,13 +540,13 @@ fn answers(world: &World) -> (bool, bool) {
 #[test]
 fn an_address_that_does_not_answer_is_restored_first() {
     for world in every_state() {
-        let (goal, left) = (world.goal, world.goal.other());
-        let is_dead = world.service == Place::At(goal) && world.helper(left) != Place::At(left);
+        let (goal, source) = (world.goal, world.goal.other());
+        let is_dead = world.service == Place::At(goal) && world.helper(source) != Place::At(source);
         if is_dead && world.left_is_used {
-            let expected = match world.helper(left) {
-                Place::Absent => Step::MakeHome(left),
-                Place::Spare => Step::Park(left),
-                Place::Name(_) | Place::At(_) => Step::Home(left),
+            let expected = match world.helper(source) {
+                Place::Absent => Step::MakeHome(source),
+                Place::Spare => Step::Park(source),
+                Place::Name(_) | Place::At(_) => Step::Home(source),
             };
             assert_eq!(decide(&world.view()), Decision::Run(expected), "{world:?}");
         }
@@ -801,10 +801,10 @@ fn a_helper_answers_for_a_service_whose_node_port_is_taken() {
 #[test]
 fn a_service_whose_old_address_is_taken_gets_the_new_one() {
     for mut world in every_state() {
-        let left = world.goal.other();
-        if world.is_free(left) {
+        let source = world.goal.other();
+        if world.is_free(source) {
             let before = world.clone();
-            world.stolen.insert(left);
+            world.stolen.insert(source);
             let ended = world.advance(None, |_, _| {});
             assert_eq!(world.service, Place::At(world.goal), "{world:?} from {before:?}");
             let is_told = matches!(&ended, Ended::Halted(message) if message.contains("thief"));
@@ -819,8 +819,8 @@ fn a_service_changed_by_its_owner_stays_and_its_helpers_are_removed() {
         .into_iter()
         .flat_map(|world| [true, false].map(|used| (world.clone(), used)))
     {
-        let left = world.goal.other();
-        let was_home = world.helper(left) == Place::At(left);
+        let source = world.goal.other();
+        let was_home = world.helper(source) == Place::At(source);
         world.service = Place::Spare;
         world.left_is_used = left_is_used;
         assert_eq!(world.advance(None, |_, _| {}), Ended::Settled, "{world:?}");
@@ -832,7 +832,7 @@ fn a_service_changed_by_its_owner_stays_and_its_helpers_are_removed() {
         );
         assert_eq!(world.helper(world.goal), Place::Absent, "{world:?}");
         // The source address answers while clients may use it.
-        let kept = world.helper(left) == Place::At(left);
+        let kept = world.helper(source) == Place::At(source);
         assert_eq!(kept, was_home && left_is_used, "{world:?}");
     }
 }

@@ -204,10 +204,10 @@ impl World {
         };
         let late = |place: (Side, bool)| {
             let found = service("shop/late", place);
-            let left = address(LATE.of(self.goal.other()));
+            let source = address(LATE.of(self.goal.other()));
             // After a reversal the changes may take until the end of the rollback.
             let is_late = self.goal == Side::New;
-            if found.is_there || !is_late || can_be_asked_for(&left, &self.cidrs()) {
+            if found.is_there || !is_late || can_be_asked_for(&source, &self.cidrs()) {
                 return ServiceView {
                     is_late,
                     turn: Turn::Other,
@@ -217,7 +217,7 @@ impl World {
             ServiceView {
                 is_late,
                 turn: Turn::Other,
-                uncovered: vec![left],
+                uncovered: vec![source],
                 decision: Some(Decision::Wait(waits("the cover"))),
                 ..found
             }

@@ -77,10 +77,10 @@ fn made<'facts>(
     facts: &'facts ClusterFacts,
     at_once: usize,
 ) -> BTreeMap<&'facts str, Made> {
-    let left = settings.changed().old;
+    let source = settings.changed().old;
     let mut bridged: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for service in of_migration(&facts.services) {
-        if matches!(Class::of(&service["spec"], &left), Class::Moves(_))
+        if matches!(Class::of(&service["spec"], &source), Class::Moves(_))
             && let Some(namespace) = service["metadata"]["namespace"].as_str()
         {
             let count = bridges(service).len() as u64;

@@ -62,9 +62,9 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
             );
         }
     }
-    let left = settings.changed().old;
+    let source = settings.changed().old;
     let moves = of_migration(&facts.services)
-        .filter(|service| matches!(Class::of(&service["spec"], &left), Class::Moves(_)))
+        .filter(|service| matches!(Class::of(&service["spec"], &source), Class::Moves(_)))
         .count();
     let accepted = match facts.untried {
         0 => "the API server accepts each write in a dry run".to_owned(),
@@ -78,10 +78,10 @@ fn services(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> 
 
 fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
     let mut report = Report::new(CheckName::LoadBalancers);
-    let left = settings.changed().old;
+    let source = settings.changed().old;
     let (mut count, mut kept) = (0, 0);
     for service in of_migration(&facts.services) {
-        if let Class::LoadBalancer(addresses) = Class::of(&service["spec"], &left) {
+        if let Class::LoadBalancer(addresses) = Class::of(&service["spec"], &source) {
             count += 1;
             kept += addresses.len();
             if !policy.keep_load_balancers {
