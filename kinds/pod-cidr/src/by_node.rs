@@ -89,7 +89,9 @@ pub fn next(
     let mut unsettled = None;
     for node in cordoned().filter(|node| !with_pods.contains(node.name)) {
         match &node.unsettled {
-            Some(_) if with_unmovable.contains(node.name) => return Some(Next::Uncordon(node.name.to_owned())),
+            Some(_) if with_unmovable.contains(node.name) => {
+                return Some(Next::Uncordon(node.name.to_owned()));
+            }
             None => return Some(Next::Uncordon(node.name.to_owned())),
             Some(words) => unsettled = unsettled.or(Some(format!("node {}: {words}", node.name))),
         }

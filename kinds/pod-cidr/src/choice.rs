@@ -158,7 +158,11 @@ mod tests {
         &[block("10.200.1.0/30", "host:a", &[at("10.200.1.1", ("a", "ipipTunnelAddress")), at("10.200.1.2", ("b", OWN.1))])], &[],
         "10.200.1.3 vxlan-tunnel-addr-a"
     )]
-    fn the_migration_chooses_an_address_of_the_nodes_blocks(#[case] blocks: &[Block], #[case] reserved: &[&str], #[case] expected: &str) {
+    fn the_migration_chooses_an_address_of_the_nodes_blocks(
+        #[case] blocks: &[Block],
+        #[case] reserved: &[&str],
+        #[case] expected: &str,
+    ) {
         assert_eq!(gets(&[], &ipam(blocks, reserved)).as_deref(), Some(expected));
     }
 

@@ -85,7 +85,12 @@ fn spec_and_cluster_take_precedence_over_defaults() {
     "the same as",
     "migrate to another range and back"
 )]
-#[case::other_family("10.244.0.0/16", "fd00::/48", "of another family", "one migration per address family")]
+#[case::other_family(
+    "10.244.0.0/16",
+    "fd00::/48",
+    "of another family",
+    "one migration per address family"
+)]
 #[case::within("10.244.0.0/16", "10.244.128.0/17", "within spec.podCidr.from", "in two hops")]
 #[case::around("10.244.0.0/16", "10.0.0.0/8", "which contains", "in two hops")]
 fn ranges_that_do_not_fit_together_are_refused(

@@ -111,7 +111,8 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         ),
     ]);
     actions.extend(raised.iter().map(|deployment| {
-        let detail = format!("from 1 to {AT_LEAST} replicas during the migration, because other pods need it");
+        let detail =
+            format!("from 1 to {AT_LEAST} replicas during the migration, because other pods need it");
         Action::new("scale", deployment, detail)
     }));
     actions.extend([Action::new("open", &new, "to all pods")]);

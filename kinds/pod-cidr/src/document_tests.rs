@@ -270,7 +270,11 @@ fn kops_needs_one_range_for_pods_and_services(#[case] services: &[&str], #[case]
 #[case("172.16.0.0/13", "172.24.0.0/15", Some("172.16.0.0/12"))]
 #[case("10.200.0.0/16", "10.96.0.0/16", Some("10.0.0.0/8"))]
 #[case("10.200.0.0/16", "172.16.0.0/16", Some("0.0.0.0/0"))]
-fn the_envelope_is_the_narrowest_range_around_two(#[case] one: &str, #[case] other: &str, #[case] expected: Option<&str>) {
+fn the_envelope_is_the_narrowest_range_around_two(
+    #[case] one: &str,
+    #[case] other: &str,
+    #[case] expected: Option<&str>,
+) {
     let around = envelope(&one.parse().unwrap(), &other.parse().unwrap());
     assert_eq!(around, expected.map(|text| text.parse().unwrap()));
 }

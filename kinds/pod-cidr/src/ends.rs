@@ -127,10 +127,7 @@ pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) ->
             return Keeping::NotYet(format!("its agent does not keep {} yet", end.kept));
         }
         if end.address != Some(end.kept) && on(&|link| link != LOOPBACK) {
-            return Keeping::Exchanging(format!(
-                "calico-node still has {} on the tunnel link",
-                end.kept
-            ));
+            return Keeping::Exchanging(format!("calico-node still has {} on the tunnel link", end.kept));
         }
     }
     Keeping::Done

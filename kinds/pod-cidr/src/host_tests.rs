@@ -223,7 +223,11 @@ fn routes_of_bird_are_announced_and_not_foreign() {
 #[case::wider_than_the_range("eth1", "10.1.2.3/8", true)]
 #[case::tunnel("vxlan.calico", "10.200.1.0/32", false)]
 #[case::another_range("docker0", "10.201.0.1/24", false)]
-fn foreign_addresses_in_the_new_range_are_listed(#[case] link: &str, #[case] address: &str, #[case] is_foreign: bool) {
+fn foreign_addresses_in_the_new_range_are_listed(
+    #[case] link: &str,
+    #[case] address: &str,
+    #[case] is_foreign: bool,
+) {
     let mut host = host();
     host.devices.push(device(link, &[address]));
     let network: IpNet = address.parse::<IpNet>().unwrap().trunc();
@@ -501,7 +505,11 @@ fn the_first_file_determines_the_ipam_plugin() {
     Err("/net.d/1.conflist: not JSON")
 )]
 #[case::no_configuration_file("1.bak", "{}", Err("no CNI configuration"))]
-fn the_ipam_plugin_is_read_from_the_configuration(#[case] name: &str, #[case] text: &str, #[case] expected: Result<&str, &str>) {
+fn the_ipam_plugin_is_read_from_the_configuration(
+    #[case] name: &str,
+    #[case] text: &str,
+    #[case] expected: Result<&str, &str>,
+) {
     // Not every runtime uses the next file after one that cannot be parsed.
     let second = file(
         "2.bak",

@@ -435,7 +435,11 @@ mod tests {
     #[case("10.200.0.0/16", 33, Some("20 to 32"))]
     #[case("fd00::/64", 122, None)]
     #[case("fd00::/64", 100, Some("116 to 128"))]
-    fn a_block_size_outside_the_limits_is_refused(#[case] range: &str, #[case] size: u8, #[case] refused: Option<&str>) {
+    fn a_block_size_outside_the_limits_is_refused(
+        #[case] range: &str,
+        #[case] size: u8,
+        #[case] refused: Option<&str>,
+    ) {
         let said = check_block_size(size, &range.parse().unwrap());
         assert_eq!(said.err().as_deref(), refused);
     }

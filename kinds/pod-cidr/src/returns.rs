@@ -32,10 +32,7 @@ pub enum Standing {
 pub fn standing(end: &TunnelEnd, node: &str, ipam: &Ipam) -> Standing {
     let address = IpAddr::V4(end.kept);
     let Some(tunnel) = TUNNELS.iter().find(|tunnel| tunnel.annotation == end.name) else {
-        return Standing::Lost(format!(
-            "{address} belonged to an unknown tunnel ({})",
-            end.name
-        ));
+        return Standing::Lost(format!("{address} belonged to an unknown tunnel ({})", end.name));
     };
     let Some(block) = ipam.block_with(&address) else {
         return Standing::Lost(format!("the IPAM block of {address} is deleted"));

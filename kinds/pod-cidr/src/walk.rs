@@ -229,7 +229,10 @@ impl World {
             Which::Old => &ranges[..1],
             Which::New => &ranges[1..],
         };
-        let (mentions, source_range) = (self.mentions(ranges), ranges[usize::from(self.source() == Which::New)]);
+        let (mentions, source_range) = (
+            self.mentions(ranges),
+            ranges[usize::from(self.source() == Which::New)],
+        );
         let pool = |which, index: usize| PoolView {
             which,
             name: "pool",
@@ -377,9 +380,15 @@ impl World {
             }
             Step::Evict(pods) => self.assert_evicts(pods),
             Step::ReleaseBlocks(_) | Step::DeletePool(_) => {
-                assert!(!self.has(self.source()), "{step:?} while pods use the range: {self:?}");
+                assert!(
+                    !self.has(self.source()),
+                    "{step:?} while pods use the range: {self:?}"
+                );
                 assert!(!self.leak, "{step:?} with a leak: {self:?}");
-                assert!(self.empty >= Empty::Twice, "{step:?} after one observation: {self:?}");
+                assert!(
+                    self.empty >= Empty::Twice,
+                    "{step:?} after one observation: {self:?}"
+                );
                 assert!(
                     self.kept != Some(self.source()) || !*self.clone().block(self.source()),
                     "{step:?} while a host keeps addresses of them: {self:?}"
@@ -390,10 +399,7 @@ impl World {
                 );
                 if let Step::DeletePool(which) = step {
                     assert_eq!(*which, self.source(), "{self:?}");
-                    assert!(
-                        !*self.clone().block(*which),
-                        "deleted with blocks: {self:?}"
-                    );
+                    assert!(!*self.clone().block(*which), "deleted with blocks: {self:?}");
                     assert!(
                         *which == Which::New || self.empty == Empty::Soaked,
                         "deleted too early: {self:?}"
@@ -617,7 +623,11 @@ impl World {
 
 /// The changed openness, unless the pool does not exist.
 fn open_or(current: Openness, changed: Openness) -> Openness {
-    if current == Openness::Absent { current } else { changed }
+    if current == Openness::Absent {
+        current
+    } else {
+        changed
+    }
 }
 
 /// The states after a state: by the step and the reactions of the cluster, and by other changes.

@@ -211,7 +211,11 @@ mod tests {
     #[case("10.96.0.0/12", 1_048_574, "10.96.0.1")]
     #[case("10.96.0.0/30", 2, "10.96.0.1")]
     #[case("fd00::/112", 65_535, "fd00::1")]
-    fn room_and_first_address_of_a_range(#[case] text: &str, #[case] expected: u128, #[case] first_address: &str) {
+    fn room_and_first_address_of_a_range(
+        #[case] text: &str,
+        #[case] expected: u128,
+        #[case] first_address: &str,
+    ) {
         assert_eq!(room(&range(text)), expected);
         assert_eq!(first(&range(text)), Some(first_address.parse().unwrap()));
     }

@@ -257,7 +257,10 @@ fn a_range_needs_addresses_for_services_and_their_helpers() {
     let check = verdict("172.31.0.0/27");
     assert_eq!(check.found, "30 addresses");
     assert!(check.needed.starts_with("45: 5 Services"), "{check:#?}");
-    assert!(!verdict("172.31.0.0/30").found.is_empty(), "too few for the Services");
+    assert!(
+        !verdict("172.31.0.0/30").found.is_empty(),
+        "too few for the Services"
+    );
 }
 
 fn quota(rooms: &[(&str, u64, u64)]) -> Quota {

@@ -142,7 +142,10 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
 /// at any time.
 fn beside(view: &View<'_>) -> Vec<(String, swap::Step)> {
     let updated = view.services.iter().filter(|service| service.updates_helper());
-    updated.filter_map(ServiceView::step).take(LIGHT_AT_ONCE).collect()
+    updated
+        .filter_map(ServiceView::step)
+        .take(LIGHT_AT_ONCE)
+        .collect()
 }
 
 /// The Services that need the user, in one sentence.

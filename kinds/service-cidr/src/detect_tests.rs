@@ -142,5 +142,9 @@ fn the_bridge_policy_is_local_if_every_proxy_recognizes_pods(
         );
     }
     facts.hosts.remove("a");
-    assert_eq!(policy(&facts).value, BridgePolicy::Cluster, "node a has not reported");
+    assert_eq!(
+        policy(&facts).value,
+        BridgePolicy::Cluster,
+        "node a has not reported"
+    );
 }

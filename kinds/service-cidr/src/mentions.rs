@@ -92,8 +92,12 @@ impl Said {
     /// Adds a warning for a tenant, with the consequence.
     pub fn warn(&mut self, namespace: &str, line: &str, goal: Side) {
         let cost = match goal {
-            Side::New => "pods of other tenants do not wait for this change; old addresses are released once it is made",
-            Side::Old => "the migration does not wait for this change; at the end such an address no longer answers",
+            Side::New => {
+                "pods of other tenants do not wait for this change; old addresses are released once it is made"
+            }
+            Side::Old => {
+                "the migration does not wait for this change; at the end such an address no longer answers"
+            }
         };
         self.warnings
             .push((namespace.to_owned(), format!("{line}; {cost}")));

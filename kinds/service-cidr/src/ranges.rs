@@ -211,7 +211,11 @@ mod tests {
     #[case(&["10.96.0.0/16"], &["172.30.0.0/16"], &["172.30.0.0/16"])]
     #[case(&["10.96.0.0/16", "fd00:96::/112"], &["fd00:30::/112"], &["10.96.0.0/16", "fd00:30::/112"])]
     #[case(&["fd00:96::/112", "10.96.0.0/16"], &["172.30.0.0/16", "fd00:30::/112"], &["fd00:30::/112", "172.30.0.0/16"])]
-    fn afterwards_keeps_the_order_of_families(#[case] default: &[&str], #[case] to: &[&str], #[case] expected: &[&str]) {
+    fn afterwards_keeps_the_order_of_families(
+        #[case] default: &[&str],
+        #[case] to: &[&str],
+        #[case] expected: &[&str],
+    ) {
         let ranges =
             |texts: &[&str]| -> Vec<IpNet> { texts.iter().map(|text| text.parse().unwrap()).collect() };
         assert_eq!(afterwards(&ranges(default), &ranges(to)), ranges(expected));

@@ -120,12 +120,7 @@ pub fn book<'entry>(
 }
 
 /// Whether the earlier assignment of this Service is unusable, and no exchange has started with it.
-fn is_outdated(
-    service: &Entry,
-    both: &Sides<Vec<IpAddr>>,
-    source: &[IpNet],
-    ground: &Ground<'_>,
-) -> bool {
+fn is_outdated(service: &Entry, both: &Sides<Vec<IpAddr>>, source: &[IpNet], ground: &Ground<'_>) -> bool {
     let Class::Moves(own) = service.class(source) else {
         return false;
     };

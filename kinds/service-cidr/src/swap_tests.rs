@@ -824,7 +824,11 @@ fn a_service_changed_by_its_owner_stays_and_its_helpers_are_removed() {
         world.service = Place::Spare;
         world.left_is_used = left_is_used;
         assert_eq!(world.advance(None, |_, _| {}), Ended::Settled, "{world:?}");
-        assert_eq!(world.service, Place::Spare, "the owner's address stays: {world:?}");
+        assert_eq!(
+            world.service,
+            Place::Spare,
+            "the owner's address stays: {world:?}"
+        );
         assert!(
             Part::ALL
                 .iter()

@@ -58,7 +58,8 @@ fn ready(set: &DaemonSet, facts: &ClusterFacts, report: &mut Report) {
     let (found, fix) = if wanted < nodes {
         (
             format!("pods for {wanted} of {nodes} nodes"),
-            "correct its node selector and tolerations: a node without calico-node cannot use the new pool".to_owned(),
+            "correct its node selector and tolerations: a node without calico-node cannot use the new pool"
+                .to_owned(),
         )
     } else if !set.rolled_out || set.ready < set.desired {
         let rolling = if set.rolled_out {

@@ -10,7 +10,10 @@ use engine::found::Found;
 fn calico_ready_on_every_node_passes() {
     let found = alone(&judge(|_| {}), CheckName::CalicoNodes);
     assert_eq!(found[0].object, "DaemonSet kube-system/calico-node");
-    assert_eq!(found[0].found, "3 of 3 pods Ready, image quay.io/calico/node:v3.31.7");
+    assert_eq!(
+        found[0].found,
+        "3 of 3 pods Ready, image quay.io/calico/node:v3.31.7"
+    );
 }
 
 /// A rollout in progress, or an unfinished update with `OnDelete`, means two versions.

@@ -39,7 +39,12 @@ fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
         None => report.unknown(
             "",
             said.value.to_string(),
-            Finding::new("", "not read", "an answer of etcd", "check the log of the coordinator"),
+            Finding::new(
+                "",
+                "not read",
+                "an answer of etcd",
+                "check the log of the coordinator",
+            ),
         ),
         Some(Err(problem)) => report.unknown(
             "",

@@ -69,7 +69,11 @@ fn with_etcd_no_custom_resources_and_no_permissions_on_them_are_needed() {
 #[rstest]
 #[case::missing(ReadyV3::Missing, Fail, "calicoDatastore")]
 #[case::paused(ReadyV3::Paused, Fail, "datastore status")]
-fn an_etcd_that_calico_does_not_use_fails(#[case] ready: ReadyV3, #[case] verdict: Verdict, #[case] fix: &str) {
+fn an_etcd_that_calico_does_not_use_fails(
+    #[case] ready: ReadyV3,
+    #[case] verdict: Verdict,
+    #[case] fix: &str,
+) {
     let mut facts = fixture::cluster();
     etcd(&mut facts);
     found(&mut facts).ready = ready;
@@ -86,7 +90,10 @@ fn an_etcd_that_calico_does_not_use_fails(#[case] ready: ReadyV3, #[case] verdic
 #[case::too_early(Some("v3.5.8"), Fail)]
 #[case::unreleased(Some("master"), Warn)]
 #[case::unknown(None, Warn)]
-fn an_old_or_unknown_version_of_calico_does_not_pass(#[case] version: Option<&str>, #[case] verdict: Verdict) {
+fn an_old_or_unknown_version_of_calico_does_not_pass(
+    #[case] version: Option<&str>,
+    #[case] verdict: Verdict,
+) {
     let mut facts = fixture::cluster();
     etcd(&mut facts);
     found(&mut facts).calico = version.map(str::to_owned);

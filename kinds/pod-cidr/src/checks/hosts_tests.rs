@@ -44,11 +44,7 @@ fn a_windows_node_needs_no_agent() {
 #[case::malformed(
     Found::Malformed("ipam.type: found a number, needed a string".to_owned()), Unknown,
     "/etc/cni/net.d/10-calico.conflist: ipam.type: found a number, needed a string")]
-fn another_ipam_plugin_refuses(
-    #[case] ipam: Found<String>,
-    #[case] expected: Verdict,
-    #[case] found: &str,
-) {
+fn another_ipam_plugin_refuses(#[case] ipam: Found<String>, #[case] expected: Verdict, #[case] found: &str) {
     let checks = judge(|facts| fixture::conflist_mut(facts).ipam = ipam);
     let check = only(&checks, CheckName::Ipam);
     assert_eq!((check.verdict, check.found.as_str()), (expected, found));
@@ -58,7 +54,10 @@ fn another_ipam_plugin_refuses(
 #[rstest]
 #[case::missing(Found::Absent, "no CNI configuration")]
 #[case::malformed(Found::Malformed("/etc/cni/net.d/00.conflist: EOF".to_owned()), "/etc/cni/net.d/00.conflist: EOF")]
-fn a_missing_or_malformed_cni_configuration_is_unknown(#[case] conflist: Found<crate::host::Conflist>, #[case] found: &str) {
+fn a_missing_or_malformed_cni_configuration_is_unknown(
+    #[case] conflist: Found<crate::host::Conflist>,
+    #[case] found: &str,
+) {
     let checks = judge(|facts| facts.hosts.get_mut("b").unwrap().conflist = conflist);
     let check = only(&checks, CheckName::Ipam);
     assert_eq!((check.verdict, check.found.as_str()), (Unknown, found));

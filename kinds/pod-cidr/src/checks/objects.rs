@@ -86,7 +86,11 @@ mod tests {
     #[case::no_overlap("10.99.0.0/16", Verdict::Warn, "overlaps neither range")]
     #[case::in_the_old_range("10.244.128.0/17", Verdict::Unknown, "correct the object")]
     #[case::around_the_new_range("10.192.0.0/10", Verdict::Unknown, "correct the object")]
-    fn an_unparsable_pool_refuses_only_if_it_overlaps(#[case] range: &str, #[case] verdict: Verdict, #[case] words: &str) {
+    fn an_unparsable_pool_refuses_only_if_it_overlaps(
+        #[case] range: &str,
+        #[case] verdict: Verdict,
+        #[case] words: &str,
+    ) {
         let (found, told) = judged(|facts| {
             facts
                 .unclear_pools
@@ -98,7 +102,11 @@ mod tests {
 
     #[rstest]
     #[case::no_overlap(Some("10.99.0.0/26"), None, "overlaps neither range")]
-    #[case::of_a_node(Some("10.244.1.0/26"), Some("a"), "node a may not get its tunnel address back")]
+    #[case::of_a_node(
+        Some("10.244.1.0/26"),
+        Some("a"),
+        "node a may not get its tunnel address back"
+    )]
     #[case::of_an_unknown_node(None, None, "is not deleted")]
     fn an_unparsable_block_is_a_warning(
         #[case] range: Option<&str>,

@@ -73,7 +73,10 @@ fn a_pod_with_an_empty_dir_is_reported(#[case] delete_empty_dir_data: bool, #[ca
 #[case::pause(OnBlocked::Pause, Fail)]
 #[case::wait(OnBlocked::Wait, Warn)]
 #[case::skip(OnBlocked::Skip, Warn)]
-fn a_blocked_pod_refuses_only_with_on_blocked_pause(#[case] on_blocked: OnBlocked, #[case] expected: Verdict) {
+fn a_blocked_pod_refuses_only_with_on_blocked_pause(
+    #[case] on_blocked: OnBlocked,
+    #[case] expected: Verdict,
+) {
     let policy = CheckPolicy {
         on_blocked,
         ..CheckPolicy::default()
@@ -220,10 +223,7 @@ fn addresses_of_running_pods_and_tunnels_pass() {
     let found = alone(&judge(|_| {}), CheckName::Holders);
     assert_eq!(
         (found[0].verdict, found[0].object.as_str()),
-        (
-            Pass,
-            "14 allocated addresses of 10.244.0.0/16 in Calico's IPAM"
-        )
+        (Pass, "14 allocated addresses of 10.244.0.0/16 in Calico's IPAM")
     );
 }
 
@@ -235,7 +235,11 @@ fn blocks_of_another_range_are_ignored() {
     });
     let found = alone(&checks, CheckName::Holders);
     assert_eq!(found[0].verdict, Pass);
-    assert!(found[0].object.starts_with("9 allocated addresses"), "{}", found[0].object);
+    assert!(
+        found[0].object.starts_with("9 allocated addresses"),
+        "{}",
+        found[0].object
+    );
 }
 
 #[test]

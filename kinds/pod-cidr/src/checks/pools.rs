@@ -29,11 +29,7 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
     let Some(pool) = pool else {
         // The pool existed when the settings were detected.
         let fix = "create it again with the same spec: pods have addresses of it";
-        report.fail(
-            "IPPool",
-            name,
-            Finding::new("", "missing", "the old pool", fix),
-        );
+        report.fail("IPPool", name, Finding::new("", "missing", "the old pool", fix));
         return report.finish("", "");
     };
     let closed = match Openness::of(&pool.spec) {
@@ -172,7 +168,10 @@ fn new_pool(settings: &Settings, facts: &ClusterFacts, old: Option<&Pool>, new: 
         }
     }
     let found = match new {
-        None => format!("will be created for {range}, with the spec of {}", settings.old_pool.value),
+        None => format!(
+            "will be created for {range}, with the spec of {}",
+            settings.old_pool.value
+        ),
         Some(_) => format!("exists for {range}, with the spec of {}", settings.old_pool.value),
     };
     report.finish(format!("IPPool {name}"), found)
@@ -281,8 +280,7 @@ fn ranges(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             host::announced(facts)
         };
         for found in host::foreign(facts).into_iter().chain(announced) {
-            let fix =
-                "choose another range: the host uses this one for another network (VPN, docker0, a peered network)";
+            let fix = "choose another range: the host uses this one for another network (VPN, docker0, a peered network)";
             taken("Node", node, "host", found, fix);
         }
     }

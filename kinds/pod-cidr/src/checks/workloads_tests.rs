@@ -96,7 +96,11 @@ fn a_webhook_without_pods_fails() {
 #[case::moves(false, false, Warn)]
 #[case::host_network(true, false, Pass)]
 #[case::two_pods(false, true, Pass)]
-fn a_webhook_with_a_single_moving_pod_is_a_warning(#[case] host_network: bool, #[case] another: bool, #[case] expected: Verdict) {
+fn a_webhook_with_a_single_moving_pod_is_a_warning(
+    #[case] host_network: bool,
+    #[case] another: bool,
+    #[case] expected: Verdict,
+) {
     let checks = judge(|facts| {
         let backend = |name: &str| ("shop".to_owned(), name.to_owned(), "a".to_owned(), !host_network);
         facts.webhooks[0].backends = vec![backend("db-0")];

@@ -122,7 +122,10 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     }
     report.finish(
         "every API server",
-        format!("flag and certificate are suitable, API servers: {}", facts.api_servers.len()),
+        format!(
+            "flag and certificate are suitable, API servers: {}",
+            facts.api_servers.len()
+        ),
     )
 }
 

@@ -87,7 +87,9 @@ fn unknown_pods(host: &HostFacts) -> Finding<'static> {
     let found = match &host.local_traffic {
         Found::Present(by) if by.ranges.is_empty() => "does not recognize connections of pods".to_owned(),
         Found::Present(by) => format!("recognizes only pods of {}", listed(&by.ranges)),
-        Found::Absent => "unknown whether it recognizes connections of pods: no rules of a Service".to_owned(),
+        Found::Absent => {
+            "unknown whether it recognizes connections of pods: no rules of a Service".to_owned()
+        }
         Found::Malformed(what) => format!("unknown whether it recognizes connections of pods: {what}"),
     };
     Finding::new(

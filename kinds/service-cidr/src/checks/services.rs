@@ -139,7 +139,12 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
             report.fail(
                 "",
                 to.to_string(),
-                Finding::new("", no_room.to_string(), "one address per Service", "choose a larger range"),
+                Finding::new(
+                    "",
+                    no_room.to_string(),
+                    "one address per Service",
+                    "choose a larger range",
+                ),
             );
         } else if room(to) < needed as u128 {
             report.fail(
@@ -170,16 +175,15 @@ fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     for change in changes {
         let when = match change.owner {
             Owner::Cluster => "stage FollowUp waits for this change",
-            Owner::Tenant(_) => "stage Soak waits for this change of a tenant's object, and no pod of others does",
+            Owner::Tenant(_) => {
+                "stage Soak waits for this change of a tenant's object, and no pod of others does"
+            }
         };
         let fix = format!("{} ({when})", change.fix);
         let finding = Finding::new("", change.found, change.needed, fix);
         report.warn("", change.object, finding);
     }
-    report.finish(
-        "known objects with addresses of Services",
-        "no old address",
-    )
+    report.finish("known objects with addresses of Services", "no old address")
 }
 
 fn name_servers(facts: &ClusterFacts) -> Vec<Check> {
@@ -202,7 +206,10 @@ fn name_servers(facts: &ClusterFacts) -> Vec<Check> {
     }
     report.finish(
         "name servers",
-        format!("Corefiles with a lameduck time of {LAMEDUCK:#} or more: {}", facts.corefiles.len()),
+        format!(
+            "Corefiles with a lameduck time of {LAMEDUCK:#} or more: {}",
+            facts.corefiles.len()
+        ),
     )
 }
 
