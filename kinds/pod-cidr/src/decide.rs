@@ -402,9 +402,8 @@ fn widened(view: &View<'_>, target: IpNet) -> Option<Next> {
     Some(wait_for_user(
         Stage::Widen,
         format!(
-            "objects that must allow both ranges before pods get addresses of {1}: {0}. The first: {first}",
-            view.widen.len(),
-            target
+            "objects that must allow both ranges before pods get addresses of {target}: {}. The first: {first}",
+            view.widen.len()
         ),
     ))
 }

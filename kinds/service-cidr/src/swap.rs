@@ -5,8 +5,8 @@
 //!
 //! - the helper of the **goal** has the target address from the start: the Service's name points to it meanwhile;
 //! - the helper of the **source** address takes that over, for clients that know it;
-//! - a **bridge** answers at both addresses, other bridges at the node ports and at external addresses, whatever object has them: a bridge is
-//!   of type `LoadBalancer`, of a class without a controller, and its status contains these addresses.
+//! - a **bridge** answers at both addresses, other bridges at the node ports and at external addresses, whatever object has them:
+//!   a bridge is of type `LoadBalancer`, of a class without a controller, and its status contains these addresses.
 //!
 //! The exchange is four writes: the Service's name points to the goal's helper, the other helper takes the free source address,
 //! the goal's helper releases its address, the Service takes it. The name always points to an address that answers, and
