@@ -74,7 +74,7 @@ pub async fn run(context: &Context, cache: &Cache, health: &Arc<Health>, leading
         match error {
             // Another writer was faster: the watch delivers the new state.
             WriteError::Conflict { .. } => {
-                info!(error = %runtime::error::chain(&error), "object changed; pass repeated")
+                info!(error = %runtime::error::chain(&error), "object changed; pass repeated");
             }
             WriteError::Api { .. } | WriteError::Etcd(_) => {
                 warn!(error = %runtime::error::chain(&error), "pass failed; will be repeated");

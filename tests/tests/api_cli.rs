@@ -1087,7 +1087,7 @@ async fn of_two_hops_the_second_waits_for_the_first() {
     blocked("pod-cidr-hop-2", &["AnotherMigration"]).await;
     replumb(&["apply", "pod-cidr-hop-2", "--yes"])
         .await
-        .expect(2, &["AnotherMigration", "pod-cidr-hop-1 is under way"]);
+        .expect(2, &["AnotherMigration", "pod-cidr-hop-1 is active"]);
     replumb(&["preflight", "pod-cidr-hop-1"])
         .await
         .expect(2, &["FAIL", "OldPool", "IPPool of 100.64.0.0/10"]);
@@ -1133,7 +1133,7 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
     .unwrap();
     replumb(&["status", "second"])
         .await
-        .expect(2, &["AnotherMigration", "flannel-to-calico is under way"]);
+        .expect(2, &["AnotherMigration", "flannel-to-calico is active"]);
 
     drop(coordinator);
     // What it said a moment ago is still true; what it said a while ago is not told any more.
