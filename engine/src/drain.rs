@@ -37,7 +37,7 @@ pub struct Pod {
     pub finished: bool,
     /// Condition Ready is True.
     pub ready: bool,
-    /// Condition PodScheduled is False with reason Unschedulable.
+    /// Condition `PodScheduled` is False with reason Unschedulable.
     pub unschedulable: bool,
     /// Creation time.
     pub made_at: Option<Timestamp>,

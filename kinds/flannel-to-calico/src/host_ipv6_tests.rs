@@ -86,7 +86,7 @@ pub(super) fn assert_allowed(step: &HostStep, facts: &HostFacts) {
             );
         }
         HostStep::RouteSubnets { link, .. } => {
-            assert!(facts.vxlan(link).is_some(), "the link does not exist")
+            assert!(facts.vxlan(link).is_some(), "the link does not exist");
         }
         HostStep::RenameVxlanDevice { from, .. } => assert!(
             !from.starts_with("flannel-v6.") || facts.calico.subnet_routes.is_complete(),

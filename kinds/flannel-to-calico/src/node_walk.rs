@@ -385,7 +385,7 @@ impl World {
         add(self.agent_ready, &|world| world.agent_ready = false);
         add(!self.agent_ready, &|world| world.agent_ready = true);
         add(self.cordon == Cordon::Replumb, &|world| {
-            world.cordon = Cordon::Lifted
+            world.cordon = Cordon::Lifted;
         });
         add(self.workload == Life::Terminates, &|world| {
             world.workload = Life::Moved;

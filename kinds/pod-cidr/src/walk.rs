@@ -229,10 +229,8 @@ impl World {
             Which::Old => &ranges[..1],
             Which::New => &ranges[1..],
         };
-        let (mentions, source_range) = (
-            self.mentions(ranges),
-            ranges[usize::from(self.source() == Which::New)],
-        );
+        let mentions = self.mentions(ranges);
+        let source_range = ranges[usize::from(self.source() == Which::New)];
         let pool = |which, index: usize| PoolView {
             which,
             name: "pool",
@@ -280,11 +278,7 @@ impl World {
             [0, 1].map(|number| by_node::Node {
                 name: NODES[number],
                 ready: true,
-                cordon: if cordons[number] {
-                    Cordon::Ours
-                } else {
-                    Cordon::None
-                },
+                cordon: [Cordon::None, Cordon::Ours][usize::from(cordons[number])],
                 takes_pods: !cordons[number],
                 unsettled: None,
             })

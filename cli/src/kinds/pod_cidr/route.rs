@@ -1,4 +1,4 @@
-//! The hops from one range to another. Calico has no two IPPools that share addresses: if the ranges overlap, pods move through a
+//! The hops from one range to another. Calico has no two pools that share addresses: if the ranges overlap, pods move through a
 //! third range, in two hops.
 
 use engine::ranges::{self, Relation};
