@@ -352,7 +352,7 @@ mod tests {
         let error = text(&["--kops", path]).unwrap_err().to_string();
         for field in [
             "spec.nonMasqueradeCIDR: found",
-            "spec.kubeControllerManager.clusterCIDR: it is missing",
+            "spec.kubeControllerManager.clusterCIDR: missing",
         ] {
             assert!(error.contains(&format!("file {path}: {field}")), "{error}");
         }

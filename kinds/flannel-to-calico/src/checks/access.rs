@@ -89,10 +89,10 @@ mod tests {
         assert_eq!(
             [checks[0].line(), checks[1].line()],
             [
-                "MalformedObjects: Node b: status.addresses: found \"x\", needed an IP address. Fix: correct it: until then it counts as \
-                 no address",
-                "MalformedObjects: Pod shop/web: container c: resources.requests.cpu: found \"x\", needed a quantity. Fix: correct it: \
-                 until then the value counts as 0 in comparisons",
+                "MalformedObjects: Node b: status.addresses: found \"x\", needed an IP address. Fix: correct the value: until then the value \
+                 counts as no address",
+                "MalformedObjects: Pod shop/web: container c: resources.requests.cpu: found \"x\", needed a quantity. Fix: correct the \
+                 value: until then the value counts as 0 in comparisons",
             ]
         );
     }
