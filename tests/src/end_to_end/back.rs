@@ -194,7 +194,7 @@ async fn is_halted(look: &Looker, node: &str) -> Result<()> {
         migration.status.as_ref().is_some_and(|status| {
             status.phase == MigrationPhase::Halted
                 && status.blocked == "FellBack"
-                && status.message.contains("by itself")
+                && status.message.contains("on its own")
         })
     })
     .await
