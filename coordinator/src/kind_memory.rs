@@ -4,23 +4,24 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
 /// State that a kind keeps between passes. It is lost when the coordinator restarts.
-pub(crate) trait KindMemory: Any + Default + Send {
+pub(crate) trait KindMemory: Any + Send {
     /// Ends work that continues between passes: another coordinator may lead from now on.
     fn stop(&mut self) {}
 }
 
 /// The state of every kind that has kept any.
 #[derive(Default)]
-pub(crate) struct KindMemories(HashMap<TypeId, Box<dyn Stored>>);
+pub(crate) struct KindMemories(HashMap<TypeId, Box<dyn KindMemory>>);
 
 impl KindMemories {
     /// The state of this type. Empty on the first call.
-    pub fn of<M: KindMemory>(&mut self) -> &mut M {
-        let stored = self
+    pub fn of<M: KindMemory + Default>(&mut self) -> &mut M {
+        let memory = self
             .0
             .entry(TypeId::of::<M>())
             .or_insert_with(|| Box::new(M::default()));
-        match stored.as_any().downcast_mut() {
+        let memory: &mut dyn Any = memory.as_mut();
+        match memory.downcast_mut() {
             Some(memory) => memory,
             None => unreachable!("the key is the type of the value"),
         }
@@ -28,25 +29,9 @@ impl KindMemories {
 
     /// Ends the work of every kind.
     pub fn stop(&mut self) {
-        for stored in self.0.values_mut() {
-            stored.stop_work();
+        for memory in self.0.values_mut() {
+            memory.stop();
         }
-    }
-}
-
-/// A [`KindMemory`] behind a pointer.
-trait Stored: Send {
-    fn stop_work(&mut self);
-    fn as_any(&mut self) -> &mut dyn Any;
-}
-
-impl<M: KindMemory> Stored for M {
-    fn stop_work(&mut self) {
-        self.stop();
-    }
-
-    fn as_any(&mut self) -> &mut dyn Any {
-        self
     }
 }
 
