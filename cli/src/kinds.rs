@@ -11,6 +11,7 @@ use api::migration::Direction;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::age::age;
 use crate::kinds::calico_datastore::migration as datastore;
 
 /// The settings of a migration.
@@ -96,10 +97,7 @@ impl KindView {
             Self::Services(view) => view.stage?.as_str(),
             Self::Datastore(view) => view.stage?.as_str(),
         };
-        Some(match self.direction()? {
-            Direction::There => stage.to_owned(),
-            Direction::Back => format!("{stage} (rollback)"),
-        })
+        Some(stage_text(stage, self.direction()?))
     }
 
     /// Rows of the status: name and text. There are no counts before the first change.
@@ -109,5 +107,24 @@ impl KindView {
             Self::Services(view) => view.rows(begun, now),
             Self::Datastore(view) => view.rows(begun, now),
         }
+    }
+}
+
+/// The row of the status for the current stage; `None` before the first stage and after the last.
+fn stage_row(
+    stage: Option<&str>,
+    direction: Option<Direction>,
+    since: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<(&'static str, String)> {
+    let stage = stage_text(stage?, direction?);
+    Some(("Stage", format!("{stage} for {}", age(since?, now))))
+}
+
+/// The stage, and whether it belongs to a rollback.
+fn stage_text(stage: &str, direction: Direction) -> String {
+    match direction {
+        Direction::There => stage.to_owned(),
+        Direction::Back => format!("{stage} (rollback)"),
     }
 }

@@ -5,7 +5,7 @@ use api::migration::{Direction, Stage};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::age::age;
+use crate::kinds::stage_row;
 
 /// The progress of a podCidr migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,17 +52,12 @@ impl PodsView {
         if !begun {
             return rows;
         }
-        if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
-            let back = if direction == Direction::Back {
-                " (rollback)"
-            } else {
-                ""
-            };
-            rows.push((
-                "Stage",
-                format!("{}{back} for {}", stage.as_str(), age(since, now)),
-            ));
-        }
+        rows.extend(stage_row(
+            self.stage.map(Stage::as_str),
+            self.direction,
+            self.since,
+            now,
+        ));
         rows.push((
             "Pods",
             format!(

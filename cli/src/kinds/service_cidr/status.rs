@@ -8,7 +8,7 @@ use service_cidr::ranges::listed;
 use service_cidr::side::Side;
 use service_cidr::step::Stage;
 
-use crate::age::age;
+use crate::kinds::stage_row;
 
 /// The progress of a serviceCidr migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,17 +59,12 @@ impl ServicesView {
         if !begun {
             return rows;
         }
-        if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
-            let back = if direction == Direction::Back {
-                " (rollback)"
-            } else {
-                ""
-            };
-            rows.push((
-                "Stage",
-                format!("{}{back} for {}", stage.as_str(), age(since, now)),
-            ));
-        }
+        rows.extend(stage_row(
+            self.stage.map(Stage::as_str),
+            self.direction,
+            self.since,
+            now,
+        ));
         rows.push((
             "Services",
             format!(

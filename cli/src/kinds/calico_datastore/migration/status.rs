@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::age::age;
+use crate::kinds::stage_row;
 
 /// The progress of a calicoDatastore migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -65,16 +66,12 @@ impl DatastoreView {
         if !begun {
             return rows;
         }
-        if let (Some(stage), Some(direction), Some(since)) = (self.stage, self.direction, self.since) {
-            let back = match direction {
-                Direction::There => "",
-                Direction::Back => " (rollback)",
-            };
-            rows.push((
-                "Stage",
-                format!("{}{back} for {}", stage.as_str(), age(since, now)),
-            ));
-        }
+        rows.extend(stage_row(
+            self.stage.map(Stage::as_str),
+            self.direction,
+            self.since,
+            now,
+        ));
         if let Some(phase) = &self.record_phase {
             rows.push(("Stores", format!("conversion in phase {phase}")));
         }
