@@ -13,9 +13,8 @@ use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use pod_cidr;
+use runtime::error::chain;
 use serde_json::{Value, json};
-use service_cidr;
 use thiserror::Error;
 
 /// What one pass found out.
@@ -56,6 +55,20 @@ pub struct Report {
 }
 
 impl Report {
+    /// The report about a host that cannot be read. The agent tries again.
+    pub fn unreadable(category: &str, error: &dyn std::error::Error) -> Self {
+        let message = format!("the host cannot be read: {}", chain(error));
+        Self {
+            failure: Some(Failure {
+                category: category.to_owned(),
+                message: message.clone(),
+                retriable: true,
+            }),
+            message,
+            ..Self::default()
+        }
+    }
+
     /// Number of objects of the old network on the host, whatever the kind of the migration.
     pub fn left(&self) -> usize {
         let in_old_range = self.pod_cidr.as_ref().map_or(0, |facts| facts.in_old.count());

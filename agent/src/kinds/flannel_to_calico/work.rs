@@ -300,16 +300,10 @@ impl Worker {
             }
         }
         seen.map_err(|error| {
-            let message = format!("the host cannot be read: {}", chain(&error));
+            let report = Report::unreadable(error.category(), &error);
             Report {
-                checks: host_checks::unreadable(&self.configuration.node, &message),
-                failure: Some(Failure {
-                    category: error.category().to_owned(),
-                    message: message.clone(),
-                    retriable: true,
-                }),
-                message,
-                ..Report::default()
+                checks: host_checks::unreadable(&self.configuration.node, &report.message),
+                ..report
             }
         })
     }

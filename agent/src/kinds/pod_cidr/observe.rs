@@ -89,18 +89,7 @@ impl Observer {
                 pod_cidr: Some(facts),
                 ..Report::default()
             },
-            Err(error) => {
-                let message = format!("the host cannot be read: {}", chain(&error));
-                Report {
-                    failure: Some(Failure {
-                        category: error.category().to_owned(),
-                        message: message.clone(),
-                        retriable: true,
-                    }),
-                    message,
-                    ..Report::default()
-                }
-            }
+            Err(error) => Report::unreadable(error.category(), &error),
         }
     }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::node_migration::Failure;
 use engine::found::Found;
 use engine::kernel::{Listed, Tables};
 use kube::Config;
@@ -149,18 +148,7 @@ impl Observer {
                 service_cidr: Some(facts),
                 ..Report::default()
             },
-            Err(error) => {
-                let message = format!("the host cannot be read: {}", chain(&error));
-                Report {
-                    failure: Some(Failure {
-                        category: error.category().to_owned(),
-                        message: message.clone(),
-                        retriable: true,
-                    }),
-                    message,
-                    ..Report::default()
-                }
-            }
+            Err(error) => Report::unreadable(error.category(), &error),
         }
     }
 
