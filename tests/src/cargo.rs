@@ -1,4 +1,4 @@
-//! Cargo inside cargo.
+//! Runs cargo from a program that cargo runs.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// The cargo that runs the lab, which `cargo lab` names; else the one in the search path.
+/// Path of the cargo that runs the lab, as `cargo lab` names it; otherwise the one in the search path.
 pub fn program() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
@@ -19,8 +19,8 @@ pub fn workspace() -> Result<PathBuf> {
         .context("the workspace is above the lab")
 }
 
-/// Takes from a command what cargo has told the lab about the lab itself. Build scripts watch these variables: with them
-/// a cargo that `cargo lab` starts would build half of the dependencies anew, and the next `cargo lab` too.
+/// Removes from a command the variables that cargo has set for the lab. Build scripts watch these variables: with
+/// them, a cargo that `cargo lab` starts would rebuild half of the dependencies, and the next `cargo lab` would, too.
 pub fn forget_caller(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if is_of_caller(&name) {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_person_has_set_stays_and_what_cargo_has_set_goes() {
+    fn variables_of_the_user_stay_and_variables_of_cargo_are_removed() {
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_VERSION_PRE", "CARGO_BIN_EXE_lab"] {
             assert!(is_of_caller(OsStr::new(name)), "{name}");
         }
@@ -59,8 +59,8 @@ mod tests {
     }
 
     #[test]
-    fn the_command_does_not_see_it() {
-        // Cargo has set it for this test.
+    fn a_command_does_not_inherit_the_variables_of_cargo() {
+        // Cargo has set this variable for the test.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
         let mut command = Command::new("env");
         forget_caller(&mut command);

@@ -1,4 +1,4 @@
-//! One HTTP request to a process of the lab's own, without a client library's waiting and retrying.
+//! One HTTP request to a process of the lab, without the waits and retries of a client library.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What came back.
+/// An HTTP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The status code.
@@ -20,7 +20,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Asks once. `body` is JSON, or empty.
+/// Sends one request. `body` is JSON, or empty.
 pub async fn ask(address: Ipv4Addr, port: u16, method: &str, path: &str, body: &str) -> Result<Answer> {
     let fetch = async {
         let mut stream = TcpStream::connect((address, port)).await?;
@@ -55,7 +55,7 @@ fn parse(text: &str) -> Option<Answer> {
     })
 }
 
-/// A body that comes in parts, each after its length.
+/// Joins a body that arrives in parts, each after its length.
 fn whole(mut parts: &str) -> Option<String> {
     let mut body = String::new();
     loop {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_a_status_a_head_and_a_body() {
+    fn an_answer_is_parsed_into_status_head_and_body() {
         let answer = parse("HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\n{}").unwrap();
         assert_eq!((answer.status, answer.body.as_str()), (409, "{}"));
         assert!(answer.head.contains("content-length"));

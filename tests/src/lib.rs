@@ -1,4 +1,4 @@
-//! A real cluster on one machine: the demo and the end-to-end cases are written on top of it.
+//! A real cluster on one machine: the base of the demo and of the end-to-end cases.
 
 pub mod apilab;
 pub mod assets;

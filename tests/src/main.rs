@@ -19,34 +19,34 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a cluster.
+    /// Create a cluster
     Up(up::Arguments),
-    /// Take a cluster away, whatever state it is in.
+    /// Remove a cluster, in any state
     Down(down::Arguments),
-    /// Show the machines of a cluster, their services and the nodes.
+    /// Show the machines of a cluster, their services and the nodes
     Status(status::Arguments),
-    /// Build replumb and put it into a cluster, in place of the one that is there.
+    /// Build replumb and install it in a cluster, replacing the installed one
     Install(install::Arguments),
-    /// Run kubectl against the cluster.
+    /// Run kubectl against the cluster
     Kubectl(kubectl::Arguments),
-    /// Migrate a cluster while traffic flows, from flannel to Calico or to another range for its pods, and say how it went.
+    /// Migrate a cluster while traffic flows, from flannel to Calico or to another range for its pods, and report the result
     Demo(demo::Arguments),
-    /// Kill the agent, the coordinator, the API server or a node at every step of a migration, there and back.
+    /// Kill the agent, the coordinator, the API server or a node at every step of a migration, forward and back
     Crash(crash::Arguments),
-    /// Convert each case of a corpus from etcd v2 to etcd v3, and compare with what Calico's own tool made of it.
+    /// Convert each case of a corpus from etcd v2 to etcd v3, and compare the result with that of Calico's own tool
     DatastoreCorpus(datastore_corpus::Arguments),
-    /// Convert a store of Calico v2 of any size, and kill the tool at its writes.
+    /// Convert a store of Calico v2 of any size, and kill the tool at its writes
     DatastoreTrial(datastore_trial::Arguments),
-    /// Migrate a large cluster whose kubelets and agents are played, and say what that costs the coordinator.
+    /// Migrate a large cluster with simulated kubelets and agents, and report the cost for the coordinator
     Scale(scale::Arguments),
-    /// Play the agents of every node of a cluster without hosts, such as kwok's.
+    /// Play the agents of every node of a cluster without hosts, such as kwok's
     Hollow(hollow::Arguments),
-    /// Run every test, the cheapest first.
+    /// Run every test, the cheapest first
     Test(test::Arguments),
-    /// Make a machine's namespaces and wait for its end. The lab calls it.
+    /// Create a machine's namespaces and wait for its end. Used by the lab.
     #[command(hide = true)]
     MachineHold { file: PathBuf },
-    /// Be process 1 of a machine. The lab calls it.
+    /// Run as process 1 of a machine. Used by the lab.
     #[command(hide = true)]
     MachineInit { file: PathBuf },
 }
@@ -54,7 +54,7 @@ enum Command {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        // These two must not have a second thread: no runtime before them.
+        // These two commands must have one thread only: no runtime may start before them.
         Command::MachineHold { file } => machine::hold(&file).map(|()| ExitCode::SUCCESS),
         Command::MachineInit { file } => machine::init(&file).map(|()| ExitCode::SUCCESS),
         Command::Up(arguments) => run(up::run(arguments)),

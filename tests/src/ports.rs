@@ -1,7 +1,8 @@
 //! Ports for programs that the lab starts on this machine.
 //!
-//! A port that the kernel chooses and that is let go again may be the next client's: the kernel gives those of clients from the same
-//! range. These ports are below that range, and every lab of this machine asks for them here.
+//! The next client may take a port that the kernel has chosen and that has been released: the kernel takes the ports
+//! of clients from the same range. The ports of this module are below that range, and every lab on this machine
+//! claims them here.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
@@ -9,22 +10,22 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result, bail};
 
-/// Below the kernel's own range, which begins at 32768 (`net.ipv4.ip_local_port_range`), and below that of node ports.
+/// First port, below the kernel's own range, which begins at 32768 (`net.ipv4.ip_local_port_range`), and below the node ports.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
-/// Between the ports that two processes look at first: one that has just ended may have left connections on its own.
+/// Distance between the first ports that two processes try: a process that has just ended may have left connections on its port.
 const APART: u16 = 97;
 
-/// A port that is this process's until it is dropped, also while no program listens on it.
+/// A port that belongs to this process until it is dropped, also while no program listens on it.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    /// A socket without a file: it goes with its process. Its name is one of the network namespace's, as the port is.
+    /// A socket without a file: the socket ends with its process. Its name belongs to the network namespace, as the port does.
     _claim: UnixListener,
 }
 
 impl Port {
-    /// Takes a port that no lab has and on which nothing listens.
+    /// Claims a port that no other lab has claimed and no program listens on.
     pub fn claim() -> Result<Self> {
         let start = std::process::id().wrapping_mul(APART.into());
         for step in 0..u32::from(COUNT) {
@@ -39,14 +40,14 @@ impl Port {
         )
     }
 
-    /// The same for as many programs as that.
+    /// Claims as many ports as there are programs.
     pub fn claim_all<const N: usize>() -> Result<[Self; N]> {
         let all: Vec<Self> = (0..N).map(|_| Self::claim()).collect::<Result<_>>()?;
         all.try_into()
             .map_err(|all: Vec<Self>| anyhow::anyhow!("{} ports were taken, not {N}", all.len()))
     }
 
-    /// Its number.
+    /// The number of the port.
     pub fn number(&self) -> u16 {
         self.number
     }
@@ -66,7 +67,7 @@ fn attempt(number: u16) -> Result<Option<Port>> {
             _claim: claim,
         })),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("look at port {number}")),
+        Err(error) => Err(error).with_context(|| format!("check port {number}")),
     }
 }
 
@@ -75,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_no_clients_and_no_other_labs_until_it_is_dropped() {
+    fn a_claimed_port_is_free_for_no_client_and_no_other_lab_until_dropped() {
         let clients = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
         let first: u16 = clients.split_whitespace().next().unwrap().parse().unwrap();
         let [one, other] = Port::claim_all().unwrap();
         assert_ne!(one.number(), other.number());
         assert!(one.number() < first && other.number() < first, "{clients}");
-        // Nothing listens on it, and it is taken all the same.
+        // No program listens on the port, yet the port is claimed.
         assert!(attempt(one.number()).unwrap().is_none());
         let number = one.number();
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();

@@ -1,4 +1,4 @@
-//! Lines for a person who waits for something long: on a terminal one line that counts, in a log a line now and then.
+//! Progress lines for a user who waits: on a terminal one line that counts, in a log one line now and then.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Between two lines about the same work in a log.
+/// Time between two lines about the same work in a log.
 const LOG_INTERVAL: Duration = Duration::from_secs(15);
-/// Between two looks on a terminal.
+/// Time between two updates on a terminal.
 const TERMINAL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a piece of work is doing right now, told by the work and read by who prints.
+/// The present step of some work, written by the work and read by the printer.
 #[derive(Debug, Default)]
 pub struct Detail(Mutex<String>);
 
 impl Detail {
-    /// Replaces what is shown.
+    /// Replaces the text.
     pub fn set(&self, text: impl Display) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text.to_string();
     }
@@ -27,7 +27,7 @@ impl Detail {
     }
 }
 
-/// Prints what happens, with the time since it was made.
+/// Prints events, with the time since the start.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     started: Instant,
@@ -54,7 +54,7 @@ impl Progress {
         }
     }
 
-    /// Does some work, says that it goes on while it goes on, and how long it took.
+    /// Does some work, prints progress meanwhile, and prints the duration at the end.
     pub async fn during<T>(
         &self,
         what: &str,
@@ -87,7 +87,7 @@ impl Progress {
         let separator = if detail.is_empty() { "" } else { ", " };
         let line = format!("{what}: {} so far{separator}{detail}", seconds(started.elapsed()));
         if self.terminal {
-            // One line that is written over and over: it must not wrap.
+            // One line that is overwritten again and again: the line must not wrap.
             let short: String = line.chars().take(100).collect();
             print(&format!(
                 "\r\x1b[K[{:6.1} s] {short}",
@@ -108,7 +108,7 @@ fn seconds(duration: Duration) -> String {
     }
 }
 
-/// A reader that went away is no reason to stop the work.
+/// A reader that has ended is no reason to stop the work.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_result_of_the_work_comes_through() {
+    async fn the_result_of_the_work_is_returned() {
         let progress = Progress::default();
         let detail = Detail::default();
         assert_eq!(

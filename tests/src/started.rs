@@ -1,4 +1,4 @@
-//! Programs that are started and waited for: one that ends instead is told at once, with what it said.
+//! Starts programs and waits until they are ready: a program that ends instead is reported at once, with its output.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -7,12 +7,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result};
 
-/// So many of the last lines of a log are shown.
+/// Number of the last log lines that are shown.
 const SHOWN: usize = 5;
-/// How often a start is tried whose port another program has taken meanwhile.
+/// Number of attempts to start a program whose port another program has taken meanwhile.
 const TRIES: usize = 3;
 
-/// A program that runs. Dropped, it is killed.
+/// A running program. Dropped, it is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -20,18 +20,18 @@ pub struct Process {
     child: Child,
 }
 
-/// A program has ended that was to run.
+/// A program has ended that should run.
 #[derive(Debug)]
 pub struct Ended {
     name: String,
     log: PathBuf,
     status: ExitStatus,
-    /// What it said last, the oldest line first.
+    /// The last lines of the output, the oldest first.
     said: String,
 }
 
 impl Process {
-    /// Starts a program; what it says goes into this log.
+    /// Starts a program with its output in this log.
     pub fn start(name: &str, log: PathBuf, command: &mut Command) -> Result<Self> {
         let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let errors = out
@@ -50,17 +50,17 @@ impl Process {
         })
     }
 
-    /// Its number.
+    /// The process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it has ended, if it has.
+    /// The exit status, if the program has ended.
     pub fn ended(&mut self) -> Result<Option<Ended>> {
         let status = self
             .child
             .try_wait()
-            .with_context(|| format!("look at {}", self.name))?;
+            .with_context(|| format!("check {}", self.name))?;
         Ok(status.map(|status| Ended {
             name: self.name.clone(),
             log: self.log.clone(),
@@ -72,7 +72,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // One that has ended already cannot be killed, and is waited for all the same.
+        // A program that has ended already cannot be killed, but must be waited for all the same.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -86,7 +86,7 @@ fn last_lines(log: &Path) -> String {
 }
 
 impl Ended {
-    /// Whether it has ended over a port that another program has.
+    /// Whether the program has ended because another program has its port.
     fn found_port_taken(&self) -> bool {
         self.said.to_lowercase().contains("address already in use")
     }
@@ -110,7 +110,8 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Starts what listens on ports of the lab's, and again with others where another program has taken one of them meanwhile.
+/// Starts a program that listens on ports of the lab, and again with other ports if another program has taken one of
+/// them meanwhile.
 pub async fn on_free_ports<T>(mut start: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     for _ in 1..TRIES {
         match start().await {
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
     use crate::cluster::wait::{Look, until};
 
-    /// Waits for a program that says this and ends.
+    /// Waits for a program that prints this text and ends.
     async fn waited_for(folder: &Path, says: &str) -> Result<()> {
         let script = format!("echo first; echo '{says}' >&2; exit 7");
         let mut command = Command::new("sh");
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_ends_is_not_waited_for_and_its_log_is_told() {
+    async fn a_program_that_ends_is_reported_at_once_with_its_log() {
         let folder = tempfile::tempdir().unwrap();
         let error = waited_for(folder.path(), "no such flag").await.unwrap_err();
         let said = format!("{error:#}");
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_over_a_taken_port_is_tried_again_so_often_and_no_other_is() {
+    async fn only_a_start_on_a_taken_port_is_repeated_up_to_the_limit() {
         let folder = tempfile::tempdir().unwrap();
         let tries = async |says: &str, failures: usize| {
             let mut tries = 0;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_gone_once_it_is_dropped() {
+    fn a_dropped_program_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sleep");
         let mut process = Process::start("sleep", folder.path().join("log"), command.arg("600")).unwrap();

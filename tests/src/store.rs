@@ -1,5 +1,5 @@
-//! Objects that are written into the etcd of an API server, for sizes at which each object would cost the API server too long: it
-//! counts all `IPAddress`es for each address that it allocates, and kwok starts some 45 pods a second.
+//! Writes objects into the etcd of an API server, for sizes at which the API server would take too long for each
+//! object: it counts all `IPAddress`es for each address that it allocates, and kwok starts about 45 pods a second.
 
 use std::net::Ipv4Addr;
 
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use crate::http;
 
-/// Objects of one transaction: etcd takes 128 operations, and the bytes of one request.
+/// Maximum of objects in one transaction: etcd limits operations (128) and bytes of one request.
 const AT_ONCE: usize = 100;
-/// Bytes of the objects of one transaction. etcd takes 1.5 MiB.
+/// Maximum of bytes of the objects in one transaction. The limit of etcd is 1.5 MiB.
 const BYTES_AT_ONCE: usize = 1 << 20;
 
 /// The etcd of an API server.
@@ -31,8 +31,8 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// An object as the API server keeps it. `folder` is the path of its kind below `/registry`, such as `services/specs`; `uid` is
-    /// its UID. API servers write Protobuf for their own kinds, and read JSON.
+    /// An object as the API server keeps it. `folder` is the path of its kind below `/registry`, such as
+    /// `services/specs`; `uid` is its UID. API servers write Protobuf for their own kinds, and also read JSON.
     pub fn new(folder: &str, uid: &str, mut object: Value) -> Result<Self> {
         let metadata = object["metadata"]
             .as_object_mut()
@@ -56,24 +56,24 @@ impl Stored {
 
 #[cfg(test)]
 impl Stored {
-    /// Its key.
+    /// The key.
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Its JSON.
+    /// The JSON.
     pub fn value(&self) -> &str {
         &self.value
     }
 }
 
-/// The present time, in seconds, as objects have it.
+/// The present time in seconds, in the form of objects.
 pub fn now() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// A UID for the object of this number in this series.
+/// The UID for the object with this number in this series.
 pub fn uid(series: u16, number: u64) -> String {
     format!("5ca1ab1e-{series:04x}-4000-8000-{number:012x}")
 }
@@ -85,21 +85,21 @@ impl Store {
     }
 
     /// Creates the objects, in as few transactions as etcd allows.
-    ///
+    /// 
     /// # Errors
-    /// When one of them exists. Those of earlier transactions stay.
+    /// One of the objects exists. Those of earlier transactions stay.
     pub async fn create(&self, objects: &[Stored]) -> Result<()> {
         for part in parts(objects) {
             ensure!(
                 self.create_together(part).await?,
-                "{}: one of them exists",
+                "{}: one of these objects exists",
                 what(part)
             );
         }
         Ok(())
     }
 
-    /// Creates all of the objects in one transaction. `false`: one of them exists, and none was created.
+    /// Creates all of the objects in one transaction. `false`: one of the objects exists, and none was created.
     pub async fn create_together(&self, objects: &[Stored]) -> Result<bool> {
         let absent: Vec<Value> = objects
             .iter()
@@ -129,13 +129,13 @@ impl Store {
     }
 }
 
-/// The write of these objects, for a person.
+/// Describes the write of these objects for an error message.
 fn what(objects: &[Stored]) -> String {
     let first = objects.first().map_or("no object", |first| first.key.as_str());
     format!("write {} objects into etcd, the first {first}", objects.len())
 }
 
-/// Parts that etcd takes in one transaction each.
+/// Splits the objects into parts that etcd accepts in one transaction each.
 fn parts(mut objects: &[Stored]) -> Vec<&[Stored]> {
     let mut parts = Vec::new();
     while !objects.is_empty() {
@@ -148,7 +148,7 @@ fn parts(mut objects: &[Stored]) -> Vec<&[Stored]> {
                 bytes <= BYTES_AT_ONCE
             })
             .count();
-        // An object that is too large alone is etcd's to refuse.
+        // An object that is too large on its own is for etcd to refuse.
         let (part, rest) = objects.split_at(fit.max(1));
         parts.push(part);
         objects = rest;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_has_as_many_objects_as_etcd_takes() {
+    fn a_transaction_has_at_most_the_objects_that_etcd_accepts() {
         let sizes = |objects: &[Stored]| parts(objects).iter().map(|part| part.len()).collect::<Vec<_>>();
         assert_eq!(sizes(&vec![of_bytes(10); 250]), [100, 100, 50]);
         assert_eq!(sizes(&vec![of_bytes(400_000); 5]), [2, 2, 1]);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_kept_below_its_kind_and_its_namespace() {
+    fn an_object_key_has_its_kind_and_its_namespace() {
         let pod = json!({"metadata": {"name": "a", "namespace": "shop"}});
         let pod = Stored::new("pods", &uid(1, 255), pod).unwrap();
         assert_eq!(pod.key, "/registry/pods/shop/a");

@@ -19,7 +19,7 @@ use crate::demo::Tools;
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::Wanted;
 
-/// Whom a crash of a change of range can strike: its steps are the coordinator's, for the whole cluster.
+/// Targets of a crash while the range changes: only the coordinator takes these steps, for the whole cluster.
 const VICTIMS_OF_POD_CIDR: [Victim; 3] = [Victim::Coordinator, Victim::ApiServer, Victim::Etcd];
 
 /// `cargo lab crash`.
@@ -28,14 +28,14 @@ pub struct Arguments {
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArguments,
-    /// Of which migration.
+    /// Kind of migration
     #[arg(long, value_enum, default_value = "flannel-to-calico")]
     pub migration: Kind,
-    /// Whom the crashes strike; agent, coordinator, API server and node by default, of a change of range the coordinator.
+    /// Targets of the crashes. Default: agent, coordinator, API server and node; for a change of range the coordinator.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "VICTIM")]
     pub victim: Vec<Victim>,
-    /// How far the step has come when it happens: announced is decided, and in the agent's journal; changed is made, and
-    /// nobody has recorded it; recorded is recorded. Changed by default, of a change of range both of its edges.
+    /// Progress of the step at the crash: announced: decided and in the agent's journal; changed: made but not yet
+    /// recorded; recorded: recorded. Default: changed; for a change of range both of its edges.
     #[arg(
         long,
         value_parser = PossibleValuesParser::new(Edge::ALL.map(Edge::as_str)).try_map(|text| edge(&text)),
@@ -43,19 +43,19 @@ pub struct Arguments {
         value_name = "EDGE"
     )]
     pub edge: Vec<Edge>,
-    /// Only at these steps; at every one by default. `list` names them.
+    /// Only these steps. Default: all steps. `list` names them.
     #[arg(long, value_delimiter = ',', value_name = "STEP")]
     pub step: Vec<String>,
-    /// From flannel: only these rounds, counted from 1, as FROM-TO: a whole matrix takes more than an hour.
+    /// From flannel: only these rounds, counted from 1, as FROM-TO. A whole matrix takes more than an hour.
     #[arg(long, value_name = "FROM-TO", value_parser = range)]
     pub rounds: Option<(usize, usize)>,
-    /// Of a change of range: only on these ways; all by default.
+    /// Change of range: only these directions. Default: all.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LEG")]
     pub leg: Vec<Leg>,
-    /// Of a change of range: how pods leave the old one; by workload by default.
+    /// Change of range: how pods leave the old range. Default: by workload.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// Write how it went as JSON into this file.
+    /// Write the result as JSON into this file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
@@ -64,11 +64,11 @@ fn edge(text: &str) -> Result<Edge, String> {
     Edge::ALL
         .into_iter()
         .find(|edge| edge.as_str() == text)
-        .ok_or_else(|| format!("{text:?} is no edge of a step"))
+        .ok_or_else(|| format!("{text:?} is not an edge of a step"))
 }
 
 fn range(text: &str) -> Result<(usize, usize), String> {
-    let wrong = || format!("{text:?} is no range such as 3-7");
+    let wrong = || format!("{text:?} is not a range such as 3-7");
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;
     let (from, to) = (
         from.parse().map_err(|_| wrong())?,
@@ -80,20 +80,20 @@ fn range(text: &str) -> Result<(usize, usize), String> {
     Ok((from, to))
 }
 
-/// What is to be done in the cluster.
+/// The work to do in the cluster.
 enum Job {
     FlannelToCalico(Vec<Round>),
     PodCidr(Wanted, Vec<Cell>),
 }
 
-/// How it ended.
+/// Result of the crashes.
 struct Ended {
     text: String,
     is_well: bool,
     report: serde_json::Value,
 }
 
-/// Runs it. Exit code 0 when every crash ended in the same state as without one.
+/// Runs the crashes. Exit code 0 if every crash ended in the same state as a run without a crash.
 pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     if arguments.step == ["list"] {
         list(&arguments)?;
@@ -101,7 +101,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     }
     let job = Job::prepare(&mut arguments)?;
     if arguments.cluster.no_traffic || arguments.cluster.no_sample {
-        bail!("--no-traffic, --no-sample: a crash is judged by both; leave them out");
+        bail!("--no-traffic, --no-sample: a crash is judged by traffic and samples: omit both options");
     }
     arguments.cluster.replumb = true;
     arguments.cluster.crash_points = true;
@@ -141,12 +141,12 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Crashes between its writes are tested one Service at a time.
-const NO_MATRIX: &str = "--migration service-cidr has no matrix of crashes in a lab: `cargo test -p lab --test api_services -- --ignored` \
+/// Crashes between the writes of this kind are tested for one Service at a time.
+const NO_MATRIX: &str = "--migration service-cidr has no crash matrix in a lab: `cargo test -p lab --test api_services -- --ignored` \
                          kills between any two writes on a real API server";
 
 /// Crashes between writes to the stores are tested without a cluster.
-const NO_MATRIX_OF_STORES: &str = "--migration calico-datastore has no matrix of crashes in a lab: `cargo lab test --only datastore` kills at \
+const NO_MATRIX_OF_STORES: &str = "--migration calico-datastore has no crash matrix in a lab: `cargo lab test --only datastore` kills at \
                                    each write to the stores, `--only calico-datastore` kills the coordinator";
 
 fn list(arguments: &Arguments) -> Result<()> {
@@ -177,13 +177,13 @@ fn list(arguments: &Arguments) -> Result<()> {
 }
 
 impl Job {
-    /// Refuses what does not fit together.
+    /// Refuses options that exclude each other.
     fn prepare(arguments: &mut Arguments) -> Result<Self> {
         match arguments.migration {
             Kind::FlannelToCalico => {
                 if !arguments.leg.is_empty() || arguments.mode.is_some() {
                     bail!(
-                        "--leg and --mode are of a change of range: add --migration pod-cidr, or leave them out"
+                        "--leg and --mode apply to a change of range: add --migration pod-cidr, or omit them"
                     );
                 }
                 arguments.cluster.start_on(PodNetwork::Flannel)?;
@@ -192,7 +192,7 @@ impl Job {
             }
             Kind::PodCidr => {
                 if arguments.rounds.is_some() {
-                    bail!("--rounds is of the migration from flannel: choose by --leg and --step");
+                    bail!("--rounds applies to the migration from flannel: use --leg and --step");
                 }
                 arguments.cluster.start_on(PodNetwork::Calico)?;
                 let wanted = Wanted {
@@ -240,13 +240,13 @@ fn steps_from_flannel(arguments: &Arguments) -> Vec<Step> {
     STEPS.iter().chain(more).copied().collect()
 }
 
-/// The crashes of a change of range.
+/// The crashes while the range changes.
 fn cells(arguments: &Arguments) -> Result<Vec<Cell>> {
     let victim = match arguments.victim.as_slice() {
         [] => Victim::Coordinator,
         [victim] if VICTIMS_OF_POD_CIDR.contains(victim) => *victim,
         _ => bail!(
-            "--victim: each step of a change of range is the coordinator's, for the whole cluster; one of {} at a time",
+            "--victim: each step of a change of range is the coordinator's, for the whole cluster; use one of {}",
             VICTIMS_OF_POD_CIDR.map(Victim::words).join(", ")
         ),
     };
@@ -255,7 +255,7 @@ fn cells(arguments: &Arguments) -> Result<Vec<Cell>> {
         .map_err(|error| anyhow!("--step: {error}"))?;
     cells.retain(|cell| arguments.edge.is_empty() || arguments.edge.contains(&cell.edge));
     if cells.is_empty() {
-        bail!("--leg, --step and --edge leave no crash; `--step list` names them all");
+        bail!("--leg, --step and --edge select no crash: `--step list` lists all steps");
     }
     Ok(cells)
 }
@@ -283,7 +283,7 @@ fn wanted(arguments: &Arguments, steps: &[Step]) -> Result<Vec<Round>> {
         rounds.truncate(to);
         rounds.drain(..from - 1);
     }
-    // Nobody is struck in the first: its hosts are what those of the others are compared with.
+    // The first round has no crash: the hosts of the other rounds are compared with its hosts.
     rounds.insert(0, Round::default());
     Ok(rounds)
 }

@@ -16,24 +16,24 @@ use crate::progress::Progress;
 /// `cargo lab datastore-corpus`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// The folder of the cases: one JSON file each.
+    /// Folder with the cases, one JSON file for each
     pub folder: PathBuf,
-    /// Only cases with this in their names.
+    /// Only cases whose name contains this text
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
 }
 
-/// Runs every case, a line each. Exit code 0 when none is wrong.
+/// Runs every case and prints a line for each. Exit code 0 if no case is wrong.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let mut cases = Case::all(&arguments.folder)?;
     if let Some(text) = &arguments.only {
         cases.retain(|case| case.name.contains(text));
-        anyhow::ensure!(!cases.is_empty(), "no case has {text:?} in its name");
+        anyhow::ensure!(!cases.is_empty(), "no case name contains {text:?}");
     }
     let progress = Progress::default();
     let etcd = assets::old_etcd(&progress).await?;
     let program = assets::command_line(Build::default(), &progress).await?;
-    let folder = tempfile::tempdir().context("make a folder for etcd")?;
+    let folder = tempfile::tempdir().context("create a folder for etcd")?;
     let options = Options {
         program: etcd,
         v2: Some(true),

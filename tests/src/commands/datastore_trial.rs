@@ -15,24 +15,24 @@ use crate::progress::Progress;
 /// `cargo lab datastore-trial`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// About how many keys of Calico v2 there are.
+    /// Approximate number of Calico v2 keys
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(50..=200_000))]
     pub keys: u32,
-    /// At how many of the writes the tool is killed, once before etcd has the write and once after; 0 is all of them.
+    /// Number of writes at which the tool is killed, once before etcd has the write and once after. 0: all writes.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub strikes: usize,
-    /// Keys of one transaction.
+    /// Keys in one transaction
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(2..=127))]
     pub batch: u16,
-    /// Build the tool for release.
+    /// Use a release build of the tool
     #[arg(long)]
     pub release: bool,
-    /// Write how it went as JSON into this file.
+    /// Write the result as JSON into this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
-/// Converts a store without any disturbance, and says what it took; then with the tool killed at writes.
+/// Converts a store without interruption and prints the cost; then kills the tool at writes.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let progress = Progress::default();
     let old = assets::old_etcd(&progress).await?;
@@ -41,7 +41,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         ..Build::default()
     };
     let program = assets::command_line(build, &progress).await?;
-    let folder = tempfile::tempdir().context("make a folder for etcd")?;
+    let folder = tempfile::tempdir().context("create a folder for etcd")?;
     let options = Options {
         program: old,
         v2: Some(true),
@@ -49,7 +49,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     };
     let etcd = Etcd::start(&folder.path().join("etcd"), &options).await?;
     let store = sample::store(usize::try_from(arguments.keys)?);
-    progress.say(format_args!("{} keys of Calico v2 are converted", store.len()));
+    progress.say(format_args!("converting {} keys of Calico v2", store.len()));
     let trial = Trial::new(
         &etcd,
         &program,
@@ -67,7 +67,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
         let what = || format!("killed at {strike:?} of {} writes", undisturbed.writes);
         trial.killed(*strike, &undisturbed).await.with_context(what)?;
         progress.say(format_args!(
-            "{}: went on, is as without that, and went back",
+            "{}: continued, same result as without the kill, rolled back",
             what()
         ));
     }

@@ -1,4 +1,4 @@
-//! `cargo lab demo`. What only one kind of migration has lies with the kind.
+//! `cargo lab demo`. The options of only one kind of migration are in the module of the kind.
 
 mod calico_datastore;
 mod flannel_to_calico;
@@ -17,7 +17,7 @@ use crate::cluster::Cluster;
 use crate::demo::breaking::Case;
 use crate::demo::{self, End, Tools};
 
-/// In place of a case: their names are printed.
+/// Value in place of a case: prints the names of the cases.
 const LIST: &str = "list";
 
 /// `cargo lab demo`.
@@ -26,42 +26,42 @@ pub struct Arguments {
     /// The cluster.
     #[command(flatten)]
     pub cluster: ClusterArguments,
-    /// Which migration.
+    /// Kind of migration
     #[arg(long, value_enum, default_value_t)]
     pub migration: Kind,
-    /// How many nodes may be out of work at the same time: a number or a percentage.
+    /// Maximum number of nodes that may be unavailable at the same time: a number or a percentage
     #[arg(long, value_name = "N|N%", default_value = "1")]
     pub max_unavailable: String,
-    /// Spoil a prerequisite first, so that the migration has to be refused. `list` names the cases.
+    /// Break a prerequisite first, so that the migration must be refused. `list` names the cases.
     #[arg(long = "break", value_name = "CASE")]
     pub broken: Option<String>,
-    /// What follows once every node is on Calico, or every pod has an address of the other range; of Calico's datastore once the first node
-    /// has changed.
+    /// Action once every node is on Calico or every pod has an address of the other range; for Calico's datastore,
+    /// once the first node has changed.
     #[arg(long, value_enum)]
     pub then: Option<Then>,
-    /// Of the migration from flannel to Calico alone.
+    /// Options of the migration from flannel to Calico.
     #[command(flatten)]
     pub flannel_to_calico: flannel_to_calico::Options,
-    /// Of the change of the pods' range alone.
+    /// Options of the change of the pods' range.
     #[command(flatten)]
     pub pod_cidr: pod_cidr::Options,
-    /// Of the change of the Services' range alone.
+    /// Options of the change of the Services' range.
     #[command(flatten)]
     pub service_cidr: service_cidr::Options,
-    /// Write how it went as JSON into this file.
+    /// Write the result as JSON into this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
-/// Which migration.
+/// Kind of migration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// From flannel to Calico.
     #[default]
     FlannelToCalico,
-    /// Another range for the pods of a cluster with Calico.
+    /// New address range for the pods of a cluster with Calico.
     PodCidr,
-    /// Another range for the Services.
+    /// New address range for Services.
     ServiceCidr,
     /// Calico's datastore from v2 (etcd v2) to v3 (etcd v3), with calico-node.
     CalicoDatastore,
@@ -78,15 +78,15 @@ impl Kind {
     }
 }
 
-/// What follows once every node, or every pod, is where it was led.
+/// Action once every node or every pod has been moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Then {
-    /// Everything is taken back; from flannel every host is compared with what it was before.
+    /// Roll back the migration; from flannel, every host is compared with its state before.
     Rollback,
 }
 
 impl Then {
-    /// Where the migration ends.
+    /// End of the migration.
     fn end(then: Option<Self>) -> End {
         match then {
             None => End::There,
@@ -95,7 +95,7 @@ impl Then {
     }
 }
 
-/// What a kind has made of its options before there is a cluster.
+/// The checked options of a kind, before a cluster exists.
 enum Job {
     FlannelToCalico(Box<flannel_to_calico::Job>),
     PodCidr(pod_cidr::Job),
@@ -125,7 +125,7 @@ impl Job {
     }
 }
 
-/// Runs it. Exit code 0 when everything is as it should be.
+/// Runs the demo. Exit code 0 if the result is as expected.
 pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     if arguments.broken.as_deref() == Some(LIST) {
         for case in arguments.migration.cases() {
@@ -146,7 +146,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
         Ok(code) if arguments.cluster.keep => {
             Cluster::leave_standing(&directory)?;
             println!(
-                "the lab is kept: `cargo lab kubectl get nmig` looks at it, `cargo lab down` takes it away"
+                "the lab is kept: `cargo lab kubectl get nmig` shows the nodes, `cargo lab down` removes the lab"
             );
             Ok(code)
         }
@@ -161,17 +161,17 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-/// Shows a refusal, which is what was wanted.
+/// Prints an expected refusal.
 fn refused(case: &Case, text: &str) -> ExitCode {
     println!("{text}");
     println!(
-        "refused, as it should be ({}): the cluster has not changed",
+        "refused as expected ({}): the cluster has not changed",
         case.about
     );
     ExitCode::from(2)
 }
 
-/// Shows a report and writes it, if it is asked for. Without problems it is well.
+/// Prints a report and, if requested, writes it to a file. The demo succeeds if the report has no problem.
 fn tell(report: &impl Serialize, text: &str, problems: &[String], file: Option<&Path>) -> Result<ExitCode> {
     println!("\n{text}");
     if let Some(file) = file {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_the_network_that_it_starts_from() {
+    fn each_kind_starts_from_its_own_network() {
         let network = |options| prepare(options).unwrap().1.cluster.network;
         assert_eq!(network(""), Some(PodNetwork::Flannel));
         assert_eq!(network("--migration pod-cidr"), Some(PodNetwork::Calico));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_of_another_kind_is_refused_by_name() {
+    fn an_option_of_another_kind_is_refused_with_its_name() {
         for option in ["--strategy drain", "--restart-pods", "--hold 5", "--break gitops"] {
             let name = option.split(' ').next().unwrap();
             let said = refusal(&format!("--migration pod-cidr {option}"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused_before_there_is_a_cluster() {
+    fn options_that_exclude_each_other_are_refused_before_a_cluster_is_made() {
         assert!(refusal("--then rollback").contains("point of no return"));
         assert!(refusal("--strategy in-place --then rollback").is_empty());
         assert!(refusal("--hold 5").contains("in-place"));

@@ -10,18 +10,18 @@ use crate::cluster::Cluster;
 /// `cargo lab down`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Which lab.
+    /// The lab.
     #[command(flatten)]
     pub place: Place,
 }
 
-/// Runs it.
+/// Removes the lab.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let directory = arguments.place.open()?;
     let left = Cluster::down(&directory).await?;
     if left.is_empty() {
         println!(
-            "nothing of the lab in {} is left but its logs",
+            "the lab in {} is removed; only its logs remain",
             directory.path().display()
         );
         return Ok(ExitCode::SUCCESS);

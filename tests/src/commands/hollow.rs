@@ -14,20 +14,20 @@ use crate::scale::hollow::Fleet;
 /// `cargo lab hollow`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// How the API server is reached. Its user has to be allowed to write the status of every `NodeMigration`.
+    /// Access to the API server. Its user must be allowed to write the status of every `NodeMigration`.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: PathBuf,
-    /// flannel's network.
+    /// Network of flannel
     #[arg(long, value_name = "RANGE", default_value = POD_NETWORK)]
     pub pod_network: Ipv4Net,
 }
 
-/// Plays the agents of every node until it is told to end.
+/// Plays the agents of every node until the program is told to end.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let file = &arguments.kubeconfig;
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let client = apilab::client(&text).await?;
-    println!("these agents are hollow: they have no hosts, change nothing and take every probe for answered");
+    println!("these agents are hollow: they have no hosts, change nothing and report every probe as answered");
     tokio::select! {
         ended = Fleet::new(client, arguments.pod_network).run() => ended.map(|()| ExitCode::SUCCESS),
         signal = interrupted() => Err(Ended(signal?).into()),

@@ -12,12 +12,12 @@ use crate::progress::Progress;
 /// `cargo lab install`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Which lab.
+    /// The lab.
     #[command(flatten)]
     pub place: Place,
 }
 
-/// Builds replumb and puts it into a running cluster, in place of the one that is there.
+/// Builds replumb and installs it in a running cluster, replacing the installed one.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let cluster = Cluster::open(arguments.place.open()?).await?;
     let progress = Progress::default();

@@ -11,15 +11,15 @@ use crate::cluster::Cluster;
 /// `cargo lab kubectl`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Which lab.
+    /// The lab.
     #[command(flatten)]
     pub place: Place,
-    /// What kubectl is told.
+    /// Arguments for kubectl.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
     pub arguments: Vec<String>,
 }
 
-/// Becomes kubectl.
+/// Replaces this process with kubectl.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let cluster = Cluster::open(arguments.place.open()?).await?;
     let kubectl = cluster.kubectl_program().await;

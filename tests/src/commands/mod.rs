@@ -20,22 +20,22 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Directory;
 
-/// Which lab is meant.
+/// Selects the lab.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Place {
-    /// The folder that the lab lives in; two folders are two labs.
+    /// Folder of the lab; two folders are two labs
     #[arg(long = "dir", value_name = "DIR", env = "REPLUMB_LAB_DIR", default_value = Directory::DEFAULT)]
     pub directory: PathBuf,
 }
 
 impl Place {
-    /// Opens the folder, making it if need be.
+    /// Opens the folder and creates it if it does not exist.
     pub fn open(&self) -> Result<Directory> {
         Directory::open(&self.directory)
     }
 }
 
-/// The program was told to end, and what it had made is taken away.
+/// The program was told to end, so it has removed the things that it had made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended(pub &'static str);
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
-/// Completes when somebody wants us to end: Ctrl-C, SIGTERM or a closed terminal.
+/// Completes when the program is told to end: Ctrl-C, SIGTERM or a closed terminal.
 pub async fn interrupted() -> Result<&'static str> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;

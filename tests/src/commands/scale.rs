@@ -11,57 +11,57 @@ use crate::assets::{self, Build, Program};
 use crate::progress::Progress;
 use crate::scale::{self, Kind, PodShape, Size, Way};
 
-/// The limit of memory in `deploy/base/coordinator.yaml`.
+/// The memory limit in `deploy/base/coordinator.yaml`.
 const MEMORY_LIMIT: u64 = 512;
-/// The pods that a kubelet takes, unless it is told otherwise.
+/// The default maximum of pods on a kubelet.
 const KUBELET_LIMIT: u32 = 110;
 
 /// `cargo lab scale`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// How many nodes; kwok plays their kubelets, and hollow agents their agents.
+    /// Number of nodes; kwok plays their kubelets, and hollow agents play their agents
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(10..=16_000))]
     pub nodes: u32,
-    /// How many ordinary pods.
+    /// Number of ordinary pods
     #[arg(long, value_name = "N", default_value_t = 150_000, value_parser = clap::value_parser!(u32).range(15..))]
     pub pods: u32,
-    /// What a pod contains. By default two containers with variables and probes.
+    /// Content of a pod. Default: two containers with variables and probes.
     #[arg(long, value_enum, value_name = "SHAPE", default_value_t = PodShape::default())]
     pub pod_shape: PodShape,
-    /// How many Services.
+    /// Number of Services
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pub services: u32,
-    /// What is measured.
+    /// The migration to measure
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Kind::FlannelToCalico)]
     pub migration: Kind,
-    /// How nodes change their network, from flannel to Calico. By default pods leave a node before.
+    /// How nodes change their network, from flannel to Calico. Default: pods leave a node first.
     #[arg(long, value_enum, value_name = "HOW")]
     pub strategy: Option<Way>,
-    /// How many pods a second begin, and as many end, while nodes are migrated.
+    /// Number of pods that are created, and of pods that are deleted, each second while nodes are migrated
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub churn: u32,
-    /// For how many seconds nothing moves before the start.
+    /// Seconds without any change before the start
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub idle: u64,
-    /// How many minutes the migration may take.
+    /// Maximum minutes for the migration
     #[arg(long, value_name = "MINUTES", default_value_t = 180)]
     pub limit: u64,
-    /// How many MiB the coordinator may have; the default is what deploy/ gives it.
+    /// MiB of memory for the coordinator. Default: the limit in deploy/.
     #[arg(long, value_name = "MIB", default_value_t = MEMORY_LIMIT)]
     pub memory_limit: u64,
-    /// Measure a development build.
+    /// Measure a development build
     #[arg(long)]
     pub debug: bool,
-    /// A folder with ready programs, or an empty one to build them into.
+    /// Folder with ready programs, or an empty one to build them into
     #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
     pub assets: Option<PathBuf>,
-    /// Write what was measured as JSON into this file.
+    /// Write the measurements as JSON into this file
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 }
 
 impl Arguments {
-    /// A small size of each kind for the tests. From flannel to Calico it is in place, so that no pod has to move.
+    /// A small size of each kind for the tests. The migration from flannel to Calico runs in place, so that no pod must move.
     pub fn small(assets: Option<&Path>, migration: Kind) -> Self {
         let (nodes, pods, services, strategy) = match migration {
             Kind::FlannelToCalico => (20, 200, 20, Some(Way::InPlace)),
@@ -78,14 +78,14 @@ impl Arguments {
             idle: 5,
             limit: 10,
             memory_limit: MEMORY_LIMIT,
-            // A release build takes minutes, and nothing is compared that depends on it.
+            // A release build takes minutes, and no compared value depends on it.
             debug: true,
             assets: assets.map(Path::to_owned),
             report: None,
         }
     }
 
-    /// Builds what is run.
+    /// Builds the programs.
     pub async fn size(&self, progress: &Progress) -> Result<Size> {
         let on_a_node = self.pods.div_ceil(self.nodes);
         if on_a_node > KUBELET_LIMIT {
@@ -122,7 +122,7 @@ impl Arguments {
     }
 }
 
-/// Migrates a large cluster and says what that took.
+/// Migrates a large cluster and reports the cost.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let progress = Progress::default();
     let work = async {

@@ -10,12 +10,12 @@ use crate::cluster::{Cluster, MachineStatus};
 /// `cargo lab status`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Which lab.
+    /// The lab.
     #[command(flatten)]
     pub place: Place,
 }
 
-/// Runs it. The exit code is 1 if there is no lab or if something of it does not run.
+/// Prints the state. The exit code is 1 if there is no lab or if a part of the lab does not run.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let directory = arguments.place.open()?;
     let Some(machines) = Cluster::status(&directory).await? else {
@@ -61,7 +61,7 @@ fn line(machine: &MachineStatus) -> String {
         .iter()
         .map(|service| match service.pid {
             Some(_) if service.restarts == 0 => service.name.clone(),
-            Some(_) => format!("{} (started again {} times)", service.name, service.restarts),
+            Some(_) => format!("{} ({} restarts)", service.name, service.restarts),
             None => format!(
                 "{} DOWN ({})",
                 service.name,

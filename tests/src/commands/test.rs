@@ -1,4 +1,4 @@
-//! `cargo lab test`: everything that is tested, the cheapest first, with one count at the end.
+//! `cargo lab test`: runs every test, the cheapest first, with one count at the end.
 
 mod advisories;
 mod background;
@@ -28,11 +28,11 @@ use crate::end_to_end::{self, Tally};
 use crate::progress::Progress;
 use crate::scale::Kind;
 
-/// Milliseconds between two probes of a flow, where nobody says another time. Every 10 ms takes half of two slow cores in a lab of three
-/// nodes, and what stands still then is the cluster itself: kube-proxy learned of pods that end 5 s late.
+/// Default milliseconds between two probes of a flow. Probes every 10 ms take half of two slow cores in a lab of
+/// three nodes, and then the cluster itself falls behind: kube-proxy processed pods that end 5 s late.
 const PROBE_INTERVAL: u64 = 20;
-/// The same in a lab of more nodes: there the probes of all of them, every 20 ms, left so little of two cores that a heartbeat came
-/// between each look of the coordinator's and its write.
+/// The interval in a lab of more nodes: there, probes every 20 ms from all nodes left so little of two cores that a
+/// heartbeat arrived between each read of the coordinator and its write.
 const PROBE_INTERVAL_OF_MANY: u64 = 100;
 
 /// `cargo lab test`.
@@ -41,13 +41,13 @@ pub struct Arguments {
     /// The clusters of the end-to-end cases.
     #[command(flatten)]
     pub cluster: ClusterArguments,
-    /// Only these parts. By default all that end within an hour on two cores, built from nothing: not fair, in-place, gate, crash, wide,
-    /// storm, strangers and stranger-services.
+    /// Only these parts. Default: all parts that end within an hour on two cores, built from nothing: not fair,
+    /// in-place, gate, crash, wide, storm, strangers and stranger-services.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART")]
     pub only: Vec<Part>,
 }
 
-/// Runs it. A part that fails does not keep the others from running.
+/// Runs the tests. After a failed part the other parts still run.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let asked = |part: &Part| {
         if arguments.only.is_empty() {
@@ -63,7 +63,7 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let mut took = Vec::new();
     for shift in part::shifts(&parts) {
         let work = Box::pin(at_once(shift, &arguments, &run, progress));
-        // What makes a lab takes it away when it is told to end: nobody else may listen, and be the first.
+        // A part that makes a lab removes the lab when the program is told to end: no other listener may end the program before.
         let ended = if shift.iter().any(|part| part.makes_a_lab()) {
             work.await
         } else {
@@ -95,14 +95,14 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     })
 }
 
-/// How a part ended.
+/// Result of a part.
 struct Outcome {
     part: Part,
     time: Duration,
     result: Result<Tally>,
 }
 
-/// Runs parts of one shift: those that may take what others leave of the processor beside the others.
+/// Runs parts of one shift: those that may use idle processor time run beside the others.
 async fn at_once(
     shift: &[Part],
     arguments: &Arguments,
@@ -138,7 +138,7 @@ async fn in_order(parts: &[Part], arguments: &Arguments, run: &Run, progress: Pr
     ended
 }
 
-/// A part has not ended in its time.
+/// A part has exceeded its time.
 #[derive(Debug)]
 struct Hung(Part);
 
@@ -147,7 +147,7 @@ impl std::fmt::Display for Hung {
         let minutes = self.0.limit().as_secs() / 60;
         write!(
             formatter,
-            "part {:?} has not ended within {minutes} min and was given up",
+            "part {:?} has not ended within {minutes} min and was stopped",
             self.0
         )
     }
@@ -162,7 +162,7 @@ async fn within_limit(part: Part, work: impl Future<Output = Result<Tally>>) -> 
     }
 }
 
-/// What has hung may have left a lab.
+/// A part that hangs may have left a lab.
 async fn clean_up(
     error: anyhow::Error,
     arguments: &Arguments,
@@ -230,7 +230,8 @@ async fn perform(part: Part, arguments: &Arguments, run: &Run, progress: &Progre
         Part::PodCidr => in_cluster_of(PodNetwork::Calico, arguments, run, SMALL, end_to_end::pod_cidr).await,
         Part::PodCidrEtcd => {
             let mut arguments = arguments.clone();
-            // With a tunnel there is more to do, in etcd and on every node; nothing of the way without one is left out.
+            // With a tunnel there is more work, in etcd and on every node; the run includes every step of the way
+            // without a tunnel.
             arguments.cluster.tunnel.get_or_insert(Tunnel::Vxlan);
             in_cluster_of(
                 PodNetwork::CalicoEtcd,
@@ -283,7 +284,7 @@ async fn deny_checks(progress: &Progress) -> Result<Tally> {
     Ok(tally)
 }
 
-/// A cluster of each kind, one after the other.
+/// One cluster of each kind after the other.
 async fn scale_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {
     let mut tally = Tally::default();
     for kind in Kind::value_variants() {
@@ -314,7 +315,7 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
         let environment = [("REPLUMB_LAB_ASSETS", assets.as_os_str())];
         cargo_tests_with(&packages, &["--ignored"], &environment).await
     };
-    // Most of their time they wait for a clock: a Lease that expires, a command that gives up.
+    // These tests mostly wait for a clock: a Lease that expires, a command that times out.
     let (commands, services, labs, others) = tokio::join!(
         of(&["api_cli"]),
         of(&["api_services"]),
@@ -336,14 +337,14 @@ async fn api_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> 
     Ok(tally)
 }
 
-/// How many nodes a lab of the tests has.
+/// Number of nodes in a lab of the tests.
 const SMALL: usize = 3;
-/// Enough for two nodes at a time.
+/// Enough to migrate two nodes at a time.
 const MEDIUM: usize = 5;
-/// Enough for one to die, one to join and one to be deleted.
+/// Enough for one node to fail, one to join and one to be deleted.
 const LARGE: usize = 6;
 
-/// Makes a cluster of flannel's, runs the cases in it, and takes it away.
+/// Makes a cluster with flannel, runs the cases in it, and removes it.
 async fn in_cluster(
     arguments: &Arguments,
     run: &Run,
@@ -353,7 +354,7 @@ async fn in_cluster(
     in_cluster_of(PodNetwork::Flannel, arguments, run, nodes, cases).await
 }
 
-/// Makes a cluster, runs the cases in it, and takes it away: that nothing is left behind is a case too.
+/// Makes a cluster, runs the cases in it, and removes it: the check that nothing remains is a case, too.
 async fn in_cluster_of(
     network: PodNetwork,
     arguments: &Arguments,
@@ -414,7 +415,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_part_that_hangs_is_given_up_and_named() {
+    async fn a_part_that_hangs_is_stopped_and_named() {
         let began = tokio::time::Instant::now();
         let error = within_limit(Part::Kernel, std::future::pending())
             .await
@@ -422,7 +423,7 @@ mod tests {
         assert!(error.is::<Hung>());
         assert_eq!(
             error.to_string(),
-            "part Kernel has not ended within 45 min and was given up"
+            "part Kernel has not ended within 45 min and was stopped"
         );
         assert_eq!(began.elapsed().as_secs(), Part::Kernel.limit().as_secs());
         let ended = within_limit(Part::Kernel, async { bail!("a test failed") }).await;

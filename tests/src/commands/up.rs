@@ -14,67 +14,68 @@ use crate::demo::Tools;
 use crate::image::Calico;
 use crate::progress::Progress;
 
-/// Milliseconds between two probes of each flow, when nobody says.
+/// Default milliseconds between two probes of each flow.
 const PROBE_INTERVAL: u64 = 10;
 
-/// Options that every command has which makes a cluster.
+/// Options that every command that makes a cluster has.
 #[derive(Clone, Debug, clap::Args)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one switch of the command line"
 )]
 pub struct ClusterArguments {
-    /// Which lab.
+    /// The lab.
     #[command(flatten)]
     pub place: Place,
-    /// How many nodes; the first has the control plane's role.
+    /// Number of nodes; the first has the control plane's role
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub nodes: usize,
-    /// A folder with ready programs, or an empty one to build them into.
+    /// Folder with ready programs, or an empty one to build them into
     #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
     pub assets: Option<PathBuf>,
-    /// A folder with the real `calico-node` and `calico`; without it a stand-in plays Calico. With `--network calico-v2` they
-    /// are v3's, and a stand-in plays v2.6 and BIRD; `kube-controllers` and `check-status` are taken from it if they are there.
+    /// Folder with the real `calico-node` and `calico`; without it a stand-in plays Calico. With `--network
+    /// calico-v2` these programs are of v3, and a stand-in plays v2.6 and BIRD; `kube-controllers` and `check-status`
+    /// are taken from the folder if they exist.
     #[arg(long, value_name = "DIR")]
     pub calico_bin: Option<PathBuf>,
-    /// Who connects the pods: flannel by default.
+    /// Pod network. Default: flannel.
     #[arg(long, value_enum, value_name = "WHO")]
     pub network: Option<PodNetwork>,
-    /// With `--network calico-etcd`: the encapsulation of Calico's pool; none by default. With VXLAN there is no BIRD, and with
-    /// `--calico-bin` nothing of what runs is a stand-in's.
+    /// With `--network calico-etcd`: the encapsulation of Calico's pool. Default: none. With VXLAN there is no BIRD,
+    /// and with `--calico-bin` no program is a stand-in.
     #[arg(long, value_enum, value_name = "WHICH")]
     pub tunnel: Option<Tunnel>,
-    /// Beside flannel: do not apply Calico's manifest.
+    /// Beside flannel: do not apply Calico's manifest
     #[arg(long)]
     pub no_calico: bool,
-    /// How kube-proxy directs traffic to services.
+    /// How kube-proxy routes traffic to Services
     #[arg(long, value_enum, default_value_t)]
     pub proxy_mode: ProxyMode,
-    /// By what flannel writes its packet filter rules.
+    /// Tool with which flannel writes its packet filter rules
     #[arg(long, value_enum, default_value_t)]
     pub packet_filter: PacketFilter,
-    /// The address families of nodes, pods and services.
+    /// Address families of nodes, pods and Services
     #[arg(long, value_enum, default_value_t)]
     pub ip_families: IpFamilies,
-    /// Start no sample workloads.
+    /// Start no sample workloads
     #[arg(long)]
     pub no_sample: bool,
-    /// Start no traffic generator.
+    /// Start no traffic generator
     #[arg(long)]
     pub no_traffic: bool,
-    /// Milliseconds between two probes of each flow; 10 by default, and 5 for `demo --strategy in-place`.
+    /// Milliseconds between two probes of each flow. Default: 10, and 5 for `demo --strategy in-place`.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub probe_interval: Option<u64>,
-    /// Build replumb and install it.
+    /// Build replumb and install it
     #[arg(long)]
     pub replumb: bool,
-    /// Build replumb and the traffic generator for release: for figures. Takes minutes longer the first time.
+    /// Use release builds of replumb and the traffic generator, for measurements. The first build takes minutes longer.
     #[arg(long)]
     pub release: bool,
-    /// A test build of replumb, which stops where it is told.
+    /// Use a test build of replumb, which stops at given points
     #[arg(skip)]
     pub crash_points: bool,
-    /// When something fails, leave what was made for looking at it.
+    /// After a failure, keep the lab for inspection
     #[arg(long)]
     pub keep: bool,
 }
@@ -95,51 +96,51 @@ impl ClusterArguments {
         }
     }
 
-    /// Who connects the pods.
+    /// The pod network.
     fn pod_network(&self) -> PodNetwork {
         self.network.unwrap_or_default()
     }
 
-    /// For a migration that starts from this network: nobody may have asked for another one, and what the migration needs
-    /// has to come up.
+    /// For a migration that starts from this network: another network must not be requested, and the components that
+    /// the migration needs must be installed.
     pub fn start_on(&mut self, network: PodNetwork) -> Result<()> {
         let wanted = *self.network.get_or_insert(network);
         if wanted != network {
             bail!(
-                "--network {}: the migration starts from {}; leave the option out",
+                "--network {}: the migration starts from {}; omit the option",
                 wanted.option(),
                 network.name()
             );
         }
         if self.no_calico {
-            bail!("--no-calico: nobody can migrate without Calico; leave it out");
+            bail!("--no-calico: a migration needs Calico; omit it");
         }
         self.can_come_up()?;
         self.calico_plays_every_family()
     }
 
-    /// Refuses a cluster that could not come up.
+    /// Refuses a cluster that cannot work.
     fn can_come_up(&self) -> Result<()> {
         if self.tunnel.is_some() && self.pod_network() != PodNetwork::CalicoEtcd {
             bail!(
-                "--tunnel with --network {}: only --network calico-etcd has the choice (of the demos pod-cidr --datastore etcd); leave it out",
+                "--tunnel with --network {}: only --network calico-etcd has this option (in demos: pod-cidr --datastore etcd); omit it",
                 self.pod_network().option()
             );
         }
         match self.pod_network() {
             PodNetwork::Calico if self.no_calico => {
                 bail!(
-                    "--no-calico with --network calico: nobody would connect the pods; leave one of them out"
+                    "--no-calico with --network calico: the cluster would have no pod network; leave one of them out"
                 )
             }
             PodNetwork::Calico => self.calico_plays_every_family(),
             network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.no_calico => {
                 bail!(
-                    "--no-calico with --network {}: nobody would connect the pods; leave one of them out",
+                    "--no-calico with --network {}: the cluster would have no pod network; leave one of them out",
                     network.option()
                 )
             }
-            // The real v3 would do both, but v2.6 and BIRD are the stand-in's in any case.
+            // The real v3 would support both, but the stand-in plays v2.6 and BIRD in any case.
             network @ (PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd) if self.ip_families.has_ipv6() => {
                 bail!(
                     "--ip-families dual-stack with --network {}: the stand-in plays IPv4 only",
@@ -160,7 +161,7 @@ impl ClusterArguments {
         Ok(())
     }
 
-    /// Builds what is needed and says what to make.
+    /// Builds the needed programs and returns the size and form of the cluster.
     pub async fn options(&self) -> Result<UpOptions> {
         self.can_come_up()?;
         let progress = Progress::default();
@@ -219,7 +220,7 @@ impl ClusterArguments {
         Ok(assets::ensure(&wanted, progress).await?.binaries)
     }
 
-    /// What is used on the cluster once it is there.
+    /// The programs and options for the cluster once it runs.
     pub async fn tools(&self) -> Result<Tools> {
         let calico = match &self.calico_bin {
             Some(folder) if self.pod_network().has_etcd() && self.tunnel != Some(Tunnel::Vxlan) => format!(
@@ -236,7 +237,7 @@ impl ClusterArguments {
         })
     }
 
-    /// Makes the cluster; a failure or an interruption takes away what was made.
+    /// Makes the cluster; after a failure or an interruption, removes it.
     pub async fn up(&self) -> Result<Cluster> {
         let claim = async { Site::claim(self.options().await?).await };
         let site = tokio::select! {
@@ -244,7 +245,7 @@ impl ClusterArguments {
             signal = interrupted() => bail!("ended by {}: nothing was made", signal?),
         };
         let directory = site.directory().clone();
-        // From here on there is something to take away, and it is ours.
+        // From here on the lab has something to remove.
         let build = async {
             let cluster = site.build().await?;
             if self.replumb {
@@ -262,31 +263,31 @@ impl ClusterArguments {
         Err(self.abandon(&directory, error).await)
     }
 
-    /// Takes a cluster away after an error, and returns the error with what could not be removed.
+    /// Removes a cluster after an error, and returns the error with the things that could not be removed.
     pub async fn abandon(&self, directory: &Directory, error: anyhow::Error) -> anyhow::Error {
         if self.keep {
             let place = directory.path().display();
-            eprintln!("what was made is kept in {place} for looking at it; `cargo lab down` removes it");
+            eprintln!("the lab is kept in {place} for inspection; `cargo lab down` removes it");
             return match Cluster::leave_standing(directory) {
                 Ok(()) => error,
-                Err(failure) => error.context(format!("it is not marked as kept: {failure:#}")),
+                Err(failure) => error.context(format!("the lab could not be marked as kept: {failure:#}")),
             };
         }
-        eprintln!("taking away what was made");
+        eprintln!("removing the lab");
         match Cluster::down(directory).await {
             Ok(left) if left.is_empty() => error,
             Ok(left) => error.context(format!("the lab left behind: {}", left.join("; "))),
-            Err(failure) => error.context(format!("taking the lab away failed too: {failure:#}")),
+            Err(failure) => error.context(format!("removing the lab failed, too: {failure:#}")),
         }
     }
 }
 
-/// Runs it.
+/// Makes the cluster.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let cluster = arguments.cluster.up().await?;
     Cluster::leave_standing(cluster.directory())?;
     println!("kubeconfig: {}", cluster.kubeconfig().display());
-    println!("`cargo lab kubectl get pods -A` looks at it, `cargo lab down` takes it away");
+    println!("`cargo lab kubectl get pods -A` shows its pods, `cargo lab down` removes it");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn flannel_connects_the_pods_when_nobody_says() {
+    fn flannel_is_the_default_network() {
         assert_eq!(cluster("").pod_network(), PodNetwork::Flannel);
         assert_eq!(cluster("--network calico").pod_network(), PodNetwork::Calico);
         let mut nobody = cluster("");
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_come_up_or_migrate_is_refused_before_anything_is_built() {
+    fn a_cluster_that_cannot_work_or_migrate_is_refused_before_the_build() {
         assert!(cluster("--network calico").can_come_up().is_ok());
         let other = cluster("--network calico").start_on(PodNetwork::Flannel);
         assert!(refusal(other).contains("--network calico: the migration starts from flannel"));

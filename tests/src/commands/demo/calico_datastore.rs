@@ -13,14 +13,14 @@ use crate::demo::calico_datastore::cases::CASES;
 use crate::demo::calico_datastore::{Run, Wanted, prepare, refuse};
 use crate::demo::operator::Operator;
 
-/// What is to be done in the cluster.
+/// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
     wanted: Wanted,
 }
 
 impl Job {
-    /// Refuses what does not fit together.
+    /// Refuses options that exclude each other.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let others = [
             arguments.flannel_to_calico.given(),
@@ -30,7 +30,7 @@ impl Job {
         .concat();
         if !others.is_empty() {
             bail!(
-                "--migration calico-datastore has no {}: leave it out",
+                "--migration calico-datastore has no {}: omit it",
                 others.join(", ")
             );
         }
@@ -42,7 +42,7 @@ impl Job {
         })
     }
 
-    /// Does it; with `--break` exit code 2, as the refused tool itself.
+    /// Runs the demo; with `--break`, exit code 2, as the refused tool itself.
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
             let operator = Operator::new(cluster, &tools.command_line);

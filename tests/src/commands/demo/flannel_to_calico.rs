@@ -15,20 +15,20 @@ use crate::demo::flannel_to_calico::cases::CASES;
 use crate::demo::flannel_to_calico::{Run, Wanted, refuse};
 use crate::demo::operator::Operator;
 
-/// Milliseconds between two probes where nothing is to be lost: a finer look than draining needs.
+/// Milliseconds between two probes when no probe may be lost: a finer interval than draining needs.
 const IN_PLACE_PROBE_INTERVAL: u64 = 5;
 
-/// What only this kind has.
+/// Options of only this kind.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "flannel-to-calico")]
 pub struct Options {
-    /// From flannel: how a node changes its network; drain by default.
+    /// From flannel: how a node changes its network. Default: drain.
     #[arg(long, value_enum)]
     pub strategy: Option<Strategy>,
-    /// From flannel, in place: restart the pods that were there before, under their budgets, once every node is on Calico.
+    /// From flannel, in place: once every node is on Calico, restart the pods that existed before, within their budgets
     #[arg(long)]
     pub restart_pods: bool,
-    /// From flannel, in place: hold the mixed state for so long, with pods created, deleted and scaled on every node.
+    /// From flannel, in place: keep the mixed state for this time, with pods created, deleted and scaled on every node
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub hold: Option<u64>,
 }
@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-/// What is to be done in the cluster.
+/// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
     wanted: Wanted,
@@ -67,12 +67,12 @@ pub struct Job {
 }
 
 impl Job {
-    /// Refuses what does not fit together.
+    /// Refuses options that exclude each other.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let others = [arguments.pod_cidr.given(), arguments.service_cidr.given()].concat();
         if !others.is_empty() {
             bail!(
-                "--migration flannel-to-calico has no {}: leave it out, or change the range with --migration pod-cidr",
+                "--migration flannel-to-calico has no {}: omit it, or change the range with --migration pod-cidr",
                 others.join(", ")
             );
         }
@@ -95,7 +95,7 @@ impl Job {
         }
         if arguments.then.is_some() && options.restart_pods {
             bail!(
-                "--then rollback after --restart-pods: the migration goes on to its point of no return by itself; leave one \
+                "--then rollback after --restart-pods: the migration continues past its point of no return; leave one \
                  out"
             );
         }
@@ -125,7 +125,7 @@ impl Job {
         })
     }
 
-    /// Does it; with `--break` exit code 2, as the refused tool itself.
+    /// Runs the demo; with `--break`, exit code 2, as the refused tool itself.
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
             let operator = Operator::new(cluster, &tools.command_line);

@@ -13,20 +13,20 @@ use crate::demo::pod_cidr::cases::CASES;
 use crate::demo::pod_cidr::{Run, Wanted, refuse};
 use crate::demo::{End, Tools};
 
-/// What only this kind has.
+/// Options of only this kind.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "pod-cidr")]
 pub struct Options {
-    /// Another range: how pods leave the old one; by workload by default.
+    /// Change of range: how pods leave the old range. Default: by workload.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// Another range: where Calico keeps its pools; in the Kubernetes API by default. There they have VXLAN, in etcd no tunnel unless
-    /// `--tunnel vxlan` says so.
+    /// Change of range: store of Calico's pools. Default: the Kubernetes API. There the pools have VXLAN; in etcd
+    /// they have no tunnel unless `--tunnel vxlan` is given.
     #[arg(long, value_enum)]
     pub datastore: Option<Datastore>,
 }
 
-/// Where Calico keeps its pools and its IPAM.
+/// Store of Calico's pools and its IPAM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Datastore {
     /// In the Kubernetes API.
@@ -48,10 +48,10 @@ impl Datastore {
 /// How pods leave the old range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// Workload by workload, wherever their pods are.
+    /// Workload by workload, on every node.
     #[default]
     ByWorkload,
-    /// Node by node: cordoned, drained, looked at, uncordoned.
+    /// Node by node: cordoned, drained, checked, uncordoned.
     ByNode,
 }
 
@@ -75,7 +75,7 @@ impl Options {
     }
 }
 
-/// What is to be done in the cluster.
+/// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
     end: End,
@@ -83,7 +83,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Refuses what does not fit together.
+    /// Refuses options that exclude each other.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let others = [
             arguments.flannel_to_calico.given(),
@@ -92,7 +92,7 @@ impl Job {
         .concat();
         if !others.is_empty() {
             bail!(
-                "--migration pod-cidr has no {}: leave it out, or migrate from flannel",
+                "--migration pod-cidr has no {}: omit it, or migrate from flannel",
                 others.join(", ")
             );
         }
@@ -100,7 +100,7 @@ impl Job {
         arguments.cluster.start_on(datastore.network())?;
         if datastore == Datastore::Etcd && arguments.broken.is_some() {
             bail!(
-                "--break with --datastore etcd: its cases spoil objects in the Kubernetes API; leave one of them out"
+                "--break with --datastore etcd: its cases break objects in the Kubernetes API; leave one of them out"
             );
         }
         let case = arguments.broken.as_deref();
@@ -114,7 +114,7 @@ impl Job {
         })
     }
 
-    /// Does it; with `--break` exit code 2, as the refused tool itself.
+    /// Runs the demo; with `--break`, exit code 2, as the refused tool itself.
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
             let operator = Operator::new(cluster, &tools.command_line);

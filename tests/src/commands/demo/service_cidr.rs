@@ -13,12 +13,12 @@ use crate::demo::operator::Operator;
 use crate::demo::service_cidr::cases::CASES;
 use crate::demo::service_cidr::{Run, Wanted, own_path, refuse};
 
-/// What only this kind has.
+/// Options of only this kind.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[group(id = "service-cidr")]
 pub struct Options {
-    /// Another range for Services: first delete three of them and make them again, as one does without this tool, and count what that
-    /// loses.
+    /// Change of the Services' range: first delete and recreate three of the Services, as a user does without this
+    /// tool, and count the loss.
     #[arg(long)]
     pub beside_recreation: bool,
 }
@@ -31,19 +31,19 @@ impl Options {
     }
 }
 
-/// What is to be done in the cluster.
+/// The work to do in the cluster.
 pub struct Job {
     case: Option<&'static Case>,
     wanted: Wanted,
 }
 
 impl Job {
-    /// Refuses what does not fit together.
+    /// Refuses options that exclude each other.
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let others = [arguments.flannel_to_calico.given(), arguments.pod_cidr.given()].concat();
         if !others.is_empty() {
             bail!(
-                "--migration service-cidr has no {}: leave it out",
+                "--migration service-cidr has no {}: omit it",
                 others.join(", ")
             );
         }
@@ -52,7 +52,7 @@ impl Job {
         let case = case.map(|name| breaking::find(CASES, name)).transpose()?;
         if case.is_some() && arguments.cluster.proxy_mode != ProxyMode::Iptables {
             bail!(
-                "--break of --migration service-cidr is for kube-proxy by iptables: leave --proxy-mode out"
+                "--break of --migration service-cidr needs kube-proxy with iptables: omit --proxy-mode"
             );
         }
         Ok(Self {
@@ -64,7 +64,7 @@ impl Job {
         })
     }
 
-    /// Does it; with `--break` exit code 2, as the refused tool itself.
+    /// Runs the demo; with `--break`, exit code 2, as the refused tool itself.
     pub async fn perform(&self, cluster: &Cluster, tools: &Tools, file: Option<&Path>) -> Result<ExitCode> {
         if let Some(case) = self.case {
             let operator = Operator::new(cluster, &tools.command_line);

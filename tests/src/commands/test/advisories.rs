@@ -1,4 +1,4 @@
-//! Known vulnerabilities of the crates that we use, from a database that is on this machine: none is fetched in a test run.
+//! Known vulnerabilities of the dependencies, from a database on this machine: a test run downloads none.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::programs::run_program;
 
-/// Where cargo-deny keeps its databases; `None` where there is none.
+/// The folder of cargo-deny's databases; `None` if there is none.
 fn databases() -> Result<(PathBuf, bool)> {
     let home = match std::env::var_os("CARGO_HOME") {
         Some(home) => PathBuf::from(home),
@@ -22,7 +22,7 @@ fn databases() -> Result<(PathBuf, bool)> {
     Ok((folder, is_there))
 }
 
-/// Checks them with cargo-deny; `None` where no database is there, which is said.
+/// Checks the advisories with cargo-deny; `None`, with a message, if there is no database.
 pub(super) async fn check(cargo_deny: &Path) -> Option<Result<()>> {
     let (folder, is_there) = match databases() {
         Ok(found) => found,

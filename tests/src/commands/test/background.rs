@@ -1,4 +1,4 @@
-//! Work that takes what others leave of the processor.
+//! Work that uses idle processor time.
 
 use std::process::Command;
 use std::thread::JoinHandle;
@@ -6,11 +6,11 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result, ensure};
 use tokio::sync::oneshot;
 
-/// What `nice` says of work that nobody waits for.
+/// The value of `nice` for work without a deadline.
 const LOWEST: &str = "19";
 
-/// Does work on a thread of its own. The thread and every program that it starts have the lowest priority. Dropped, the work is ended,
-/// and what it has started with it.
+/// Runs the work on its own thread. The thread and every program that it starts have the lowest priority. Dropping
+/// the future ends the work and the programs that the work has started.
 pub(super) async fn in_background<T, Work>(work: Work) -> Result<T>
 where
     T: Send + 'static,
@@ -24,7 +24,7 @@ where
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .context("make a runtime")?;
+                .context("create a runtime")?;
             Ok(runtime.block_on(async {
                 tokio::select! {
                     value = work() => Some(value),
@@ -32,7 +32,7 @@ where
                 }
             }))
         };
-        // The other side waits for one value, unless it is gone.
+        // The other side waits for one value, unless it has been dropped.
         done.send(worked()).ok();
     };
     let thread = std::thread::Builder::new()
@@ -56,13 +56,13 @@ impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // Who waits for the result is told of a panic.
+            // The caller that waits for the result gets the panic as an error.
             thread.join().ok();
         }
     }
 }
 
-/// Linux has a priority for each thread, and a program has that of the thread which starts it.
+/// Linux has a priority for each thread, and a program gets the priority of the thread that starts it.
 fn lower_this_thread() -> Result<()> {
     let thread = nix::unistd::gettid().to_string();
     let output = Command::new("renice")
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn programs_in_the_background_have_the_lowest_priority_and_others_keep_theirs() {
+    async fn background_programs_have_the_lowest_priority_and_others_keep_theirs() {
         let before = niceness().await;
         let seen = in_background(async || niceness().await).await.unwrap();
         assert_eq!(seen, LOWEST);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_that_is_no_longer_waited_for_ends_with_what_it_has_started() {
+    async fn dropped_work_ends_with_the_programs_that_it_has_started() {
         let (says, told) = oneshot::channel();
         let work = in_background(async move || {
             let mut child = tokio::process::Command::new("sleep")
@@ -111,12 +111,12 @@ mod tests {
             child.wait().await.unwrap();
         });
         let process = tokio::select! {
-            _ = work => panic!("it has ended by itself"),
+            _ = work => panic!("the work has ended before it was dropped"),
             process = told => process.unwrap(),
         };
         let place = format!("/proc/{process}/cmdline");
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
-        // Killed, and perhaps not yet reaped: it has no command line then.
+        // The process is killed but perhaps not yet reaped: then it has no command line.
         while std::fs::read(Path::new(&place)).is_ok_and(|line| !line.is_empty()) {
             assert!(std::time::Instant::now() < deadline, "process {process} runs");
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,10 +1,10 @@
-//! What the tests consist of.
+//! The parts of the tests.
 
 use std::time::Duration;
 
-/// How long a usual part may take, and what it builds first: all of them together end within an hour on two cores.
+/// Time limit of a default part, including its builds: all default parts together end within an hour on two cores.
 const USUAL: Duration = Duration::from_mins(45);
-/// How long one of the others may take.
+/// Time limit of any other part.
 const LONG: Duration = Duration::from_hours(2);
 
 /// A part of the tests, in the order in which they run.
@@ -12,9 +12,10 @@ const LONG: Duration = Duration::from_hours(2);
 pub enum Part {
     /// cargo fmt --check.
     Format,
-    /// Tests that need neither root nor anything else than the compiler.
+    /// Tests that need only the compiler, and no root.
     Unit,
-    /// The programs of a lab are built from their modules. This part, Deny, Go and Clippy run beside Kernel, with the lowest priority.
+    /// Builds the programs of a lab from their modules. This part, Deny, Go and Clippy run beside Kernel, with the
+    /// lowest priority.
     Programs,
     /// cargo deny check bans licenses sources.
     Deny,
@@ -24,40 +25,41 @@ pub enum Part {
     Clippy,
     /// Tests in network namespaces of their own.
     Kernel,
-    /// Calico's data from etcd v2 to etcd v3: killed at every write, two at once, refused.
+    /// Conversion of Calico's data from etcd v2 to etcd v3: killed at every write, run twice at once, refused.
     Datastore,
     /// Tests against a real API server.
     Api,
-    /// Migrations of nodes that are played, and what they cost the coordinator. Only when it is asked for.
+    /// Migrations of simulated nodes, and the cost for the coordinator. Only if requested.
     Scale,
-    /// Every refused prerequisite. Then in place, there and back: a Calico that never starts, an API server that is gone, and everything
-    /// is taken back.
+    /// Every refused prerequisite. Then in place, forward and back: Calico does not start, the API server stops, and
+    /// everything is rolled back.
     Back,
-    /// A migration in fair weather, pods recreated. Only when it is asked for.
+    /// A migration without disturbance, with recreated pods. Only if requested.
     Fair,
-    /// In place: nobody is moved, nothing is lost, and pods of both networks live side by side. Only when it is asked for.
+    /// In place: no pod moves, no probe is lost, and pods of both networks live side by side. Only if requested.
     InPlace,
-    /// Packets are dropped: the rollout stops, and goes on when a person says so. Only when it is asked for.
+    /// Packets are dropped: the rollout stops, and continues after the user resumes it. Only if requested.
     Gate,
-    /// Agent, coordinator and API server are struck in mid-step, there and back. Only when it is asked for.
+    /// Agent, coordinator and API server are killed in the middle of a step, forward and back. Only if requested.
     Crash,
-    /// Another range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
+    /// New address range for the pods of a cluster with Calico: every refused prerequisite, then the migration.
     PodCidr,
-    /// The same migration where Calico keeps its pools in etcd, with VXLAN; with `--tunnel none` without a tunnel.
+    /// The same migration with Calico's pools in etcd, with VXLAN; with `--tunnel none` without a tunnel.
     PodCidrEtcd,
-    /// Another range for Services: every refused prerequisite, then the migration.
+    /// New address range for Services: every refused prerequisite, then the migration.
     ServiceCidr,
-    /// Calico v2.6 with etcd: paused, and then converted and rolled to v3.8 by hand.
+    /// Calico v2.6 with etcd: paused, then converted and rolled to v3.8 manually.
     CalicoV2,
-    /// The same by replumb: every refused prerequisite, taken back from each stage, and the whole way.
+    /// The same with replumb: every refused prerequisite, a rollback from each stage, and the complete migration.
     CalicoDatastore,
-    /// Five nodes, two at a time, never more. Only when it is asked for.
+    /// Five nodes, at most two at a time. Only if requested.
     Wide,
-    /// Bad weather. Only when it is asked for.
+    /// Disturbances. Only if requested.
     Storm,
-    /// Objects of strangers: pods, budgets, policies, webhooks, floods. Only when it is asked for.
+    /// Objects of other owners: pods, budgets, policies, webhooks, floods. Only if requested.
     Strangers,
-    /// 20 000 Services of a stranger, and three that the stranger edits, while Services exchange their addresses. Only when it is asked for.
+    /// 20 000 Services of another owner, and three that this owner edits, while Services exchange their addresses.
+    /// Only if requested.
     StrangerServices,
 }
 
@@ -89,7 +91,7 @@ impl Part {
         Self::StrangerServices,
     ];
 
-    /// Whether it runs where nobody names parts.
+    /// Whether the part runs if no parts are named.
     pub fn is_usual(self) -> bool {
         match self {
             Self::Format
@@ -119,12 +121,12 @@ impl Part {
         }
     }
 
-    /// How long it may take: several times what it takes on two cores, so that what hangs is named.
+    /// Time limit: several times the duration on two cores, so that a part that hangs is named.
     pub fn limit(self) -> Duration {
         if self.is_usual() { USUAL } else { LONG }
     }
 
-    /// Whether it runs beside others, with what they leave of the processor: nothing that it says depends on time.
+    /// Whether the part runs beside others, in idle processor time: its results do not depend on time.
     pub fn is_behind(self) -> bool {
         match self {
             Self::Programs | Self::Deny | Self::Go | Self::Clippy => true,
@@ -151,13 +153,13 @@ impl Part {
         }
     }
 
-    /// Whether it runs at the same time as its neighbour in the order. Kernel waits for clocks, and counts no probe.
+    /// Whether the part runs at the same time as its neighbour in the order. Kernel waits for clocks, and counts no probe.
     fn runs_with(self, next: Self) -> bool {
         let may = |part: Self| part.is_behind() || part == Self::Kernel;
         may(self) && may(next)
     }
 
-    /// Whether it runs in a lab of its own.
+    /// Whether the part makes its own lab.
     pub fn makes_a_lab(self) -> bool {
         match self {
             Self::Back
@@ -188,7 +190,7 @@ impl Part {
     }
 }
 
-/// Parts in their order, those together that run at the same time.
+/// The parts in their order, grouped by the parts that run at the same time.
 pub fn shifts(parts: &[Part]) -> impl Iterator<Item = &[Part]> {
     parts.chunk_by(|part, next| part.runs_with(*next))
 }
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_runs_once_and_in_its_order() {
+    fn every_part_runs_once_and_in_order() {
         let all: Vec<Part> = shifts(&Part::ALL).flatten().copied().collect();
         assert_eq!(all, Part::ALL);
         let names: BTreeSet<String> = Part::ALL.iter().map(|part| format!("{part:?}")).collect();
@@ -209,19 +211,19 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_no_time_runs_beside_the_kernel_and_nothing_beside_a_lab() {
+    fn parts_without_timing_run_beside_the_kernel_part_and_no_part_runs_beside_a_lab() {
         let together: Vec<&[Part]> = shifts(&Part::ALL).filter(|shift| shift.len() > 1).collect();
         let expected = [Part::Programs, Part::Deny, Part::Go, Part::Clippy, Part::Kernel];
         assert_eq!(together, [expected]);
         assert!(expected.iter().all(|part| !part.makes_a_lab()));
-        // Those that are asked for alone.
+        // The parts that run only if requested.
         let asked = [Part::Go, Part::Kernel, Part::Api];
         let shifts: Vec<&[Part]> = shifts(&asked).collect();
         assert_eq!(shifts, [&asked[..2], &asked[2..]]);
     }
 
     #[test]
-    fn each_part_has_an_end() {
+    fn each_part_has_a_time_limit() {
         for part in Part::ALL {
             let usual = part.is_usual();
             assert_eq!(part.limit() < Duration::from_hours(1), usual, "{part:?}");

@@ -1,4 +1,4 @@
-//! Where the labs of one test run live. Two runs beside each other have two places.
+//! Folders of the labs of one test run. Two runs at the same time have two folders.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::cluster::{Cluster, Directory};
 use crate::commands::Place;
 use crate::progress::Progress;
 
-/// The right to a folder and to the labs in it. The right ends with the process, whatever ends that.
+/// A lock on a folder and the labs in it. The lock ends with the process, however the process ends.
 #[derive(Debug)]
 pub(super) struct Run {
     folder: PathBuf,
@@ -17,8 +17,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Takes the first folder that no other run has, beside `directory`. Labs that a killed run has left in one of the folders are taken
-    /// away: they would take the processor from this run.
+    /// Takes the first folder beside `directory` that no other run has locked. Removes labs that a killed run has
+    /// left in one of the folders: they would take processor time from this run.
     pub(super) async fn begin(directory: &Path, progress: &Progress) -> Result<Self> {
         let (run, idle) = take(directory)?;
         for one in idle.iter().chain([&run]) {
@@ -27,14 +27,14 @@ impl Run {
         Ok(run)
     }
 
-    /// Where a lab of so many nodes lives.
+    /// The folder of a lab with this number of nodes.
     pub(super) fn place(&self, nodes: usize) -> Place {
         Place {
             directory: self.folder.join(nodes.to_string()),
         }
     }
 
-    /// The labs of the folder.
+    /// The labs in the folder.
     fn labs(&self) -> Result<Vec<Directory>> {
         let mut labs = Vec::new();
         for entry in fs::read_dir(&self.folder).with_context(|| format!("list {}", self.folder.display()))? {
@@ -46,12 +46,12 @@ impl Run {
         Ok(labs)
     }
 
-    /// Lets the labs of the folder stay for a person who looks at them.
+    /// Keeps the labs of the folder for inspection.
     pub(super) fn keep(&self) -> Result<()> {
         self.labs()?.iter().try_for_each(Cluster::leave_standing)
     }
 
-    /// Takes away labs that are in the folder and in no command's hands.
+    /// Removes labs in the folder that no command uses.
     pub(super) async fn sweep(&self, progress: &Progress) -> Result<()> {
         for lab in self.labs()? {
             if Cluster::remove_abandoned(&lab).await? {
@@ -65,7 +65,7 @@ impl Run {
     }
 }
 
-/// The first folder that is free, and all others of earlier runs that are.
+/// The first free folder, and all other free folders of earlier runs.
 fn take(directory: &Path) -> Result<(Run, Vec<Run>)> {
     let mut own = None;
     let mut idle = Vec::new();
@@ -83,7 +83,7 @@ fn take(directory: &Path) -> Result<(Run, Vec<Run>)> {
     Ok((own.context("there are more test runs than numbers")?, idle))
 }
 
-/// The right to this folder; `None` if another run has it.
+/// Locks this folder; `None` if another run has locked it.
 fn attempt(folder: PathBuf) -> Result<Option<Run>> {
     fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let path = folder.join("lock");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_two_runs_has_a_folder_and_the_next_run_sweeps_what_both_left() {
+    fn two_runs_have_two_folders_and_the_next_run_removes_their_labs() {
         let machine = tempfile::tempdir().unwrap();
         let directory = machine.path().join("default");
         let (first, idle) = take(&directory).unwrap();
@@ -119,7 +119,7 @@ mod tests {
         assert_ne!(first.place(3).directory, second.place(3).directory);
         assert_ne!(first.place(3).directory, first.place(5).directory);
 
-        // The first run was killed; the folder of the second one is not swept under it.
+        // The first run was killed; the folder of the second run is still in use and is not cleaned.
         drop(first);
         let (third, idle) = take(&directory).unwrap();
         assert_eq!((folder(&third).as_str(), idle.len()), ("test-run-1", 0));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_lab_of_a_folder_is_found_and_its_lock_is_none() {
+    fn every_lab_of_a_folder_is_listed_and_the_lock_file_is_not() {
         let machine = tempfile::tempdir().unwrap();
         let (run, _) = take(&machine.path().join("default")).unwrap();
         assert_eq!(run.labs().unwrap(), []);

@@ -1,4 +1,4 @@
-//! Other programs' tests: run, shown as they come, counted.
+//! Runs the tests of other programs, shows their output and counts the results.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::assets::{MODULES, go_command};
 use crate::end_to_end::Tally;
 
-/// Modules whose sources are ours.
+/// Modules whose sources are in this repository.
 const OURS: [&str; 2] = ["flannel", "promlint"];
 
 pub(super) async fn cargo(arguments: &[&str]) -> Result<()> {
@@ -24,14 +24,14 @@ pub(super) async fn cargo_tests(packages: &[&str], harness: &[&str]) -> Result<T
     cargo_tests_with(packages, harness, &[]).await
 }
 
-/// Runs `cargo test` and counts what each test program says of itself.
+/// Runs `cargo test` and counts the results that each test program reports.
 pub(super) async fn cargo_tests_with(
     packages: &[&str],
     harness: &[&str],
     environment: &[(&str, &std::ffi::OsStr)],
 ) -> Result<Tally> {
-    // As the lab itself was built, and packages are never chosen: dependencies get the features of the whole workspace,
-    // and are compiled once.
+    // The command builds like the lab itself and never chooses packages: dependencies get the features of the whole
+    // workspace and are compiled once.
     let mut arguments = vec!["test", "--no-fail-fast"];
     arguments.extend(packages);
     arguments.push("--");
@@ -74,7 +74,7 @@ fn count_tests(text: &str) -> Tally {
     tally
 }
 
-/// `go vet` and `go test` of the programs that are ours, as the build compiles them.
+/// Runs `go vet` and `go test` on the programs of this repository, as the build compiles them.
 pub(super) async fn go_tests() -> Result<Tally> {
     let mut tally = Tally::default();
     for module in MODULES.iter().filter(|module| OURS.contains(&module.folder)) {
@@ -103,7 +103,8 @@ async fn needed(command: Command, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command, shows its output as it comes, and returns its standard output. Dropped, it ends the command with what that has started.
+/// Runs a command, shows its output as it arrives, and returns its standard output. Dropping the future ends the
+/// command and the processes that it has started.
 async fn stream(mut command: Command) -> Result<(bool, String)> {
     crate::cargo::forget_caller(command.as_std_mut());
     let mut child = command
@@ -126,12 +127,12 @@ async fn stream(mut command: Command) -> Result<(bool, String)> {
     Ok((status.success(), text))
 }
 
-/// A command and what it has started, unless that left its group. Dropped, all of it is killed: a test program outlives the cargo that
-/// runs it.
+/// A command and the processes that it has started, unless they left its group. Dropping it kills all of them: a test
+/// program outlives the cargo that runs it.
 struct Group(Option<Pid>);
 
 impl Group {
-    /// The command has ended by itself, and its number may be another process's.
+    /// The command has ended, and its number may now be another process's.
     fn ended(mut self) {
         self.0 = None;
     }
@@ -140,7 +141,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(leader) = self.0 {
-            // What has ended meanwhile cannot be killed.
+            // A process that has ended meanwhile cannot be killed.
             killpg(leader, Signal::SIGKILL).ok();
         }
     }
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_command_that_hangs_is_ended_with_what_it_has_started() {
+    async fn a_dropped_command_is_ended_with_the_processes_that_it_has_started() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("number");
         let mut command = Command::new("sh");
@@ -172,7 +173,7 @@ mod tests {
             ended = stream(command) => panic!("it has ended: {ended:?}"),
             number = number => number,
         };
-        // Killed, and perhaps not yet reaped: it has no command line then.
+        // The process is killed but perhaps not yet reaped: then it has no command line.
         let place = format!("/proc/{number}/cmdline");
         let deadline = Instant::now() + Duration::from_secs(20);
         while std::fs::read(&place).is_ok_and(|line| !line.is_empty()) {
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_counted_by_what_their_programs_say() {
+    fn tests_are_counted_from_the_output_of_their_programs() {
         let tally = count_tests(
             "running 3 tests\ntest a::b ... ok\ntest c ... FAILED\ntest d ... ignored, needs root\n\
              test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out\n\
