@@ -1,4 +1,4 @@
-//! The lab's own look at the cluster, by the API.
+//! The lab's own access to the cluster through the API.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use serde_json::json;
 use super::command;
 use super::wait::{Look, until};
 
-/// Who the lab is among the field managers.
+/// The lab's field manager.
 pub const FIELD_MANAGER: &str = "replumb-lab";
 
-/// A client by kube-rs and by kubectl.
+/// Access to the API with kube-rs and with kubectl.
 #[derive(Clone)]
 pub struct ClusterApi {
     client: Client,
@@ -36,18 +36,18 @@ impl std::fmt::Debug for ClusterApi {
 }
 
 impl ClusterApi {
-    /// Opens the cluster that a kubeconfig names. Does not call it yet.
+    /// Opens the cluster of a kubeconfig, without a request.
     pub async fn open(kubeconfig: &Path, kubectl: &Path, logs: &Path) -> Result<Self> {
         let parsed = Kubeconfig::read_from(kubeconfig)
             .with_context(|| format!("read the kubeconfig {}", kubeconfig.display()))?;
         let mut config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default())
             .await
             .context("use the lab's kubeconfig")?;
-        // A proxy of the host's environment is not for the lab's own addresses.
+        // A proxy from the host's environment cannot reach the lab's own addresses.
         config.proxy_url = None;
         config.connect_timeout = Some(Duration::from_secs(5));
         config.read_timeout = Some(Duration::from_secs(30));
-        let client = Client::try_from(config).context("make a client for the lab's API server")?;
+        let client = Client::try_from(config).context("create a client for the lab's API server")?;
         Ok(Self {
             client,
             kubectl: kubectl.into(),
@@ -61,7 +61,7 @@ impl ClusterApi {
         self.client.clone()
     }
 
-    /// Runs kubectl and returns what it printed.
+    /// Runs kubectl and returns its output.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         command::run(&self.kubectl.to_string_lossy(), &self.with_kubeconfig(arguments)).await
     }
@@ -83,7 +83,7 @@ impl ClusterApi {
             .collect()
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server reports that it is ready.
     pub async fn ready(&self, limit: Duration) -> Result<()> {
         until("the API server's /readyz", limit, &self.logs, async || {
             let request = http_get("/readyz")?;
@@ -97,7 +97,7 @@ impl ClusterApi {
         .await
     }
 
-    /// Waits until every one of these nodes has an object.
+    /// Waits until each of these nodes has a Node object.
     pub async fn nodes_registered(&self, names: &[String], limit: Duration) -> Result<()> {
         let api: Api<Node> = Api::all(self.client());
         until(
@@ -122,7 +122,7 @@ impl ClusterApi {
         .await
     }
 
-    /// Waits until every one of these nodes is Ready.
+    /// Waits until each of these nodes is Ready.
     pub async fn nodes_ready(&self, names: &[String], limit: Duration) -> Result<()> {
         let api: Api<Node> = Api::all(self.client());
         until(
@@ -148,7 +148,7 @@ impl ClusterApi {
         .await
     }
 
-    /// Waits until a node is seen as not Ready.
+    /// Waits until a node is reported as not Ready.
     pub async fn node_not_ready(&self, name: &str, limit: Duration) -> Result<()> {
         let api: Api<Node> = Api::all(self.client());
         until(
@@ -167,7 +167,7 @@ impl ClusterApi {
         .await
     }
 
-    /// Waits until the pods of these namespaces are all Ready and there is at least one in each.
+    /// Waits until each of these namespaces has at least one pod and all its pods are Ready.
     pub async fn pods_ready(&self, namespaces: &[&str], limit: Duration) -> Result<()> {
         until(
             &format!("the pods of {} to be Ready", namespaces.join(", ")),
@@ -196,7 +196,7 @@ impl ClusterApi {
         .await
     }
 
-    /// Waits until a workload (`KIND/NAME`) is rolled out: every replica that is meant to be there is Ready and new.
+    /// Waits until a workload (`KIND/NAME`) is rolled out: every desired replica is Ready and new.
     pub async fn rolled_out(&self, workload: &str, namespace: &str, limit: Duration) -> Result<()> {
         let limit_argument = format!("--timeout={}s", limit.as_secs());
         let Err(error) = self
@@ -205,7 +205,7 @@ impl ClusterApi {
         else {
             return Ok(());
         };
-        // kubectl says that it was too slow; the pods say why.
+        // kubectl reports only its timeout; the pods have the reason.
         let pods: Api<Pod> = Api::namespaced(self.client(), namespace);
         let pods = pods
             .list(&ListParams::default())
@@ -252,7 +252,7 @@ impl ClusterApi {
                         .map(|definition| definition.name_any())
                         .collect();
                 Ok(if ours.is_empty() {
-                    Look::NotYet("there is none".into())
+                    Look::NotYet("no definition yet".into())
                 } else if waiting.is_empty() {
                     Look::Done(())
                 } else {
@@ -296,7 +296,7 @@ impl ClusterApi {
         Ok(())
     }
 
-    /// Deletes a node's object.
+    /// Deletes a Node object.
     pub async fn delete_node(&self, name: &str) -> Result<()> {
         let api: Api<Node> = Api::all(self.client());
         match api.delete(name, &DeleteParams::default()).await {
@@ -306,7 +306,7 @@ impl ClusterApi {
         }
     }
 
-    /// The nodes as the API server knows them: name and what keeps each from being Ready.
+    /// The nodes as the API server reports them: name and the reason why each is not Ready.
     pub async fn nodes(&self) -> Result<Vec<(String, Option<String>)>> {
         let api: Api<Node> = Api::all(self.client());
         let nodes = api
@@ -324,7 +324,7 @@ impl ClusterApi {
 fn http_get(path: &str) -> Result<http::Request<Vec<u8>>> {
     match http::Request::get(path).body(Vec::new()) {
         Ok(request) => Ok(request),
-        Err(error) => bail!("make a request for {path}: {error}"),
+        Err(error) => bail!("create a request for {path}: {error}"),
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_container_says_why() {
+    fn a_waiting_container_has_its_reason_and_message() {
         let waiting = json!({"reason": "ErrImageNeverPull", "message": "no such image"});
         let container = json!({"name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
             "state": {"waiting": waiting}});

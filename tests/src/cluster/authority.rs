@@ -1,4 +1,4 @@
-//! The cluster's certificate authority: every component has a certificate of its own, as in a real cluster.
+//! The cluster's certificate authority: every component has its own certificate, as in a real cluster.
 
 use std::fs;
 use std::net::IpAddr;
@@ -32,12 +32,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes a new authority and a key for service account tokens.
+    /// Creates an authority and a key for service account tokens.
     pub fn create(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
-            .context("close the key folder to others")?;
-        let key = KeyPair::generate().context("make the authority's key")?;
+            .context("restrict the permissions of the key folder")?;
+        let key = KeyPair::generate().context("create the authority's key")?;
         let params = authority_params()?;
         let certificate = params
             .self_signed(&key)
@@ -45,7 +45,7 @@ impl Authority {
             .pem();
         write(&folder.join("ca.key"), &key.serialize_pem())?;
         write(&folder.join("ca.crt"), &certificate)?;
-        let tokens = KeyPair::generate().context("make the service account key")?;
+        let tokens = KeyPair::generate().context("create the service account key")?;
         write(&folder.join("service-account.key"), &tokens.serialize_pem())?;
         write(&folder.join("service-account.pub"), &tokens.public_key_pem())?;
         Ok(Self {
@@ -55,7 +55,7 @@ impl Authority {
         })
     }
 
-    /// Opens the authority that was made by `create`.
+    /// Opens the authority that `create` has made.
     pub fn open(folder: &Path) -> Result<Self> {
         let read = |name: &str| {
             let file = folder.join(name);
@@ -80,7 +80,7 @@ impl Authority {
         &self.certificate
     }
 
-    /// A certificate by which a client says who it is.
+    /// A certificate that identifies a client.
     pub fn client(&self, user: &str, group: Option<&str>) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -89,10 +89,10 @@ impl Authority {
         }
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(params)
-            .with_context(|| format!("make the client certificate of {user}"))
+            .with_context(|| format!("create the client certificate of {user}"))
     }
 
-    /// A certificate of a server that asks itself as a client, too: etcd's JSON gateway does.
+    /// A certificate of a server that is also its own client, as etcd's JSON gateway is.
     pub fn server_and_client(&self, name: &str, addresses: &[IpAddr]) -> Result<Identity> {
         let usages = [
             ExtendedKeyUsagePurpose::ServerAuth,
@@ -101,7 +101,7 @@ impl Authority {
         self.server_for(name, &[], addresses, usages.to_vec())
     }
 
-    /// A certificate by which a server is known under these names and addresses.
+    /// A certificate of a server with these names and addresses.
     pub fn server(&self, name: &str, names: &[&str], addresses: &[IpAddr]) -> Result<Identity> {
         self.server_for(name, names, addresses, vec![ExtendedKeyUsagePurpose::ServerAuth])
     }
@@ -122,13 +122,13 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         params.extended_key_usages = usages;
         self.sign(params)
-            .with_context(|| format!("make the server certificate of {name}"))
+            .with_context(|| format!("create the server certificate of {name}"))
     }
 
     fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate().context("make a key")?;
+        let key = KeyPair::generate().context("create a key")?;
         let certificate = params.signed_by(&key, &self.issuer).context("sign")?;
         Ok(Identity {
             certificate: certificate.pem(),
@@ -136,7 +136,7 @@ impl Authority {
         })
     }
 
-    /// A kubeconfig with everything in it, so that the file can be copied anywhere. JSON is YAML.
+    /// A kubeconfig without references to files, so that it works in any place. JSON is YAML.
     pub fn kubeconfig(&self, server: &str, user: &str, identity: &Identity) -> Result<String> {
         let kubeconfig = json!({
             "apiVersion": "v1",
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openssl_accepts_a_certificate_of_an_authority_that_was_opened_again() {
+    fn openssl_accepts_a_certificate_of_a_reopened_authority() {
         let temporary = tempfile::tempdir().unwrap();
         Authority::create(temporary.path()).unwrap();
         let authority = Authority::open(temporary.path()).unwrap();

@@ -1,5 +1,5 @@
-//! The etcd of a Calico that keeps its data there: one with both APIs, on the control plane's machine beside the API server's,
-//! as many clusters had it. Its data go with the machine's disk.
+//! The etcd of a Calico with an etcd datastore: one with both APIs, on the control plane's machine beside the API
+//! server's etcd, as in many clusters. The data are deleted with the machine's disk.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -18,15 +18,15 @@ use super::state::CONTROL_PLANE;
 use super::wait::{Look, until};
 use crate::machine::Service;
 
-/// The service.
+/// The service name.
 const NAME: &str = "calico-etcd";
-/// Where the program is on the machine.
+/// Path of the program on the machine.
 const PROGRAM: &str = "opt/calico-etcd/etcd";
-/// Its port: 2379 is the API server's.
+/// The port: 2379 belongs to the API server's etcd.
 const PORT: u16 = 2479;
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// As everything in the lab and the host reaches it.
+/// The URL for every machine of the lab and for the host.
 pub fn url(address: Ipv4Addr) -> String {
     format!("http://{address}:{PORT}")
 }
@@ -44,7 +44,7 @@ fn etcd(address: Ipv4Addr) -> Service {
 }
 
 impl Cluster {
-    /// Starts it from this program, and waits until it answers.
+    /// Starts this program, and waits until it answers.
     pub(super) async fn start_calico_etcd(&self, program: &Path) -> Result<()> {
         let target = self.disk(CONTROL_PLANE).join(PROGRAM);
         let folder = target.parent().context("a program has a folder")?;
@@ -72,23 +72,24 @@ impl Cluster {
         match self.pod_network().await {
             PodNetwork::CalicoV2 | PodNetwork::CalicoEtcd => Ok(url(self.control_plane_address().await)),
             other @ (PodNetwork::Flannel | PodNetwork::Calico) => bail!(
-                "find Calico's etcd: the pods of this lab are connected by {}, which has none (`cargo lab up --network calico-v2`, or calico-etcd)",
+                "find Calico's etcd: the pod network of this lab is {}, which has none \
+                 (use `cargo lab up --network calico-v2`, or calico-etcd)",
                 other.name()
             ),
         }
     }
 
-    /// Keys of v3 that begin so, each with its value; by etcd's own gateway, not by the tool's client.
+    /// The keys of v3 with this prefix and their values, read through etcd's own gateway, not through the tool's client.
     pub async fn calico_keys(&self, prefix: &str) -> Result<Vec<(String, Value)>> {
         self.calico_etcd().await?;
         let address = self.control_plane_address().await;
-        // Behind every key with this prefix: none of Calico's has a byte that is larger.
+        // End of the range of this prefix: no key of Calico has a larger byte.
         let end = format!("{prefix}\u{7f}");
         let ask = json!({ "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end) }).to_string();
         let answer = crate::http::ask(address, PORT, "POST", "/v3/kv/range", &ask).await?;
         if answer.status != 200 {
             bail!(
-                "read what is below {prefix}: etcd answers {} {}",
+                "read the keys below {prefix}: etcd answers {} {}",
                 answer.status,
                 answer.body
             );
@@ -103,7 +104,7 @@ impl Cluster {
                         .decode(text)
                         .with_context(|| format!("decode {name} of {pair}"))
                 };
-                let key = String::from_utf8(part("key")?).context("a key of Calico's is a text")?;
+                let key = String::from_utf8(part("key")?).context("a key of Calico is text")?;
                 let value =
                     serde_json::from_slice(&part("value")?).with_context(|| format!("parse {key}"))?;
                 Ok((key, value))
@@ -111,7 +112,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Pauses Calico v2, or lets it work: what a conversion does first, and what who gives up does last.
+    /// Pauses or resumes Calico v2: the first step of a conversion, and the last step of a cancelled one.
     pub async fn set_calico_v2_ready(&self, ready: bool) -> Result<()> {
         self.put_calico_v2("/calico/v1/Ready", &ready.to_string()).await
     }

@@ -1,5 +1,5 @@
-//! The lab's cgroups: `replumb-lab/INSTANCE/MACHINE` below every hierarchy. They are also how `down` finds every
-//! process of an instance, however it was started and whoever was killed meanwhile.
+//! The lab's cgroups: `replumb-lab/INSTANCE/MACHINE` below every hierarchy. With them `down` finds every process of
+//! an instance, however the process was started and whichever other process was killed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 const MOUNTS: &str = "/sys/fs/cgroup";
 /// The folder of all labs below each hierarchy.
 pub const PARENT: &str = "replumb-lab";
-/// Holder, process 1 and the services sit here, so that a unified hierarchy has no process in an inner folder.
+/// Holder, process 1 and the services run in this leaf, so that a unified hierarchy has no process in an inner folder.
 const LEAF: &str = "system";
 
 /// Every writable hierarchy: one folder each for version 1, the mount itself for version 2.
@@ -35,7 +35,7 @@ pub fn hierarchies() -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes the folder in every hierarchy, with its leaf.
+/// Creates the folder in every hierarchy, with its leaf.
 pub fn create(cgroup: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
         let mut path = hierarchy.clone();
@@ -55,7 +55,7 @@ pub fn create(cgroup: &str) -> Result<()> {
     Ok(())
 }
 
-/// In a unified hierarchy a folder hands its controllers to its children only when told to.
+/// In a unified hierarchy a folder passes its controllers to its children only if configured.
 fn delegate(path: &Path) -> Result<()> {
     let Ok(controllers) = fs::read_to_string(path.join("cgroup.controllers")) else {
         return Ok(());
@@ -68,7 +68,7 @@ fn delegate(path: &Path) -> Result<()> {
         return Ok(());
     }
     fs::write(path.join("cgroup.subtree_control"), wanted.join(" "))
-        .with_context(|| format!("hand the controllers of {} to its children", path.display()))
+        .with_context(|| format!("enable the controllers of {} for its children", path.display()))
 }
 
 /// A new version 1 cpuset is empty and takes no process until it has processors and memory nodes.
@@ -87,7 +87,7 @@ fn inherit_cpuset(parent: &Path, child: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Moves the calling process into the leaf of the folder, in every hierarchy.
+/// Moves this process into the leaf of the folder, in every hierarchy.
 pub fn join(cgroup: &str) -> Result<()> {
     move_in(cgroup, 0)
 }
@@ -97,7 +97,7 @@ pub fn adopt(cgroup: &str, process: u32) -> Result<()> {
     move_in(cgroup, process)
 }
 
-/// 0 stands for the calling process.
+/// 0 means this process.
 fn move_in(cgroup: &str, process: u32) -> Result<()> {
     for hierarchy in hierarchies()? {
         let file = hierarchy.join(cgroup).join(LEAF).join("cgroup.procs");
@@ -121,7 +121,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<i32>) -> Result<()> {
         return Ok(());
     };
     match fs::read_to_string(folder.join("cgroup.procs")) {
-        // Pid 0 stands for a process outside our pid namespace: not one that we could name.
+        // Pid 0 means a process outside this pid namespace, which has no name here.
         Ok(text) => found.extend(
             text.lines()
                 .filter_map(|line| line.parse::<i32>().ok())
@@ -135,7 +135,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<i32>) -> Result<()> {
     children.iter().try_for_each(|child| collect(child, found))
 }
 
-/// Removes the folder and all below it, in every hierarchy; the processes must be gone.
+/// Removes the folder and all folders below it, in every hierarchy; their processes must have ended.
 pub fn remove(cgroup: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
         remove_tree(&hierarchy.join(cgroup))?;
@@ -143,7 +143,7 @@ pub fn remove(cgroup: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes the folder itself if no other lab has anything in it.
+/// Removes the folder of all labs unless another lab has a cgroup in it.
 pub fn remove_parent_if_empty() -> Result<()> {
     for hierarchy in hierarchies()? {
         let parent = hierarchy.join(PARENT);
@@ -154,7 +154,7 @@ pub fn remove_parent_if_empty() -> Result<()> {
     Ok(())
 }
 
-/// The folders that are still there.
+/// The folders that still exist.
 pub fn existing(cgroup: &str) -> Result<Vec<PathBuf>> {
     Ok(hierarchies()?
         .into_iter()

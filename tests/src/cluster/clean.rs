@@ -1,4 +1,4 @@
-//! Taking a lab away, whatever state it is in, and looking for what was left.
+//! Removes a lab in any state, and lists the things that remain.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use nix::unistd::Pid;
 use super::directory::Directory;
 use super::{cgroup, network};
 
-/// Killed processes are gone within this time, or something holds them in the kernel.
+/// Time limit for killed processes to end; a process that needs longer is stuck in the kernel.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Ends every process of a cgroup and waits until they are gone.
+/// Kills every process of a cgroup and waits until they have ended.
 pub async fn end_processes(name: &str) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -24,7 +24,7 @@ pub async fn end_processes(name: &str) -> Result<()> {
         }
         if started.elapsed() > LIMIT {
             bail!(
-                "processes {processes:?} of {name} are still there {} s after SIGKILL",
+                "processes {processes:?} of {name} still exist {} s after SIGKILL",
                 LIMIT.as_secs()
             );
         }
@@ -38,7 +38,7 @@ pub async fn end_processes(name: &str) -> Result<()> {
     }
 }
 
-/// Removes a cgroup whose processes were just killed: the kernel may be busy with it for a moment.
+/// Removes a cgroup whose processes were just killed: the kernel may still use it for a moment.
 pub async fn remove_cgroup(name: &str) -> Result<()> {
     let started = Instant::now();
     loop {
@@ -50,8 +50,8 @@ pub async fn remove_cgroup(name: &str) -> Result<()> {
     }
 }
 
-/// Removes everything of the lab in this folder but its logs. Every step is tried, whatever the ones before did; the
-/// answer is what is still there afterwards, seen afresh.
+/// Removes everything of the lab in this folder except its logs. Every step is tried, also after a failed one; the
+/// result lists the things that a new check still finds.
 pub async fn remove(directory: &Directory) -> Result<Vec<String>> {
     let mut failures = Vec::new();
     let mut note = |result: Result<()>| {
@@ -59,7 +59,7 @@ pub async fn remove(directory: &Directory) -> Result<Vec<String>> {
             failures.push(format!("{error:#}"));
         }
     };
-    // Process 1 of every machine is in the cgroup too; killing it ends its whole pid namespace, mounts and links.
+    // Process 1 of every machine is in the cgroup, too; killing it ends its whole pid namespace, mounts and links.
     note(end_processes(&directory.cgroup()).await);
     note(remove_cgroup(&directory.cgroup()).await);
     note(cgroup::remove_parent_if_empty());
@@ -82,7 +82,7 @@ pub async fn remove(directory: &Directory) -> Result<Vec<String>> {
     Ok(failures)
 }
 
-/// What of the lab in this folder is there, as a list for people.
+/// The existing things of the lab in this folder, as a list for the user.
 pub async fn leftovers(directory: &Directory) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for pid in cgroup::processes(&directory.cgroup())? {
@@ -109,7 +109,7 @@ pub async fn leftovers(directory: &Directory) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Mounts below the lab's folder that this process sees. The lab itself mounts in namespaces of its own only.
+/// Mounts below the lab's folder that this process sees. The lab itself mounts only in its own namespaces.
 fn mounts_below(directory: &Directory) -> Result<Vec<String>> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("read the mount table")?;
     let below = |line: &str| {

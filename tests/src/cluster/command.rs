@@ -1,4 +1,4 @@
-//! Running other programs, with errors that say what they said.
+//! Runs other programs; errors include their output.
 
 use std::ffi::OsStr;
 use std::process::{Output, Stdio};
@@ -21,7 +21,7 @@ pub async fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<Stri
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a program to its end, whatever its exit code is.
+/// Runs a program to its end, with any exit code.
 pub async fn output<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<Output> {
     Command::new(program)
         .args(arguments)
@@ -60,7 +60,7 @@ pub async fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], inp
             said(&output)
         );
     }
-    written.with_context(|| format!("give `{}` its input", line(program, arguments)))?;
+    written.with_context(|| format!("write the input of `{}`", line(program, arguments)))?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 

@@ -11,22 +11,22 @@ use super::families::IpFamilies;
 use super::state::CONTROL_PLANE;
 use crate::machine::Service;
 
-/// The addresses of services.
+/// The range of Services.
 pub const SERVICE_NETWORK: &str = "10.96.0.0/16";
-/// The cluster's own service.
+/// The address of Service `default/kubernetes`.
 pub const KUBERNETES_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// The cluster's name server.
+/// The address of the cluster's name server.
 pub const DNS_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-/// The addresses of pods; every node gets a /24.
+/// The range of pods; every node gets a /24.
 pub const POD_NETWORK: &str = "10.244.0.0/16";
 /// The API server's port.
 pub const PORT: u16 = 6443;
-/// The name of the API server among the services.
+/// The service name of the API server.
 pub const API_SERVER: &str = "kube-apiserver";
-/// The controller manager's service.
+/// The service name of the controller manager.
 pub const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 
-/// The API server's address, as everything in the lab and the host uses it.
+/// The API server's address for every machine of the lab and for the host.
 pub fn server(address: Ipv4Addr) -> String {
     format!("https://{address}:{PORT}")
 }
@@ -62,7 +62,7 @@ pub fn prepare(directory: &Directory, authority: &Authority, address: Ipv4Addr) 
     )
 }
 
-/// Writes a certificate of the API server's for its own address, and for these of Service `default/kubernetes`.
+/// Writes a certificate of the API server for its own address, and for these addresses of Service `default/kubernetes`.
 pub fn certify(
     directory: &Directory,
     authority: &Authority,
@@ -88,15 +88,15 @@ pub fn certify(
         .write(&pki, "apiserver")
 }
 
-/// The port of the store.
+/// The port of etcd.
 pub const STORE_PORT: u16 = 2379;
 
-/// What holds the cluster's state, in the order in which it is started.
+/// The services that hold the cluster's state, in the order of their start.
 pub fn stores(address: Ipv4Addr, families: IpFamilies) -> [Service; 2] {
     [etcd(address), api_server(address, &families.service_networks())]
 }
 
-/// What acts on it; each ends at once if there is no API server yet.
+/// The controllers; each ends at once if there is no API server yet.
 pub fn controllers(families: IpFamilies) -> [Service; 2] {
     [
         controller_manager(families, &NodeRanges::of(families), &families.service_networks()),
@@ -104,17 +104,17 @@ pub fn controllers(families: IpFamilies) -> [Service; 2] {
     ]
 }
 
-/// What the controller manager is told of the pods' ranges.
+/// The controller manager's settings of the pods' ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRanges {
-    /// `--allocate-node-cidrs`: whether it gives each Node a part of them.
+    /// `--allocate-node-cidrs`: whether each Node gets a part of the ranges.
     pub allocate: bool,
     /// `--cluster-cidr`.
     pub cluster: String,
 }
 
 impl NodeRanges {
-    /// What it is told in a lab that is made.
+    /// The settings in a new lab.
     pub fn of(families: IpFamilies) -> Self {
         Self {
             allocate: true,
@@ -124,7 +124,7 @@ impl NodeRanges {
 }
 
 fn etcd(address: Ipv4Addr) -> Service {
-    // The lab's data need not survive the machine under the lab: no fsync. The lab itself asks from outside the machine.
+    // The lab's data need not survive the machine under the lab: no fsync. The lab itself connects from outside the machine.
     let command = format!(
         "etcd --name=lab --data-dir=/var/lib/etcd --unsafe-no-fsync --log-level=warn \
         --listen-client-urls=http://127.0.0.1:{STORE_PORT},http://{address}:{STORE_PORT} \
@@ -195,7 +195,7 @@ fn scheduler() -> Service {
     service("kube-scheduler", command, &[])
 }
 
-/// A service from a line of words.
+/// A service from a command line.
 pub fn service(name: &str, command: &str, environment: &[(&str, &str)]) -> Service {
     Service {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Where an instance keeps its things, and the names that follow from it.
+//! The files of a lab, and the names derived from its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::cgroup;
 
-/// The folder of one lab. Everything that the lab makes is named after it, so two folders are two labs.
+/// The folder of one lab. Every name in the lab is derived from it, so two folders are two labs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directory {
     path: PathBuf,
@@ -15,10 +15,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Where a lab lives if nobody says otherwise.
+    /// The default folder of a lab.
     pub const DEFAULT: &str = "/var/lib/replumb-lab/default";
 
-    /// Opens the folder, making it if need be.
+    /// Opens the folder and creates it if it does not exist.
     pub fn open(path: &Path) -> Result<Self> {
         std::fs::create_dir_all(path)
             .with_context(|| format!("create the lab's folder {}", path.display()))?;
@@ -50,7 +50,7 @@ impl Directory {
         format!("{}/{name}", self.cgroup())
     }
 
-    /// The host's end of the cable into the lab.
+    /// The host's end of the link to the lab.
     pub fn host_link(&self) -> String {
         format!("lab{}", self.instance)
     }
@@ -70,7 +70,7 @@ impl Directory {
         self.logs().join(name)
     }
 
-    /// All logs. They outlive `down`.
+    /// All logs. `down` keeps them.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }
@@ -85,8 +85,7 @@ impl Directory {
         self.path.join("images")
     }
 
-    /// The program that plays holder and process 1: a copy, because the one that was started may be built anew while
-    /// the lab runs.
+    /// The program of holder and process 1: a copy, because the program that was started may be rebuilt while the lab runs.
     pub fn program(&self) -> PathBuf {
         self.path.join("lab")
     }
@@ -96,17 +95,17 @@ impl Directory {
         self.path.join("admin.conf")
     }
 
-    /// The manifest to which a lab on Calico v2.6 is rolled, for whoever does it by hand.
+    /// The manifest to which a lab on Calico v2.6 is rolled manually.
     pub fn calico_v3(&self) -> PathBuf {
         self.path.join("calico-v3.yaml")
     }
 
-    /// What was made, written before it is made.
+    /// The state file, written before each change.
     pub fn state(&self) -> PathBuf {
         self.path.join("state.json")
     }
 
-    /// Held while something is being changed.
+    /// Lock that a command holds while it changes the lab.
     pub fn lock(&self) -> PathBuf {
         self.path.join("lock")
     }
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_the_kernel_and_differ_by_folder() {
+    fn names_fit_the_kernel_and_differ_for_each_folder() {
         let temporary = tempfile::tempdir().unwrap();
         let one = Directory::open(&temporary.path().join("one")).unwrap();
         let two = Directory::open(&temporary.path().join("two")).unwrap();

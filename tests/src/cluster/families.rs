@@ -1,4 +1,4 @@
-//! The address families of a cluster, and what follows from them for its parts.
+//! The address families of a cluster, and the settings of its parts that depend on them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use super::control_plane::{POD_NETWORK, SERVICE_NETWORK};
 
-/// The addresses of pods in IPv6; every node gets a /64.
+/// The IPv6 range of pods; every node gets a /64.
 pub const POD_NETWORK_IPV6: &str = "fd00:10:244::/56";
-/// The addresses of services in IPv6.
+/// The IPv6 range of Services.
 pub const SERVICE_NETWORK_IPV6: &str = "fd00:10:96::/112";
 
-/// The address families of nodes, pods and services.
+/// The address families of nodes, pods and Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum IpFamilies {
-    /// IPv4 alone.
+    /// Only IPv4.
     #[default]
     Ipv4,
     /// IPv4 first, and IPv6.
@@ -22,7 +22,7 @@ pub enum IpFamilies {
 }
 
 impl IpFamilies {
-    /// A node's or the switch's address in IPv6, if it has one.
+    /// The IPv6 address of a node or of the switch, if it has one.
     pub fn ipv6_of(self, address: Ipv4Addr) -> Option<Ipv6Addr> {
         let [_, _, third, host] = address.octets();
         match self {
@@ -48,12 +48,12 @@ impl IpFamilies {
         }
     }
 
-    /// The networks of pods, for a command line.
+    /// The ranges of pods, for a command line.
     pub fn pod_networks(self) -> String {
         self.both(POD_NETWORK, POD_NETWORK_IPV6)
     }
 
-    /// The networks of services, for a command line.
+    /// The ranges of Services, for a command line.
     pub fn service_networks(self) -> String {
         self.both(SERVICE_NETWORK, SERVICE_NETWORK_IPV6)
     }
@@ -64,7 +64,7 @@ impl IpFamilies {
         format!("{address}{}", more.unwrap_or_default())
     }
 
-    /// How much of the networks of pods a node gets, as the controller manager is told.
+    /// The controller manager's arguments for the size of a node's part of the pods' ranges.
     pub fn node_mask_arguments(self) -> &'static str {
         match self {
             Self::Ipv4 => "--node-cidr-mask-size=24",
@@ -72,7 +72,7 @@ impl IpFamilies {
         }
     }
 
-    /// What flannel's network configuration says besides of IPv4.
+    /// The IPv6 part of flannel's network configuration.
     pub fn flannel_configuration(self) -> String {
         match self {
             Self::Ipv4 => String::new(),
@@ -80,11 +80,11 @@ impl IpFamilies {
         }
     }
 
-    /// The address by which a program listens on all of them.
+    /// The address with which a program listens on all addresses.
     pub fn unspecified(self) -> &'static str {
         match self {
             Self::Ipv4 => "0.0.0.0",
-            // Linux gives such a socket what comes by IPv4 as well.
+            // Linux delivers IPv4 connections to such a socket, too.
             Self::DualStack => "::",
         }
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_of_one_family_has_one_address() {
+    fn a_node_of_a_single_family_has_one_address() {
         let address = Ipv4Addr::new(172, 30, 3, 11);
         assert_eq!(IpFamilies::Ipv4.node_addresses(address), "172.30.3.11");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What somebody else has on a host: rules, routes, a CNI configuration. No migration may touch them.
+//! Host settings of another owner: rules, routes, a CNI configuration. No migration may change them.
 
 use anyhow::{Context, Result};
 
@@ -20,18 +20,18 @@ const SCRIPT: &str = "
 ";
 
 impl Cluster {
-    /// Puts it on every node.
-    ///
-    /// Before there is traffic: one of half a million packets was lost in the second in which this was done beside it, and
-    /// that is not the migration's.
+    /// Adds them to every node.
+    /// 
+    /// Only before traffic starts: adding them beside traffic lost one of half a million packets, and that loss is
+    /// not the migration's.
     pub(super) async fn plant_foreign(&self) -> Result<()> {
         for node in self.node_names().await {
             self.run_in_node(&node, &["sh", "-c", SCRIPT])
                 .await
-                .with_context(|| format!("plant what somebody else has on node {node}"))?;
+                .with_context(|| format!("add rules and routes of another owner on node {node}"))?;
         }
         self.progress
-            .say("somebody else's rules, routes and CNI configuration are planted");
+            .say("rules, routes and a CNI configuration of another owner are added");
         Ok(())
     }
 }

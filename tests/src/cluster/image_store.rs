@@ -1,5 +1,5 @@
-//! The images of a lab as containerd keeps them: imported once, by a containerd of its own beside the control plane, and linked into each
-//! node before the node's containerd starts.
+//! The images of a lab in containerd's form: imported once, by a separate containerd beside the control plane, and
+//! linked into each node before the node's containerd starts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,22 +17,22 @@ use super::state::CONTROL_PLANE;
 use super::wait::{Look, until};
 
 const SERVICE: &str = "image-store";
-/// Below the root of the control plane's machine.
+/// Path below the root of the control plane's machine.
 const ROOT: &str = "var/lib/image-store";
 const CONFIGURATION: &str = "etc/image-store.toml";
 const SOCKET: &str = "/run/image-store/containerd.sock";
-/// Where containerd keeps everything on a node, below the root of the node's machine.
+/// Root of containerd on a node, below the root of the node's machine.
 const NODE_ROOT: &str = "var/lib/containerd";
-/// Blobs by their hash: written once, and read only.
+/// Blobs by their hash: written once, then only read.
 const BLOBS: &str = "io.containerd.content.v1.content/blobs/sha256";
-/// Names of images, and which blobs they need. containerd writes into it.
+/// Names of images, and the blobs that they need. containerd writes into it.
 const METADATA: &str = "io.containerd.metadata.v1.bolt/meta.db";
-/// The archives that were imported, a line each.
+/// The imported archives, one on a line.
 const IMPORTED: &str = "imported";
 const START: Duration = Duration::from_mins(1);
-/// All images, on a busy machine with two cores.
+/// Time limit to import all images on a busy machine with two cores.
 const IMPORT: Duration = Duration::from_mins(5);
-/// containerd closes its database.
+/// Time limit for containerd to close its database.
 const STOP: Duration = Duration::from_secs(20);
 
 impl Cluster {
@@ -74,11 +74,11 @@ impl Cluster {
         Ok(archives)
     }
 
-    /// Gives the images to a node on which no containerd has run yet. Returns the archives that came after them.
+    /// Links the images into a node on which no containerd has run yet. Returns the archives that were added later.
     pub(super) fn link_images(&self, name: &str) -> Result<Vec<String>> {
         let store = store(&self.directory);
         link(&store, &self.directory.machine(name).join("root").join(NODE_ROOT))
-            .with_context(|| format!("give the images to node {name}"))?;
+            .with_context(|| format!("link the images into node {name}"))?;
         let file = store.join(IMPORTED);
         let imported = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         let imported: BTreeSet<&str> = imported.lines().collect();
@@ -89,7 +89,7 @@ impl Cluster {
             .collect())
     }
 
-    /// Waits until the node's runtime for kubelets knows every image that its containerd has.
+    /// Waits until the node's CRI runtime lists every image that its containerd has.
     pub(super) async fn node_knows_images(&self, name: &str) -> Result<()> {
         let list = async |filter: &[&str]| {
             let mut command = vec!["ctr", "-n", "k8s.io", "images", "list", "-q"];
@@ -107,7 +107,7 @@ impl Cluster {
                 Ok(match all.difference(&known).next() {
                     _ if all.is_empty() => Look::NotYet("containerd has no image".to_owned()),
                     None => Look::Done(()),
-                    Some(first) => Look::NotYet(format!("{first} is not known yet")),
+                    Some(first) => Look::NotYet(format!("{first} is not listed yet")),
                 })
             },
         )
@@ -119,7 +119,7 @@ fn store(directory: &Directory) -> PathBuf {
     directory.machine(CONTROL_PLANE).join("root").join(ROOT)
 }
 
-/// Blobs in common, and a copy of the metadata.
+/// Shared blobs, and a copy of the metadata.
 fn link(store: &Path, target: &Path) -> Result<()> {
     let (from, to) = (store.join(BLOBS), target.join(BLOBS));
     fs::create_dir_all(&to).with_context(|| format!("create {}", to.display()))?;
@@ -135,7 +135,7 @@ fn link(store: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Images alone: it runs no container.
+/// Only images: this containerd runs no container.
 fn configuration() -> String {
     format!(
         r#"version = 3
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_has_blobs_in_common_and_metadata_of_its_own() {
+    fn a_node_shares_blobs_and_has_its_own_metadata() {
         let folder = tempfile::tempdir().unwrap();
         let (store, node) = (folder.path().join("store"), folder.path().join("node"));
         write(&store.join(BLOBS).join("abc"), "layer").unwrap();

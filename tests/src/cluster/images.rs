@@ -1,4 +1,4 @@
-//! The images that a lab runs, by name, and the archives that they come in.
+//! The images of a lab, by name, and their archives.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 pub struct Images {
     /// Holds a pod's namespaces.
     pub pause: String,
-    /// A shell with small tools; sample workloads run it.
+    /// A shell with small tools, for the sample workloads.
     pub busybox: String,
     /// flanneld at `/opt/bin/flanneld`, with iptables, nft and `cp`.
     pub flannel: String,
@@ -19,13 +19,13 @@ pub struct Images {
     pub kube_proxy: String,
     /// `CoreDNS` as the entry point.
     pub coredns: String,
-    /// calico-node at `/bin/calico-node`, the real one or the stand-in.
+    /// calico-node at `/bin/calico-node`, real or stand-in.
     pub calico_node: String,
-    /// Calico's CNI plugin and its installer at `/opt/cni/bin/`, the real one or the stand-in.
+    /// Calico's CNI plugin and its installer at `/opt/cni/bin/`, real or stand-in.
     pub calico_cni: String,
-    /// Calico v2.6 with etcd: the release from which a datastore is converted.
+    /// Calico v2.6 with etcd: the release before the conversion of a datastore.
     pub calico_v2: CalicoRelease,
-    /// Calico v3.8 with etcd: the release to which it is converted.
+    /// Calico v3.8 with etcd: the release after the conversion.
     pub calico_v3: CalicoRelease,
     /// The traffic generator.
     pub traffic: String,
@@ -35,7 +35,7 @@ pub struct Images {
     pub coordinator: String,
 }
 
-/// The images of a release of Calico with etcd: the stand-in's, or, of v3, the real one's under the same names.
+/// The images of a release of Calico with etcd: the stand-in's or, for v3, the real ones under the same names.
 #[derive(Clone, Debug)]
 pub struct CalicoRelease {
     /// The release.
@@ -70,7 +70,7 @@ impl Default for Images {
             coredns: "registry.k8s.io/coredns/coredns:v1.15.0".into(),
             calico_node: "docker.io/calico/node:v3.31.7".into(),
             calico_cni: "docker.io/calico/cni:v3.31.7".into(),
-            // Before v3 its parts had versions of their own.
+            // Before v3 the parts of Calico had separate versions.
             calico_v2: CalicoRelease::new("v2.6.12", "v1.11.8", "v1.0.5"),
             calico_v3: CalicoRelease::new("v3.8.9", "v3.8.9", "v3.8.9"),
             traffic: "replumb.dev/lab/traffic:0.1.0".into(),
@@ -80,15 +80,15 @@ impl Default for Images {
     }
 }
 
-/// Puts archives into the folder that every node sees, in place of older ones of the same images, and returns the file
-/// names of those that are new there: the name has the hash of the contents in it.
+/// Puts archives into the folder that every node sees, replaces older archives of the same images, and returns the
+/// file names of the archives that are new there: each name includes the hash of the contents.
 pub fn take(folder: &Path, archives: &[PathBuf]) -> Result<Vec<String>> {
     std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let mut names = Vec::new();
     for archive in archives {
         let name = archive
             .file_name()
-            .with_context(|| format!("{} is no file", archive.display()))?;
+            .with_context(|| format!("{} is not a file", archive.display()))?;
         names.push(name.to_string_lossy().into_owned());
     }
     for entry in std::fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
@@ -113,7 +113,7 @@ pub fn take(folder: &Path, archives: &[PathBuf]) -> Result<Vec<String>> {
     Ok(new)
 }
 
-/// A link costs nothing; another file system needs a copy.
+/// A link costs no space; another file system needs a copy.
 pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
     if std::fs::hard_link(from, to).is_err() {
         std::fs::copy(from, to).with_context(|| format!("copy {} to {}", from.display(), to.display()))?;
@@ -121,7 +121,7 @@ pub(super) fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An archive is named after its image and the hash of its contents.
+/// The name of an archive has the image and the hash of the contents.
 pub(crate) fn image_of(archive: &str) -> &str {
     archive.rsplit_once('-').map_or(archive, |(image, _)| image)
 }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_archive_replaces_the_old_one_of_the_same_image_only() {
+    fn a_new_archive_replaces_only_the_old_one_of_the_same_image() {
         let temporary = tempfile::tempdir().unwrap();
         let (cache, folder) = (temporary.path().join("cache"), temporary.path().join("images"));
         std::fs::create_dir(&cache).unwrap();
@@ -150,7 +150,7 @@ mod tests {
         );
         assert!(
             take(&folder, &[file("flannel-3c.tar")]).unwrap().is_empty(),
-            "it is there already"
+            "the archive exists already"
         );
         let mut there: Vec<_> = std::fs::read_dir(&folder)
             .unwrap()
@@ -158,7 +158,7 @@ mod tests {
             .collect();
         there.sort();
         assert_eq!(there, ["flannel-3c.tar", "flannel-cni-plugin-2b.tar"]);
-        // The cache keeps its own: only the links went.
+        // The cache keeps its archives: only the links were removed.
         assert!(cache.join("flannel-1a.tar").exists());
     }
 }

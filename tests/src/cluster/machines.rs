@@ -1,4 +1,4 @@
-//! Switching machines on and off.
+//! Switches machines on and off.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -14,10 +14,10 @@ use super::state::{CONTROL_PLANE, State};
 use super::wait::{Look, until};
 use crate::machine::{Control, MachineSpec, start_time};
 
-/// Namespaces and a socket: less than a second, unless the machine under the lab is busy.
+/// Time limit to create namespaces and a socket: less than a second, unless the machine under the lab is busy.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The pid of process 1, if that very process still lives.
+/// The pid of process 1, if exactly this process still lives.
 pub fn pid(folder: &Path) -> Option<u32> {
     let text = std::fs::read_to_string(MachineSpec::pid_file(folder)).ok()?;
     let mut words = text.split_whitespace();
@@ -40,7 +40,7 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
         ],
         sysctls: sysctls(name == CONTROL_PLANE),
     };
-    cgroup::create(&spec.cgroup).with_context(|| format!("make the cgroups of machine {name}"))?;
+    cgroup::create(&spec.cgroup).with_context(|| format!("create the cgroups of machine {name}"))?;
     let file = spec.write()?;
     let pid_file = MachineSpec::pid_file(&folder);
     if pid_file.exists() {
@@ -48,7 +48,7 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
     }
     let log = spec.logs.join("holder.log");
     let log = std::fs::File::create(&log).with_context(|| format!("create {}", log.display()))?;
-    // Dropped without an end: the holder outlives us, and tokio reaps it if it ends before us.
+    // Dropped without an end: the holder outlives this program, and tokio reaps it if it ends before.
     let mut holder = tokio::process::Command::new(&state.program)
         .arg("machine-hold")
         .arg(&file)
@@ -57,8 +57,8 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
         .stderr(log)
         .spawn()
         .with_context(|| format!("start {} for machine {name}", state.program.display()))?;
-    // The holder joins the cgroup by itself too; until it has, nobody who takes the lab away would find it. One that has
-    // ended already is told below, with its own words.
+    // The holder also joins the cgroup, but until then a removal of the lab would not find it. A holder that has
+    // ended already is reported below, with its output.
     if let Some(process) = holder.id() {
         cgroup::adopt(&spec.cgroup, process).ok();
     }
@@ -71,7 +71,7 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
             if let Some(status) = holder.try_wait()? {
                 let said = std::fs::read_to_string(spec.logs.join("init.log")).unwrap_or_default();
                 let last = said.lines().last().unwrap_or("nothing");
-                return Ok(Look::NotYet(format!("it ended ({status}) and said: {last}")));
+                return Ok(Look::NotYet(format!("process ended ({status}) with: {last}")));
             }
             let Some(pid) = pid(&folder) else {
                 return Ok(Look::NotYet("no process 1 yet".into()));
@@ -83,26 +83,26 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
     .await
 }
 
-/// Pulls the plug: every process of the machine is killed at once, as a power cut does.
+/// Powers a machine off: every process of the machine is killed at once, as in a power failure.
 pub async fn power_off(directory: &Directory, name: &str) -> Result<()> {
     let name_of_cgroup = directory.machine_cgroup(name);
     clean::end_processes(&name_of_cgroup)
         .await
         .with_context(|| format!("switch machine {name} off"))?;
-    // A machine that comes back has no cgroups of pods of its former life.
+    // A machine that starts again has no cgroups of its earlier pods.
     clean::remove_cgroup(&name_of_cgroup).await
 }
 
 fn sysctls(switch: bool) -> Vec<(String, String)> {
     let settings: &[(&str, &str)] = if switch {
-        // The bridge only passes frames on: nothing of the lab's traffic may meet a packet filter here.
+        // The bridge only forwards frames: the lab's traffic must not pass a packet filter here.
         &[
             ("net/bridge/bridge-nf-call-iptables", "0"),
             ("net/bridge/bridge-nf-call-ip6tables", "0"),
             ("net/bridge/bridge-nf-call-arptables", "0"),
         ]
     } else {
-        // What a kubeadm node has: forwarding, bridged traffic through iptables, strict reverse path checks.
+        // The settings of a kubeadm node: forwarding, bridged traffic through iptables, strict reverse path filters.
         &[
             ("net/ipv4/ip_forward", "1"),
             ("net/ipv6/conf/all/forwarding", "1"),

@@ -1,4 +1,4 @@
-//! The lab's manifests, with the names that this cluster fills in.
+//! The lab's manifests and the values for their placeholders.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -13,18 +13,18 @@ use super::pod_network::PodNetwork;
 use super::state::Machine;
 use super::tunnel::Tunnel;
 
-/// How kube-proxy directs traffic to services. There is no ipvs: the kernels of labs seldom have it.
+/// How kube-proxy routes traffic to Services. There is no ipvs: the kernels of labs rarely have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum ProxyMode {
-    /// By iptables rules.
+    /// With iptables rules.
     #[default]
     Iptables,
-    /// By nftables rules.
+    /// With nftables rules.
     Nftables,
 }
 
 impl ProxyMode {
-    /// As kube-proxy's configuration has it.
+    /// The value in kube-proxy's configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Iptables => "iptables",
@@ -35,24 +35,24 @@ impl ProxyMode {
 
 /// The search path of the lab's containers.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The folder of flannel's and kube-proxy's images, without the first slash, that has the old iptables under the name that is
-/// called.
+/// The folder of flannel's and kube-proxy's images, without the first slash, in which the legacy iptables has the
+/// name that is called.
 pub const LEGACY_FOLDER: &str = "usr/local/legacy";
 
-/// By what flannel writes its packet filter rules.
+/// The tool with which flannel writes its packet filter rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum PacketFilter {
-    /// iptables over the kernel's nftables; kube-proxy too, unless it has a mode of its own.
+    /// iptables on the kernel's nftables; also for kube-proxy, unless it has another mode.
     #[default]
     IptablesNft,
-    /// The old iptables; kube-proxy too, unless it has a mode of its own.
+    /// The legacy iptables; also for kube-proxy, unless it has another mode.
     IptablesLegacy,
     /// nftables itself.
     Nftables,
 }
 
 impl PacketFilter {
-    /// Whether flannel is told to use nftables itself.
+    /// Whether flannel's configuration enables nftables.
     fn is_nftables(self) -> bool {
         match self {
             Self::IptablesNft | Self::IptablesLegacy => false,
@@ -60,7 +60,7 @@ impl PacketFilter {
         }
     }
 
-    /// The search path, in which one folder has the old iptables under the name that is called.
+    /// The search path; one folder in it has the legacy iptables under the name that is called.
     fn path(self) -> String {
         match self {
             Self::IptablesNft | Self::Nftables => PATH.to_owned(),
@@ -80,12 +80,12 @@ const SAMPLE: &str = include_str!("../../manifests/sample.yaml");
 const LONELY: &str = include_str!("../../manifests/lonely.yaml");
 const TRAFFIC: &str = include_str!("../../manifests/traffic.yaml");
 
-/// What the manifests leave open.
+/// The values of the manifests' placeholders.
 #[derive(Clone, Debug)]
 pub struct Values(BTreeMap<String, String>);
 
 impl Values {
-    /// For a cluster with its API server at this address.
+    /// The values for a cluster with its API server at this address.
     pub fn new(
         images: &super::Images,
         api_server: Ipv4Addr,
@@ -141,7 +141,7 @@ impl Values {
         Self(named.collect())
     }
 
-    /// The same with the address of each machine, by its name: a lab beside another one has other addresses.
+    /// The same values with the address of each machine, by its name: a lab beside another one has other addresses.
     #[must_use]
     pub fn with_machines(mut self, machines: &BTreeMap<String, Machine>) -> Self {
         let addresses = machines.iter();
@@ -150,7 +150,7 @@ impl Values {
         self
     }
 
-    /// The same with another network for pods.
+    /// The same values with another network for pods.
     #[must_use]
     pub fn with_pod_network(mut self, network: &str) -> Self {
         self.0.insert("pod-network".to_owned(), network.to_owned());
@@ -182,17 +182,17 @@ impl Values {
         self.fill(CALICO)
     }
 
-    /// Calico v2.6, with its data in the v2 store of the lab's etcd for it.
+    /// Calico v2.6, with its data in the v2 store of the lab's etcd for Calico.
     pub fn calico_v2(&self) -> Result<String> {
         self.fill(CALICO_V2)
     }
 
-    /// Calico v3.8, with its data in the v3 store of that etcd: what [`Values::calico_v2`] is rolled to.
+    /// Calico v3.8, with its data in the v3 store of that etcd: the release to which [`Values::calico_v2`] is rolled.
     pub fn calico_v3(&self) -> Result<String> {
         self.fill(CALICO_V3)
     }
 
-    /// Workloads of the kinds that a cluster has.
+    /// Workloads of the kinds that a usual cluster has.
     pub fn sample(&self) -> Result<String> {
         self.fill(SAMPLE)
     }
@@ -202,7 +202,8 @@ impl Values {
         self.fill(LONELY)
     }
 
-    /// The traffic generator: something that answers, and on every node something that asks.
+    /// The traffic generator: pods that answer, and on every node pods that send probes. Each of its flows has one
+    /// probe in this number of milliseconds.
     /// Each of its flows has a probe every so many milliseconds.
     pub fn traffic(&self, interval_ms: u64) -> Result<String> {
         let mut values = self.clone();
@@ -212,7 +213,7 @@ impl Values {
         values.fill(TRAFFIC)
     }
 
-    /// Replaces every `{{ name }}`; a name that is not known is an error.
+    /// Replaces every `{{ name }}`; an unknown name is an error.
     pub fn fill(&self, template: &str) -> Result<String> {
         let mut filled = String::with_capacity(template.len());
         let mut rest = template;
@@ -225,7 +226,7 @@ impl Values {
             };
             let Some(value) = self.0.get(name) else {
                 let known: Vec<_> = self.0.keys().map(String::as_str).collect();
-                bail!("the manifest asks for {name:?}; there is {}", known.join(", "));
+                bail!("the manifest has the placeholder {name:?}; known placeholders: {}", known.join(", "));
             };
             filled.push_str(before);
             filled.push_str(value);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn every_manifest_can_be_filled() {
+    fn every_placeholder_of_every_manifest_has_a_value() {
         let values = values();
         let all = [
             values.flannel(),
@@ -273,9 +274,9 @@ mod tests {
         }
     }
 
-    /// A pod that asks for next to nothing of a busy machine answers late, and its probe fails by that alone.
+    /// A pod with too small a request answers late on a busy machine, and then its probe fails.
     #[test]
-    fn probes_by_http_leave_time_and_what_they_ask_has_some_of_the_processor() {
+    fn pods_with_http_probes_have_a_long_timeout_and_a_cpu_request() {
         let values = values();
         let mut probed = 0;
         for manifest in [values.sample(), values.core_dns(), values.calico_v2()] {
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_or_open_placeholder_is_an_error_with_its_name() {
+    fn an_unknown_or_unclosed_placeholder_is_an_error_with_its_name() {
         let unknown = values().fill("a: {{ image-nothing }}").unwrap_err().to_string();
         assert!(
             unknown.contains("image-nothing") && unknown.contains("image-busybox"),

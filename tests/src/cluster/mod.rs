@@ -1,5 +1,5 @@
-//! A cluster of real parts on one machine: made by [`Cluster::up`], found again by [`Cluster::open`], taken away by
-//! [`Cluster::down`].
+//! A cluster of real components on one machine: created by [`Cluster::up`], opened again by [`Cluster::open`],
+//! removed by [`Cluster::down`].
 
 pub mod api;
 pub mod authority;
@@ -59,17 +59,17 @@ pub struct Cluster {
     state: Mutex<State>,
     api: ClusterApi,
     progress: Progress,
-    /// Held by whoever made the cluster, so that nobody else takes it away meanwhile.
+    /// Held by the command that made the cluster, so that no other command removes it meanwhile.
     _lock: Option<Lock>,
 }
 
-/// The right to change the lab in a folder.
+/// The lock for changes to the lab in a folder.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// One machine as `status` shows it.
+/// One machine in the output of `status`.
 #[derive(Clone, Debug)]
 pub struct MachineStatus {
     /// Its name.
@@ -83,14 +83,14 @@ pub struct MachineStatus {
 }
 
 impl Lock {
-    /// Takes the right; refuses if another command has it.
+    /// Takes the lock; an error if another command has it.
     pub fn take(directory: &Directory) -> Result<Self> {
         if let Some(lock) = Self::attempt(directory)? {
             return Ok(lock);
         }
         let path = directory.lock();
         let owner =
-            std::fs::read_to_string(&path).with_context(|| format!("read who holds {}", path.display()))?;
+            std::fs::read_to_string(&path).with_context(|| format!("read the owner of the lock {}", path.display()))?;
         bail!(
             "the lab in {} is being used by process {}: wait for it, end it, or take another folder with --dir",
             directory.path().display(),
@@ -98,7 +98,7 @@ impl Lock {
         );
     }
 
-    /// Takes the right; `None` if another command has it.
+    /// Takes the lock; `None` if another command has it.
     pub fn attempt(directory: &Directory) -> Result<Option<Self>> {
         let path = directory.lock();
         let mut file = File::options()
@@ -117,23 +117,23 @@ impl Lock {
         }
         file.set_len(0)
             .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .context("sign the lock")?;
+            .context("write the pid into the lock")?;
         Ok(Some(Self { _file: file }))
     }
 }
 
 impl Cluster {
-    /// Finds the cluster that runs in a folder.
+    /// Opens the cluster that runs in a folder.
     pub async fn open(directory: Directory) -> Result<Self> {
         let Some(state) = State::read(&directory)? else {
             bail!(
-                "there is no lab in {}: `cargo lab up` makes one",
+                "there is no lab in {}: `cargo lab up` creates one",
                 directory.path().display()
             );
         };
         if state.phase == Phase::Starting {
             bail!(
-                "the lab in {} was not finished (its `up` still runs or was cut off): `cargo lab down` removes it",
+                "the lab in {} was not finished (its `up` still runs or was interrupted): `cargo lab down` removes it",
                 directory.path().display()
             );
         }
@@ -156,19 +156,19 @@ impl Cluster {
         .await
     }
 
-    /// Takes the lab in a folder away and returns what could not be removed; empty is well.
+    /// Removes the lab in a folder and returns the things that could not be removed; empty is success.
     pub async fn down(directory: &Directory) -> Result<Vec<String>> {
         let _lock = Lock::take(directory)?;
         clean::remove(directory).await
     }
 
-    /// What of a lab is in this folder and on this machine.
+    /// The existing things of a lab in this folder and on this machine.
     pub async fn leftovers(directory: &Directory) -> Result<Vec<String>> {
         clean::leftovers(directory).await
     }
 
-    /// Lets the lab in a folder stay when the command that made it has ended. A start that was not finished stays what it
-    /// is: the next one in this folder removes it.
+    /// Keeps the lab in a folder after the end of the command that made it. An unfinished start stays unfinished: the
+    /// next start in this folder removes it.
     pub fn leave_standing(directory: &Directory) -> Result<()> {
         match State::read(directory)? {
             Some(mut state) if state.phase == Phase::Up => {
@@ -179,8 +179,8 @@ impl Cluster {
         }
     }
 
-    /// Takes away what a killed command has left in a folder, and returns whether there was anything. A lab that is in use,
-    /// or that stands there for somebody, is left alone.
+    /// Removes the things that a killed command has left in a folder, and returns whether there were any. A lab that
+    /// is in use or kept is not changed.
     pub async fn remove_abandoned(directory: &Directory) -> Result<bool> {
         let Some(_lock) = Lock::attempt(directory)? else {
             return Ok(false);
@@ -194,14 +194,14 @@ impl Cluster {
             Ok(true)
         } else {
             bail!(
-                "a killed command left in {} what cannot be removed: {}",
+                "a killed command left things in {} that cannot be removed: {}",
                 directory.path().display(),
                 left.join("; ")
             )
         }
     }
 
-    /// Takes this cluster away; an error lists what could not be removed.
+    /// Removes this cluster; an error lists the things that could not be removed.
     pub async fn remove(self) -> Result<()> {
         let left = clean::remove(&self.directory).await?;
         if left.is_empty() {
@@ -231,7 +231,7 @@ impl Cluster {
         self.state.lock().await.binaries.join("kubectl")
     }
 
-    /// The nodes' names, in the order in which they were made.
+    /// The nodes' names, in the order of their creation.
     pub async fn node_names(&self) -> Vec<String> {
         self.state
             .lock()
@@ -242,7 +242,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Kills a service of a machine with SIGKILL, as a crash does; process 1 starts it again after a second.
+    /// Kills a service of a machine with SIGKILL, as in a crash; process 1 starts it again after a second.
     pub async fn kill_service(&self, machine: &str, service: &str) -> Result<()> {
         let services = self.control(machine).status().await?;
         let pid = services
@@ -270,14 +270,14 @@ impl Cluster {
         self.state.lock().await.control_plane()
     }
 
-    /// The store of the API server.
+    /// The etcd of the API server.
     pub async fn store(&self) -> Store {
         Store::new(self.control_plane_address().await, control_plane::STORE_PORT)
     }
 
-    /// Ends the API server: from now on nobody is answered. The controller manager ends with it, as one does that cannot renew its
-    /// Lease of leader: one that stayed would find afterwards that no Node has renewed its own for too long, and take every pod out of
-    /// every Service.
+    /// Stops the API server: from now on no request is answered. The controller manager stops with it, as it does
+    /// when it cannot renew its leader Lease: if it kept running, it would later find that no Node has renewed its
+    /// Lease in time, and remove every pod from every Service.
     pub async fn stop_api_server(&self) -> Result<()> {
         let control = self.control(CONTROL_PLANE);
         control
@@ -288,7 +288,7 @@ impl Cluster {
             .await
     }
 
-    /// Starts the API server again, waits until it is ready, and starts the controller manager, told what the lab is made with.
+    /// Starts the API server again, waits until it is ready, and starts the controller manager with the settings of a new lab.
     pub async fn start_api_server(&self) -> Result<()> {
         let (address, families) = {
             let state = self.state.lock().await;
@@ -301,8 +301,8 @@ impl Cluster {
         self.restart_controller_manager(None).await
     }
 
-    /// Starts the API server and the controller manager anew with these ranges of Services, and a certificate for these addresses of
-    /// `default/kubernetes`; as a person does it on a control plane of one node.
+    /// Restarts the API server and the controller manager with these ranges of Services, and a certificate for these
+    /// addresses of `default/kubernetes`, as a user does on a control plane of one node.
     pub async fn restart_with_services(&self, services: &str, first: &[std::net::Ipv4Addr]) -> Result<()> {
         let (address, families) = {
             let state = self.state.lock().await;
@@ -322,7 +322,7 @@ impl Cluster {
             .await
     }
 
-    /// Starts the controller manager anew, told of these ranges; none is what the lab is made with.
+    /// Restarts the controller manager with these ranges; `None`: the ranges of a new lab.
     pub async fn restart_controller_manager(&self, ranges: Option<&NodeRanges>) -> Result<()> {
         let families = self.state.lock().await.ip_families;
         let usual = NodeRanges::of(families);
@@ -344,7 +344,7 @@ impl Cluster {
             .with_context(|| format!("there is no service {name} on the control plane's machine"))
     }
 
-    /// Runs a program on a node, as if logged in there.
+    /// Runs a program on a node, as in a login shell.
     pub async fn exec_in_node(&self, name: &str, command: &[&str]) -> Result<Output> {
         let pid = self.pid(name)?.to_string();
         let mut all = vec![
@@ -409,20 +409,20 @@ impl Cluster {
         Ok(Some(all))
     }
 
-    /// The root of a machine's disk, as the host sees it. What is mounted inside (`/run`, `/tmp`) is not in it.
+    /// The root of a machine's disk on the host. Mounts inside (`/run`, `/tmp`) are not in it.
     pub fn disk(&self, machine: &str) -> PathBuf {
         self.directory.machine(machine).join("root")
     }
 
-    /// Process 1 of a machine, as the host sees it.
+    /// The pid of a machine's process 1 on the host.
     pub fn pid(&self, name: &str) -> Result<u32> {
         machines::pid(&self.directory.machine(name))
-            .with_context(|| format!("machine {name} is off or there is none of that name"))
+            .with_context(|| format!("machine {name} is off or does not exist"))
     }
 }
 
 impl MachineStatus {
-    /// Whether the machine is on and everything on it runs.
+    /// Whether the machine is on and all its services run.
     pub fn well(&self) -> bool {
         self.pid.is_some()
             && !self.services.is_empty()
@@ -430,7 +430,7 @@ impl MachineStatus {
     }
 }
 
-/// The programs that a lab's machines run; they lie in one folder.
+/// The programs of a lab's machines, all in one folder.
 pub const BINARIES: [&str; 10] = [
     "containerd",
     "containerd-shim-runc-v2",

@@ -1,7 +1,7 @@
-//! The lab's cables: one bridge inside the control plane's namespace, a cable to every node and one to the host.
-//!
-//! The bridge is not on the host, so the host's packet filter and bridge settings have no say in the lab's traffic, and
-//! the only thing of the lab that the host sees is one interface that goes when the control plane goes.
+//! The lab's links: one bridge inside the control plane's namespace, a link to every node and one to the host.
+//! 
+//! The bridge is not on the host, so the host's packet filter and bridge settings do not apply to the lab's traffic,
+//! and the host sees only one interface of the lab, which ends with the control plane.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::linux::net::SocketAddrExt;
@@ -38,8 +38,8 @@ struct Route {
     dst: String,
 }
 
-/// Waits until no other lab of this machine is choosing a subnet, and keeps the others waiting until it is dropped. A
-/// socket without a file: it goes with its process, and nothing is left to be removed.
+/// Waits until no other lab on this machine is choosing a subnet, and blocks the others until it is dropped. A socket
+/// without a file: it ends with its process, and no file remains.
 pub async fn alone(logs: &Path) -> Result<UnixListener> {
     let name = SocketAddr::from_abstract_name("replumb-lab-network").context("name a socket")?;
     until(
@@ -49,7 +49,7 @@ pub async fn alone(logs: &Path) -> Result<UnixListener> {
         async || match UnixListener::bind_addr(&name) {
             Ok(listener) => Ok(Look::Done(listener)),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Ok(Look::NotYet("it still is".into()))
+                Ok(Look::NotYet("still choosing".into()))
             }
             Err(error) => Err(error).context("listen on the lab's own name"),
         },
@@ -57,7 +57,7 @@ pub async fn alone(logs: &Path) -> Result<UnixListener> {
     .await
 }
 
-/// The first /24 of 172.30.0.0/16 that no address and no route of the host touches.
+/// The first /24 of 172.30.0.0/16 that overlaps no address and no route of the host.
 pub async fn free_subnet() -> Result<Ipv4Net> {
     let addresses: Vec<Interface> =
         serde_json::from_str(&command::run("ip", &["-j", "-4", "address"]).await?)
@@ -118,7 +118,7 @@ pub async fn connect_control_plane(
     ip_in(&pid, &["link", "set", BRIDGE, "up"]).await
 }
 
-/// Connects a node to the bridge and gives it its addresses and default routes.
+/// Connects a node to the bridge and sets its addresses and default routes.
 pub async fn connect_node(
     control_plane: u32,
     node: u32,
@@ -129,10 +129,10 @@ pub async fn connect_node(
     let (control_plane, node) = (control_plane.to_string(), node.to_string());
     let [_, _, third, host] = address.octets();
     let port = format!("port{host}");
-    // The address decides the hardware address, so that a node that was switched off and on is still known to others.
+    // The hardware address is derived from the IP address, so that the others still reach a node after a power cycle.
     let hardware = format!("02:1a:b0:00:{third:02x}:{host:02x}");
     let network = format!("{address}/24");
-    // A node that was cut off leaves its port behind for a moment.
+    // A node that was powered off leaves its port for a moment.
     if command::output(
         "nsenter",
         &["-t", &control_plane, "-n", "ip", "link", "show", &port],
@@ -165,11 +165,11 @@ pub async fn connect_node(
 
 async fn add_ipv6(pid: &str, address: Ipv6Addr, device: &str) -> Result<()> {
     let network = format!("{address}/64");
-    // Nobody else can have it, and whoever is to bind to it does not wait.
+    // No other machine can have the address, and programs can bind to it without a wait.
     ip_in(pid, &["-6", "address", "add", &network, "dev", device, "nodad"]).await
 }
 
-/// Removes the host's end of the cable if it is there.
+/// Removes the host's end of the link if it exists.
 pub async fn remove_host_link(host_link: &str) -> Result<()> {
     if host_link_exists(host_link).await? {
         // The kernel may remove it at the same moment, with the control plane's namespace.
@@ -181,7 +181,7 @@ pub async fn remove_host_link(host_link: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether the host's end of the cable is there.
+/// Whether the host's end of the link exists.
 pub async fn host_link_exists(host_link: &str) -> Result<bool> {
     let links: Vec<Interface> =
         serde_json::from_str(&command::run("ip", &["-j", "link"]).await?).context("parse `ip -j link`")?;
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wider_network_of_the_host_counts_as_taken() {
+    fn a_wider_route_of_the_host_covers_the_subnets_inside() {
         let subnet = "172.30.3.0/24".parse().unwrap();
         assert!(overlaps(subnet, "172.16.0.0/12".parse().unwrap()));
         assert!(overlaps(subnet, "172.30.3.7/32".parse().unwrap()));

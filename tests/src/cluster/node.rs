@@ -1,4 +1,4 @@
-//! What makes a machine a Kubernetes node: containerd, kubelet, their configuration, the basic CNI plugins, the images.
+//! The parts that make a machine a Kubernetes node: containerd, kubelet, their configuration, the basic CNI plugins, the images.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,14 +14,14 @@ use super::directory::Directory;
 use super::families::IpFamilies;
 use crate::machine::Service;
 
-/// Where a node sees the lab's image archives.
+/// Path of the lab's image archives on a node.
 pub const IMAGES: &str = "/opt/lab/images";
 /// The socket of a node's containerd.
 pub const CONTAINERD: &str = "/run/containerd/containerd.sock";
-/// Plugins that every cluster's nodes have, whatever their pod network.
+/// CNI plugins of every node, independent of the pod network.
 const BASE_PLUGINS: [&str; 5] = ["bandwidth", "bridge", "host-local", "loopback", "portmap"];
 
-/// What differs from node to node.
+/// The values that differ between nodes.
 #[derive(Debug)]
 pub struct NodeConfig<'a> {
     /// Its name.
@@ -30,7 +30,7 @@ pub struct NodeConfig<'a> {
     pub address: Ipv4Addr,
     /// The API server's address.
     pub api_server: Ipv4Addr,
-    /// Where the basic CNI plugins are.
+    /// The folder of the basic CNI plugins.
     pub plugins: &'a Path,
     /// The image that holds a pod's namespaces.
     pub pause_image: &'a str,
@@ -101,20 +101,20 @@ fn kubelet_configuration(cgroup: &str) -> serde_json::Value {
         "failSwapOn": false,
         "enforceNodeAllocatable": [],
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-        // The images of the lab cannot be pulled again: they stay.
+        // The images of the lab cannot be pulled again, so they are never removed.
         "imageGCHighThresholdPercent": 100,
         "imageMinimumGCAge": "24h",
         "serializeImagePulls": false,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "maxPods": 60,
-        // Together with the controller manager's grace period of 16 s: four beats may be missed.
+        // With the controller manager's grace period of 16 s, four heartbeats may be missed.
         "nodeLeaseDurationSeconds": 16,
         "nodeStatusUpdateFrequency": "5s",
     })
 }
 
 fn containerd_configuration(pause_image: &str) -> String {
-    // A machine without CAP_SYS_RESOURCE may not lower an oom score: restricting it keeps sandboxes from failing.
+    // A machine without CAP_SYS_RESOURCE may not lower an oom score: this restriction keeps sandboxes from failing.
     format!(
         r#"version = 3
 root = "/var/lib/containerd"
@@ -148,7 +148,7 @@ SystemdCgroup = false
     )
 }
 
-/// Copies, never links: what pods later write into /opt/cni/bin must not reach the host's files.
+/// Copies, never links: files that pods later write into /opt/cni/bin must not reach the host's files.
 fn install_base_plugins(plugins: &Path, target: &Path) -> Result<()> {
     fs::create_dir_all(target).with_context(|| format!("create {}", target.display()))?;
     for name in BASE_PLUGINS {

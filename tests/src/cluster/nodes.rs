@@ -1,4 +1,4 @@
-//! Nodes: made, switched off and on, taken away, while the cluster runs.
+//! Creates nodes, switches them off and on, and removes them while the cluster runs.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -13,23 +13,23 @@ use super::state::{CONTROL_PLANE, Machine};
 use super::wait::{Look, until};
 use super::{Cluster, Images, images, machines, network};
 
-/// Import of all images on a busy machine with two cores, one node beside others.
+/// Time limit to import all images on a busy machine with two cores, one node beside others.
 const IMPORT_LIMIT: Duration = Duration::from_mins(3);
 const CONTAINERD_LIMIT: Duration = Duration::from_mins(1);
 
 impl Cluster {
-    /// Makes a node and starts its kubelet; does not wait until the node is Ready (see [`super::ClusterApi::nodes_ready`]).
+    /// Creates a node and starts its kubelet; does not wait until the node is Ready (see [`super::ClusterApi::nodes_ready`]).
     pub async fn node_add(&self, name: &str) -> Result<()> {
         check_name(name)?;
         let address = {
             let mut state = self.state.lock().await;
             if state.machines.contains_key(name) {
-                bail!("there is a machine {name} already");
+                bail!("machine {name} exists already");
             }
             let address = state
                 .free_address()
                 .context("every address of the lab's subnet is in use")?;
-            // Written before it is made.
+            // Written before the machine is created.
             state
                 .machines
                 .insert(name.to_owned(), Machine { address, on: true });
@@ -41,25 +41,25 @@ impl Cluster {
         self.node_start_kubelet(name, address).await
     }
 
-    /// Pulls the plug of a node. Its disk stays.
+    /// Powers a node off. Its disk stays.
     pub async fn node_power_off(&self, name: &str) -> Result<()> {
         self.node_address(name).await?;
         self.set_on(name, false).await?;
         machines::power_off(&self.directory, name).await
     }
 
-    /// Switches a node on again, with the disk as it was.
+    /// Powers a node on again, with the same disk.
     pub async fn node_power_on(&self, name: &str) -> Result<()> {
         let address = self.node_address(name).await?;
         if machines::pid(&self.directory.machine(name)).is_some() {
-            bail!("node {name} is on");
+            bail!("node {name} is on already");
         }
         self.set_on(name, true).await?;
         self.node_start_machine(name, address).await?;
         self.node_start_kubelet(name, address).await
     }
 
-    /// Takes a node out of the cluster: its object, its machine, its disk.
+    /// Removes a node from the cluster: its object, its machine, its disk.
     pub async fn node_delete(&self, name: &str) -> Result<()> {
         self.node_address(name).await?;
         machines::power_off(&self.directory, name).await?;
@@ -108,7 +108,7 @@ impl Cluster {
         node::prepare(&self.directory, &authority, &config).with_context(|| format!("prepare node {name}"))
     }
 
-    /// Machine, cable, container runtime.
+    /// Machine, link and container runtime.
     pub(super) async fn node_start_machine(&self, name: &str, address: Ipv4Addr) -> Result<()> {
         let state = self.state.lock().await.clone();
         let pid = machines::power_on(&self.directory, &state, name).await?;
@@ -181,7 +181,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Puts images on every node that is on, and on those that come later. One that is there is replaced.
+    /// Imports images on every node that is on, and on later nodes. An existing image is replaced.
     pub async fn import_images(&self, archives: &[PathBuf]) -> Result<()> {
         let names = images::take(&self.directory.images(), archives)?;
         let nodes = self.node_names().await;
@@ -210,7 +210,7 @@ fn check_name(name: &str) -> Result<()> {
         || name.ends_with('-')
     {
         bail!(
-            "{name:?} is no node name: lower-case letters, digits and inner hyphens, at most 40 characters"
+            "{name:?} is not a valid node name: use lower-case letters, digits and inner hyphens, at most 40 characters"
         );
     }
     if name == CONTROL_PLANE {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_cannot_be_a_folder_and_a_host_are_refused() {
+    fn names_that_are_not_valid_as_folder_and_host_are_refused() {
         for good in ["lab-worker-1", "a", "n2"] {
             assert!(check_name(good).is_ok(), "{good}");
         }

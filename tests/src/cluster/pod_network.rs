@@ -1,4 +1,4 @@
-//! The network that a cluster's pods have from the start: flannel's, or Calico's.
+//! The pod network of a new cluster: flannel or Calico.
 
 use std::time::Duration;
 
@@ -12,25 +12,26 @@ use super::pods::{CALICO_NAMESPACE, FLANNEL_NAMESPACE};
 use super::wait::{Look, until};
 
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
-/// Where flannel's CNI plugin reads the subnet of its node.
+/// Path of the file from which flannel's CNI plugin reads the subnet of its node.
 const SUBNET: &str = "/run/flannel/subnet.env";
 
-/// Who connects the pods.
+/// The pod network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum PodNetwork {
-    /// flannel by VXLAN. Calico, if it is there, waits for a node label.
+    /// flannel with VXLAN. Calico, if installed, waits for a node label.
     #[default]
     Flannel,
-    /// Calico by VXLAN, with its own IPAM and the pool that it makes by itself at its first start.
+    /// Calico with VXLAN, its own IPAM and the pool that it creates at its first start.
     Calico,
-    /// Calico v2.6 with etcd, without a tunnel, and v3 to roll it to. A stand-in plays v2.6.
+    /// Calico v2.6 with etcd, without a tunnel, and the manifest of v3 to roll it to. A stand-in plays v2.6.
     CalicoV2,
-    /// Calico v3.8 with etcd, without a tunnel unless `--tunnel` says one. A stand-in plays it, or with the real programs BIRD alone.
+    /// Calico v3.8 with etcd, without a tunnel unless `--tunnel` names one. A stand-in plays it or, with the real
+    /// programs, only BIRD.
     CalicoEtcd,
 }
 
 impl PodNetwork {
-    /// As people call it.
+    /// The name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::Flannel => "flannel",
@@ -40,14 +41,14 @@ impl PodNetwork {
         }
     }
 
-    /// As the command line has it.
+    /// The name on the command line.
     pub fn option(self) -> String {
         use clap::ValueEnum as _;
         let value = self.to_possible_value();
         value.map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether Calico keeps its data in an etcd of its own.
+    /// Whether Calico has an etcd datastore of its own.
     pub fn has_etcd(self) -> bool {
         match self {
             Self::Flannel | Self::Calico => false,
@@ -55,7 +56,7 @@ impl PodNetwork {
         }
     }
 
-    /// What else a node must have for calico-node, as a line of its manifest's node selector.
+    /// The additional node label that calico-node needs, as a line of its manifest's node selector.
     pub(super) fn calico_selector(self) -> &'static str {
         match self {
             Self::Flannel => "\n        projectcalico.org/node-network-during-migration: calico",
@@ -63,14 +64,14 @@ impl PodNetwork {
         }
     }
 
-    /// The ranges of the pools that calico-node makes when there is none, as entries of its manifest's environment. Who
-    /// migrates from flannel leaves them out, as Calico's own manifest does: the pools are there by then.
+    /// The ranges of the pools that calico-node creates when there is none, as entries of its manifest's environment.
+    /// A migration from flannel omits them, as Calico's own manifest does: the pools exist by then.
     pub(super) fn calico_ranges(self, families: IpFamilies) -> String {
         let entry = |family: &str, range: &str| {
             format!("\n            - name: CALICO_{family}POOL_CIDR\n              value: {range}")
         };
         match self {
-            // Calico with etcd has manifests of its own.
+            // Calico with etcd has its own manifests.
             Self::Flannel | Self::CalicoV2 | Self::CalicoEtcd => String::new(),
             Self::Calico if families.has_ipv6() => {
                 entry("IPV4", POD_NETWORK) + &entry("IPV6", POD_NETWORK_IPV6)
@@ -79,16 +80,16 @@ impl PodNetwork {
         }
     }
 
-    /// The encapsulation of the IPv6 pool that calico-node makes.
+    /// The encapsulation of the IPv6 pool that calico-node creates.
     pub(super) fn calico_ipv6_vxlan(self) -> &'static str {
         match self {
             Self::Flannel | Self::CalicoV2 | Self::CalicoEtcd => "Never",
-            // Without BGP there is no other way between nodes.
+            // Without BGP there is no other path between nodes.
             Self::Calico => "Always",
         }
     }
 
-    /// The `DaemonSet` that connects the pods, with its namespace.
+    /// The `DaemonSet` of the pod network, with its namespace.
     fn daemon_set(self) -> (&'static str, &'static str) {
         match self {
             Self::Flannel => ("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE),
@@ -98,7 +99,7 @@ impl PodNetwork {
 }
 
 impl Cluster {
-    /// Applies what needs no node yet.
+    /// Applies the objects that need no node yet.
     pub(super) async fn begin_pod_network(&self, calico_waits: bool) -> Result<()> {
         let values = self.values().await;
         match self.pod_network().await {
@@ -118,8 +119,8 @@ impl Cluster {
         }
     }
 
-    /// Starts what needs registered nodes. Calico's installer reaches the API server by its service address: before
-    /// kube-proxy it would fail, and its kubelet wait 10 s for the next try.
+    /// Starts the parts that need registered nodes. Calico's installer reaches the API server through its Service
+    /// address: before kube-proxy runs it would fail, and its kubelet would wait 10 s before the next attempt.
     pub(super) async fn continue_pod_network(&self) -> Result<()> {
         let network = self.pod_network().await;
         if network == PodNetwork::Flannel {
@@ -136,7 +137,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until it runs on every node.
+    /// Waits until the pod network runs on every node.
     pub(super) async fn finish_pod_network(&self) -> Result<()> {
         let network = self.pod_network().await;
         let (workload, namespace) = network.daemon_set();
@@ -155,12 +156,12 @@ impl Cluster {
             }
         }
         self.progress
-            .say(format_args!("kube-proxy and {} run", network.name()));
+            .say(format_args!("kube-proxy and {} are running", network.name()));
         Ok(())
     }
 
-    /// Waits until flannel has written each node's subnet. Its pods have no readiness probe and are Ready before; a pod that comes meanwhile
-    /// gets no network, and its kubelet waits more than 10 s for the next try.
+    /// Waits until flannel has written each node's subnet. Its pods have no readiness probe and are Ready before; a
+    /// pod that starts meanwhile gets no network, and its kubelet waits more than 10 s before the next attempt.
     async fn subnets_are_written(&self) -> Result<()> {
         for node in self.node_names().await {
             let what = format!("flannel to write {SUBNET} on node {node}");
@@ -178,7 +179,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who connects the pods of this cluster.
+    /// The pod network of this cluster.
     pub async fn pod_network(&self) -> PodNetwork {
         self.state.lock().await.pod_network
     }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn calico_waits_for_the_label_beside_flannel_only() {
+    fn calico_waits_for_the_label_only_beside_flannel() {
         const LABEL: &str = "projectcalico.org/node-network-during-migration";
         let selector = |network| {
             let daemon_set = calico_node(network, IpFamilies::Ipv4);
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn calico_is_told_the_ranges_where_it_makes_the_pools() {
+    fn calico_gets_the_ranges_if_it_creates_the_pools() {
         let beside = calico_node(PodNetwork::Flannel, IpFamilies::Ipv4);
         assert_eq!(variable(&beside, "CALICO_IPV4POOL_CIDR"), None);
         let alone = calico_node(PodNetwork::Calico, IpFamilies::Ipv4);

@@ -1,13 +1,13 @@
-//! Pods as the API shows them.
+//! Pods as the API reports them.
 
 use k8s_openapi::api::core::v1::Pod;
 
-/// Where the lab's flannel is.
+/// The namespace of the lab's flannel.
 pub const FLANNEL_NAMESPACE: &str = "kube-flannel";
-/// Where the lab's Calico is.
+/// The namespace of the lab's Calico.
 pub const CALICO_NAMESPACE: &str = "kube-system";
 
-/// How often a pod's containers were started again.
+/// The number of restarts of a pod's containers.
 pub fn restarts(pod: &Pod) -> i32 {
     pod.status
         .iter()

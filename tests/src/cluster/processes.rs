@@ -1,4 +1,4 @@
-//! Processes of pods, killed as a crash does. Services of a machine are [`Cluster::kill_service`]'s.
+//! Kills processes of pods, as in a crash. For services of a machine see [`Cluster::kill_service`].
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use anyhow::Result;
 use super::Cluster;
 use super::wait::{self, Look};
 
-/// From one pod of a `DaemonSet` to the next on a node.
+/// Time limit for the next pod of a `DaemonSet` on a node to start.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// How a process is told from others: its name, and words of its command line that it does not have.
+/// Identifies a process: its name, and words that its command line must not have.
 #[derive(Debug)]
 pub struct Process {
     name: &'static str,
@@ -23,7 +23,7 @@ impl Process {
     }
 }
 
-/// replumb's agent. The pods that answer probes and make traffic run its program, too.
+/// replumb's agent. The pods that answer probes and generate traffic run the same program.
 pub const AGENT: Process = Process {
     name: "replumb-agent",
     without: "*' echo'*|*' traffic'*",
@@ -36,7 +36,8 @@ pub const CALICO_NODE: Process = Process::named("calico-node");
 pub const FLANNELD: Process = Process::named("flanneld");
 
 impl Cluster {
-    /// kill -9 of a process on a node; one whose pod is being replaced is waited for. Nobody of that name is an error.
+    /// Kills a process on a node with SIGKILL, and waits for it while its pod is being replaced. No process of that
+    /// name is an error.
     pub async fn kill_process(&self, node: &str, process: &Process) -> Result<()> {
         let Process { name, without } = process;
         let script = format!(
@@ -52,7 +53,7 @@ impl Cluster {
             Ok(if said.contains("killed") {
                 Look::Done(())
             } else {
-                Look::NotYet("none of that name".to_owned())
+                Look::NotYet("no process of that name".to_owned())
             })
         })
         .await

@@ -9,7 +9,7 @@ use super::Cluster;
 use super::api::FIELD_MANAGER;
 
 const LIMIT: Duration = Duration::from_mins(2);
-/// Where the manifests put it.
+/// The namespace in the manifests.
 const NAMESPACE: &str = "replumb-system";
 const WORKLOADS: [&str; 2] = ["daemonset/replumb-agent", "deployment/replumb-coordinator"];
 
@@ -20,7 +20,8 @@ pub fn manifests() -> PathBuf {
 
 impl Cluster {
     /// Applies `deploy/base` and waits until agents and coordinator are Ready. Their images must be on the nodes (see
-    /// [`Cluster::import_images`]). If they run already, they are started again: an image can be new under an old name.
+    /// [`Cluster::import_images`]). Running agents and coordinators are restarted: an image can be new under an old
+    /// name.
     pub async fn install_replumb(&self) -> Result<()> {
         let there = self
             .api
@@ -42,7 +43,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Applies `deploy/service-cidr` in place of `deploy/base`, as a person does before a `serviceCidr` migration.
+    /// Applies `deploy/service-cidr` in place of `deploy/base`, as a user does before a `serviceCidr` migration.
     pub async fn let_agents_read_pods(&self) -> Result<()> {
         self.apply_folder(&manifests().with_file_name("service-cidr"))
             .await

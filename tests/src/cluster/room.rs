@@ -1,13 +1,13 @@
-//! Whether there is room on the disk for a lab.
+//! Checks the disk space for a lab.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-/// Kubelets evict every pod when less than this part of the file system is free (see `node::kubelet_configuration`).
+/// Kubelets evict every pod when less than this percentage of the file system is free (see `node::kubelet_configuration`).
 const KEPT_FREE_PERCENT: u64 = 1;
 
-/// A node has the images twice, packed and unpacked: 1.1 GB of 0.7 GB of archives, as measured.
+/// A node has the images twice, packed and unpacked: 1.1 GB for 0.7 GB of archives, as measured.
 pub fn check(folder: &Path, nodes: usize, archives: &[PathBuf]) -> Result<()> {
     const MEGABYTE: u64 = 1_000_000;
     let archives = archives
@@ -15,11 +15,11 @@ pub fn check(folder: &Path, nodes: usize, archives: &[PathBuf]) -> Result<()> {
         .map(|archive| {
             std::fs::metadata(archive)
                 .map(|metadata| metadata.len())
-                .with_context(|| format!("look at {}", archive.display()))
+                .with_context(|| format!("read the size of {}", archive.display()))
         })
         .sum::<Result<u64>>()?;
     let room = nix::sys::statvfs::statvfs(folder)
-        .with_context(|| format!("ask for the free space of {}", folder.display()))?;
+        .with_context(|| format!("read the free space of {}", folder.display()))?;
     let (free, all) = (
         room.blocks_available() * room.fragment_size(),
         room.blocks() * room.fragment_size(),
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lab_that_does_not_fit_is_refused_with_what_it_needs() {
+    fn a_lab_without_enough_disk_space_is_refused_with_the_needed_size() {
         let folder = tempfile::tempdir().unwrap();
         let archive = folder.path().join("image.tar");
-        // A file without contents, of the size of the largest disk.
+        // A file without contents, as large as the largest disk.
         std::fs::File::create(&archive).unwrap().set_len(1 << 42).unwrap();
         let error = check(folder.path(), 3, &[archive]).unwrap_err().to_string();
         assert!(

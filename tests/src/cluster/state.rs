@@ -1,5 +1,5 @@
-//! The state file: what this lab has made or is about to make. It is written before each thing is made, so that `down`
-//! knows what to look for after any crash.
+//! The state file: the things that this lab has made or is about to make. The file is written before each thing is
+//! made, so that `down` can find them after any crash.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,17 +16,17 @@ use super::manifests::{PacketFilter, ProxyMode};
 use super::pod_network::PodNetwork;
 use super::tunnel::Tunnel;
 
-/// The name of the machine that runs etcd, the API server, the controllers and the lab's switch.
+/// The machine that runs etcd, the API server, the controllers and the lab's switch.
 pub const CONTROL_PLANE: &str = "control-plane";
 
-/// How far a lab has come, and whose it is.
+/// Progress and owner of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// It is being made, or the attempt was cut off.
+    /// The lab is being made, or the attempt was interrupted.
     Starting,
-    /// It is up, and belongs to the command that made it: what is left after that command's end is nobody's.
+    /// The lab is up, and belongs to the command that made it: after that command's end, the lab has no owner.
     Up,
-    /// It is up and stays until somebody takes it away.
+    /// The lab is up and stays until a command removes it.
     Standing,
 }
 
@@ -34,25 +34,25 @@ pub enum Phase {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
-    /// How far it has come.
+    /// The progress.
     pub phase: Phase,
     /// The lab's own subnet: `.1` is the host, `.2` the control plane and switch, nodes from `.11`.
     pub subnet: Ipv4Net,
-    /// Where the lab's Kubernetes binaries are.
+    /// The folder of the lab's Kubernetes binaries.
     pub binaries: std::path::PathBuf,
-    /// Where the basic CNI plugins are.
+    /// The folder of the basic CNI plugins.
     pub plugins: std::path::PathBuf,
-    /// The program that plays holder and process 1.
+    /// The program of holder and process 1.
     pub program: std::path::PathBuf,
-    /// How kube-proxy works here.
+    /// The mode of kube-proxy.
     pub proxy_mode: ProxyMode,
-    /// By what flannel writes its rules here.
+    /// The tool with which flannel writes its rules.
     pub packet_filter: PacketFilter,
-    /// The address families here.
+    /// The address families.
     pub ip_families: IpFamilies,
-    /// Who connects the pods here.
+    /// The pod network.
     pub pod_network: PodNetwork,
-    /// By which tunnel, where there is the choice.
+    /// The tunnel, if the pod network has a choice.
     pub tunnel: Tunnel,
     /// The machines by name: the control plane and the nodes.
     pub machines: BTreeMap<String, Machine>,
@@ -64,7 +64,7 @@ pub struct State {
 pub struct Machine {
     /// Its address on the lab's subnet.
     pub address: Ipv4Addr,
-    /// Whether it is meant to be on.
+    /// Whether the machine should be on.
     pub on: bool,
 }
 
@@ -85,7 +85,7 @@ impl State {
         })
     }
 
-    /// Writes the state so that a crash leaves either the old one or the new one.
+    /// Writes the state so that a crash leaves either the old file or the new one.
     pub fn write(&self, directory: &Directory) -> Result<()> {
         let file = directory.state();
         let new = file.with_extension("new");
@@ -121,7 +121,7 @@ impl State {
         nodes
     }
 
-    /// The first address for a node that none has.
+    /// The first address that no node has.
     pub fn free_address(&self) -> Option<Ipv4Addr> {
         (11..=250)
             .map(|host| self.address(host))
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_handed_out_once_and_reused() {
+    fn an_address_is_used_once_and_reused_after_its_node_is_removed() {
         let mut state = state();
         let first = state.free_address().unwrap();
         assert_eq!(first, Ipv4Addr::new(172, 30, 4, 11));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_survives_a_round_and_a_missing_one_is_no_lab() {
+    fn a_written_state_is_read_back_and_a_missing_file_is_no_lab() {
         let temporary = tempfile::tempdir().unwrap();
         let directory = Directory::open(temporary.path()).unwrap();
         assert!(State::read(&directory).unwrap().is_none());

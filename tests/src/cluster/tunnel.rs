@@ -1,13 +1,13 @@
-//! By which tunnel a Calico with etcd connects the nodes. A Calico with the Kubernetes API has VXLAN in any case: the lab has no BGP.
+//! The tunnel between nodes of a Calico with etcd. A Calico with the Kubernetes API always has VXLAN: the lab has no BGP.
 
 use serde::{Deserialize, Serialize};
 
 use super::Cluster;
 
-/// The encapsulation of the pool that calico-node makes at its first start.
+/// The encapsulation of the pool that calico-node creates at its first start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 pub enum Tunnel {
-    /// None: the nodes share a subnet, and BIRD, which is a stand-in's in any case, sets routes.
+    /// None: the nodes share a subnet, and BIRD, which is always a stand-in, sets routes.
     #[default]
     None,
     /// VXLAN: Felix sets routes, and there is no BIRD.
@@ -15,7 +15,7 @@ pub enum Tunnel {
 }
 
 impl Tunnel {
-    /// What the manifest of Calico v3 with etcd leaves open, by the names of its places.
+    /// The values of the placeholders in the manifest of Calico v3 with etcd, by their names.
     pub(super) fn values(self) -> [(&'static str, &'static str); 5] {
         let [backend, vxlan, width, live, ready] = match self {
             Self::None => [
@@ -25,7 +25,7 @@ impl Tunnel {
                 "-felix-live, -bird-live",
                 "-bird-ready, -felix-ready",
             ],
-            // 50 bytes of each packet are the tunnel's.
+            // The tunnel needs 50 bytes of each packet.
             Self::Vxlan => ["vxlan", "Always", "1450", "-felix-live", "-felix-ready"],
         };
         [
@@ -39,7 +39,7 @@ impl Tunnel {
 }
 
 impl Cluster {
-    /// By which tunnel the Calico of this cluster connects nodes, where its data are in etcd.
+    /// The tunnel between the nodes of this cluster, if Calico's data are in etcd.
     pub async fn tunnel(&self) -> Tunnel {
         self.state.lock().await.tunnel
     }

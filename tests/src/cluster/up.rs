@@ -1,4 +1,4 @@
-//! Making a cluster from nothing.
+//! Creates a cluster.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,40 +22,40 @@ const API_LIMIT: Duration = Duration::from_mins(2);
 const NODES_LIMIT: Duration = Duration::from_mins(4);
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
 
-/// What to make.
+/// Size and form of the cluster.
 #[derive(Clone, Debug)]
 pub struct UpOptions {
-    /// Where it is kept.
+    /// The folder of the lab.
     pub directory: Directory,
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// A folder with etcd, the Kubernetes programs, containerd with its shim, and ctr.
+    /// Folder with etcd, the Kubernetes programs, containerd with its shim, and ctr.
     pub binaries: PathBuf,
-    /// A folder with the basic CNI plugins.
+    /// Folder with the basic CNI plugins.
     pub plugins: PathBuf,
-    /// The archives of all images that the manifests name.
+    /// Archives of all images that the manifests name.
     pub archives: Vec<PathBuf>,
-    /// The program that plays holder and process 1: the `lab` binary.
+    /// The program of holder and process 1: the `lab` binary.
     pub program: PathBuf,
-    /// How kube-proxy works.
+    /// The mode of kube-proxy.
     pub proxy_mode: ProxyMode,
-    /// By what flannel writes its rules.
+    /// The tool with which flannel writes its rules.
     pub packet_filter: PacketFilter,
-    /// The address families of nodes, pods and services.
+    /// The address families of nodes, pods and Services.
     pub ip_families: IpFamilies,
-    /// Who connects the pods.
+    /// The pod network.
     pub pod_network: PodNetwork,
-    /// By which tunnel a Calico with etcd connects nodes.
+    /// The tunnel of a Calico with etcd.
     pub tunnel: Tunnel,
-    /// The etcd for a Calico that keeps its data in one; it has both APIs.
+    /// The etcd for a Calico with an etcd datastore; it has both APIs.
     pub calico_etcd: Option<PathBuf>,
-    /// Beside flannel: whether Calico's manifest is applied. It starts on no node before one is labelled for it.
+    /// Beside flannel: whether Calico's manifest is applied. Calico starts on no node before the node has its label.
     pub calico_waits: bool,
     /// Whether the sample workloads are started.
     pub sample: bool,
-    /// Milliseconds between two probes of a flow of the traffic generator; absent without one.
+    /// Milliseconds between two probes of a flow of the traffic generator; `None` without traffic.
     pub traffic: Option<u64>,
-    /// Where it is said what happens.
+    /// Receives progress messages.
     pub progress: Progress,
 }
 
@@ -68,7 +68,7 @@ pub fn node_name(index: usize) -> String {
     }
 }
 
-/// A folder that is ours to make a cluster in. Nothing of the cluster is there yet.
+/// A folder that is locked for a new cluster. No part of the cluster exists yet.
 #[derive(Debug)]
 pub struct Site {
     options: UpOptions,
@@ -77,8 +77,8 @@ pub struct Site {
 }
 
 impl Site {
-    /// Checks what can be checked before anything is made, and takes the folder. A folder with a cluster that stands in
-    /// it is refused, what a killed command has left is removed.
+    /// Checks all conditions that do not need a cluster, and locks the folder. A folder with a running cluster is
+    /// refused; the remains of a killed command are removed.
     pub async fn claim(options: UpOptions) -> Result<Self> {
         check(&options)?;
         let progress = options.progress;
@@ -87,19 +87,19 @@ impl Site {
         if let Some(state) = State::read(directory)? {
             match state.phase {
                 Phase::Standing => bail!(
-                    "there is a lab in {} already: `cargo lab down` removes it, --dir makes another beside it",
+                    "there is a lab in {} already: `cargo lab down` removes it, --dir creates another one",
                     directory.path().display()
                 ),
-                // The lock is ours: whoever made it has ended.
+                // This process has the lock, so the command that made the remains has ended.
                 Phase::Starting | Phase::Up => {
-                    progress.say("an earlier command was killed: removing what it left");
+                    progress.say("an earlier command was killed: removing its remains");
                 }
             }
         }
         let left = clean::remove(directory).await?;
         if !left.is_empty() {
             bail!(
-                "an earlier start left what cannot be removed: {}",
+                "an earlier start left things that cannot be removed: {}",
                 left.join("; ")
             );
         }
@@ -115,7 +115,7 @@ impl Site {
         &self.options.directory
     }
 
-    /// Makes the cluster. What a failed attempt has made stays, for looking at it, until [`Cluster::down`].
+    /// Creates the cluster. After a failed attempt its parts stay for inspection, until [`Cluster::down`].
     pub async fn build(self) -> Result<Cluster> {
         let Self {
             options,
@@ -123,7 +123,7 @@ impl Site {
             progress,
         } = self;
         let directory = options.directory.clone();
-        // Until the subnet shows as taken, no other lab may look for one.
+        // Until the host has an address of the subnet, no other lab may choose one.
         let alone = network::alone(&directory.logs()).await?;
         let mut state = State {
             phase: Phase::Starting,
@@ -181,7 +181,7 @@ impl Site {
 }
 
 impl Cluster {
-    /// Makes a cluster: [`Site::claim`], then [`Site::build`].
+    /// Creates a cluster: [`Site::claim`], then [`Site::build`].
     pub async fn up(options: UpOptions) -> Result<Self> {
         Site::claim(options).await?.build().await
     }
@@ -199,7 +199,7 @@ impl Cluster {
             self.start_calico_etcd(program).await?;
         }
         let nodes = self.state.lock().await.nodes();
-        // A kubelet that finds no API server waits for seconds before it looks again.
+        // A kubelet that finds no API server waits for seconds before the next attempt.
         let (ready, server_is_ready) = tokio::sync::watch::channel(false);
         let (filled, store_is_filled) = tokio::sync::watch::channel(false);
         let images = async {
@@ -212,7 +212,7 @@ impl Cluster {
                 (server_is_ready.clone(), store_is_filled.clone());
             async move {
                 self.node_prepare(name, machine.address).await?;
-                // As below.
+                // See below.
                 store_is_filled
                     .wait_for(|filled| *filled)
                     .await
@@ -222,7 +222,7 @@ impl Cluster {
                     "{name} ({}) runs containerd and has the images",
                     machine.address
                 ));
-                // An error here means that the other half has failed, and says why.
+                // An error here means that the other half has failed, and has the reason.
                 server_is_ready
                     .wait_for(|ready| *ready)
                     .await
@@ -274,7 +274,8 @@ impl Cluster {
             .rolled_out("daemonset/kube-proxy", "kube-system", ROLLOUT_LIMIT)
             .await?;
         self.finish_pod_network().await?;
-        // Not before: a pod that comes before the network is whole fails, and its kubelet waits 10 s for the next try.
+        // Not earlier: a pod that starts before the network is complete fails, and its kubelet waits 10 s before the
+        // next attempt.
         self.api
             .apply(&self.values().await.core_dns()?)
             .await
@@ -286,7 +287,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// What the manifests leave open, for this cluster.
+    /// The values of the manifests' placeholders for this cluster.
     pub async fn values(&self) -> Values {
         let state = self.state.lock().await;
         Values::new(
@@ -310,16 +311,16 @@ impl Cluster {
         for workload in ["deployment/web", "statefulset/store", "daemonset/everywhere"] {
             self.api.rolled_out(workload, "sample", ROLLOUT_LIMIT).await?;
         }
-        self.progress.say("the sample workloads run");
+        self.progress.say("the sample workloads are running");
         Ok(())
     }
 
-    /// Starts a pod that nobody re-creates.
+    /// Starts a pod without a controller.
     pub async fn install_lonely(&self) -> Result<()> {
         self.api
             .apply(&self.values().await.lonely()?)
             .await
-            .context("apply the lonely pod")?;
+            .context("apply the pod without a controller")?;
         self.api.pods_ready(&["sample"], ROLLOUT_LIMIT).await
     }
 
@@ -337,19 +338,19 @@ impl Cluster {
     }
 }
 
-/// Refuses early and by name what would fail late.
+/// Refuses known problems early and by name.
 fn check(options: &UpOptions) -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
-        bail!("the lab makes namespaces and cgroups: start it as root");
+        bail!("the lab creates namespaces and cgroups: start it as root");
     }
     if options.nodes == 0 || options.nodes > 100 {
-        bail!("a lab has 1 to 100 nodes, not {}", options.nodes);
+        bail!("{} nodes: a lab has 1 to 100 nodes", options.nodes);
     }
     for program in super::BINARIES {
         let file = options.binaries.join(program);
         if !file.is_file() {
             bail!(
-                "there is no {program} in {}: build the lab's programs, or name another folder with --assets",
+                "there is no {program} in {}: build the lab's programs, or use another folder with --assets",
                 options.binaries.display()
             );
         }

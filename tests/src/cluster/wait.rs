@@ -1,32 +1,33 @@
-//! Waiting for a condition, with a deadline and the value that was seen last.
+//! Waits for a condition, with a deadline and the last value seen.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Between two looks.
+/// Time between two observations.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// What one look has found.
+/// Result of one observation.
 #[derive(Debug)]
 pub enum Look<T> {
     /// The condition holds.
     Done(T),
-    /// It does not yet; this is what there is instead.
+    /// The condition does not hold yet; the text says the present state.
     NotYet(String),
-    /// It will not, for this reason.
+    /// The condition will never hold, for this reason.
     Never(anyhow::Error),
 }
 
-/// Looks again and again until the condition holds. An error of a look is a value like any other: the API server may be
-/// away for a while. Once it will never hold: an error at once. After the limit: an error with the value seen last and where the logs are.
+/// Observes again and again until the condition holds. An error of an observation is a value like any other: the API
+/// server may be unavailable for a while. `Never`: an error at once. After the limit: an error with the last value
+/// and the path of the logs.
 pub async fn until<T, L>(what: &str, limit: Duration, logs: &Path, mut look: L) -> Result<T>
 where
     L: AsyncFnMut() -> Result<Look<T>>,
 {
     let started = Instant::now();
-    let mut last = String::from("nothing was seen");
+    let mut last = String::from("no observation");
     while started.elapsed() < limit {
         let left = limit.saturating_sub(started.elapsed());
         match tokio::time::timeout(left, look()).await {
@@ -34,7 +35,7 @@ where
             Ok(Ok(Look::NotYet(seen))) => last = seen,
             Ok(Ok(Look::Never(why))) => return Err(why.context(format!("waited for {what}"))),
             Ok(Err(error)) => last = format!("{error:#}"),
-            Err(_) => last = format!("{last} (the last look got no answer)"),
+            Err(_) => last = format!("{last} (the last attempt got no answer)"),
         }
         tokio::time::sleep(INTERVAL).await;
     }
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_error_is_waited_out_and_the_value_returned() {
+    async fn an_error_is_retried_until_the_value_is_returned() {
         let mut looks = 0;
         let value = until("three", Duration::from_secs(5), Path::new("/logs"), async || {
             looks += 1;
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_deadline_names_what_was_seen_last_and_the_logs() {
+    async fn the_timeout_error_has_the_last_value_and_the_logs() {
         let look = async || Ok::<Look<()>, anyhow::Error>(Look::NotYet("1 of 3 nodes".into()));
         let error = until("the nodes", Duration::from_millis(300), Path::new("/logs"), look)
             .await
