@@ -1,4 +1,4 @@
-//! What is wrong at the end of a round stands with the crashes that may have done it.
+//! Checks the end of a round. A problem is added to the crashes that may have caused it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,16 +15,17 @@ use crate::demo::ipam;
 use crate::demo::untouched::{self, Fingerprint};
 use crate::end_to_end::Looker;
 
-/// From a node that has its power again and is on Calico to one that has nothing of flannel.
+/// Time limit for a node on Calico that has been powered on again until nothing of flannel remains on it.
 const CLEAN: Duration = Duration::from_mins(2);
 
-/// What each host has of the network on Calico, after a migration that nobody disturbed; nothing without one.
+/// The host settings of the network on Calico, after a migration without crashes; `None` if there was none.
 #[derive(Debug, Default)]
 pub struct Undisturbed(Option<BTreeMap<String, BTreeSet<String>>>);
 
 impl Undisturbed {
-    /// Every node is on Calico: Calico's IPAM as the pods are, hosts as after the round that nobody disturbed. Where there was
-    /// none (see `end_to_end::crash`), what they were before is all that hosts are compared with, after the way back.
+    /// Checks that every node is on Calico: Calico's IPAM matches the pods, and hosts are as after the round without
+    /// crashes. If there was no such round (see `end_to_end::crash`), hosts are compared only after the rollback,
+    /// with their state before.
     pub async fn judge_there(
         &mut self,
         cluster: &Cluster,
@@ -53,7 +54,7 @@ impl Undisturbed {
     }
 }
 
-/// What was there before a round.
+/// The state before a round.
 #[derive(Debug)]
 pub struct Before {
     hosts: Hosts,
@@ -62,7 +63,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Looks at it.
+    /// Reads the state.
     pub async fn look(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             hosts: state::hosts(cluster).await?,
@@ -71,7 +72,7 @@ impl Before {
         })
     }
 
-    /// Everything is back: hosts, objects and pods as they were.
+    /// Checks that everything is rolled back: hosts, objects and pods are as before.
     pub async fn judge_back(&self, cluster: &Cluster, round: &Round, outcomes: &mut [Outcome]) -> Result<()> {
         let hosts = state::hosts(cluster).await?;
         let objects = untouched::differences(&self.objects, &state::objects(cluster).await?);
@@ -88,7 +89,7 @@ impl Before {
             if !round.loses_power() {
                 outcome.problems.extend(moved.iter().cloned());
             }
-            // By nobody but the migration: a host's own end of the tunnel is made anew with its power.
+            // Only changes of the migration count: a host recreates its own end of the tunnel after a power failure.
             let ours = objects
                 .iter()
                 .filter(|line| !round.loses_power() || !line.contains("backend-data"));
@@ -98,12 +99,12 @@ impl Before {
     }
 }
 
-/// The pods of flannel's are gone with the power: what they had goes when their successors are there. A node that was struck
-/// before its turn came has successors of flannel's.
+/// The pods of flannel are deleted after the power failure, and their remains are removed once new pods run. A node
+/// that lost its power before its turn has new pods of flannel.
 async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     let look = Looker::new(cluster);
     let logs = cluster.directory().logs();
-    let clean = until("what flannel's pods had is gone", CLEAN, &logs, async || {
+    let clean = until("the remains of flannel's pods are removed", CLEAN, &logs, async || {
         if !look.facts(node).await?.legacy_pods.is_empty() {
             return Ok(Look::Done(()));
         }

@@ -1,4 +1,4 @@
-//! How many probes were sent and lost between two moments.
+//! Counts the probes that were sent and lost between two moments.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 use crate::demo::traffic::so_far;
 
-/// A prober of a node that lost its power has to be started again.
+/// Time limit for a prober to start again on a node that lost its power.
 const LIMIT: Duration = Duration::from_mins(2);
-/// Every second a report is written, and a probe is lost after four more.
+/// A report is written every second, and a probe counts as lost after four more.
 const BEHIND: SignedDuration = SignedDuration::from_secs(5);
 
-/// What all probers have counted up to a moment.
+/// The counts of all probers up to a moment.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
-    /// By prober and its start: one that starts again counts from nothing.
+    /// By prober and its start: a prober that restarts counts from zero.
     counted: BTreeMap<(String, Timestamp), Loss>,
 }
 
-/// Probes.
+/// Counts of probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Loss {
-    /// How many were sent.
+    /// Number of probes sent.
     pub sent: u64,
-    /// How many were lost.
+    /// Number of probes lost.
     pub lost: u64,
 }
 
 impl Moment {
-    /// Now: waits until every node has reported what was sent and lost by this moment.
+    /// The present counts: waits until every node has reported its probes up to this moment.
     pub async fn now(cluster: &Cluster) -> Result<Self> {
         let wanted = Timestamp::now() + BEHIND;
         let nodes = cluster.node_names().await;
@@ -48,7 +48,7 @@ impl Moment {
             });
             Ok(match late {
                 None => Look::Done(Self::of(&reports)),
-                Some(node) => Look::NotYet(format!("no prober of node {node} has since")),
+                Some(node) => Look::NotYet(format!("no prober of node {node} has reported yet")),
             })
         })
         .await
@@ -68,7 +68,7 @@ impl Moment {
         Self { counted }
     }
 
-    /// What was counted since an earlier moment. What a prober had seen that was killed in between is not known.
+    /// The counts since an earlier moment. The counts of a prober that was killed meanwhile are not known.
     pub fn since(&self, earlier: &Self) -> Loss {
         let mut all = Loss::default();
         for (prober, now) in &self.counted {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_started_again_counts_from_nothing() {
+    fn a_restarted_prober_counts_from_zero() {
         let earlier = moment(&[("a", 1, 100, 2), ("b", 1, 100, 0)]);
         let now = moment(&[("a", 1, 150, 3), ("b", 9, 20, 5)]);
         assert_eq!(now.since(&earlier), Loss { sent: 70, lost: 6 });

@@ -1,9 +1,9 @@
-//! The matrix as data: every named step there and back, whom a crash can strike, and which crashes share a round.
+//! The matrix as data: every named step forward and back, the possible victims of a crash, and the crashes that share a round.
 
 use crash_point::Edge;
 use serde::Serialize;
 
-/// Whom the crash strikes.
+/// The victim of the crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Victim {
@@ -11,9 +11,9 @@ pub enum Victim {
     Agent,
     /// kill -9 of the coordinator.
     Coordinator,
-    /// The API server is gone for some seconds.
+    /// The API server is unavailable for some seconds.
     ApiServer,
-    /// The step's node loses its power, and is switched on again.
+    /// The step's node loses its power, and is powered on again.
     Node,
     /// kill -9 of etcd.
     Etcd,
@@ -28,10 +28,10 @@ pub enum Victim {
 }
 
 impl Victim {
-    /// Whom a matrix strikes when nobody says: replumb itself, and what it cannot do without.
+    /// The default victims: replumb itself and the components that it depends on.
     pub const USUAL: [Self; 4] = [Self::Agent, Self::Coordinator, Self::ApiServer, Self::Node];
 
-    /// Whether it runs at this step; whoever is not there cannot be struck.
+    /// Whether the victim runs at this step; otherwise it cannot crash.
     fn is_there_at(self, step: Step) -> bool {
         match self {
             Self::Agent
@@ -56,7 +56,7 @@ impl Victim {
         }
     }
 
-    /// For a table's head.
+    /// The heading in a table.
     pub fn words(self) -> &'static str {
         match self {
             Self::Agent => "agent",
@@ -72,7 +72,7 @@ impl Victim {
     }
 }
 
-/// Who makes the step, and stops there.
+/// The program that makes the step, and stops there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Owner {
@@ -82,7 +82,7 @@ pub enum Owner {
     Coordinator,
 }
 
-/// Where in a migration there and back.
+/// The part of a migration forward and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leg {
@@ -92,16 +92,16 @@ pub enum Leg {
     There,
     /// A node on its way back.
     Back,
-    /// After the last node is back.
+    /// After the rollback of the last node.
     Undo,
 }
 
 impl Leg {
-    /// For a table.
+    /// The words in a table.
     pub fn words(self) -> &'static str {
         match self {
             Self::Prepare => "before the nodes",
-            Self::There => "a node, there",
+            Self::There => "a node, forward",
             Self::Back => "a node, back",
             Self::Undo => "after the nodes",
         }
@@ -112,22 +112,22 @@ impl Leg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// Where it is made.
+    /// The part of the migration.
     pub leg: Leg,
-    /// By whom.
+    /// The program that makes the step.
     pub owner: Owner,
-    /// Its name, as the agent's journal and the coordinator have it.
+    /// The name in the agent's journal and in the coordinator.
     pub name: &'static str,
-    /// Whether it is one write, which is its own record: it has the last edge only.
+    /// Whether the step is a single write, which is also its record: such a step has only the last edge.
     #[serde(skip)]
     pub single: bool,
-    /// Whether it is made only on a host with pods from before the migration, which a loss of power ends.
+    /// Whether the step is made only on a host with pods from before the migration, which a power failure ends.
     #[serde(skip)]
     pub for_old_pods: bool,
 }
 
 impl Step {
-    /// Where a crash point is.
+    /// The edges with a crash point.
     pub fn edges(&self) -> &'static [Edge] {
         if self.single {
             &[Edge::Recorded]
@@ -174,7 +174,7 @@ const fn for_old_pods(step: Step) -> Step {
     }
 }
 
-/// Every step of a migration in place and of its way back, in the order in which they are made.
+/// Every step of a migration in place and of its rollback, in the order of execution.
 pub const STEPS: [Step; 45] = [
     cluster(Leg::Prepare, "LabelNodes"),
     cluster(Leg::Prepare, "SelectNodes"),
@@ -223,7 +223,7 @@ pub const STEPS: [Step; 45] = [
     cluster(Leg::Undo, "RemoveLabels"),
 ];
 
-/// Steps that there are with the real Calico only: the stand-in has no firewall.
+/// Steps that exist only with the real Calico: the stand-in has no firewall.
 pub const STEPS_OF_REAL_CALICO: [Step; 2] = [
     by_agent(Leg::Back, "DeleteCalicoFirewall"),
     by_agent(Leg::Back, "DeleteCalicoSets"),
@@ -233,20 +233,20 @@ pub const STEPS_OF_REAL_CALICO: [Step; 2] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cell {
-    /// At which step.
+    /// The step.
     #[serde(flatten)]
     pub step: Step,
-    /// How far it has come.
+    /// The progress of the step at the crash.
     pub edge: Edge,
-    /// Whom it strikes.
+    /// The victim.
     pub victim: Victim,
 }
 
 impl Cell {
-    /// For people.
+    /// Describes the crash.
     pub fn words(&self) -> String {
         format!(
-            "{} is struck when {} is {} ({})",
+            "{} crashes when {} is {} ({})",
             self.victim.words(),
             self.step.name,
             self.edge.as_str(),
@@ -255,25 +255,25 @@ impl Cell {
     }
 }
 
-/// Which cells are wanted.
+/// The filter for the cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Whom they strike.
+    /// The victims.
     pub victims: Vec<Victim>,
-    /// How far the step has come. A step that is one write has its last edge only, which is always wanted.
+    /// The progress of the step. A step that is a single write has only its last edge, which is always selected.
     pub edges: Vec<Edge>,
-    /// Names of steps; all when there is none.
+    /// Names of steps; empty: all steps.
     pub steps: Vec<String>,
 }
 
 impl Wanted {
-    /// The cells, in the order of the steps. An error names a step that there is not.
+    /// The selected cells, in the order of the steps. An unknown step is an error that names it.
     pub fn cells(&self, steps: &[Step]) -> Result<Vec<Cell>, String> {
         for name in &self.steps {
             if !steps.iter().any(|step| step.name == name) {
                 let known: Vec<&str> = steps.iter().map(|step| step.name).collect();
                 return Err(format!(
-                    "there is no step {name:?}; there are {}",
+                    "unknown step {name:?}; the steps are {}",
                     known.join(", ")
                 ));
             }
@@ -297,15 +297,15 @@ impl Wanted {
     }
 }
 
-/// One migration there and back, with at most one crash before the nodes, one on each node there, one on each node back, and
-/// one after.
+/// One migration forward and back, with at most one crash before the nodes, one on each node forward, one on each
+/// node back, and one after the nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Before the nodes.
     pub prepare: Option<Cell>,
-    /// On each node there, in the order of the nodes.
+    /// On each node forward, in the order of the nodes.
     pub there: Vec<Cell>,
-    /// On each node back, in the order in which they go back.
+    /// On each node back, in the order of the rollback.
     pub back: Vec<Cell>,
     /// After the nodes.
     pub undo: Option<Cell>,
@@ -321,27 +321,27 @@ impl Round {
             .chain(&self.undo)
     }
 
-    /// Whether a node loses its power: it is not as it was then, whatever the tool does.
+    /// Whether a node loses its power: then the node is not as before, whatever the tool does.
     pub fn loses_power(&self) -> bool {
         self.cells().any(|cell| cell.victim == Victim::Node)
     }
 }
 
-/// Puts the cells into rounds. Those that take a node's power share none with others: after them a host is compared by what
-/// it needs, not line by line.
+/// Assigns the cells to rounds. Power failures share no round with other crashes: after them a host is compared by
+/// its necessary settings, not line by line.
 pub fn rounds(cells: &[Cell], nodes: usize) -> Vec<Round> {
     let (power, others): (Vec<Cell>, Vec<Cell>) = cells.iter().partition(|cell| cell.victim == Victim::Node);
     let mut all = fill(&others, nodes, nodes, |_| true);
-    // With its power a host loses its pods of flannel's. Without any in the whole cluster the migration is completed, and there
-    // is no way back from that. The host that keeps them is the last there, and the first back.
+    // A power failure ends the pods of flannel on a host. If the whole cluster has none, the migration completes and
+    // cannot be rolled back. The host that keeps its pods is the last forward, and the first back.
     all.extend(fill(&power, nodes, nodes.saturating_sub(1).max(1), |place| {
         place == 0
     }));
     all
 }
 
-/// So many of them on the way there in each round, and on the way back one on each node; `has_old_pods` says of the places in
-/// the order of the way back which host has pods from before the migration still.
+/// At most this number of crashes forward in each round, and one on each node back; `has_old_pods` lists, in the
+/// order of the rollback, which hosts still have pods from before the migration.
 fn fill(
     cells: &[Cell],
     nodes: usize,
@@ -369,7 +369,7 @@ fn fill(
     }
 }
 
-/// The next of them that has something to do on such a host.
+/// The next crash whose step is made on such a host.
 fn take(cells: &mut Vec<Cell>, has_old_pods: bool) -> Option<Cell> {
     let next = cells
         .iter()
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cell_is_in_one_round_and_no_round_has_two_of_a_node() {
+    fn every_cell_is_in_one_round_and_no_round_has_two_crashes_of_a_node() {
         let cells = everything().cells(&STEPS).unwrap();
         let rounds = rounds(&cells, 3);
         let placed: Vec<Cell> = rounds.iter().flat_map(Round::cells).copied().collect();
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_is_one_write_has_one_edge() {
+    fn a_step_of_a_single_write_has_one_edge() {
         let wanted = Wanted {
             edges: vec![Edge::Changed],
             victims: vec![Victim::Agent],
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_not_there_is_not_struck() {
+    fn a_program_that_does_not_run_at_a_step_is_no_victim() {
         let wanted = Wanted {
             victims: vec![Victim::CalicoNode, Victim::Flanneld],
             edges: vec![Edge::Changed],
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_there_is_not_is_an_error_that_names_those_that_there_are() {
+    fn an_unknown_step_is_an_error_with_the_known_steps() {
         let wanted = Wanted {
             steps: vec!["Rename".to_owned()],
             ..everything()

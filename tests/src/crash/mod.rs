@@ -1,5 +1,5 @@
-//! The crash matrix: at every named step of a migration in place and of its way back somebody is killed, and the end is the
-//! same as if nobody had been.
+//! The crash matrix: at every named step of a migration in place and of its rollback a program is killed, and the end
+//! is the same as without a crash.
 
 mod judge;
 mod loss;
@@ -25,11 +25,11 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 use matrix::{Cell, Leg, Round, Step, Victim};
 
-/// How long a kubelet that is killed needs until its node is Ready.
+/// Time limit for the node of a killed kubelet to be Ready.
 const NODES_LIMIT: Duration = Duration::from_mins(2);
 
-/// A kubelet waits longer before each new start of a container that was killed, up to 5 minutes: a matrix kills the same ones
-/// again and again. Here it waits a second.
+/// Sets the longest restart delay to one second. The kubelet's default grows to 5 minutes, and a matrix kills the
+/// same containers again and again.
 pub async fn start_again_at_once(cluster: &Cluster) -> Result<()> {
     let nodes = cluster.node_names().await;
     for node in &nodes {
@@ -44,23 +44,23 @@ pub async fn start_again_at_once(cluster: &Cluster) -> Result<()> {
     cluster.api().nodes_ready(&nodes, NODES_LIMIT).await
 }
 
-/// How the matrix ended.
+/// Result of the matrix.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Matrix {
-    /// Every crash that was made.
+    /// The crashes that were made.
     pub cells: Vec<Outcome>,
-    /// How many were wanted.
+    /// Number of selected crashes.
     pub wanted: usize,
-    /// Who played Calico.
+    /// The programs that played Calico.
     pub calico: String,
-    /// Why it was broken off, if it was.
+    /// The reason why the matrix stopped early, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_off: Option<String>,
 }
 
 impl Matrix {
-    /// Runs every round. A round that does not come to its end is the last: nobody knows what the next would be compared with.
+    /// Runs every round. A round that does not end is the last: the next one would have no known state to compare with.
     pub async fn run(bench: &mut Bench<'_>, rounds: &[Round], calico: &str) -> Self {
         let mut matrix = Self {
             wanted: rounds.iter().flat_map(Round::cells).count(),
@@ -89,14 +89,14 @@ impl Matrix {
         matrix
     }
 
-    /// Whether every crash that was wanted was made and ended well.
+    /// Whether every selected crash was made and ended well.
     pub fn is_well(&self) -> bool {
         self.broken_off.is_none()
             && self.cells.len() == self.wanted
             && self.cells.iter().all(|outcome| outcome.problems.is_empty())
     }
 
-    /// For people: a line for each step and edge, a column for each victim.
+    /// The result as text: a line for each step and edge, a column for each victim.
     pub fn text(&self) -> String {
         let mut rows: BTreeMap<(Leg, usize, &str), BTreeMap<Victim, &Outcome>> = BTreeMap::new();
         let steps: Vec<Step> = matrix::STEPS
@@ -124,7 +124,7 @@ impl Matrix {
             .map(|victim| format!("{:>16}", victim.words()))
             .collect();
         line(format_args!(
-            "probes lost of all that were sent until the struck node was done (Calico: {})",
+            "probes lost / sent from the crash until its node was finished (Calico: {})",
             self.calico
         ));
         line(format_args!("{:<42}{}", "", head.concat()));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_the_loss_of_what_ended_well_and_says_what_did_not() {
+    fn the_table_has_the_loss_of_good_cells_and_the_problems_of_others() {
         let matrix = Matrix {
             cells: vec![
                 outcome(0, Victim::Agent, &[]),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_that_was_wanted_and_not_made_is_not_well() {
+    fn a_selected_crash_that_was_not_made_is_a_failure() {
         let mut matrix = Matrix {
             cells: vec![outcome(0, Victim::Agent, &[])],
             wanted: 1,

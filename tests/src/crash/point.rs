@@ -1,4 +1,4 @@
-//! A crash point of a running test build: armed, waited for, let go.
+//! A crash point of a running test build: armed, reached, released.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 use crate::http::{self, Answer};
 
-/// After a crash a process is started again, and reads before it answers.
+/// Time limit for a process to restart, read the cluster and answer.
 const ANSWERS: Duration = Duration::from_mins(1);
 
 /// The admin port of one process.
@@ -21,7 +21,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Of the agent on this node.
+    /// The port of the agent on this node.
     pub async fn of_agent(cluster: &Cluster, node: &str) -> Result<Self> {
         Ok(Self {
             address: cluster.node_address(node).await?,
@@ -29,7 +29,7 @@ impl Door {
         })
     }
 
-    /// Of the coordinator that runs on this node.
+    /// The port of the coordinator that runs on this node.
     pub async fn of_coordinator(cluster: &Cluster, home: &str) -> Result<Self> {
         Ok(Self {
             address: cluster.node_address(home).await?,
@@ -43,11 +43,11 @@ impl Door {
 
     async fn state(self) -> Result<State> {
         let Answer { status, body, .. } = self.ask("GET", "").await?;
-        ensure!(status == 200, "it answered {status}: {body}");
-        serde_json::from_str(&body).with_context(|| format!("its state is {body:?}"))
+        ensure!(status == 200, "answer {status}: {body}");
+        serde_json::from_str(&body).with_context(|| format!("parse the state {body:?}"))
     }
 
-    /// Lets the process go on to this point, as soon as it answers; with none, for good.
+    /// Lets the process run to this point, as soon as it answers; with `None`, without a further stop.
     pub async fn go_on(self, cluster: &Cluster, to: Option<&Point>) -> Result<()> {
         let body = to.map(serde_json::to_string).transpose()?.unwrap_or_default();
         let method = if to.is_some() { "PUT" } else { "DELETE" };
@@ -56,23 +56,23 @@ impl Door {
             let Answer { status, body, .. } = self.ask(method, &body).await?;
             Ok(match status {
                 200 => Look::Done(()),
-                404 => Look::NotYet("it is no test build".to_owned()),
-                _ => Look::NotYet(format!("it answered {status}: {body}")),
+                404 => Look::NotYet("the program is not a test build".to_owned()),
+                _ => Look::NotYet(format!("answer {status}: {body}")),
             })
         })
         .await
-        .with_context(|| format!("let {self:?} go on to {to:?}"))
+        .with_context(|| format!("let {self:?} run to {to:?}"))
     }
 
-    /// Waits until the process has stopped at what is armed.
+    /// Waits until the process has stopped at the armed point.
     pub async fn until_stopped(self, cluster: &Cluster, limit: Duration) -> Result<()> {
         let logs = cluster.directory().logs();
         until("the process stops at its crash point", limit, &logs, async || {
             Ok(match self.state().await? {
                 State::Stopped(_) => Look::Done(()),
-                State::Armed(point) => Look::NotYet(format!("{point:?} was never reached")),
+                State::Armed(point) => Look::NotYet(format!("{point:?} is not reached yet")),
                 State::Off => {
-                    Look::NotYet("it was started anew, and has forgotten the crash point".to_owned())
+                    Look::NotYet("the process has restarted and lost the crash point".to_owned())
                 }
             })
         })

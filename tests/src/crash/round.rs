@@ -1,4 +1,4 @@
-//! One migration there and back, with its crashes.
+//! One migration forward and back, with its crashes.
 
 use std::time::{Duration, Instant};
 
@@ -21,41 +21,41 @@ use crate::demo::flannel_to_calico::{Wanted, manifest};
 use crate::demo::operator::{Exit, Operator};
 use crate::end_to_end::Looker;
 
-/// From one point to the next, and from a crash to the end of the node that it struck.
+/// Time limit from one point to the next, and from a crash until its node is finished.
 const STEP: Duration = Duration::from_mins(4);
-/// A coordinator that was killed is the leader again after its Lease has expired.
+/// Time limit for a killed coordinator to lead again: its Lease must expire first.
 const PATIENT: &str = "4m";
 
-/// How one crash ended.
+/// Result of one crash.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     /// The crash.
     #[serde(flatten)]
     pub cell: Cell,
-    /// The step's node; of a step of the whole cluster, the one whose agent or power was struck.
+    /// The step's node; for a step of the whole cluster, the node whose agent or power failed.
     pub node: String,
-    /// From the crash until the node, or the part of the migration, was done.
+    /// Time from the crash until the node, or the part of the migration, was finished.
     pub seconds: f64,
-    /// Probes from the crash until then.
+    /// Probes in that time.
     pub loss: Loss,
-    /// What is not as it should be; empty is well.
+    /// The problems; empty is success.
     pub problems: Vec<String>,
 }
 
-/// Where rounds are run.
+/// The cluster and state of all rounds.
 pub struct Bench<'cluster> {
     /// The cluster.
     cluster: &'cluster Cluster,
-    /// The operator's hand.
+    /// The user's commands.
     operator: Operator,
     look: Looker,
-    /// What each host has of the network on Calico, after a migration that nobody disturbed.
+    /// The host settings of the network on Calico, after a migration without crashes.
     undisturbed: Undisturbed,
 }
 
 impl<'cluster> Bench<'cluster> {
-    /// On this cluster, which has replumb's test build.
+    /// Rounds on this cluster, which has replumb's test build.
     pub fn new(cluster: &'cluster Cluster, operator: Operator) -> Self {
         Self {
             cluster,
@@ -65,8 +65,8 @@ impl<'cluster> Bench<'cluster> {
         }
     }
 
-    /// Runs a round. What is wrong at its end stands with the crashes that may have done it; an error is a round that did
-    /// not come to its end, with the crashes that had ended by then.
+    /// Runs a round. A problem at its end is added to the crashes that may have caused it; an error is a round that
+    /// did not end, with the crashes that had ended by then.
     pub async fn run(&mut self, round: &Round) -> (Vec<Outcome>, Result<()>) {
         let mut outcomes = Vec::new();
         let ended = self.there_and_back(round, &mut outcomes).await;
@@ -88,12 +88,12 @@ impl<'cluster> Bench<'cluster> {
         self.forget().await
     }
 
-    /// The operator's command; the answer is shown only when it is not the one that is expected.
+    /// Runs the user's command; the output is shown only if the result is not the expected one.
     async fn ask(&self, arguments: &[&str]) -> Result<()> {
         let output = self.operator.run(arguments).await?;
         ensure!(
             output.exit == Exit::Done,
-            "`kubectl replumb {}` ended with {:?}; it said:\n{}",
+            "`kubectl replumb {}` ended with {:?} and the output:\n{}",
             arguments.join(" "),
             output.exit,
             output.text
@@ -113,12 +113,12 @@ impl<'cluster> Bench<'cluster> {
         }
     }
 
-    /// The Migration is applied and prepared; returns the order of the nodes. The coordinator stops when it has started the
-    /// first node.
+    /// Applies and prepares the Migration; returns the order of the nodes. The coordinator stops when it has started
+    /// the first node.
     async fn begin(&self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<Vec<String>> {
         let wanted = Wanted {
             strategy: Strategy::InPlace,
-            // What stops a rollout has cases of its own: here nobody is to be asked.
+            // The reasons to stop a rollout have their own cases: here the rollout must not wait for the user.
             spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
             ..Wanted::default()
         };
@@ -146,7 +146,7 @@ impl<'cluster> Bench<'cluster> {
         self.look.until_planned(STEP).await
     }
 
-    /// Each node in its turn, from the coordinator's stop at its start.
+    /// Migrates each node in turn, from the coordinator's stop at its start.
     async fn there(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
         for (place, node) in order.iter().enumerate() {
             let coordinator = self.coordinator().await?;
@@ -182,12 +182,12 @@ impl<'cluster> Bench<'cluster> {
         reached.await.map(|_| ())
     }
 
-    /// From its stop at the start of the node, the coordinator goes on to where the crash is, or to the next node.
+    /// From its stop at the start of the node, the coordinator runs to the crash point, or to the next node.
     async fn arm(&self, cell: &Cell, node: &str, next: Option<&Point>) -> Result<()> {
         let coordinator = self.coordinator().await?;
         let here = point(cell, node);
         match cell.step.owner {
-            // It is there already.
+            // The coordinator is at this point already.
             Owner::Coordinator if cell.step.name == "StartNode" => Ok(()),
             Owner::Coordinator => coordinator.go_on(self.cluster, Some(&here)).await,
             Owner::Agent => {
@@ -198,7 +198,7 @@ impl<'cluster> Bench<'cluster> {
         }
     }
 
-    /// Each node back by name, from the last to the first.
+    /// Rolls back each node by name, from the last to the first.
     async fn back(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
         for (place, node) in order.iter().rev().enumerate() {
             let returned = async || {
@@ -217,7 +217,7 @@ impl<'cluster> Bench<'cluster> {
 
     async fn undo(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
         let undone = async || {
-            self.until_phase("everything is taken back", MigrationPhase::RolledBack)
+            self.until_phase("the migration is rolled back", MigrationPhase::RolledBack)
                 .await
         };
         let arguments = ["rollback", "--all", "--yes", "--timeout", PATIENT];
@@ -226,7 +226,7 @@ impl<'cluster> Bench<'cluster> {
             .await
     }
 
-    /// The operator's command, with a crash on its way, if there is to be one.
+    /// Runs the user's command, with a crash on the way if there is one.
     async fn ask_and_strike(
         &self,
         arguments: &[&str],
@@ -241,7 +241,7 @@ impl<'cluster> Bench<'cluster> {
         };
         let door = self.door_of(cell, node).await?;
         door.go_on(self.cluster, Some(&point(cell, node))).await?;
-        // The command waits until the coordinator has taken notice, which has stopped perhaps.
+        // The command waits for the coordinator, which may have stopped.
         let ask = self.ask(arguments);
         let struck = async {
             outcomes.push(self.cell(cell, node, None, done).await?);
@@ -250,7 +250,7 @@ impl<'cluster> Bench<'cluster> {
         tokio::try_join!(ask, struck).map(|_| ())
     }
 
-    /// Waits until the owner has stopped there, strikes, and waits until what it struck is done.
+    /// Waits until the owner has stopped there, makes the crash, and waits until the node is finished.
     async fn cell(
         &self,
         cell: &Cell,
@@ -262,7 +262,7 @@ impl<'cluster> Bench<'cluster> {
         let attempt = async {
             let door = self.door_of(cell, node).await?;
             door.until_stopped(self.cluster, STEP).await?;
-            // The owner waits for us: nothing is missed meanwhile.
+            // The owner waits for the crash: no change is missed meanwhile.
             let before = Moment::now(self.cluster).await?;
             let began = Instant::now();
             let whom = (cell.victim, cell.step.owner);
@@ -280,13 +280,13 @@ impl<'cluster> Bench<'cluster> {
         };
         let outcome = attempt.await.with_context(|| words.clone())?;
         println!(
-            "        {words}: done {:.1} s after it, {} of {} probes lost",
+            "        {words}: finished {:.1} s after the crash, {} of {} probes lost",
             outcome.seconds, outcome.loss.lost, outcome.loss.sent
         );
         Ok(outcome)
     }
 
-    /// Takes the Migration away, with everything that it owns.
+    /// Deletes the Migration with everything that it owns.
     async fn forget(&self) -> Result<()> {
         self.cluster
             .api()
@@ -309,7 +309,7 @@ impl<'cluster> Bench<'cluster> {
     }
 }
 
-/// Where the coordinator has started this node, or any.
+/// The point at which the coordinator has started this node, or any node.
 fn start_of(node: Option<&str>) -> Point {
     Point {
         step: "StartNode".to_owned(),
@@ -318,13 +318,13 @@ fn start_of(node: Option<&str>) -> Point {
     }
 }
 
-/// Where the cell's owner has to stop, if the step is this node's.
+/// The point at which the cell's owner must stop, if the step belongs to the node.
 fn point(cell: &Cell, node: &str) -> Point {
     let of_node = matches!(cell.step.leg, Leg::There | Leg::Back);
     Point {
         step: cell.step.name.to_owned(),
         edge: cell.edge,
-        // An agent is its node's.
+        // An agent belongs to its node.
         node: (of_node && cell.step.owner == Owner::Coordinator).then(|| node.to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! The final state that every crash has to end in, by other tools than ours.
+//! The final state that must follow every crash, read without replumb.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::demo::untouched::{self, Fingerprint};
 /// Every host by node.
 pub type Hosts = BTreeMap<String, Host>;
 
-/// Looks at every host.
+/// Reads every host.
 pub async fn hosts(cluster: &Cluster) -> Result<Hosts> {
     let mut all = Hosts::new();
     for node in cluster.node_names().await {
@@ -27,7 +27,7 @@ pub async fn hosts(cluster: &Cluster) -> Result<Hosts> {
     Ok(all)
 }
 
-/// Every object that a migration writes, without what counts its changes.
+/// Every object that a migration writes, without the fields that count its changes.
 pub async fn objects(cluster: &Cluster) -> Result<Fingerprint> {
     let mut found = untouched::fingerprint(cluster).await?;
     for object in found.values_mut() {
@@ -39,8 +39,8 @@ pub async fn objects(cluster: &Cluster) -> Result<Fingerprint> {
     Ok(found)
 }
 
-/// Pods by namespace and name, with their UID and how often their containers were started again. Without the old network's
-/// and replumb's own: those end, and are killed on purpose.
+/// Pods by namespace and name, with their UID and restart counts. Pods of the old network and of replumb are omitted:
+/// the former end, and the latter are killed on purpose.
 pub async fn pods(cluster: &Cluster) -> Result<BTreeMap<String, (String, i32)>> {
     let api: Api<Pod> = Api::all(cluster.api().client());
     let list = api.list(&ListParams::default()).await.context("list pods")?;
@@ -56,7 +56,7 @@ pub async fn pods(cluster: &Cluster) -> Result<BTreeMap<String, (String, i32)>> 
         .collect())
 }
 
-/// Pods that were moved or started again since then.
+/// Pods that were moved or restarted since then.
 pub fn moved(
     before: &BTreeMap<String, (String, i32)>,
     after: &BTreeMap<String, (String, i32)>,
@@ -72,7 +72,7 @@ pub fn moved(
         .collect()
 }
 
-/// What a host on Calico has, whichever pods are on it: those of our own probes come and go with every migration.
+/// The host settings of Calico that do not depend on pods: the pods of the probes come and go with every migration.
 pub fn of_the_network(host: &Host) -> BTreeSet<String> {
     host.everything()
         .into_iter()
@@ -87,28 +87,28 @@ fn is_of_a_pod(line: &str) -> bool {
         "/var/lib/cni/networks/",
         "/var/lib/cni/flannel/",
     ];
-    // Its own route: an address without a length.
+    // The pod's own route: an address without a length.
     let route = line.starts_with("route ") && line.contains("\"dev\":\"cni0\"") && !line.contains('/');
     route || link.iter().chain(&record).any(|part| line.contains(part))
 }
 
-/// In what a host on Calico differs from the one of an undisturbed migration.
+/// The differences between a host on Calico and the same host after a migration without crashes.
 pub fn differs_there(undisturbed: &BTreeSet<String>, host: &Host) -> Vec<String> {
     Comparison::of_lines(undisturbed, &of_the_network(host)).different
 }
 
-/// In what a host that went there and back differs from before.
+/// The differences between a host after the rollback and before the migration.
 pub fn differs_back(before: &Host, after: &Host) -> Vec<String> {
     Comparison::of(before, after).different
 }
 
-/// What is wrong with a host on Calico that lost its power on the way there: pods of flannel's are gone with it.
+/// The problems of a host on Calico that lost its power on the way forward: the pods of flannel have ended with it.
 pub fn wrong_there_after_power(host: &Host) -> Vec<String> {
     let needed = ["link vxlan.calico", "file 10-calico.conflist"];
     wrong(("flannel", &host.flannel()), &host.calico(), &needed)
 }
 
-/// What is wrong with a host on flannel that lost its power on its way there or back.
+/// The problems of a host on flannel that lost its power on its way forward or back.
 pub fn wrong_back_after_power(host: &Host) -> Vec<String> {
     let needed = [
         "link flannel.1",
@@ -118,14 +118,14 @@ pub fn wrong_back_after_power(host: &Host) -> Vec<String> {
     wrong(("Calico", &host.calico()), &host.flannel(), &needed)
 }
 
-/// What is wrong with a node that nobody could look at.
+/// The problem of a node that could not be read.
 pub fn not_in_the_lab(node: &str) -> String {
     format!("node {node} is not in the lab any more")
 }
 
-/// What is left of the network that should be gone, and what is missing of the one that should be there.
+/// Remains of the removed network, and missing settings of the present network.
 fn wrong((gone, left): (&str, &[String]), there: &[String], needed: &[&str]) -> Vec<String> {
-    let left = left.iter().map(|line| format!("left of {gone}: {line}"));
+    let left = left.iter().map(|line| format!("remains of {gone}: {line}"));
     let missing = needed
         .iter()
         .filter(|needed| !there.iter().any(|line| line == **needed))
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_was_moved_is_told_from_one_that_is_new() {
+    fn a_moved_pod_is_reported_and_a_new_pod_is_not() {
         let pod = |name: &str, uid: &str, restarts| (name.to_owned(), (uid.to_owned(), restarts));
         let before = BTreeMap::from([
             pod("a", "1", 0),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_and_goes_with_a_pod_is_told_from_what_the_network_has() {
+    fn settings_of_pods_are_separated_from_settings_of_the_network() {
         for line in [
             "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.7\",\"flags\":[]}",
             "link {\"ifname\":\"veth1a2b\"}",

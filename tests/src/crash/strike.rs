@@ -1,4 +1,4 @@
-//! What a crash does.
+//! Makes the crashes.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::cluster::processes::{AGENT, CALICO_NODE, COORDINATOR, FLANNELD};
 use crate::cluster::state::CONTROL_PLANE;
 use crate::end_to_end::Looker;
 
-/// How long the API server is away before it is started again, which takes some seconds more. The length of the outage is the
-/// case.
+/// Duration of an API server outage before the restart, which takes some seconds more. The length of the outage is the case.
 const OUTAGE: Duration = Duration::from_secs(2);
 const NODE_LIMIT: Duration = Duration::from_mins(3);
 
-/// Strikes the victim while the step's owner has stopped there, and lets the owner go on if it lives.
-///
-/// `node` is the step's node; of a step of the whole cluster, any. `door` is the owner's. `next` is where the coordinator has to stop next: one that
+/// Makes the crash while the step's owner has stopped there, and releases the owner if it still runs.
+/// 
+/// `node` is the step's node; for a step of the whole cluster, any node. `door` belongs to the owner. `next` is the
+/// coordinator's next stop: a restarted coordinator has lost it.
 /// is started anew has forgotten it.
 pub async fn strike(
     cluster: &Cluster,
@@ -68,7 +68,7 @@ pub async fn strike(
                 .await
                 .with_context(|| format!("node {node} after its power came back"))?;
         }
-        // Whoever watches over these starts them again: the machine's process 1, or the kubelet.
+        // The supervisor of these programs restarts them: the machine's process 1, or the kubelet.
         Victim::Etcd => {
             cluster.kill_service(CONTROL_PLANE, "etcd").await?;
             go_on().await?;
@@ -93,7 +93,7 @@ pub async fn strike(
     Ok(())
 }
 
-/// A coordinator that is started anew does nothing before it is the leader again: there is time to arm it.
+/// A restarted coordinator does nothing before it leads again: there is time to arm it.
 async fn arm_anew(cluster: &Cluster, coordinator: Door, next: Option<&Point>) -> Result<()> {
     match next {
         Some(next) => coordinator.go_on(cluster, Some(next)).await,

@@ -1,4 +1,4 @@
-//! A pod of Calico's on every node: the way back has somebody to move.
+//! A pod of Calico on every node: the rollback has pods to move.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ spec:
         .await
 }
 
-/// Takes it away, and waits until its pods are gone from their hosts.
+/// Deletes the workload, and waits until its pods have ended on their hosts.
 pub async fn delete(cluster: &Cluster) -> Result<()> {
     let kubectl = async |arguments: &[&str]| {
         let arguments = [&["-n", "sample"], arguments].concat();

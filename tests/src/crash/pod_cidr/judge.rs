@@ -1,4 +1,4 @@
-//! What a cluster has to be like after a change of range in which somebody was struck.
+//! Checks a cluster after a change of range with a crash.
 
 use anyhow::{Context, Result};
 use api::names;
@@ -12,7 +12,8 @@ use crate::demo::pod_cidr::Run;
 use crate::demo::pod_cidr::old_range::{self, OldRange};
 use crate::demo::untouched::{self, Fingerprint};
 
-/// What Calico and a person change: another address for the end of a tunnel, blocks, what a person was asked for.
+/// Settings that Calico and the user change: another address of a tunnel's end, blocks, the changes that replumb asks
+/// the user for.
 const OTHERS: [&str; 5] = [
     "IPAMBlock ",
     "IPAMHandle ",
@@ -20,14 +21,14 @@ const OTHERS: [&str; 5] = [
     "ConfigMap kube-system/kube-proxy",
     "DaemonSet kube-system/kube-proxy",
 ];
-/// What is as before only after the way back: the pools, and what would make one again.
+/// Settings that are as before only after a rollback: the pools, and the settings that would create one again.
 const OF_THE_RANGE: [&str; 2] = ["IPPool ", "DaemonSet kube-system/calico-node"];
-/// Annotations of Calico's on Nodes.
+/// Annotations of Calico on Nodes.
 const OF_CALICO: &str = "projectcalico.org/";
 const POOL: &str = "IPPool ";
 const REDUNDANT: [&str; 5] = ["-n", "kube-system", "get", "deployment/coredns", "-o"];
 
-/// What was there before.
+/// The state before.
 #[derive(Debug)]
 pub struct Before {
     objects: Fingerprint,
@@ -35,7 +36,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Looks at it.
+    /// Reads the state.
     pub async fn look(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             objects: objects(cluster).await?,
@@ -43,10 +44,10 @@ impl Before {
         })
     }
 
-    /// What is wrong: every pod has to be in `in_range`, nothing in `left`, and everything else as it was.
+    /// The problems: every pod must be in `in_range`, no address in `left`, and everything else as before.
     pub async fn differs(&self, run: &Run<'_>, left: Ipv4Net, in_range: Ipv4Net) -> Result<Vec<String>> {
         let cluster = run.scene.cluster;
-        // A successor may be on its way.
+        // A new pod may be starting.
         let mut wrong: Vec<String> = match ipam::agrees(cluster).await {
             Ok(()) => Vec::new(),
             Err(error) => vec![format!("{error:#}")],
@@ -58,7 +59,7 @@ impl Before {
             routes,
         } = OldRange::look(cluster, left).await?;
         let named = |what: &str, names: Vec<String>| {
-            let what = format!("{what} left of {left}: ");
+            let what = format!("{what} remains in {left}: ");
             names.into_iter().map(move |name| format!("{what}{name}"))
         };
         wrong.extend(named("pod", pods));
@@ -88,7 +89,7 @@ impl Before {
         Ok(wrong)
     }
 
-    /// Whether the pools have to be the same as before: none was there of what is left now.
+    /// Whether the pools must be the same as before: there was no pool of the range that is removed now.
     fn has_pools_of(&self, left: Ipv4Net, in_range: Ipv4Net) -> bool {
         let has = |range: Ipv4Net| {
             let range = Value::from(range.to_string());
@@ -116,7 +117,7 @@ async fn replicas(cluster: &Cluster) -> Result<String> {
     cluster.api().kubectl(&arguments).await
 }
 
-/// Everything of the Migration is gone when nobody has to do anything any more.
+/// Everything of the Migration is deleted when no action is pending.
 pub async fn is_forgotten(cluster: &Cluster) -> Result<bool> {
     let arguments = ["get", "nodemigrations.replumb.dev", "-o", "name"];
     let left = cluster

@@ -1,5 +1,6 @@
-//! The crash matrix of a change of range: at every step that the coordinator makes, there and back, somebody is struck, and at
-//! every one up to the point of no return somebody turns around at that very moment. The end is the same as without a crash.
+//! The crash matrix of a change of range: a program is killed at every step of the coordinator, forward and back, and
+//! at every step up to the point of no return the migration is rolled back at the same moment. The end is the same as
+//! without a crash.
 
 mod judge;
 mod round;
@@ -16,24 +17,25 @@ use crate::demo::pod_cidr::Wanted;
 use round::{Bench, Outcome};
 use steps::{Cell, Leg};
 
-/// How the matrix ended.
+/// Result of the matrix.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Matrix {
-    /// Every crash that was made.
+    /// The crashes that were made.
     pub cells: Vec<Outcome>,
-    /// How many were wanted.
+    /// Number of selected crashes.
     pub wanted: usize,
-    /// Who played Calico.
+    /// The programs that played Calico.
     pub calico: String,
-    /// Why it was broken off, if it was.
+    /// The reason why the matrix stopped early, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broken_off: Option<String>,
 }
 
 impl Matrix {
-    /// Runs one migration for each crash in which somebody turns around, one for all on the way back, and one for all on the
-    /// way there. One that does not come to its end is the last: nobody knows what the next would be compared with.
+    /// Runs one migration for each crash with a rollback at the same moment, one for all crashes on the way back, and
+    /// one for all crashes on the way forward. A migration that does not end is the last: the next one would have no
+    /// known state to compare with.
     pub async fn run(cluster: &Cluster, tools: &Tools, wanted: Wanted, cells: &[Cell]) -> Result<Self> {
         let mut matrix = Self {
             wanted: cells.len(),
@@ -65,14 +67,14 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// Whether every crash that was wanted was made and ended well.
+    /// Whether every selected crash was made and ended well.
     pub fn is_well(&self) -> bool {
         self.broken_off.is_none()
             && self.cells.len() == self.wanted
             && self.cells.iter().all(|outcome| outcome.problems.is_empty())
     }
 
-    /// For people: a line for each crash.
+    /// The result as text: a line for each crash.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |words: std::fmt::Arguments<'_>| {
@@ -80,7 +82,7 @@ impl Matrix {
             let _ = writeln!(text, "{words}");
         };
         line(format_args!(
-            "seconds to the next crash or the end, and probes lost of all that were sent until then (Calico: {})",
+            "seconds to the next crash or the end, and probes lost / sent until then (Calico: {})",
             self.calico
         ));
         let mut leg = None;
@@ -115,7 +117,7 @@ impl Matrix {
     }
 }
 
-/// Which crashes share a migration: those on one way do; of those who turn around each has its own.
+/// The crashes that share a migration: those in one direction do; each crash with a rollback at the same moment has its own.
 fn migrations(cells: &[Cell]) -> Vec<(Leg, Vec<Cell>)> {
     let mut all: Vec<(Leg, Vec<Cell>)> = Vec::new();
     for cell in cells {
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn who_turns_around_has_a_migration_alone() {
+    fn a_crash_with_rollback_has_its_own_migration() {
         let all = migrations(&cells());
         let turns = all.iter().filter(|(leg, _)| *leg == Leg::Turn);
         assert!(turns.clone().all(|(_, crashes)| crashes.len() == 1));
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_that_was_not_made_or_did_not_end_well_is_said() {
+    fn a_missing_crash_and_a_crash_with_problems_are_reported() {
         let outcome = |problems: &[&str]| Outcome {
             cell: cells()[0],
             seconds: 2.5,

@@ -21,29 +21,29 @@ use crate::demo::pod_cidr::{Run, Wanted, manifest};
 use crate::demo::{MIGRATION, Tools};
 use crate::end_to_end::Looker;
 
-/// From one point to the next, and from a crash to the end.
+/// Time limit from one point to the next, and from a crash to the end.
 const STEP: Duration = Duration::from_mins(5);
-/// A coordinator that was killed is the leader again after its Lease has expired.
+/// Time limit for a killed coordinator to lead again: its Lease must expire first.
 const PATIENT: &str = "4m";
-/// A replica of it is raised before pods move, when there is one alone.
+/// Time for one more replica, which is added before pods move if there is only one.
 const ALONE: [&str; 5] = ["-n", "kube-system", "scale", "deployment/coredns", "--replicas=1"];
 
-/// How one crash ended.
+/// Result of one crash.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outcome {
     /// The crash.
     #[serde(flatten)]
     pub cell: Cell,
-    /// From the crash until the next one, or the end.
+    /// Time from the crash until the next one, or the end.
     pub seconds: f64,
-    /// Probes from the crash until then.
+    /// Probes in that time.
     pub loss: Loss,
-    /// What is not as it should be in the end; empty is well.
+    /// The problems at the end; empty is success.
     pub problems: Vec<String>,
 }
 
-/// Where rounds are run.
+/// The cluster and state of all rounds.
 pub struct Bench<'cluster> {
     cluster: &'cluster Cluster,
     tools: &'cluster Tools,
@@ -59,14 +59,14 @@ struct Stop {
 }
 
 impl<'cluster> Bench<'cluster> {
-    /// On this cluster, which has replumb's test build, and one pod of `CoreDNS` from now on.
+    /// Rounds on this cluster, which has replumb's test build, and one pod of `CoreDNS` from now on.
     pub async fn new(cluster: &'cluster Cluster, tools: &'cluster Tools, wanted: Wanted) -> Result<Self> {
         cluster.api().kubectl(&ALONE).await?;
         Ok(Self {
             cluster,
             tools,
             wanted: Wanted {
-                // What stops a migration has cases of its own: here nobody is to be asked.
+                // The reasons to stop a migration have their own cases: here the migration must not wait for the user.
                 spec: json!({ "gates": { "maxLossRatio": 1.0, "maxGapMilliseconds": 60000 } }),
                 ..wanted
             },
@@ -74,7 +74,7 @@ impl<'cluster> Bench<'cluster> {
         })
     }
 
-    /// Runs one migration. An error is one that did not come to its end, with the crashes that had ended by then.
+    /// Runs one migration. An error is a migration that did not end, with the crashes that had ended by then.
     pub async fn run(&self, leg: Leg, cells: &[Cell]) -> (Vec<Outcome>, Result<()>) {
         let mut outcomes = Vec::new();
         let ended = self.perform(leg, cells, &mut outcomes).await;
@@ -142,14 +142,14 @@ impl<'cluster> Bench<'cluster> {
         door.go_on(self.cluster, Some(point)).await
     }
 
-    /// One crash after the other, then the end.
+    /// Makes one crash after the other, then waits for the end.
     async fn chain(&self, cells: &[Cell], end: MigrationPhase, outcomes: &mut Vec<Outcome>) -> Result<()> {
         for (place, cell) in cells.iter().enumerate() {
             let next = cells.get(place + 1).map(Cell::point);
             let stop = self.stopped(cell).await?;
             let began = Instant::now();
             self.strike(cell, &stop, next.as_ref()).await?;
-            // The next stop is the end of this one: nothing is missed between two.
+            // The next stop is the end of this crash: no change is missed between two.
             match cells.get(place + 1) {
                 Some(next) => self.until_stopped(next).await?,
                 None => self.until_phase(end).await?,
@@ -159,7 +159,7 @@ impl<'cluster> Bench<'cluster> {
         Ok(())
     }
 
-    /// The operator decides to go back in the moment of the crash.
+    /// The user rolls back at the moment of the crash.
     async fn turn(
         &self,
         run: &Run<'_>,
@@ -169,7 +169,7 @@ impl<'cluster> Bench<'cluster> {
     ) -> Result<()> {
         let stop = self.stopped(cell).await?;
         let began = Instant::now();
-        // The command waits until a coordinator has taken notice.
+        // The command waits until a coordinator has answered.
         tokio::try_join!(ask(run, back), self.strike(cell, &stop, None))?;
         self.until_phase(MigrationPhase::RolledBack).await?;
         self.done(cell, &stop, began, outcomes).await
@@ -186,7 +186,7 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn until_stopped(&self, cell: &Cell) -> Result<()> {
-        // It moves, too: it is looked for each time.
+        // The coordinator moves, too, so each attempt searches for it.
         let logs = self.cluster.directory().logs();
         until("the coordinator can be asked", STEP, &logs, async || {
             let (door, _) = self.coordinator().await?;
@@ -213,7 +213,7 @@ impl<'cluster> Bench<'cluster> {
         let seconds = began.elapsed().as_secs_f64();
         let loss = Moment::now(self.cluster).await?.since(&stop.before);
         println!(
-            "        {}: done {seconds:.1} s after it, {} of {} probes lost",
+            "        {}: finished {seconds:.1} s after the crash, {} of {} probes lost",
             cell.words(),
             loss.lost,
             loss.sent
@@ -236,7 +236,7 @@ impl<'cluster> Bench<'cluster> {
         reached.await.map(|_| ())
     }
 
-    /// Takes the Migration away, with everything that it owns.
+    /// Deletes the Migration with everything that it owns.
     async fn forget(&self) -> Result<()> {
         self.cluster
             .api()
@@ -247,19 +247,19 @@ impl<'cluster> Bench<'cluster> {
             Ok(if is_forgotten(self.cluster).await? {
                 Look::Done(())
             } else {
-                Look::NotYet("NodeMigrations or traffic pods are left".to_owned())
+                Look::NotYet("NodeMigrations or traffic pods still exist".to_owned())
             })
         })
         .await
     }
 }
 
-/// The operator's command; the answer is shown only when it is not the one that is expected.
+/// Runs the user's command; the output is shown only if the result is not the expected one.
 async fn ask(run: &Run<'_>, arguments: &[&str]) -> Result<()> {
     let output = run.scene.operator.run(arguments).await?;
     ensure!(
         output.exit == Exit::Done,
-        "`kubectl replumb {}` ended with {:?}; it said:\n{}",
+        "`kubectl replumb {}` ended with {:?} and the output:\n{}",
         arguments.join(" "),
         output.exit,
         output.text

@@ -1,4 +1,4 @@
-//! Every step of a change of range that the coordinator makes, there and back, in the order in which it first comes to them.
+//! Every step of the coordinator in a change of range, forward and back, in the order of their first execution.
 
 use std::fmt::Write as _;
 
@@ -10,9 +10,9 @@ use crate::crash::matrix::Victim;
 
 /// Both sides of a step's change.
 const BOTH: &[Edge] = &[Edge::Announced, Edge::Changed];
-/// What goes on in a step that has parts comes between its two sides.
+/// A step with parts: the parts come between its two edges.
 const ANNOUNCED: &[Edge] = &[Edge::Announced];
-/// A part of a step, or one that is recorded where it is decided.
+/// A part of a step, or a step that is recorded with its decision.
 const CHANGED: &[Edge] = &[Edge::Changed];
 
 /// One step by name.
@@ -20,7 +20,7 @@ const CHANGED: &[Edge] = &[Edge::Changed];
 struct Step {
     name: &'static str,
     edges: &'static [Edge],
-    /// The mode that alone has it.
+    /// The only mode that has the step.
     only: Option<Mode>,
 }
 
@@ -53,7 +53,7 @@ const fn part(name: &'static str) -> Step {
     }
 }
 
-/// Up to the point of no return; then the rest.
+/// Steps up to the point of no return; then the rest.
 const THERE: ([Step; 14], [Step; 2]) = (
     [
         step("CreatePool"),
@@ -96,28 +96,28 @@ const BACK: [Step; 19] = [
     part("Complete"),
 ];
 
-/// What the crash comes in the middle of.
+/// The direction at the crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Leg {
-    /// On the way there, and at this very moment somebody decides to go back.
+    /// On the way forward; a rollback starts at the same moment.
     Turn,
     /// On the way back.
     Back,
-    /// On the way there.
+    /// On the way forward.
     There,
 }
 
 impl Leg {
-    /// Every leg, in the order in which they are run: the last one leaves the range for good.
+    /// Every leg, in the order of execution: the last one removes the old range for good.
     pub const ALL: [Self; 3] = [Self::Turn, Self::Back, Self::There];
 
-    /// For a table.
+    /// The words in a table.
     pub fn words(self) -> &'static str {
         match self {
-            Self::Turn => "there, and back from this step",
+            Self::Turn => "forward, and back from this step",
             Self::Back => "back, after every pod had moved",
-            Self::There => "there",
+            Self::There => "forward",
         }
     }
 }
@@ -126,18 +126,18 @@ impl Leg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cell {
-    /// On which way.
+    /// The direction.
     pub leg: Leg,
-    /// At which step.
+    /// The step.
     pub step: &'static str,
-    /// How far it had come.
+    /// The progress of the step.
     pub edge: Edge,
-    /// Who was struck.
+    /// The victim.
     pub victim: Victim,
 }
 
 impl Cell {
-    /// Where the coordinator stops.
+    /// The point at which the coordinator stops.
     pub fn point(&self) -> Point {
         Point {
             step: self.step.to_owned(),
@@ -146,10 +146,10 @@ impl Cell {
         }
     }
 
-    /// For people.
+    /// Describes the crash.
     pub fn words(&self) -> String {
         format!(
-            "{} is struck when {} is {} ({})",
+            "{} crashes when {} is {} ({})",
             self.victim.words(),
             self.step,
             self.edge.as_str(),
@@ -158,7 +158,7 @@ impl Cell {
     }
 }
 
-/// The crashes that are wanted, in order. An error names a step that is none.
+/// The selected crashes, in order. An unknown step is an error that names it.
 pub fn cells(mode: Mode, victim: Victim, legs: &[Leg], steps: &[String]) -> Result<Vec<Cell>, String> {
     let all: Vec<Cell> = Leg::ALL
         .into_iter()
@@ -171,7 +171,7 @@ pub fn cells(mode: Mode, victim: Victim, legs: &[Leg], steps: &[String]) -> Resu
     {
         let mut names: Vec<&str> = all.iter().map(|cell| cell.step).collect();
         names.dedup();
-        let mut words = format!("{unknown:?} is no step of it; there is ");
+        let mut words = format!("unknown step {unknown:?}; the steps are ");
         // Writing to a String cannot fail.
         let _ = write!(words, "{}", names.join(", "));
         return Err(words);
@@ -192,7 +192,7 @@ fn of_leg(leg: Leg, mode: Mode, victim: Victim) -> Vec<Cell> {
         if step.only.is_some_and(|only| only != mode) {
             continue;
         }
-        // To turn around before a step's change is to turn around after that of the step before it.
+        // A rollback before a step's change is the same as a rollback after the change of the step before.
         let is_told_apart = |edge: &&Edge| leg != Leg::Turn || **edge == Edge::Changed;
         cells.extend(step.edges.iter().filter(is_told_apart).map(|edge| Cell {
             leg,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn each_step_has_its_crashes_and_nobody_turns_around_past_the_point_of_no_return() {
+    fn each_step_has_its_crashes_and_no_rollback_past_the_point_of_no_return() {
         let cells = all(Mode::ByWorkload);
         assert_eq!(cells.iter().filter(|cell| cell.leg == Leg::Turn).count(), 11);
         assert_eq!(cells.iter().filter(|cell| cell.leg == Leg::There).count(), 23);
@@ -228,12 +228,12 @@ mod tests {
     }
 
     #[test]
-    fn the_last_leg_is_the_one_that_leaves_the_range_for_good() {
+    fn the_last_leg_removes_the_old_range() {
         assert_eq!(all(Mode::ByWorkload).last().unwrap().leg, Leg::There);
     }
 
     #[test]
-    fn a_step_that_is_none_is_named_with_those_that_are() {
+    fn an_unknown_step_is_an_error_with_the_known_steps() {
         let wanted = ["Evict".to_owned()];
         let found = cells(Mode::ByWorkload, Victim::Coordinator, &[Leg::Back], &wanted).unwrap();
         assert_eq!(found.len(), 2);
