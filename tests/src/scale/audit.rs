@@ -1,4 +1,4 @@
-//! The API server's own record of who asked for what, as counts.
+//! The API server's own record of requests, as counts.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::size::Kind;
 use super::{coordinator, hollow};
 
-/// One line of the log, as far as it is read.
+/// The used fields of one line of the log.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event {
@@ -47,26 +47,26 @@ struct Status {
     code: u16,
 }
 
-/// What the coordinator asked of the API server in some time.
+/// The coordinator's requests to the API server in some time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Requests {
     /// Number by verb and resource, such as `patch nodes`.
     pub by_kind: BTreeMap<String, u64>,
-    /// Those that change something, refused or not; without the coordinator's own Lease, Events and evictions.
+    /// Requests that change objects, refused or not; without the coordinator's own Lease, Events and evictions.
     pub writes: u64,
-    /// Evictions, refused or not: one or more for each pod that leaves.
+    /// Evictions, refused or not: at least one for each pod that leaves.
     pub evictions: u64,
-    /// Those that were refused, by code.
+    /// Refused requests, by code.
     pub refused: BTreeMap<u16, u64>,
-    /// Seconds from an agent's report to the coordinator's write that answers it. From flannel to Calico, that is from a new phase to
-    /// the next write to that node's objects. In the other kinds agents report facts, and one step waits for those of all nodes:
-    /// there it is from the newest report to the next write of anything else than what agents are asked.
+    /// Seconds from an agent's report to the coordinator's write that answers it. From flannel to Calico: from a new
+    /// phase to the next write to that node's objects. In the other kinds agents report facts, and one step waits for
+    /// the facts of all nodes: from the newest report to the next write other than a question to agents.
     #[serde(skip)]
     pub answers: Vec<f64>,
 }
 
-/// Reads what the coordinator asked from one moment to another.
+/// Reads the coordinator's requests from one moment to another.
 pub fn read(log: &Path, kind: Kind, from: Timestamp, to: Timestamp) -> Result<Requests> {
     let file = std::fs::File::open(log).with_context(|| format!("open {}", log.display()))?;
     let mut count = Count::of(kind);
@@ -88,16 +88,16 @@ struct Count {
     unanswered: Unanswered,
 }
 
-/// Reports of agents that the coordinator has not answered yet.
+/// Agents' reports that the coordinator has not answered yet.
 enum Unanswered {
-    /// By node: when its agent said that the host is in another phase.
+    /// By node: the time at which its agent reported another phase of the host.
     Phases(BTreeMap<String, Timestamp>),
-    /// When an agent said something new last.
+    /// Time of the last new report of any agent.
     Facts(Option<Timestamp>),
 }
 
 impl Unanswered {
-    /// Since when the write of this object is waited for; it is answered now.
+    /// Start of the wait for the write of this object; the write has now happened.
     fn take(&mut self, object: &ObjectRef) -> Option<Timestamp> {
         let of_node = ["nodes", "nodemigrations"].contains(&object.resource.as_str());
         match self {
@@ -122,7 +122,7 @@ impl Count {
     }
 
     fn add(&mut self, event: &Event) {
-        // A watch is counted when it begins, everything else when it ends.
+        // A watch is counted at its start, every other request at its end.
         let counted = if event.verb == "watch" {
             "ResponseStarted"
         } else {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_once_and_answers_are_timed() {
+    fn each_request_is_counted_once_and_each_answer_is_timed() {
         let none = json!(null);
         let phase = json!({"status": {"phase": "Held"}});
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -260,12 +260,12 @@ mod tests {
         assert_eq!(requests.writes, 3, "the Lease is not among them: {requests:?}");
         assert_eq!(requests.evictions, 1);
         assert_eq!(requests.refused, [(429, 1)].into());
-        // The report was there at 3.5 s, and the answer at 5.5 s.
+        // The report was written at 3.5 s, and the answer at 5.5 s.
         assert_eq!(requests.answers, [2.0]);
     }
 
     #[test]
-    fn facts_are_answered_by_the_next_step_and_not_by_the_next_question() {
+    fn the_next_step_answers_facts_and_the_next_question_does_not() {
         let facts = json!({"status": {"serviceCidr": {"unknown": {}}}});
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let report = |at| line(hollow::USER, "patch", "nodemigrations", "status", at, &facts);
@@ -281,7 +281,7 @@ mod tests {
         }
         let at = |second: u32| format!("2026-11-25T10:00:{second:02}Z").parse().unwrap();
         let requests = read(file.path(), Kind::ServiceCidr, at(0), at(40)).unwrap();
-        // The newest report was there at 3.5 s, and the first step at 6.5 s.
+        // The newest report was written at 3.5 s, and the first step at 6.5 s.
         assert_eq!(requests.answers, [3.0]);
     }
 }

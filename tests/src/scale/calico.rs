@@ -1,4 +1,4 @@
-//! Calico's objects, as a cluster has them whose pods Calico serves from the start.
+//! Calico's objects in a cluster with Calico as its pod network from the start.
 
 use ipnet::Ipv4Net;
 use kube::core::{ApiResource, DynamicObject};
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use super::ipam::BLOCK_LENGTH;
 
-/// The pool that calico-node makes at its first start.
+/// The pool that calico-node creates at its first start.
 pub const POOL: &str = "default-ipv4-ippool";
-/// The annotation of a Node that says the address of its tunnel.
+/// The annotation of a Node with the address of its tunnel.
 pub const TUNNEL_ANNOTATION: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
 
 /// A kind of Calico's objects.
@@ -17,11 +17,11 @@ pub const TUNNEL_ANNOTATION: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
 pub enum Kind {
     /// Ranges of addresses.
     Pool,
-    /// A node's part of one.
+    /// A node's block of a range.
     Block,
-    /// A node's claim on its part.
+    /// A node's claim of its block.
     Affinity,
-    /// The counts by which addresses are released.
+    /// The handles with which addresses are released.
     Handle,
 }
 
@@ -56,7 +56,7 @@ pub fn pool(range: &str) -> Value {
     })
 }
 
-/// The range and the node of a block; `None` where the block has no node, or is not understood.
+/// The range and the node of a block; `None` if the block has no node, or cannot be parsed.
 pub fn owner(block: &DynamicObject) -> Option<(Ipv4Net, String)> {
     let spec = &block.data["spec"];
     let range = spec["cidr"].as_str()?.parse().ok()?;

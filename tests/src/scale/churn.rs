@@ -1,4 +1,4 @@
-//! Pods that come and go: runs of a Job that live for a while, placed by the scheduler.
+//! Pods that start and end: short runs of a Job, placed by the scheduler.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use super::migration::is_away;
 use super::shape;
 
 const JOB: &str = "scale-run";
-/// How long one lives.
+/// Lifetime of a pod.
 const LIFE: Duration = Duration::from_secs(20);
 
-/// Makes so many pods a second, and ends as many, until it is dropped.
+/// Creates this number of pods each second, and deletes as many, until dropped.
 pub async fn churn(client: Client, pods_a_second: u32) -> Result<()> {
     if pods_a_second == 0 {
         return std::future::pending().await;
@@ -53,8 +53,8 @@ pub async fn churn(client: Client, pods_a_second: u32) -> Result<()> {
     Ok(())
 }
 
-/// An error where an API server has refused the request. A drain may have ended the pod before, and without an API server a pod
-/// more or less comes or goes.
+/// An error if the API server has refused the request. A drain may have ended the pod before, and without an API
+/// server the exact number of pods does not matter.
 fn answered<T>(result: Result<T>) -> Result<()> {
     let Err(error) = result else {
         return Ok(());

@@ -12,20 +12,20 @@ use crate::apilab::{OwnApiLab, Settings};
 use crate::cluster::control_plane::{self, DNS_SERVICE};
 use crate::cluster::{Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Tunnel, Values};
 
-/// Those that a migration needs; the others would only take the processor.
+/// The controllers that a migration needs; the others would only use processor time.
 const CONTROLLERS: &str = "daemonset-controller,deployment-controller,disruption-controller,endpointslice-controller,garbage-collector-controller,\
                            node-lifecycle-controller,replicaset-controller,service-cidr-controller,serviceaccount-controller";
-/// Requests a second that a controller may make; with its own limit of 20 a cluster of this size would never be made.
+/// Requests a second for a controller; with its default limit of 20, creating a cluster of this size would take hours.
 const QPS: u32 = 1_000;
 /// Namespace and name of the networks' `DaemonSet`s.
 const FLANNEL: (&str, &str) = ("kube-flannel", "kube-flannel-ds");
 const CALICO: (&str, &str) = ("kube-system", "calico-node");
 const KWOK: &str = include_str!("../../manifests/kwok.yaml");
-/// How many nodes' pods of a `DaemonSet` are replaced at a time: one at a time would take hours in a large cluster.
+/// Number of nodes whose pods of a `DaemonSet` are replaced at a time: one at a time would take hours in a large cluster.
 const ROLLED_AT_ONCE: &str =
     r#"{"spec":{"updateStrategy":{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"10%"}}}}"#;
 
-/// Starts store and API server, and applies replumb and the networks of the migration. No controller runs yet.
+/// Starts etcd and the API server, and applies replumb and the networks of the migration. No controller runs yet.
 pub fn start(size: &Size) -> Result<OwnApiLab> {
     let lab = OwnApiLab::start(
         size.programs.clone(),
@@ -56,13 +56,13 @@ pub fn start(size: &Size) -> Result<OwnApiLab> {
     for (namespace, set) in daemon_sets(size.migration) {
         lab.kubectl(&["patch", "daemonset", "-n", namespace, set, "-p", ROLLED_AT_ONCE])?;
     }
-    // The coordinator is a process of its own, and no pod.
+    // The coordinator runs as a process, not as a pod.
     let deployment = format!("deployment/{}", names::COORDINATOR);
     lab.kubectl(&["scale", "-n", names::NAMESPACE, &deployment, "--replicas=0"])?;
     Ok(lab)
 }
 
-/// The manifests for this migration, each with a name for its file.
+/// The manifests for this migration, each with a file name.
 fn manifests(kind: Kind, values: &Values, port: u16) -> Result<Vec<(&'static str, String)>> {
     Ok(match kind {
         Kind::FlannelToCalico => vec![
@@ -98,7 +98,7 @@ fn daemon_sets(kind: Kind) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Starts what makes pods of workloads, binds them to nodes and runs them.
+/// Starts the programs that create the pods of workloads, bind them to nodes and run them.
 pub fn start_controllers(lab: &OwnApiLab, kind: Kind) -> Result<()> {
     let kubeconfig = lab.kubeconfig();
     let kubeconfig = kubeconfig.display();
@@ -133,7 +133,7 @@ pub fn start_controllers(lab: &OwnApiLab, kind: Kind) -> Result<()> {
     )
 }
 
-/// The stages that kwok plays. Where the addresses of pods are played, a pod runs once its status says one.
+/// The stages of kwok. If addresses of pods are simulated, a pod runs once its status has an address.
 fn stages(kind: Kind) -> Result<String> {
     match kind {
         Kind::FlannelToCalico | Kind::ServiceCidr => Ok(KWOK.to_owned()),
@@ -157,7 +157,7 @@ fn stages(kind: Kind) -> Result<String> {
     }
 }
 
-/// What the coordinator asks is written down, and what the agents write with its contents: which of it is a new phase.
+/// The audit log has the coordinator's requests, and the agents' writes with their contents, to find new phases in them.
 fn audit_policy() -> String {
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy",

@@ -1,4 +1,4 @@
-//! The coordinator as users run it: its own program, its own account, its own limit of memory.
+//! The coordinator as users run it: its own program, account and memory limit.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::http::{self, Answer};
 use crate::ports::Port;
 use crate::started::{Process, on_free_ports};
 
-/// How the audit log names it.
+/// The user name in the audit log.
 pub const USER: &str = "system:serviceaccount:replumb-system:replumb-coordinator";
-/// How long its token holds: longer than any run.
+/// Lifetime of the token: longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
-/// How long it may take to read the whole cluster at its start.
+/// Time limit for reading the whole cluster at the start.
 const READY_LIMIT: Duration = Duration::from_mins(10);
 
-/// A variable of the coordinator's pod that its memory depends on, and its value in `deploy/base/coordinator.yaml`.
+/// A variable of the coordinator's pod with an effect on its memory, and its value in `deploy/base/coordinator.yaml`.
 const HEAPS: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
-/// A coordinator that runs. Dropped, it is ended.
+/// A running coordinator. Dropped, it is ended.
 #[derive(Debug)]
 pub struct Coordinator {
     process: Process,
@@ -43,7 +43,7 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts it and waits until it has read the cluster.
+    /// Starts the coordinator and waits until it has read the cluster.
     pub async fn start(lab: &OwnApiLab, size: &Size) -> Result<Self> {
         on_free_ports(async || Self::begin(lab, size).await).await
     }
@@ -103,7 +103,7 @@ impl Coordinator {
         .await
     }
 
-    /// What the kernel says of it now. An error when it has ended.
+    /// The kernel's present values of the process. An error if the process has ended.
     pub fn usage(&mut self) -> Result<Usage> {
         if let Some(ended) = self.process.ended()? {
             return Err(ended.into());
@@ -111,7 +111,7 @@ impl Coordinator {
         process::usage(self.process.id())
     }
 
-    /// Its metrics.
+    /// The coordinator's metrics.
     pub async fn metrics(&self) -> Result<String> {
         let answer = self.get("/metrics").await?;
         if answer.status != 200 {
@@ -128,17 +128,17 @@ impl Coordinator {
         http::ask(Ipv4Addr::LOCALHOST, self.port.number(), "GET", path, "").await
     }
 
-    /// What limits its memory.
+    /// The kind of memory limit.
     pub fn limited_by(&self) -> &'static str {
         self.limit.name()
     }
 
-    /// The way of the coordinator's requests.
+    /// The path of the coordinator's requests.
     pub fn way(&self) -> Way {
         self.proxy.way()
     }
 
-    /// Bytes between it and the API server.
+    /// Bytes between the coordinator and the API server.
     pub fn counts(&self) -> &Counts {
         &self.proxy.counts
     }
@@ -156,10 +156,10 @@ async fn token(lab: &OwnApiLab) -> Result<String> {
     let answer = accounts
         .create_token_request(names::COORDINATOR, &PostParams::default(), &request)
         .await
-        .context("ask for the coordinator's token")?;
+        .context("request the coordinator's token")?;
     Ok(answer
         .status
-        .context("a TokenRequest is answered with a status")?
+        .context("the TokenRequest has a status")?
         .token)
 }
 
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_as_users_run_it() {
+    fn the_coordinator_runs_as_in_the_manifest() {
         let manifest = include_str!("../../../deploy/base/coordinator.yaml");
         let said = format!("- name: {}\n              value: {:?}", HEAPS.0, HEAPS.1);
         assert!(manifest.contains(&said), "{said}");

@@ -1,4 +1,4 @@
-//! A played person: does what only people may do while a migration runs, as the demo's operator does.
+//! A simulated user: takes the manual steps while a migration runs, as the demo's user does.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,50 +18,50 @@ use super::size::{Kind, NEW_PODS, NEW_SERVICES};
 use crate::apilab::OwnApiLab;
 use crate::progress::Progress;
 
-/// The Migration's words for it.
+/// The Migration's texts for the manual step.
 const API_SERVERS: &str = "ApiServers";
 const CONFIGURATION: &str = "ConfigurationFollowUp";
-/// The variable of calico-node with the range of the pool that calico-node makes.
+/// The variable of calico-node with the range of the pool that calico-node creates.
 const POOL_VARIABLE: &str = "CALICO_IPV4POOL_CIDR";
-/// Between two looks at the Migration.
+/// Time between two reads of the Migration.
 const PACE: Duration = Duration::from_millis(500);
-/// The letters of a question that the report keeps: a question may name every kubelet.
+/// Number of letters of a request that the report keeps: a request may name every kubelet.
 const WORDS: usize = 240;
 
-/// One thing that was asked for and done.
+/// A manual step that was requested and taken.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FollowUp {
     /// The beginning of the Migration's message.
     pub asked: String,
-    /// The answer of the person.
+    /// The action of the user.
     pub done: String,
 }
 
-/// The person, with all that the work needs.
+/// The user, with the means for the manual steps.
 pub struct Person<'lab> {
-    /// The API server and its store.
+    /// The API server and its etcd.
     pub lab: &'lab OwnApiLab,
-    /// The administrator.
+    /// The administrator's client.
     pub client: &'lab Client,
-    /// The way of the coordinator's requests.
+    /// The path of the coordinator's requests.
     pub way: Way,
-    /// The place for words on each answer.
+    /// Receives a line for each step.
     pub progress: &'lab Progress,
 }
 
 impl Person<'_> {
-    /// Does what the migration asks for, once each, until it is dropped. What was done is added to `all`.
+    /// Takes each requested step once, until dropped, and adds it to `all`.
     pub async fn play(self, kind: Kind, all: &mut Vec<FollowUp>) -> Result<Infallible> {
         match kind {
-            // Nothing is asked.
+            // The Migration requests no step.
             Kind::FlannelToCalico => std::future::pending().await,
             Kind::PodCidr => self.pods(all).await,
             Kind::ServiceCidr => self.services(all).await,
         }
     }
 
-    /// Tells calico-node the new range of the pool that it would make.
+    /// Sets the new range of the pool that calico-node would create.
     async fn pods(self, all: &mut Vec<FollowUp>) -> Result<Infallible> {
         loop {
             tokio::time::sleep(PACE).await;
@@ -115,8 +115,8 @@ impl Person<'_> {
         }
     }
 
-    /// Starts the API server with the new range. Meanwhile the coordinator is led to a second one, as a balancer in front of several
-    /// does it; all other clients wait until the first one is back.
+    /// Starts the API server with the new range. Meanwhile the coordinator is connected to a second one, as through a
+    /// load balancer in front of several API servers; all other clients wait until the first one is back.
     async fn flag(&self) -> Result<String> {
         let range: Ipv4Net = NEW_SERVICES.parse().context("read the new range of Services")?;
         let first = Ipv4Addr::from_bits(range.network().to_bits() + 1);
@@ -131,7 +131,7 @@ impl Person<'_> {
         ))
     }
 
-    /// Tells every kubelet the new address of the name servers. Hollow kubelets run with what their `ConfigMap` says.
+    /// Sets the new address of the name servers in every kubelet. Hollow kubelets use the settings in their `ConfigMap`.
     async fn name_server(&self) -> Result<String> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), "kube-system");
         let service = services
@@ -149,6 +149,6 @@ impl Person<'_> {
         maps.patch(shape::KUBELET_CONFIGURATION, &PatchParams::default(), &change)
             .await
             .with_context(|| format!("change ConfigMap kube-system/{}", shape::KUBELET_CONFIGURATION))?;
-        Ok(format!("let every kubelet run with clusterDNS {address}"))
+        Ok(format!("set clusterDNS {address} in every kubelet"))
     }
 }

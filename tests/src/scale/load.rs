@@ -20,9 +20,9 @@ use crate::cluster::wait::{Look, until};
 use crate::progress::{Detail, Progress};
 use crate::store::Store;
 
-/// How many requests are under way.
+/// Number of simultaneous requests.
 const AT_ONCE: usize = 32;
-/// One workload in so many has a budget.
+/// One workload in this number has a budget.
 const BUDGETED: u32 = 10;
 /// Other namespaces with pods, which need a `ServiceAccount` before its controller runs.
 fn others(kind: Kind) -> &'static [&'static str] {
@@ -61,7 +61,7 @@ pub async fn fill(client: &Client, store: Store, size: &Size, progress: &Progres
         .await
 }
 
-/// Waits until every pod runs and every `DaemonSet` has rolled.
+/// Waits until every pod runs and every `DaemonSet` is rolled out.
 pub async fn settled(
     client: &Client,
     size: &Size,
@@ -88,7 +88,7 @@ pub async fn settled(
             tokio::time::sleep(Duration::from_secs(1)).await;
             return Ok(Look::NotYet(behind));
         }
-        // Of the sum alone one page is asked.
+        // Only one page is needed to estimate the total.
         let pending = ListParams::default().fields("status.phase=Pending").limit(1);
         let pods = Api::<Pod>::all(client.clone()).list_metadata(&pending).await?;
         let left = pods.metadata.remaining_item_count.unwrap_or_default();
@@ -105,7 +105,7 @@ pub async fn settled(
         .await
 }
 
-/// Whether new pods may come to every Node: until its controller has seen a heartbeat they may not.
+/// Whether new pods may start on every Node: before its controller has seen a heartbeat they may not.
 async fn untainted(client: &Client) -> Result<Look<()>> {
     let nodes = Api::<Node>::all(client.clone())
         .list(&ListParams::default())
@@ -116,11 +116,11 @@ async fn untainted(client: &Client) -> Result<Look<()>> {
     };
     Ok(match nodes.items.iter().find(tainted) {
         None => Look::Done(()),
-        Some(first) => Look::NotYet(format!("Node {} takes no pods", first.name_any())),
+        Some(first) => Look::NotYet(format!("Node {} is not schedulable yet", first.name_any())),
     })
 }
 
-/// How many workloads there are.
+/// Number of workloads.
 pub fn workload_count(size: &Size) -> u32 {
     size.pods.div_ceil(REPLICAS)
 }
@@ -144,7 +144,7 @@ async fn account(client: &Client, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Workloads with pods that run.
+/// Workloads with running pods.
 async fn workloads(client: &Client, store: Store, size: &Size, detail: &Detail) -> Result<()> {
     let sets: Vec<(Workload, u32)> = (0..workload_count(size))
         .map(|number| (Workload(number), (size.pods - number * REPLICAS).min(REPLICAS)))
@@ -228,9 +228,9 @@ where
     Ok(())
 }
 
-/// A kind that the lab makes, in a namespace or in none.
+/// A kind that the lab creates, namespaced or cluster-scoped.
 pub(super) trait Made: Sized {
-    /// Where they are.
+    /// The API of the objects.
     fn api(client: &Client, namespace: Option<&str>) -> Result<Api<Self>>;
 }
 
@@ -239,13 +239,13 @@ macro_rules! made {
         fn api(client: &Client, namespace: Option<&str>) -> Result<Api<Self>> {
             match namespace {
                 None => Ok(Api::all(client.clone())),
-                Some(namespace) => bail!("{} is in no namespace, and namespace {namespace} was named", Self::kind(&())),
+                Some(namespace) => bail!("{} is cluster-scoped, but namespace {namespace} was given", Self::kind(&())),
             }
         }
     })+ };
     (namespaced: $($kind:ty),+) => { $(impl Made for $kind {
         fn api(client: &Client, namespace: Option<&str>) -> Result<Api<Self>> {
-            let namespace = namespace.with_context(|| format!("{} is in a namespace, and none was named", Self::kind(&())))?;
+            let namespace = namespace.with_context(|| format!("{} is namespaced, but no namespace was given", Self::kind(&())))?;
             Ok(Api::namespaced(client.clone(), namespace))
         }
     })+ };

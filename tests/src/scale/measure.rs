@@ -1,4 +1,4 @@
-//! Looks at the coordinator once a second, and keeps what the report is made of.
+//! Reads the coordinator's values once a second for the report.
 
 use std::time::Duration;
 
@@ -7,48 +7,48 @@ use serde::Serialize;
 
 use super::process::Usage;
 
-/// What was seen at one look.
+/// The values of one read.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
-    /// When, since the first one.
+    /// Time since the first read.
     pub at: Duration,
-    /// What the kernel says.
+    /// The kernel's values.
     pub usage: Usage,
-    /// How many passes there were.
+    /// Number of passes.
     pub passes: u64,
 }
 
-/// Passes of some time. There is no clock in a pass: it is the processor time of a second by the passes in it, so that what
-/// watches cost is in it.
+/// The passes in some time. A pass has no clock: the value is the processor time of a second divided by its passes,
+/// so the cost of watches is included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Passes {
-    /// How many there were.
+    /// Number of passes.
     pub count: u64,
-    /// Milliseconds of processor time of one, in the middle.
+    /// Milliseconds of processor time of one pass, median.
     pub processor_milliseconds_median: f64,
-    /// The same of the dearest hundredth.
+    /// The same, 99th percentile.
     pub processor_milliseconds_p99: f64,
     /// Share of one processor in this time.
     pub processor_share: f64,
 }
 
-/// Everything that was seen.
+/// All reads.
 #[derive(Clone, Debug, Default)]
 pub struct Looks(Vec<Look>);
 
 impl Looks {
-    /// Adds a look.
+    /// Adds a read.
     pub fn add(&mut self, look: Look) {
         self.0.push(look);
     }
 
-    /// Number of looks so far: a mark in time.
+    /// Number of reads so far: a mark in time.
     pub fn mark(&self) -> usize {
         self.0.len()
     }
 
-    /// The most that was resident and of no file, at any look.
+    /// The most anonymous memory at any read.
     pub fn peak_anonymous(&self) -> u64 {
         self.0
             .iter()
@@ -57,7 +57,7 @@ impl Looks {
             .unwrap_or_default()
     }
 
-    /// The most that was ever resident.
+    /// The most resident memory at any time.
     pub fn peak_resident(&self) -> u64 {
         self.0
             .iter()
@@ -98,7 +98,7 @@ impl Looks {
     }
 }
 
-/// The value below which this share of all lies; 0 of nothing.
+/// The value below which this share of all lies; 0 for an empty list.
 pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1);
@@ -112,7 +112,7 @@ pub fn quantile(values: &mut [f64], share: f64) -> f64 {
     values.get(index).copied().unwrap_or_default()
 }
 
-/// A counter of the coordinator's, without labels.
+/// A counter of the coordinator, without labels.
 pub fn counter(metrics: &str, name: &str) -> Result<u64> {
     let line = metrics
         .lines()
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_costs_what_its_second_cost_by_the_passes_in_it() {
+    fn the_cost_of_a_pass_is_the_cost_of_its_second_divided_by_its_passes() {
         let mut looks = Looks::default();
         for look in [
             look(0, 0, 0, 1),
@@ -165,13 +165,13 @@ mod tests {
         assert_eq!(
             looks.passes(4, 5).count,
             1,
-            "from the mark before the last look on"
+            "from the mark before the last read"
         );
         assert_eq!(Looks::default().passes(0, 0), Passes::default());
     }
 
     #[test]
-    fn a_counter_is_read_by_its_whole_name() {
+    fn a_counter_is_found_by_its_whole_name() {
         let text = "# HELP replumb_passes_total x\nreplumb_passes_total_x 1\nreplumb_passes_total 42\n";
         assert_eq!(counter(text, "replumb_passes_total").unwrap(), 42);
         assert!(counter(text, "replumb_passes").is_err());

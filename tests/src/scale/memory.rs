@@ -1,4 +1,4 @@
-//! The coordinator's limit of memory: a cgroup of its own below the lab's, or where there can be none, a limit of its data.
+//! The coordinator's memory limit: a cgroup below the lab's or, if no cgroup can be created, a limit of its data.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,36 +6,36 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Where version 1 has its hierarchy of memory.
+/// Mount of the memory hierarchy in version 1.
 const V1: &str = "/sys/fs/cgroup/memory";
 /// Where version 2 is mounted.
 const V2: &str = "/sys/fs/cgroup";
 
-/// Names begin so; the process that made it follows.
+/// Prefix of the names; the number of the process follows.
 const NAME: &str = "replumb-scale-";
 
-/// A limit of memory for one program.
+/// A memory limit for one program.
 #[derive(Debug)]
 pub enum MemoryLimit {
-    /// As a container has it: what is resident counts, and the kernel ends the process.
+    /// As in a container: resident memory counts, and the kernel ends the process.
     Cgroup(Cgroup),
-    /// `RLIMIT_DATA`, in bytes: what is private and may be written counts, resident or not.
+    /// `RLIMIT_DATA`, in bytes: private writable memory counts, resident or not.
     Data(u64),
 }
 
 impl MemoryLimit {
-    /// A limit of so many bytes.
+    /// A limit in bytes.
     pub fn create(bytes: u64) -> Result<Self> {
         match Cgroup::place()? {
             Place::Below(parent, file) => Cgroup::create(&parent, file, bytes).map(Self::Cgroup),
             Place::Nowhere(why) => {
-                eprintln!("no cgroup limits the coordinator, but RLIMIT_DATA: {why}");
+                eprintln!("the coordinator is limited by RLIMIT_DATA, not by a cgroup: {why}");
                 Ok(Self::Data(bytes))
             }
         }
     }
 
-    /// What limits it, for a report.
+    /// The kind of limit, for a report.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Cgroup(_) => "cgroup",
@@ -48,7 +48,7 @@ impl MemoryLimit {
         let mut command = Command::new("setpriv");
         command.arg("--pdeathsig=KILL");
         match self {
-            // The shell joins, and becomes the program.
+            // The shell joins the cgroup and then becomes the program.
             Self::Cgroup(cgroup) => command
                 .args(["sh", "-c", r#"echo $$ > "$0" && exec "$@""#])
                 .arg(cgroup.folder.join("cgroup.procs")),
@@ -59,17 +59,17 @@ impl MemoryLimit {
     }
 }
 
-/// A cgroup with a limit of memory. Dropped, it is removed; nothing may run in it then.
+/// A cgroup with a memory limit. Dropped, it is removed; by then no process may run in it.
 #[derive(Debug)]
 pub struct Cgroup {
     folder: PathBuf,
 }
 
-/// Where a cgroup can be made.
+/// The place for a new cgroup.
 enum Place {
-    /// Below this one, with its limit in a file of this name.
+    /// Below this cgroup, with its limit in a file of this name.
     Below(PathBuf, &'static str),
-    /// Nowhere, and why.
+    /// No place, with the reason.
     Nowhere(String),
 }
 
@@ -90,12 +90,12 @@ impl Cgroup {
         if Path::new(V1).join("memory.limit_in_bytes").exists() {
             let line = text.lines().find_map(|line| line.split_once(":memory:"));
             let Some((_, path)) = line else {
-                bail!("this process is in no cgroup of memory: {text}");
+                bail!("this process is in no memory cgroup: {text}");
             };
             return Ok(Place::Below(below(V1, path), "memory.limit_in_bytes"));
         }
         let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::")) else {
-            return Ok(Place::Nowhere("there is no cgroup of memory".to_owned()));
+            return Ok(Place::Nowhere("there is no memory cgroup".to_owned()));
         };
         let folder = below(V2, path);
         let file = folder.join("cgroup.subtree_control");
@@ -103,7 +103,7 @@ impl Cgroup {
         if handed_on.split_whitespace().any(|name| name == "memory") {
             return Ok(Place::Below(folder, "memory.max"));
         }
-        Ok(Place::Nowhere(format!("{} has no memory", file.display())))
+        Ok(Place::Nowhere(format!("{} does not list memory", file.display())))
     }
 }
 
@@ -118,7 +118,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Removes those of runs that were killed.
+/// Removes the cgroups of runs that were killed.
 fn remove_abandoned(parent: &Path) -> Result<()> {
     for entry in fs::read_dir(parent).with_context(|| format!("list {}", parent.display()))? {
         let path = entry?.path();
@@ -131,7 +131,7 @@ fn remove_abandoned(parent: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A container sees its own cgroup as the root, whatever the file calls it.
+/// A container sees its own cgroup as the root, whatever path the file has.
 fn below(mount: &str, path: &str) -> PathBuf {
     let folder = Path::new(mount).join(path.trim_start_matches('/'));
     if folder.is_dir() {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_the_last_word_before_its_arguments() {
+    fn the_program_precedes_its_arguments_in_the_command() {
         let command = MemoryLimit::Data(4096).command(Path::new("/bin/true"));
         let words: Vec<_> = command
             .get_args()

@@ -1,4 +1,4 @@
-//! The Migration as an operator makes it, and what it says of itself.
+//! The Migration as a user creates it, and its status.
 
 use std::time::Duration;
 
@@ -11,28 +11,28 @@ use serde_json::{Value, json};
 
 use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Way};
 
-/// Its name.
+/// The name of the Migration.
 const NAME: &str = "scale";
-/// The seconds for which both ranges stay at the end.
+/// Seconds for which both ranges stay at the end.
 const SOAK_SECONDS: u32 = 10;
-/// For how long checks may refuse: DaemonSets roll, and agents report one after the other.
+/// Time limit for refused checks: DaemonSets roll, and agents report one after the other.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// What the Migration says of itself.
+/// The status of the Migration.
 #[derive(Clone, Debug)]
 pub struct Stand {
     /// Its phase.
     pub phase: MigrationPhase,
     /// Its progress and its message.
     pub words: String,
-    /// The reason for which it waits.
+    /// The reason for which the Migration waits.
     pub blocked: String,
-    /// What it says to people.
+    /// The message for the user.
     pub message: String,
 }
 
 impl Stand {
-    /// Whether it has come to the phase that is waited for. An error where it never will.
+    /// Whether the Migration has reached the given phase. An error if it never will.
     pub fn reached(&self, wanted: MigrationPhase, waited: Duration) -> Result<bool> {
         if self.phase == wanted {
             return Ok(true);
@@ -60,7 +60,7 @@ impl Stand {
     }
 }
 
-/// The phase in which all that is measured has happened.
+/// The phase in which all measured steps are done.
 pub fn end(size: &Size) -> MigrationPhase {
     match (size.migration, size.strategy) {
         (Kind::FlannelToCalico, Some(Way::InPlace)) => MigrationPhase::Mixed,
@@ -70,7 +70,7 @@ pub fn end(size: &Size) -> MigrationPhase {
     }
 }
 
-/// Creates it; nothing moves yet.
+/// Creates the Migration; no step starts yet.
 pub async fn create(client: &Client, size: &Size) -> Result<()> {
     let migration: Migration = serde_json::from_value(manifest(size)).context("write the Migration")?;
     Api::<Migration>::all(client.clone())
@@ -80,7 +80,7 @@ pub async fn create(client: &Client, size: &Size) -> Result<()> {
     Ok(())
 }
 
-/// Lets it run.
+/// Starts the Migration.
 pub async fn start(client: &Client) -> Result<()> {
     Api::<Migration>::all(client.clone())
         .patch(
@@ -93,7 +93,7 @@ pub async fn start(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// What it says now; `None` while no API server answers.
+/// The present status; `None` while no API server answers.
 pub async fn stand(client: &Client) -> Result<Option<Stand>> {
     let migration = match Api::<Migration>::all(client.clone()).get(NAME).await {
         Ok(migration) => migration,
@@ -109,7 +109,7 @@ pub async fn stand(client: &Client) -> Result<Option<Stand>> {
     }))
 }
 
-/// Whether no API server answered, or one that only begins.
+/// Whether no API server answered, or one that is still starting.
 pub fn is_away(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code >= 500 || status.code == 429,
@@ -145,12 +145,12 @@ fn manifest(size: &Size) -> Value {
     })
 }
 
-/// The Services that exchange their addresses at a time: a quarter of all, within what the API takes.
+/// Number of Services that exchange their addresses at a time: a quarter of all, within the API's limit.
 fn services_at_once(size: &Size) -> u32 {
     (size.services / 4).clamp(50, 250)
 }
 
-/// The pods that are evicted at a time: a fiftieth of all, and ten in a small cluster.
+/// Number of pods that are evicted at a time: a fiftieth of all, and ten in a small cluster.
 fn pods_at_once(size: &Size) -> u32 {
     (size.pods / 50).max(10)
 }
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_api_server_that_begins_is_away_and_one_that_refuses_is_not() {
+    fn a_starting_api_server_counts_as_unavailable_and_a_refusing_one_does_not() {
         let answer = |code: u16| {
             let status = serde_json::from_value(
                 json!({"status": "Failure", "message": "", "reason": "", "code": code}),

@@ -1,7 +1,7 @@
-//! `cargo lab scale`: a migration of a large cluster, and what it costs the coordinator.
-//!
-//! Real are etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the coordinator, which is built for release and
-//! has its limit of memory. Played are kubelets and pods, by kwok, and the agents, by [`hollow`].
+//! `cargo lab scale`: a migration of a large cluster, and its cost for the coordinator.
+//! 
+//! etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the coordinator are real; the coordinator is a
+//! release build with its memory limit. kwok plays kubelets and pods, and [`hollow`] plays the agents.
 
 mod audit;
 mod calico;
@@ -44,12 +44,12 @@ use measure::{Look, Looks};
 use objects::Objects;
 use report::{Answers, Part};
 
-/// Between two looks.
+/// Time between two reads.
 const BEAT: Duration = Duration::from_secs(1);
-/// How long a plan may take.
+/// Time limit for a plan.
 const PLAN_LIMIT: Duration = Duration::from_mins(40);
 
-/// Makes the cluster, migrates it and says what that took. Whatever ends it, nothing is left behind.
+/// Creates the cluster, migrates it and reports the cost. Nothing remains afterwards, whatever ends the run.
 pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     let lab = control::start(size)?;
     progress.say(format_args!(
@@ -87,7 +87,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     };
     tokio::select! {
         report = work => report,
-        ended = ipam => match ended.context("the played IPAM has ended")? {},
+        ended = ipam => match ended.context("the simulated IPAM has ended")? {},
         ended = agents => match ended {
             Ok(()) => bail!("the hollow agents have ended"),
             Err(error) => Err(error.context("the hollow agents have ended")),
@@ -95,7 +95,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
     }
 }
 
-/// Bytes of one ordinary pod as the API server gives it out.
+/// Bytes of one ordinary pod in the API server's answer.
 async fn pod_bytes(client: &Client) -> Result<usize> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &shape::namespace(0));
     let some = pods
@@ -126,7 +126,7 @@ struct Parts {
     followed: Vec<FollowUp>,
 }
 
-/// Where a part of the time begins.
+/// The start of a part of the time.
 struct Start {
     wall: Timestamp,
     steady: Instant,
@@ -168,7 +168,7 @@ impl Measured<'_> {
         let person = person.play(self.size.migration, &mut followed);
         let unfinished = tokio::select! {
             ended = self.until(migration::end(self.size), self.size.limit, "migrating", progress) => ended?,
-            ended = churn => return ended.and(Err(anyhow::anyhow!("pods have ceased to come and go"))),
+            ended = churn => return ended.and(Err(anyhow::anyhow!("the churn of pods has ended"))),
             ended = person => match ended? {},
         };
         let (migration, answers) = self.part(&start)?;
@@ -182,7 +182,7 @@ impl Measured<'_> {
         })
     }
 
-    /// Looks every second until the Migration is in this phase. After the limit: what it says instead.
+    /// Reads the status every second until the Migration is in this phase. After the limit: the present status.
     async fn until(
         &mut self,
         wanted: MigrationPhase,
@@ -234,7 +234,7 @@ impl Measured<'_> {
         }
     }
 
-    /// What happened since then, and how long agents waited.
+    /// The values since then, and the time that agents waited.
     fn part(&self, start: &Start) -> Result<(Part, Vec<f64>)> {
         let mut requests = audit::read(
             &self.lab.audit_log(),
@@ -270,7 +270,7 @@ impl Measured<'_> {
         } = parts;
         // A migration that did not end in its time may not have reached its first node.
         if answers.count == 0 && unfinished.is_none() {
-            bail!("the migration ended, and no report of an agent was answered");
+            bail!("the migration has ended, but no agent's report was answered");
         }
         Ok(Report {
             size: self.size.clone(),

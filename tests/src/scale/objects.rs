@@ -1,4 +1,4 @@
-//! How large the objects of replumb become.
+//! The sizes of replumb's objects.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 pub struct Largest {
     /// Its name.
     pub name: String,
-    /// Bytes of its JSON, as etcd has it.
+    /// Bytes of its JSON, as in etcd.
     pub bytes: usize,
 }
 
@@ -32,13 +32,13 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Begins to follow whatever the group serves.
+    /// Starts to follow every kind that the group serves.
     pub async fn follow(client: &Client) -> Result<Self> {
         let group = format!("{}/{}", names::GROUP, names::VERSION);
         let served = client
             .list_api_group_resources(&group)
             .await
-            .with_context(|| format!("ask what {group} serves"))?;
+            .with_context(|| format!("read the kinds of {group}"))?;
         let largest = Arc::new(Mutex::new(BTreeMap::new()));
         let mut tasks = JoinSet::new();
         for resource in served
@@ -66,12 +66,12 @@ impl Objects {
             .clone()
     }
 
-    /// An error once one of the kinds is not followed any more.
+    /// An error once one of the kinds is no longer followed.
     pub fn check(&mut self) -> Result<()> {
         match self.tasks.try_join_next() {
             None => Ok(()),
             Some(ended) => anyhow::bail!(
-                "the objects of {} are not followed any more: {ended:?}",
+                "the objects of {} are no longer followed: {ended:?}",
                 names::GROUP
             ),
         }
@@ -82,7 +82,7 @@ async fn follow(client: Client, kind: ApiResource, largest: Arc<Mutex<BTreeMap<S
     let api: Api<DynamicObject> = Api::all_with(client, &kind);
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
-        // The watcher starts a broken watch again, and shows every object once more.
+        // The watcher restarts a broken watch, and reads every object once more.
         let Ok(Event::Apply(object) | Event::InitApply(object)) = event else {
             continue;
         };

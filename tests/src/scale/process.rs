@@ -1,25 +1,25 @@
-//! What the kernel says of a process: its memory and its time.
+//! The kernel's values of a process: memory and processor time.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Clock ticks a second, as `/proc` counts them on every platform that Linux has.
+/// Clock ticks a second, as `/proc` counts them on every Linux platform.
 const TICKS: u64 = 100;
 
-/// What the kernel says of a process at one moment.
+/// The kernel's values of a process at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The most that was resident, in bytes.
+    /// The most resident memory, in bytes.
     pub peak_resident: u64,
-    /// What is resident now and of no file.
+    /// The present anonymous memory.
     pub anonymous: u64,
     /// Time on a processor.
     pub processor: Duration,
 }
 
-/// Looks at a process.
+/// Reads the values of a process.
 pub fn usage(process: u32) -> Result<Usage> {
     let read = |name: &str| {
         let file = format!("/proc/{process}/{name}");
@@ -38,7 +38,7 @@ fn parse(status: &str, stat: &str) -> Result<Usage> {
         let number: u64 = number.parse().with_context(|| format!("{key} {line}"))?;
         Ok::<_, anyhow::Error>(number * 1024)
     };
-    // The name of the program is in parentheses and may contain anything.
+    // The name of the program is in parentheses and may contain any character.
     let Some((_, fields)) = stat.rsplit_once(") ") else {
         bail!("stat has no name: {stat}");
     };
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_as_the_kernel_writes_it() {
+    fn the_kernels_files_of_a_process_are_parsed() {
         let status = "Name:\tx\nVmHWM:\t   2048 kB\nVmRSS:\t   1500 kB\nRssAnon:\t    1000 kB\n";
         let stat = "77 (a (b) c) S 1 77 77 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 5 0 100 0 0";
         let usage = parse(status, stat).unwrap();

@@ -1,4 +1,4 @@
-//! Counts the bytes between the coordinator and the API server: of all clients, the coordinator alone goes through here.
+//! Counts the bytes between the coordinator and the API server: the coordinator is the only client of this proxy.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Bytes by direction, as they are on the wire: with the headers of HTTP and TLS.
+/// Bytes in each direction on the wire, with the headers of HTTP and TLS.
 #[derive(Debug, Default)]
 pub struct Counts {
     from_server: AtomicU64,
@@ -20,46 +20,46 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What the API server has sent.
+    /// Bytes from the API server.
     pub fn received(&self) -> u64 {
         self.from_server.load(Ordering::Relaxed)
     }
 
-    /// What was sent to it.
+    /// Bytes to the API server.
     pub fn sent(&self) -> u64 {
         self.to_server.load(Ordering::Relaxed)
     }
 }
 
-/// A way to the API server that counts. Dropped, it is closed.
+/// A counting proxy of the API server. Dropped, it is closed.
 #[derive(Debug)]
 pub struct Proxy {
-    /// Where it listens.
+    /// The address on which the proxy listens.
     pub address: SocketAddr,
-    /// What went through.
+    /// The counts.
     pub counts: Arc<Counts>,
     way: Way,
     _tasks: JoinSet<()>,
 }
 
-/// The target of a proxy, which leads as a balancer in front of several API servers does. Cloning shares it.
+/// The target of a proxy, as a load balancer in front of several API servers has. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Way(watch::Sender<SocketAddr>);
 
 impl Way {
-    /// Leads new connections to this API server, and ends those to the one before.
+    /// Connects new clients to this API server, and ends the connections to the one before.
     pub fn lead_to(&self, server: SocketAddr) {
         self.0.send_replace(server);
     }
 }
 
 impl Proxy {
-    /// Opens one to the API server at this address.
+    /// Opens a proxy to the API server at this address.
     pub async fn open(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("listen for the coordinator")?;
-        let address = listener.local_addr().context("look where the proxy listens")?;
+        let address = listener.local_addr().context("read the address of the proxy")?;
         let counts = Arc::new(Counts::default());
         let mut tasks = JoinSet::new();
         let (way, led) = watch::channel(server);
@@ -79,7 +79,7 @@ impl Proxy {
 }
 
 async fn serve(listener: TcpListener, mut led: watch::Receiver<SocketAddr>, counts: Arc<Counts>) {
-    // They end with this task.
+    // The connections end with this task.
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -90,7 +90,7 @@ async fn serve(listener: TcpListener, mut led: watch::Receiver<SocketAddr>, coun
                 continue;
             }
         };
-        // A connection that could not be taken is the coordinator's to try again.
+        // A connection that fails is for the coordinator to try again.
         let Ok((near, _)) = accepted else {
             continue;
         };
@@ -100,12 +100,12 @@ async fn serve(listener: TcpListener, mut led: watch::Receiver<SocketAddr>, coun
             let Ok(far) = TcpStream::connect(server).await else {
                 return;
             };
-            // Packets are not held back for more of them.
+            // Packets are sent at once, not collected.
             near.set_nodelay(true).ok();
             far.set_nodelay(true).ok();
             let mut near = near;
             let mut far = Counted { stream: far, counts };
-            // The side that closes first tells the other side so. An error ends both.
+            // The side that closes first is reported to the other side. An error ends both.
             copy_bidirectional(&mut near, &mut far).await.ok();
         });
     }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn led_elsewhere_it_ends_connections_and_makes_new_ones_there() {
+    async fn after_a_change_of_target_old_connections_end_and_new_ones_use_the_new_target() {
         let [first, second] = [
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
             TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
@@ -189,7 +189,7 @@ mod tests {
         let (_far, _) = first.accept().await.unwrap();
         proxy.way().lead_to(second.local_addr().unwrap());
         let mut nothing = Vec::new();
-        // The end may come as an error.
+        // The end may be an error.
         before.read_to_end(&mut nothing).await.ok();
         let _after = TcpStream::connect(proxy.address).await.unwrap();
         second.accept().await.unwrap();

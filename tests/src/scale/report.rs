@@ -1,4 +1,4 @@
-//! What was measured, for a person and for a program.
+//! The measurements, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use super::size::Size;
 /// Bytes of a mebibyte.
 const MEBIBYTE: f64 = 1_048_576.0;
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -22,11 +22,11 @@ pub struct Report {
     pub size: Size,
     /// Bytes of one ordinary pod's JSON, with its status and managed fields.
     pub pod_bytes: usize,
-    /// What limits the coordinator's memory.
+    /// The kind of the coordinator's memory limit.
     pub limited_by: &'static str,
-    /// The most memory that was resident.
+    /// The most resident memory.
     pub peak_resident_bytes: u64,
-    /// The most of it that was of no file.
+    /// The most anonymous memory.
     pub peak_anonymous_bytes: u64,
     /// The largest object of replumb, by resource.
     pub largest_objects: BTreeMap<String, Largest>,
@@ -34,15 +34,15 @@ pub struct Report {
     pub plan_seconds: f64,
     /// Seconds from the start to the end.
     pub migration_seconds: f64,
-    /// What the Migration said when its time was over; absent when it had ended.
+    /// The status of the Migration at the time limit; absent if it had ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<String>,
-    /// The questions of the migration to a person, with the answers.
+    /// The manual steps of the migration, with the actions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub followed: Vec<FollowUp>,
     /// While the plan was made.
     pub planning: Part,
-    /// While nothing moved, before the start.
+    /// Without any change, before the start.
     pub idle: Part,
     /// While the nodes were migrated.
     pub migration: Part,
@@ -54,32 +54,32 @@ pub struct Report {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Part {
-    /// How long it lasted.
+    /// The duration.
     pub seconds: f64,
     /// The passes.
     pub passes: Passes,
-    /// What the coordinator asked of the API server.
+    /// The coordinator's requests to the API server.
     pub requests: Requests,
-    /// Bytes that came from the API server: watches, lists, answers.
+    /// Bytes from the API server: watches, lists, answers.
     pub bytes_from_server: u64,
-    /// Bytes that were sent to it.
+    /// Bytes to the API server.
     pub bytes_to_server: u64,
 }
 
-/// How long agents waited.
+/// Time that agents waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answers {
-    /// How many reports were answered.
+    /// Number of answered reports.
     pub count: usize,
-    /// Seconds, in the middle.
+    /// Seconds, median.
     pub median: f64,
-    /// Seconds, of the slowest hundredth.
+    /// Seconds, 99th percentile.
     pub p99: f64,
 }
 
 impl Answers {
-    /// From single times.
+    /// Computed from single times.
     pub fn of(mut seconds: Vec<f64>) -> Self {
         Self {
             count: seconds.len(),
@@ -99,7 +99,7 @@ impl Report {
             .unwrap_or_default()
     }
 
-    /// Writes of the coordinator from the Migration's creation to its end, by the number of nodes. Refused ones count.
+    /// The coordinator's writes from the Migration's creation to its end, divided by the number of nodes. Refused writes count.
     pub fn writes_a_node(&self) -> f64 {
         let parts = [&self.planning, &self.idle, &self.migration];
         ratio(
@@ -114,7 +114,7 @@ impl fmt::Display for Report {
         let size = &self.size;
         writeln!(
             formatter,
-            "{} nodes, {} pods of {:.1} KB, {} Services, {}, {} pods a second come and go",
+            "{} nodes, {} pods of {:.1} KB, {} Services, {}, {} pods a second start and end",
             size.nodes,
             size.pods,
             thousands(self.pod_bytes),
@@ -144,7 +144,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             formatter,
-            "  plan: {:.1} s; whole migration: {:.1} s; writes a node: {:.1}",
+            "  plan: {:.1} s; whole migration: {:.1} s; writes per node: {:.1}",
             self.plan_seconds,
             self.migration_seconds,
             self.writes_a_node()
@@ -153,7 +153,7 @@ impl fmt::Display for Report {
             writeln!(formatter, "  NOT FINISHED: {words}")?;
         }
         for FollowUp { asked, done } in &self.followed {
-            writeln!(formatter, "  a person was asked: {asked}\n    and did: {done}")?;
+            writeln!(formatter, "  manual step requested: {asked}\n    done: {done}")?;
         }
         writeln!(
             formatter,
@@ -182,7 +182,7 @@ impl fmt::Display for Report {
             for (kind, number) in &part.requests.by_kind {
                 writeln!(
                     formatter,
-                    "    {kind}: {number} ({:.2} a node)",
+                    "    {kind}: {number} ({:.2} per node)",
                     ratio(*number, size.nodes)
                 )?;
             }
@@ -194,17 +194,17 @@ impl fmt::Display for Report {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers for a person")]
+#[expect(clippy::cast_precision_loss, reason = "numbers for the user")]
 fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / MEBIBYTE
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers for a person")]
+#[expect(clippy::cast_precision_loss, reason = "numbers for the user")]
 fn thousands(bytes: usize) -> f64 {
     bytes as f64 / 1_000.0
 }
 
-#[expect(clippy::cast_precision_loss, reason = "numbers for a person")]
+#[expect(clippy::cast_precision_loss, reason = "numbers for the user")]
 fn ratio(number: u64, by: u32) -> f64 {
     number as f64 / f64::from(by.max(1))
 }

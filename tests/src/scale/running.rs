@@ -1,5 +1,5 @@
-//! Pods that run from the start, written into the store as the API server, a scheduler and a kubelet would have left them. Where
-//! Calico serves the pods, its records of their addresses come with them. Pure.
+//! Pods that run from the start, written into etcd in the form that the API server, a scheduler and a kubelet would
+//! produce. If Calico is the pod network, its records of the addresses are written, too. Pure.
 
 use std::net::Ipv4Addr;
 
@@ -19,7 +19,7 @@ use crate::store::{Stored, uid};
 /// The series of the UIDs: of pods, and of Calico's objects.
 const PODS: u16 = 1;
 const RECORDS: u16 = 2;
-/// The first address of a node's range for these pods. kwok gives addresses from the start of the range.
+/// The first address of a node's range for these pods. kwok assigns addresses from the start of the range.
 const FIRST_ADDRESS: u32 = 130;
 /// Addresses of a block.
 const BLOCK: u32 = 1 << (32 - BLOCK_LENGTH);
@@ -48,7 +48,7 @@ impl Number {
         }
     }
 
-    /// Pods of one workload are on nodes one after the other, as a scheduler spreads them.
+    /// The pods of one workload are on consecutive nodes, as a scheduler spreads them.
     fn place(self, size: &Size) -> Place {
         Place(self.0 % size.nodes)
     }
@@ -126,7 +126,7 @@ pub fn records(place: Place, size: &Size) -> Result<Vec<Stored>> {
             .map(|given| ("ipamhandles", records::handle(&given.handle, range, 1)));
         objects.extend(handles);
     }
-    // A node has fewer records than the step between two nodes: two for each pod at most.
+    // A node has fewer records than the step between two nodes: at most two for each pod.
     let first = u64::from(place.0) * 1_000;
     (first..)
         .zip(objects)
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pod_has_an_address_of_its_own_in_a_range_of_its_node() {
+    fn every_pod_has_its_own_address_in_a_range_of_its_node() {
         for kind in [Kind::FlannelToCalico, Kind::PodCidr, Kind::ServiceCidr] {
             let size = size(kind);
             let addresses: BTreeSet<Ipv4Addr> = (0..size.pods)
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_say_the_address_of_each_pod() {
+    fn the_records_have_the_address_of_each_pod() {
         let size = size(Kind::PodCidr);
         // 100 pods a node: two blocks, two claims, a handle each.
         let all: Vec<Vec<Stored>> = (0..3)
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_what_the_api_server_would_create_with_what_a_kubelet_says() {
+    fn a_pod_is_the_created_object_with_the_status_of_a_kubelet() {
         let size = size(Kind::FlannelToCalico);
         let mut pattern = Workload(1).pod("owner", 0, "anywhere", size.pod_shape);
         pattern["metadata"]["resourceVersion"] = json!("7");

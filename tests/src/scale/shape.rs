@@ -1,5 +1,5 @@
-//! Objects as ordinary clusters have them: what a kubelet says of its node, and pods of two containers with probes and
-//! fourteen variables each.
+//! Objects of ordinary clusters: a kubelet's status of its node, and pods of two containers with probes and fourteen
+//! variables each.
 
 use std::net::Ipv4Addr;
 
@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 use super::size::{Kind, Place, PodShape};
 use crate::store::now;
 
-/// How many namespaces there are.
+/// Number of namespaces.
 pub const NAMESPACES: u32 = 20;
-/// How many pods a workload has.
+/// Number of pods of a workload.
 pub const REPLICAS: u32 = 15;
-/// How many images a kubelet reports.
+/// Number of images that a kubelet reports.
 const IMAGES: u32 = 50;
-/// How many variables a container has.
+/// Number of variables of a container.
 const VARIABLES: u32 = 14;
-/// The digest and the container that every status names.
+/// The digest and the container ID in every status.
 const IMAGE_ID: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 const CONTAINER_ID: &str = "containerd://486ea46224d1bb4fb680f34f7c9ad96a8f24ec88be73ea8e5a6c65260e9cb8a7";
 
-/// A workload of one `ReplicaSet` by its number. The `ReplicaSet` is of no Deployment, and its pods carry no hash of a template.
+/// A workload of one `ReplicaSet` by its number. The `ReplicaSet` belongs to no Deployment, and its pods have no template hash.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload(pub u32);
 
@@ -85,7 +85,7 @@ impl Workload {
         })
     }
 
-    /// A budget that lets a third of its pods go.
+    /// A budget that lets a third of the pods be evicted.
     pub fn budget(self) -> Value {
         json!({
             "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
@@ -154,7 +154,7 @@ fn annotations() -> Value {
     })
 }
 
-/// What a kubelet says of a pod that runs, as the stage of kwok says it.
+/// A kubelet's status of a running pod, as in kwok's stage.
 pub fn running(spec: &Value, place: Place, address: Ipv4Addr) -> Value {
     let now = now();
     let condition = |kind: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now});
@@ -185,12 +185,12 @@ pub fn running(spec: &Value, place: Place, address: Ipv4Addr) -> Value {
     })
 }
 
-/// A namespace by a number of whatever is in it.
+/// The namespace of the object with this number.
 pub fn namespace(number: u32) -> String {
     format!("team-{:02}", number % NAMESPACES)
 }
 
-/// A Service by its number, of one of so many workloads.
+/// A Service by its number, for one of this number of workloads.
 pub fn service(number: u32, workloads: u32) -> Value {
     let workload = Workload(number % workloads.max(1));
     json!({
@@ -206,10 +206,10 @@ pub fn service(number: u32, workloads: u32) -> Value {
     })
 }
 
-/// Name of the `ConfigMap` that kubelets get their configuration of.
+/// Name of the `ConfigMap` with the kubelets' configuration.
 pub const KUBELET_CONFIGURATION: &str = "kubelet-config";
 
-/// A `ConfigMap` for kubelets that tell new pods this name server. JSON is YAML.
+/// A `ConfigMap` for kubelets that give new pods this name server. JSON is YAML.
 pub fn kubelet_configuration(name_server: Ipv4Addr) -> Value {
     let configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -222,8 +222,8 @@ pub fn kubelet_configuration(name_server: Ipv4Addr) -> Value {
     })
 }
 
-/// The API server behind Service `default/kubernetes`. The API takes no address of the loopback for an endpoint. As a name
-/// the API takes it, and the coordinator reads the name as an address.
+/// The API server behind Service `default/kubernetes`. The API accepts no loopback address as an endpoint, but
+/// accepts it as a name, which the coordinator parses as an address.
 pub fn api_server(port: u16) -> Value {
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -255,7 +255,7 @@ pub fn run_of(job: &str, owner: &str, number: u64) -> Value {
     })
 }
 
-/// The Job of those pods. No controller of Jobs runs.
+/// The Job of those pods. No Job controller runs.
 pub fn job(name: &str) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -291,7 +291,7 @@ fn node_annotations(place: Place, kind: Kind) -> Value {
     annotations
 }
 
-/// A Node as its kubelet has registered it, with the annotations of the network that serves it.
+/// A Node as registered by its kubelet, with the annotations of its pod network.
 pub fn node(place: Place, kind: Kind) -> Value {
     let name = place.name();
     let range = place.pods().to_string();
@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_of_the_ordinary_shape() {
+    fn a_pod_has_the_ordinary_size() {
         let pod = Workload(7).pod("1", 3, "node", PodShape::Ordinary);
         let containers = pod["spec"]["containers"].as_array().unwrap();
         assert_eq!(containers.len(), 2);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_selects_is_what_its_workload_has() {
+    fn a_service_selects_the_pods_of_its_workload() {
         let service = service(23, 20);
         let pod = Workload(3).pod("1", 0, "node", PodShape::Ordinary);
         let (key, value) = service["spec"]["selector"]

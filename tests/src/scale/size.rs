@@ -1,4 +1,4 @@
-//! How large the cluster is, and what is done with it.
+//! The size of the cluster, and its migration.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use anyhow::{Result, bail};
 use ipnet::Ipv4Net;
 use serde::Serialize;
 
-/// The migration that is measured.
+/// The measured migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// From flannel to Calico.
     FlannelToCalico,
-    /// Another range for the pods of a cluster with Calico.
+    /// New address range for the pods of a cluster with Calico.
     PodCidr,
-    /// Another range for Services.
+    /// New address range for Services.
     ServiceCidr,
 }
 
@@ -24,7 +24,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// Every pod leaves its node before.
+    /// Every pod leaves its node first.
     #[default]
     Drain,
     /// Every pod stays. The measured time ends when every node has both networks.
@@ -38,37 +38,37 @@ pub enum PodShape {
     /// Two containers with fourteen variables and three probes each.
     #[default]
     Ordinary,
-    /// One container and nothing else: for more pods than the API server would have memory for.
+    /// A single container without probes or variables: for more pods than the memory of the API server would allow.
     Small,
 }
 
-/// How large the cluster is, and what is done with it.
+/// The size of the cluster, and its migration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Size {
     /// Number of nodes.
     pub nodes: u32,
     /// Number of ordinary pods.
     pub pods: u32,
-    /// The contents of each.
+    /// The contents of each pod.
     pub pod_shape: PodShape,
     /// Number of Services.
     pub services: u32,
     /// The migration.
     pub migration: Kind,
-    /// How nodes change their network; `None` where the migration has one way alone.
+    /// How nodes change their network; `None` if the migration has only one way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Way>,
-    /// How many pods a second begin, and as many end, while the migration runs.
+    /// Number of pods that start, and of pods that end, each second while the migration runs.
     pub churn: u32,
-    /// For how long nothing moves before the start.
+    /// Time without any change before the start.
     #[serde(skip)]
     pub idle: Duration,
-    /// How long the whole migration may take.
+    /// Time limit of the whole migration.
     #[serde(skip)]
     pub limit: Duration,
-    /// Bytes that the coordinator may have.
+    /// Memory limit of the coordinator in bytes.
     pub memory_limit: u64,
-    /// The folder with the programs of the control plane, and kwok.
+    /// Folder with the programs of the control plane, and kwok.
     #[serde(skip)]
     pub programs: PathBuf,
     /// The coordinator's program.
@@ -77,14 +77,14 @@ pub struct Size {
 }
 
 impl Kind {
-    /// How nodes change their network, where the migration leaves a choice.
+    /// How nodes change their network, if the migration has a choice.
     pub fn strategy(self, asked: Option<Way>) -> Result<Option<Way>> {
         match self {
             Self::FlannelToCalico => Ok(Some(asked.unwrap_or_default())),
             Self::PodCidr | Self::ServiceCidr => match asked {
                 None => Ok(None),
                 Some(way) => {
-                    bail!("--strategy {way:?} is of --migration flannel-to-calico alone: leave it out")
+                    bail!("--strategy {way:?} applies only to --migration flannel-to-calico: omit it")
                 }
             },
         }
@@ -92,27 +92,27 @@ impl Kind {
 }
 
 impl Size {
-    /// The migration for a person.
+    /// The migration in words.
     pub fn what(&self) -> String {
         match (self.migration, self.strategy) {
             (Kind::FlannelToCalico, Some(Way::InPlace)) => "flannel to Calico in place",
             (Kind::FlannelToCalico, Some(Way::Drain) | None) => "flannel to Calico by drain",
-            (Kind::PodCidr, _) => "another range for pods",
-            (Kind::ServiceCidr, _) => "another range for Services",
+            (Kind::PodCidr, _) => "new address range for pods",
+            (Kind::ServiceCidr, _) => "new address range for Services",
         }
         .to_owned()
     }
 }
 
-/// The network of pods: 16 384 nodes have room in it.
+/// The network of pods: large enough for 16 384 nodes.
 pub const POD_NETWORK: &str = "10.128.0.0/10";
-/// The range that pods come to.
+/// The new range of pods.
 pub const NEW_PODS: &str = "10.0.0.0/10";
-/// The range that Services come to.
+/// The new range of Services.
 pub const NEW_SERVICES: &str = "172.31.0.0/16";
 /// The first node's range of pods.
 const FIRST_RANGE: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 0);
-/// The address before the first node's.
+/// The address before that of the first node.
 const BEFORE_FIRST_HOST: Ipv4Addr = Ipv4Addr::new(172, 20, 0, 0);
 /// Length of a node's range.
 const RANGE_LENGTH: u8 = 24;
@@ -122,7 +122,7 @@ const RANGE_LENGTH: u8 = 24;
 pub struct Place(pub u32);
 
 impl Place {
-    /// A name as long as clouds give them.
+    /// A name as long as those of clouds.
     pub fn name(self) -> String {
         let text = self.host().to_string().replace('.', "-");
         format!("ip-{text}.eu-central-1.compute.internal")
@@ -171,7 +171,7 @@ pub mod tests {
     }
 
     #[test]
-    fn every_node_has_a_range_inside_the_network_and_an_address_of_its_own() {
+    fn every_node_has_its_own_range_in_the_network_and_its_own_address() {
         let network: Ipv4Net = POD_NETWORK.parse().unwrap();
         let last = Place(4_999);
         assert!(network.contains(&Place(0).pods()) && network.contains(&last.pods()));
