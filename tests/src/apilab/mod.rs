@@ -1,6 +1,6 @@
-//! A real etcd and kube-apiserver on the loopback, with what `deploy/` installs: for the rules, the rights and the
-//! conflicts that only a real API server has. No node runs in it, and no controller but those of Services: endpoints of pods that are
-//! only said to run, and ranges of addresses.
+//! A real etcd and kube-apiserver on the loopback, with the objects of `deploy/`: for rules, rights and conflicts
+//! that only a real API server has. No node runs in it, and no controllers except those of Services: endpoints of
+//! pods whose status says that they run, and ranges of addresses.
 
 mod own;
 mod programs;
@@ -33,7 +33,7 @@ use crate::started::{Ended, Process};
 use crate::store::Store;
 use programs::run;
 
-/// An API server that runs, with replumb's definitions, roles and policy in it.
+/// A running API server with replumb's definitions, roles and policy.
 #[derive(Debug)]
 pub struct ApiLab {
     folder: PathBuf,
@@ -42,12 +42,12 @@ pub struct ApiLab {
     /// How the API server is started.
     own: server::Server,
     authority: Authority,
-    /// What was started for it, the store first.
+    /// The started processes, etcd first.
     processes: Mutex<Vec<Process>>,
 }
 
 impl ApiLab {
-    /// The one API server of this process: started by whoever asks first, ended with the process.
+    /// The one API server of this process: started at the first use, ended with the process.
     pub fn shared() -> Result<&'static Self> {
         static SHARED: OnceLock<std::result::Result<ApiLab, String>> = OnceLock::new();
         SHARED
@@ -66,12 +66,12 @@ impl ApiLab {
         self.folder.join("admin.conf")
     }
 
-    /// Where the API server is.
+    /// The address of the API server.
     pub fn server(&self) -> &str {
         &self.server
     }
 
-    /// The store of the API server.
+    /// The etcd of the API server.
     pub fn store(&self) -> Store {
         Store::new(Ipv4Addr::LOCALHOST, self.own.etcd.number())
     }
@@ -86,7 +86,7 @@ impl ApiLab {
         Ok(())
     }
 
-    /// How the first of its programs has ended that has.
+    /// The exit of the first program that has ended.
     fn ended(&self) -> Result<Option<Ended>> {
         let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
         for process in processes.iter_mut() {
@@ -97,28 +97,28 @@ impl ApiLab {
         Ok(None)
     }
 
-    /// A client of the administrator. A client belongs to the runtime that made it: each test makes its own.
+    /// An administrator's client. A client belongs to the runtime that made it: each test creates its own.
     pub async fn admin(&self) -> Result<Client> {
         client(&fs::read_to_string(self.kubeconfig()).context("read the administrator's kubeconfig")?).await
     }
 
-    /// A kubeconfig of a person with a certificate.
+    /// A kubeconfig of a user with a certificate.
     pub fn kubeconfig_of(&self, user: &str) -> Result<String> {
         self.kubeconfig_in(user, None)
     }
 
-    /// A kubeconfig of a person with a certificate, in a group or in none.
+    /// A kubeconfig of a user with a certificate, in a group or in none.
     pub fn kubeconfig_in(&self, user: &str, group: Option<&str>) -> Result<String> {
         self.authority
             .kubeconfig(&self.server, user, &self.authority.client(user, group)?)
     }
 
-    /// A kubeconfig that shows this token.
+    /// A kubeconfig with this token.
     pub fn kubeconfig_with_token(&self, token: &str) -> Result<String> {
         self.kubeconfig_through(&self.server, token)
     }
 
-    /// The same for an API server that is reached at another address.
+    /// The same for an API server at another address.
     pub fn kubeconfig_through(&self, server: &str, token: &str) -> Result<String> {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "token",
@@ -131,12 +131,12 @@ impl ApiLab {
         serde_json::to_string(&kubeconfig).context("write a kubeconfig")
     }
 
-    /// A client that shows this token.
+    /// A client with this token.
     pub async fn with_token(&self, token: &str) -> Result<Client> {
         client(&self.kubeconfig_with_token(token)?).await
     }
 
-    /// How a client that shows this token is made, for a client with layers of its own.
+    /// The configuration of a client with this token, for a client with its own layers.
     pub async fn config_with_token(&self, token: &str) -> Result<Config> {
         config(&self.kubeconfig_with_token(token)?).await
     }
@@ -160,14 +160,14 @@ impl ApiLab {
         let answer = accounts
             .create_token_request(account, &PostParams::default(), &request)
             .await
-            .with_context(|| format!("ask for a token of ServiceAccount {namespace}/{account}"))?;
+            .with_context(|| format!("request a token of ServiceAccount {namespace}/{account}"))?;
         Ok(answer
             .status
-            .context("a TokenRequest is answered with a status")?
+            .context("the TokenRequest has a status")?
             .token)
     }
 
-    /// A Node object of this name; no machine is behind it.
+    /// Creates a Node object with this name, without a machine.
     pub async fn node(&self, name: &str) -> Result<Node> {
         let nodes: Api<Node> = Api::all(self.admin().await?);
         let node: Node = serde_json::from_value(json!({"metadata": {"name": name}}))?;
@@ -177,7 +177,7 @@ impl ApiLab {
             .with_context(|| format!("create Node {name}"))
     }
 
-    /// A pod object of this `ServiceAccount` on this node; nobody runs it.
+    /// Creates a pod object of this `ServiceAccount` on this node; the pod does not run.
     pub async fn pod_on(&self, namespace: &str, account: &str, node: &str) -> Result<Pod> {
         let pods: Api<Pod> = Api::namespaced(self.admin().await?, namespace);
         let pod: Pod = serde_json::from_value(json!({
@@ -192,7 +192,7 @@ impl ApiLab {
             .with_context(|| format!("create pod {} on node {node}", pod.name_any()))
     }
 
-    /// A new namespace, which is deleted with everything in it as far as an API server alone does that.
+    /// A new namespace. At the end it is deleted with its contents as far as an API server alone does that.
     pub async fn namespace(&self, name: &str) -> Result<()> {
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.admin().await?);
         let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
@@ -211,12 +211,12 @@ impl ApiLab {
             .args(arguments))
     }
 
-    /// Installs what a user installs, by the command that the documentation names, and waits until it is served.
+    /// Installs replumb with the command in the documentation, and waits until its objects are served.
     pub async fn install(&self) -> Result<()> {
         start::install(self).await
     }
 
-    /// Removes every Migration and every `NodeMigration`: what a case leaves is not the next one's.
+    /// Removes every Migration and every `NodeMigration`, so that no case sees the objects of another.
     pub async fn clear(&self) -> Result<()> {
         let client = self.admin().await?;
         let migrations: Api<api::Migration> = Api::all(client.clone());
@@ -228,7 +228,7 @@ impl ApiLab {
             .iter()
             .map(ResourceExt::name_any)
         {
-            // One that a case has left under way would not be deleted.
+            // A Migration that a case has left running would not be deleted.
             let over = serde_json::json!({ "status": { "phase": "Completed" } });
             migrations
                 .patch_status(&name, &PatchParams::default(), &Patch::Merge(over))
@@ -243,7 +243,7 @@ impl ApiLab {
         {
             nodes.delete(&name, &DeleteParams::default()).await?;
         }
-        // Nobody collects here what a deleted Migration owned.
+        // No garbage collector runs here for the objects that a deleted Migration owned.
         records
             .delete_collection(&DeleteParams::default(), &kube::api::ListParams::default())
             .await?;
@@ -253,7 +253,7 @@ impl ApiLab {
 
 /// A client with this kubeconfig.
 pub async fn client(kubeconfig: &str) -> Result<Client> {
-    Client::try_from(config(kubeconfig).await?).context("make a client")
+    Client::try_from(config(kubeconfig).await?).context("create a client")
 }
 
 async fn config(kubeconfig: &str) -> Result<Config> {
@@ -261,7 +261,7 @@ async fn config(kubeconfig: &str) -> Result<Config> {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .context("use a kubeconfig")?;
-    // A proxy of the host's environment is not for the loopback.
+    // A proxy from the host's environment cannot reach the loopback.
     config.proxy_url = None;
     config.connect_timeout = Some(Duration::from_secs(5));
     Ok(config)

@@ -1,4 +1,4 @@
-//! An API server that ends before its process does, and leaves nothing behind.
+//! An API server that ends before its process does, and is removed completely.
 
 use std::fs;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::settings::{Settings, audit_log};
 use super::{ApiLab, start};
 
-/// An API server of its own. Dropped, its processes are ended and its folder is removed.
+/// A separate API server. Dropped, its processes are ended and its folder is removed.
 #[derive(Debug)]
 pub struct OwnApiLab(ApiLab);
 
@@ -20,7 +20,7 @@ impl OwnApiLab {
         start::kept(Some(programs), settings).map(Self)
     }
 
-    /// Where the API server writes what it was asked.
+    /// Path of the API server's audit log.
     pub fn audit_log(&self) -> PathBuf {
         audit_log(&self.0.folder)
     }
@@ -37,7 +37,7 @@ impl Deref for OwnApiLab {
 impl Drop for OwnApiLab {
     fn drop(&mut self) {
         let processes = self.0.processes.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // The last one first: nothing asks a server that is gone.
+        // The last one first: no program then uses a server that has ended.
         while let Some(process) = processes.pop() {
             drop(process);
         }

@@ -1,4 +1,4 @@
-//! The programs that run: those of Kubernetes, and the workspace's own.
+//! The programs of the API lab: those of Kubernetes, and those of the workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,10 +9,10 @@ use crate::assets;
 use crate::cargo;
 use crate::progress::Progress;
 
-/// The programs that are run.
+/// The programs to run.
 const PROGRAMS: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kubectl"];
 
-/// The folder with the programs: the one that the environment names, or what the lab builds.
+/// The folder with the programs: from the environment, or built by the lab.
 pub(super) async fn find() -> Result<PathBuf> {
     let asked = ["REPLUMB_LAB_ASSETS", "KUBEBUILDER_ASSETS"]
         .iter()
@@ -34,7 +34,7 @@ pub(super) async fn find() -> Result<PathBuf> {
     Ok(assets::ensure(&options, &Progress::default()).await?.binaries)
 }
 
-/// Builds a program of the workspace as this test was built, and returns where it is.
+/// Builds a program of the workspace like this test was built, and returns its path.
 pub fn built(name: &str) -> Result<PathBuf> {
     let test = std::env::current_exe().context("find the test's own program")?;
     // target/debug/deps/api_cli-0123 → target/debug
@@ -47,7 +47,7 @@ pub fn built(name: &str) -> Result<PathBuf> {
     build
         .args(["build", "--quiet", "--bin", name])
         .current_dir(cargo::workspace()?);
-    // Each profile has a folder of its own name, but for that of a plain build.
+    // Each profile has a folder of the same name, except the default build.
     if let Some(profile) = target.file_name().filter(|folder| *folder != "debug") {
         build.arg("--profile").arg(profile);
     }

@@ -1,4 +1,4 @@
-//! The API server's process: its certificate, its arguments, and how it is started anew with another range of Services.
+//! The API server's process: its certificate, its arguments, and a restart with another range of Services.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -12,27 +12,27 @@ use crate::cluster::control_plane::KUBERNETES_SERVICE;
 use crate::ports::Port;
 use crate::started::{Process, on_free_ports};
 
-/// The place among the processes of a lab: behind the store.
+/// Index among the processes of a lab: after etcd.
 const PLACE: usize = 1;
-/// The name by which a client asks each API server by its own address.
+/// The name with which a client reaches each API server at its own address.
 const NAMES: [&str; 2] = ["localhost", "kubernetes.default.svc"];
 const PROGRAM: &str = "kube-apiserver";
 
-/// The part of the arguments that every start of the API server shares.
+/// The arguments that every start of the API server shares.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// The port of the store.
+    /// The port of etcd.
     pub(super) etcd: Port,
-    /// The port on which the store waits for others like it.
+    /// The peer port of etcd.
     pub(super) _peers: Port,
-    /// The port on which clients expect it.
+    /// The port that clients use.
     pub(super) port: Port,
-    /// Arguments that the lab was asked for.
+    /// Additional arguments of the lab.
     pub(super) more: String,
 }
 
 impl Server {
-    /// The arguments with this range of Services, listening on this port.
+    /// The arguments with this range of Services and this port.
     pub(super) fn arguments(&self, keys: &Path, port: &Port, services: &str) -> String {
         let (etcd, port, more) = (self.etcd.number(), port.number(), &self.more);
         let keys = keys.display();
@@ -50,7 +50,7 @@ impl Server {
     }
 }
 
-/// Writes a certificate of the API server's for the loopback, and for these addresses of Service `default/kubernetes`.
+/// Writes a certificate of the API server for the loopback, and for these addresses of Service `default/kubernetes`.
 pub(super) fn certify(authority: &Authority, services: &[Ipv4Addr]) -> Result<()> {
     let addresses: Vec<IpAddr> = [Ipv4Addr::LOCALHOST]
         .iter()
@@ -62,7 +62,7 @@ pub(super) fn certify(authority: &Authority, services: &[Ipv4Addr]) -> Result<()
         .write(authority.folder(), "apiserver")
 }
 
-/// One more API server over the same store. Dropped, it is ended.
+/// One more API server with the same etcd. Dropped, it is ended.
 #[derive(Debug)]
 pub struct SecondServer {
     /// The address of the server.
@@ -72,14 +72,14 @@ pub struct SecondServer {
 }
 
 impl ApiLab {
-    /// Writes another certificate for the API server, which is for this address of Service `default/kubernetes` as well. An API
-    /// server that runs reads it by itself.
+    /// Writes another certificate for the API server, which is also valid for this address of Service
+    /// `default/kubernetes`. A running API server reloads it.
     pub fn certify_also(&self, address: Ipv4Addr) -> Result<()> {
         certify(&self.authority, &[KUBERNETES_SERVICE, address])
     }
 
-    /// Starts one more API server with this range of Services, on a port of its own, and waits until it is ready. The server ends
-    /// with the thread that calls this.
+    /// Starts one more API server with this range of Services, on its own port, and waits until it is ready. The
+    /// server ends with the thread that calls this.
     pub async fn second_server(&self, services: &str) -> Result<SecondServer> {
         on_free_ports(async || self.begin_second_server(services).await).await
     }
@@ -106,13 +106,13 @@ impl ApiLab {
         Ok(second)
     }
 
-    /// Ends the API server and starts it anew with this range of Services. The server ends with the lab and with the thread that
-    /// calls this.
+    /// Stops the API server and starts it again with this range of Services. The server ends with the lab and with
+    /// the thread that calls this.
     pub async fn restart_server(&self, services: &str) -> Result<()> {
         {
             let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
             ensure!(processes.len() > PLACE, "the lab has no API server");
-            // The port stays this lab's until the next one listens on it.
+            // The port belongs to this lab until the next server listens on it.
             drop(processes.remove(PLACE));
             let arguments = self
                 .own
@@ -134,7 +134,7 @@ impl ApiLab {
         self.own.port.number()
     }
 
-    /// Writes an object of the administrator's into a file of the lab and applies it.
+    /// Writes an object into a file of the lab and applies it as the administrator.
     pub fn apply(&self, name: &str, manifest: &str) -> Result<()> {
         let file = self.folder.join(format!("{name}.yaml"));
         authority::write(&file, manifest)?;

@@ -1,4 +1,4 @@
-//! What an API server of a lab is told besides what each is told.
+//! The optional settings of a lab's API server.
 
 use std::path::Path;
 
@@ -6,21 +6,21 @@ use anyhow::Result;
 
 use crate::cluster::authority;
 
-/// The file in the lab's folder that the API server writes its audit log into.
+/// The file of the audit log in the lab's folder.
 const AUDIT_LOG: &str = "audit.log";
-/// The size at which the API server begins another file: none that is read here comes to it.
+/// The size at which the API server begins another file: no log read here becomes as large.
 const AUDIT_MEGABYTES: u32 = 100_000;
 
-/// What an API server of a lab is told besides what each is told.
+/// The optional settings of a lab's API server.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Arguments of etcd.
     pub etcd: String,
-    /// The policy of the audit log; without one there is none.
+    /// The policy of the audit log; `None` for no log.
     pub audit: Option<String>,
     /// Arguments of the API server.
     pub server: String,
-    /// Controllers that start with it, by name; without any they start later or never.
+    /// Names of controllers that start with the API server; if empty, they start later or never.
     pub controllers: Option<&'static str>,
 }
 
@@ -36,7 +36,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The API server's arguments; the files that they name are written.
+    /// The API server's arguments; writes the files that they name.
     pub(super) fn server(&self, folder: &Path) -> Result<String> {
         let Some(policy) = &self.audit else {
             return Ok(self.server.clone());
@@ -52,7 +52,7 @@ impl Settings {
     }
 }
 
-/// Where the audit log is.
+/// Path of the audit log.
 pub(super) fn audit_log(folder: &Path) -> std::path::PathBuf {
     folder.join(AUDIT_LOG)
 }

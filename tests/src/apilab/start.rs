@@ -1,4 +1,4 @@
-//! Starting etcd and the API server, so that they end with the process, whatever ends it.
+//! Starts etcd and the API server, which end with this process, however it ends.
 
 use std::fs;
 use std::io;
@@ -20,13 +20,13 @@ use crate::cluster::wait::{Look, until};
 use crate::ports::Port;
 use crate::started::{Ended, Process, on_free_ports};
 
-/// Folders of labs begin so; the process that made it follows.
+/// Prefix of the folders of labs; the number of the process follows.
 const FOLDER: &str = "replumb-apilab-";
-/// How long the API server may take to be ready on a busy machine, while every client of a large cluster connects again.
+/// Time limit for the API server to be ready on a busy machine, while every client of a large cluster reconnects.
 const START_LIMIT: Duration = Duration::from_mins(5);
 
-/// Starts an API server on a thread that never ends: the kernel kills a child that asked for it when the *thread*
-/// that made it ends, and tests come and go on theirs.
+/// Starts an API server on a thread that never ends: the kernel kills a child with a parent-death signal when the
+/// *thread* that started it ends, and tests run on short-lived threads.
 pub(super) fn kept(programs: Option<PathBuf>, settings: Settings) -> Result<ApiLab> {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::Builder::new()
@@ -35,7 +35,7 @@ pub(super) fn kept(programs: Option<PathBuf>, settings: Settings) -> Result<ApiL
             let started = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .context("make a runtime")
+                .context("create a runtime")
                 .and_then(|runtime| runtime.block_on(start(programs, &settings)));
             // The other side waits for exactly one value.
             sender.send(started).ok();
@@ -68,7 +68,7 @@ async fn start(programs: Option<PathBuf>, settings: &Settings) -> Result<ApiLab>
     Ok(lab)
 }
 
-/// Starts etcd and the API server, and waits until they answer. Where one of them ends, so does the other.
+/// Starts etcd and the API server, and waits until they answer. If one of them ends, the other is ended, too.
 async fn begin(programs: &Path, folder: &Path, settings: &Settings) -> Result<ApiLab> {
     let authority = Authority::open(&folder.join("pki"))?;
     let [etcd, peers, port] = Port::claim_all()?;
@@ -118,7 +118,7 @@ async fn begin(programs: &Path, folder: &Path, settings: &Settings) -> Result<Ap
     Ok(lab)
 }
 
-/// Waits until the API server of this client is ready, or what it needs has ended.
+/// Waits until the API server of this client is ready, or one of its programs has ended.
 pub(super) async fn ready(
     client: &Client,
     logs: &Path,
@@ -139,7 +139,7 @@ pub(super) async fn ready(
     .await
 }
 
-/// What a user installs, by the command that the documentation names.
+/// Installs replumb with the command in the documentation.
 pub(super) async fn install(lab: &ApiLab) -> Result<()> {
     let base = manifests().display().to_string();
     lab.kubectl(&["apply", "--server-side", "-k", &base])?;
@@ -155,7 +155,7 @@ pub(super) async fn install(lab: &ApiLab) -> Result<()> {
     policies_hold(lab).await
 }
 
-/// A policy that was just created is not obeyed yet: waits until those of both accounts are, by what they refuse.
+/// A new policy is not enforced at once: waits until the policies of both accounts refuse an object.
 async fn policies_hold(lab: &ApiLab) -> Result<()> {
     let agents = json!({
         "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "policy-probe"},
@@ -182,11 +182,11 @@ async fn refuses(lab: &ApiLab, account: &str, object: &Value, words: &str) -> Re
     let file = file.display().to_string();
     let account = format!("--as=system:serviceaccount:replumb-system:{account}");
     until(
-        "the admission policies to be obeyed",
+        "the admission policies to be enforced",
         Duration::from_mins(1),
         &lab.folder,
         async || {
-            // A member of system:masters may do everything: only the policy can refuse this.
+            // A member of system:masters has all rights: only the policy can refuse this object.
             let asked = [
                 "create",
                 "--dry-run=server",
@@ -205,7 +205,7 @@ async fn refuses(lab: &ApiLab, account: &str, object: &Value, words: &str) -> Re
     .await
 }
 
-/// A new folder of this process; those of processes that are gone are removed.
+/// A new folder of this process; folders of processes that have ended are removed.
 fn folder() -> Result<PathBuf> {
     let parent = std::env::temp_dir();
     for entry in fs::read_dir(&parent).with_context(|| format!("list {}", parent.display()))? {
@@ -216,7 +216,7 @@ fn folder() -> Result<PathBuf> {
         if let Some(owner) = owner
             && !Path::new(&format!("/proc/{owner}")).exists()
         {
-            // Another program's lab may be about to take it away as well.
+            // Another program's lab may be removing it at the same time.
             match fs::remove_dir_all(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(error).with_context(|| format!("remove the old {}", path.display()));
@@ -227,14 +227,14 @@ fn folder() -> Result<PathBuf> {
     }
     let folder = parent.join(format!("{FOLDER}{}", std::process::id()));
     if folder.exists() {
-        // Of an earlier process of this number.
+        // Left by an earlier process with this number.
         fs::remove_dir_all(&folder).with_context(|| format!("remove the old {}", folder.display()))?;
     }
     fs::create_dir(&folder).with_context(|| format!("create {}", folder.display()))?;
     Ok(folder)
 }
 
-/// Starts a program that dies with the thread that calls this, whatever ends it.
+/// Starts a program that ends with the thread that calls this, however the thread ends.
 pub(super) fn spawn(programs: &Path, folder: &Path, name: &str, arguments: &str) -> Result<Process> {
     spawn_as(programs, folder, name, name, arguments)
 }

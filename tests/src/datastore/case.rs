@@ -1,4 +1,4 @@
-//! One case of a corpus: what is in both stores before, what is done, and what Calico's own tool made of it.
+//! One case of a corpus: the contents of both stores before, the steps, and the result of Calico's own tool.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,16 +10,16 @@ use serde_json::Value;
 /// A file of a corpus.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Case {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Keys of v2, with their values as etcd has them. One that ends with a slash is an empty directory.
+    /// Keys of v2, with their values as in etcd. A key with a trailing slash is an empty directory.
     pub v1: BTreeMap<String, String>,
-    /// Keys of v3 that are there before. What is no text is written as JSON.
+    /// Keys of v3 that exist before. A value that is not text is written as JSON.
     #[serde(default)]
     pub v3pre: BTreeMap<String, Value>,
-    /// What is done, one after the other.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// Keys of v3 in the end.
+    /// The final keys of v3.
     pub v3: BTreeMap<String, Value>,
 }
 
@@ -27,24 +27,24 @@ pub struct Case {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// `dry-run`, `start`, `start --ignore-v3-data`, `complete`, `abort`, `needed`, `inprogress`; or what somebody else does meanwhile:
-    /// `v2put` and `v3put` of `key` and `value`, `v3del` of every key with the prefix `key`.
+    /// `dry-run`, `start`, `start --ignore-v3-data`, `complete`, `abort`, `needed`, `inprogress`; or a change by
+    /// another program: `v2put` and `v3put` of `key` and `value`, `v3del` of every key with the prefix `key`.
     pub step: String,
-    /// What somebody else writes.
+    /// The key that another program writes.
     pub key: Option<String>,
-    /// And which value.
+    /// The value that it writes.
     pub value: Option<Value>,
     /// Exit code of Calico's own tool.
     pub rc: i64,
-    /// `/calico/v1/Ready` after it.
+    /// `/calico/v1/Ready` after the step.
     pub v1_ready: Option<String>,
-    /// `datastoreReady` after it.
+    /// `datastoreReady` after the step.
     pub v3_datastore_ready: Option<Value>,
-    /// Whether v2 was as before but for Ready.
+    /// Whether v2 was as before except for Ready.
     pub v1_unchanged: bool,
-    /// Keys below `/calico/` in v3 after it.
+    /// Number of keys below `/calico/` in v3 after the step.
     pub v3_key_count: usize,
-    /// Its reports.
+    /// The reports.
     #[serde(default)]
     pub reports: BTreeMap<String, String>,
 }
@@ -53,7 +53,7 @@ impl Case {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is no case of a corpus", path.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} is not a case of a corpus", path.display()))
     }
 
     /// Every case of a folder, by name.

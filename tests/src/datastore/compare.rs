@@ -1,4 +1,4 @@
-//! What this tool made of a case beside what Calico's own made of it. Every difference is one of a list, or it is wrong.
+//! Compares the result of this tool with that of Calico's own tool. Every difference must be in a list of intended differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,19 +14,19 @@ use super::corpus::Came;
 use super::intended::Intended;
 use super::written::{is_no_object, key, lines, normalize, put_right};
 
-/// Where Calico's IPAM has its settings.
+/// Path of the settings of Calico's IPAM.
 const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
-/// How many things that are wrong are shown of a case.
+/// Number of errors shown for a case.
 const SHOWN: usize = 5;
 
-/// What a case came to.
+/// Result of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As with Calico's own tool.
+    /// Same result as Calico's own tool.
     Identical,
-    /// As with Calico's own tool, but for these.
+    /// Same result as Calico's own tool, except for these intended differences.
     Intended(BTreeSet<Intended>),
-    /// This is otherwise, and nobody meant it.
+    /// An unintended difference.
     Wrong(Vec<String>),
 }
 
@@ -34,22 +34,22 @@ pub enum Verdict {
 pub struct Judge<'case> {
     case: &'case Case,
     conversion: Conversion,
-    /// What of the conversion is meant to be otherwise in this case.
+    /// The intended differences of the conversion in this case.
     meant: BTreeSet<Difference>,
     found: BTreeSet<Intended>,
     wrong: Vec<String>,
-    /// Whether `abort` has taken back what was written.
+    /// Whether `abort` has removed the written keys.
     took_back: bool,
     /// Whether a `start` has written everything.
     is_converted: bool,
-    /// Whether somebody has written to v2 since.
+    /// Whether another program has written to v2 since.
     is_changed: bool,
     /// Keys that were in v3 before a `start` and are left to its controllers.
     stale: BTreeSet<String>,
 }
 
 impl<'case> Judge<'case> {
-    /// Before the first step; `tree` is what etcd tells of v2: keys that begin with an underscore it does not tell.
+    /// The state before the first step; `tree` has the keys of v2 that etcd lists: keys with a leading underscore are not listed.
     pub fn new(case: &'case Case, tree: &Tree) -> Self {
         let conversion = convert(tree);
         Self {
@@ -70,12 +70,12 @@ impl<'case> Judge<'case> {
         }
     }
 
-    /// Somebody else has written to v2.
+    /// Records a write of another program to v2.
     pub fn v2_changed(&mut self) {
         self.is_changed |= self.is_converted;
     }
 
-    /// Compares a step. `false` when the two are in other states from here on, and that is meant.
+    /// Compares a step. `false` if the two are in different states from here on, as intended.
     pub fn step(&mut self, step: &Step, came: &Came) -> bool {
         let name = &step.step;
         let theirs = step.rc == 0;
@@ -84,7 +84,7 @@ impl<'case> Judge<'case> {
         if (is_question && step.rc != came.rc) || theirs != ours {
             if let Some(why) = self.other_outcome(step, came) {
                 self.found.insert(why);
-                // It has changed nothing.
+                // The step has changed no key.
                 return why == Intended::StartsAgain;
             }
             self.say(format!(
@@ -114,7 +114,7 @@ impl<'case> Judge<'case> {
         if came.is_v2_unchanged != step.v1_unchanged {
             self.say(format!("{name}: v2 has changed"));
         }
-        // Which keys they are is looked at in the end.
+        // The keys themselves are compared at the end.
         let adds = [Difference::IpamConfig, Difference::PeerAsNumber];
         let verb = name.split(' ').next().unwrap_or_default();
         self.somebody_wrote(verb, step);
@@ -138,7 +138,7 @@ impl<'case> Judge<'case> {
         true
     }
 
-    /// Somebody else writes to v3: before a `start` what controllers wrote in an earlier attempt, after it what they write now.
+    /// Another program writes to v3: before a `start` like controllers of an earlier attempt, after it like running controllers.
     fn somebody_wrote(&mut self, verb: &str, step: &Step) {
         let Some(key) = &step.key else {
             return;
@@ -155,7 +155,7 @@ impl<'case> Judge<'case> {
         }
     }
 
-    /// Why it is meant that one succeeds and the other does not.
+    /// The intended difference if one tool succeeds and the other does not.
     fn other_outcome(&self, step: &Step, came: &Came) -> Option<Intended> {
         let verb = step.step.split(' ').next().unwrap_or_default();
         let ours = came.rc == 0;
@@ -167,7 +167,7 @@ impl<'case> Judge<'case> {
                 Some(Intended::NoSecondStore)
             }
             "start" if ours && self.case.v3pre.values().any(is_no_object) => Some(Intended::KeptAside),
-            // After an abort that took back what was written v3 is empty again.
+            // After an abort that removed the written keys, v3 is empty again.
             "start" | "dry-run" if ours && self.took_back => Some(Intended::AbortTakesBack),
             "start" | "dry-run" if ours && self.is_converted => Some(Intended::StartsAgain),
             "start" | "dry-run" => {
@@ -179,7 +179,7 @@ impl<'case> Judge<'case> {
         }
     }
 
-    /// Whether Calico's own tool ends in the middle, without a report.
+    /// Whether Calico's own tool stops in the middle, without a report.
     fn stops_theirs(&self) -> bool {
         let stops = [Difference::GlobalAsNumber, Difference::Crash];
         stops.iter().any(|difference| self.meant.contains(difference))
@@ -187,7 +187,7 @@ impl<'case> Judge<'case> {
 
     fn reports(&mut self, step: &Step, came: &Came) {
         let name = &step.step;
-        // Where Calico's own tool refuses for another reason than what it converts, or stops in the middle, it writes none at all.
+        // If Calico's own tool refuses for a reason outside the conversion, or stops in the middle, it writes no report.
         let has_none =
             step.rc != 0 && step.reports.is_empty() && (self.conversion.is_clean() || self.stops_theirs());
         for report in ["convertednames", "nameclashes"] {
@@ -205,7 +205,7 @@ impl<'case> Judge<'case> {
                     } else {
                         "Calico's own"
                     };
-                    self.say(format!("{name}: {report}: {line:?} is said by {who} alone"));
+                    self.say(format!("{name}: {report}: only {who} has the line {line:?}"));
                 }
                 self.found.extend(meant.into_iter().map(Intended::Conversion));
             }
@@ -254,15 +254,15 @@ impl<'case> Judge<'case> {
         }
     }
 
-    /// Of each value that one of the two refuses, a difference of that very value has to say why.
+    /// For each value that only one tool refuses, an intended difference of this value must exist.
     fn keys(&mut self, step: &str, report: &str, ours: &BTreeSet<String>, theirs: &BTreeSet<String>) {
         for key in ours.symmetric_difference(theirs) {
             let meant = self.differences_of(key);
             if meant.is_empty() {
                 let who = if ours.contains(key) {
-                    "this tool alone"
+                    "only this tool"
                 } else {
-                    "Calico's own alone"
+                    "only Calico's own tool"
                 };
                 self.say(format!("{step}: {report}: {key} is refused by {who}"));
             }
@@ -270,7 +270,7 @@ impl<'case> Judge<'case> {
         }
     }
 
-    /// What of this value is meant to be otherwise.
+    /// The intended differences of this value.
     fn differences_of(&self, key: &str) -> Vec<Difference> {
         let conversion = &self.conversion;
         let problems = conversion
@@ -288,7 +288,7 @@ impl<'case> Judge<'case> {
         of_problems.chain(of_notes).collect()
     }
 
-    /// What is meant to be otherwise of the value that became this key.
+    /// The intended differences of the value that became this key.
     fn differences_of_new(&self, key: &str) -> Vec<Difference> {
         let became = self.conversion.renamed.iter().filter(|renamed| {
             let to = renamed.to.to_string();
@@ -302,7 +302,7 @@ impl<'case> Judge<'case> {
             .collect()
     }
 
-    /// Compares what is in v3 in the end.
+    /// Compares the final contents of v3.
     pub fn end(&mut self, v3: &BTreeMap<String, String>) {
         if self.took_back {
             return;
@@ -339,7 +339,7 @@ impl<'case> Judge<'case> {
                 (Some(_), None) => {
                     let meant = self.differences_of_new(&key);
                     if meant.is_empty() {
-                        self.say(format!("{key} is written by this tool alone"));
+                        self.say(format!("{key} is written only by this tool"));
                     }
                     self.found.extend(meant.into_iter().map(Intended::Conversion));
                 }
@@ -355,7 +355,7 @@ impl<'case> Judge<'case> {
         self.wrong.push(text);
     }
 
-    /// What it came to.
+    /// The result.
     pub fn verdict(mut self) -> Verdict {
         if !self.wrong.is_empty() {
             self.wrong.truncate(SHOWN);
@@ -369,7 +369,7 @@ impl<'case> Judge<'case> {
     }
 }
 
-/// Whether such a store is one that this tool converts and Calico's own does not, or the other way around.
+/// Whether only one of the two tools converts such a store.
 fn explains(difference: Difference, converts: bool) -> bool {
     match difference {
         Difference::MarkMask | Difference::WorkloadPorts | Difference::PeerAsNumber => converts,
@@ -387,7 +387,7 @@ fn explains(difference: Difference, converts: bool) -> bool {
         | Difference::FelixAction
         | Difference::XdpName
         | Difference::PortNumber => !converts,
-        // What makes it crash is converted, or an error.
+        // A value that makes Calico's tool crash is converted, or an error.
         Difference::Crash => true,
     }
 }

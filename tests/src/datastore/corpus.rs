@@ -1,4 +1,4 @@
-//! Cases of a corpus, each against a real etcd: what was done with Calico's own tool is done with this one.
+//! Runs the cases of a corpus against a real etcd: this tool takes the same steps as Calico's own tool.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,18 +16,18 @@ use super::trial::COMPLETE;
 
 const READY: &str = "/calico/v1/Ready";
 
-/// What one step came to.
+/// Result of one step.
 #[derive(Clone, Debug)]
 pub struct Came {
-    /// As the corpus counts: 0 is yes, or done.
+    /// The exit code in the corpus's form: 0 is yes, or done.
     pub rc: i64,
-    /// What the tool said.
+    /// Output of the tool.
     pub said: String,
     /// `/calico/v1/Ready`.
     pub ready_v2: Option<String>,
     /// `datastoreReady`.
     pub ready_v3: Option<Value>,
-    /// Whether v2 is as before but for Ready.
+    /// Whether v2 is as before except for Ready.
     pub is_v2_unchanged: bool,
     /// Keys below `/calico/` in v3.
     pub keys: usize,
@@ -35,7 +35,7 @@ pub struct Came {
     pub reports: BTreeMap<String, String>,
 }
 
-/// Runs a case, and compares.
+/// Runs a case, and compares the results.
 pub async fn run(etcd: &Etcd, program: &Path, folder: &Path, case: &Case) -> Result<Verdict> {
     etcd.wipe().await?;
     for (key, value) in &case.v1 {
@@ -54,7 +54,7 @@ pub async fn run(etcd: &Etcd, program: &Path, folder: &Path, case: &Case) -> Res
     let mut judge = Judge::new(case, &tree);
     for step in &case.steps {
         if step.step.starts_with("v2") {
-            // Somebody else writes: what is compared with is what comes of it.
+            // Another program writes: the comparison includes its effects.
             perform(etcd, &tool, step, &before).await?;
             before = etcd.dump_v2().await?;
             judge.v2_changed();
@@ -62,7 +62,7 @@ pub async fn run(etcd: &Etcd, program: &Path, folder: &Path, case: &Case) -> Res
         }
         let came = perform(etcd, &tool, step, &before).await?;
         if !judge.step(step, &came) {
-            // From here on the two are in other states, on purpose.
+            // From here on the two are in different states, as intended.
             return Ok(judge.verdict());
         }
     }
@@ -70,14 +70,14 @@ pub async fn run(etcd: &Etcd, program: &Path, folder: &Path, case: &Case) -> Res
     Ok(judge.verdict())
 }
 
-/// Every key of v3 but those of this tool.
+/// Every key of v3 except those of this tool.
 async fn everything(etcd: &Etcd) -> Result<BTreeMap<String, String>> {
     let mut all = etcd.dump_v3("/").await?;
     all.retain(|key, _| !key.starts_with(PREFIX));
     Ok(all)
 }
 
-/// As it is stored.
+/// The stored form.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -90,7 +90,7 @@ async fn perform(etcd: &Etcd, tool: &Tool, step: &Step, before: &BTreeMap<String
         ["start", more @ ..] => {
             run_verb(tool, &["start", "--yes", "--no-hold", "--settle", "0s"], more).await?
         }
-        // Nobody's controllers run here, and the reference tool does not ask for them.
+        // No controllers run here, and the reference tool does not check for them.
         ["complete", more @ ..] => run_verb(tool, &COMPLETE, more).await?,
         ["abort", more @ ..] => run_verb(tool, &["abort", "--yes"], more).await?,
         ["dry-run", more @ ..] => run_verb(tool, &["dry-run"], more).await?,
@@ -107,7 +107,7 @@ async fn perform(etcd: &Etcd, tool: &Tool, step: &Step, before: &BTreeMap<String
             }
             (0, String::new())
         }
-        other => bail!("this runner knows no step {other:?}"),
+        other => bail!("unknown step {other:?}"),
     };
     let mut after = etcd.dump_v2().await?;
     let mut unchanged = before.clone();
@@ -115,7 +115,7 @@ async fn perform(etcd: &Etcd, tool: &Tool, step: &Step, before: &BTreeMap<String
     unchanged.remove(READY);
     let v3 = everything(etcd).await?;
     let information = v3.get("/calico/resources/v3/projectcalico.org/clusterinformations/default");
-    // Somebody may have written there what is no JSON at all.
+    // Another program may have written a value that is not JSON.
     let information: Option<Value> = information.and_then(|text| serde_json::from_str(text).ok());
     let mut reports = BTreeMap::new();
     if let Ok(files) = std::fs::read_dir(&tool.folder) {
@@ -144,14 +144,14 @@ async fn run_verb(tool: &Tool, first: &[&str], more: &[&str]) -> Result<(i64, St
     Ok((i64::from(said.code.unwrap_or(-1) != 0), said.all()))
 }
 
-/// What a program concludes from `status -o json`; 2 when it says nothing.
+/// The result of `status -o json`; 2 without an answer.
 async fn ask(tool: &Tool, conclude: fn(&Value) -> i64) -> Result<(i64, String)> {
     let said = tool.run(&["status", "-o", "json"]).await?;
     let rc = serde_json::from_str(&said.answer).map_or(2, |status| conclude(&status));
     Ok((rc, said.all()))
 }
 
-/// 0: a conversion is needed, 1: it is not, 2: nobody knows.
+/// 0: a conversion is needed, 1: not needed, 2: unknown.
 fn needed(status: &Value) -> i64 {
     match status["needed"].as_bool() {
         Some(true) => 0,
@@ -160,7 +160,7 @@ fn needed(status: &Value) -> i64 {
     }
 }
 
-/// 0: it is needed and v2 is paused, 1: it is not so, 2: nobody knows.
+/// 0: a conversion is needed and v2 is paused, 1: not so, 2: unknown.
 fn in_progress(status: &Value) -> i64 {
     match (needed(status), status["readyV2"].as_str()) {
         (0, None) | (2, _) => 2,

@@ -1,4 +1,5 @@
-//! A real etcd of Debian's, 3.4 with its v2 API, on the loopback; and what is in it, read by a client that is none of ours.
+//! A real etcd from Debian, 3.4 with its v2 API, on the loopback; its contents are read with a client that is
+//! independent of replumb.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,23 +20,23 @@ use crate::ports::Port;
 use crate::started::{Process, on_free_ports};
 
 const START_LIMIT: Duration = Duration::from_mins(1);
-/// Keys that are written at the same time.
+/// Number of simultaneous writes.
 const AT_ONCE: usize = 32;
 const FORM: &str = "application/x-www-form-urlencoded";
 const JSON: &str = "application/json";
 
-/// How it is started.
+/// How etcd is started.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The program.
     pub program: PathBuf,
-    /// Whether it has its v2 API: not said to versions that have none.
+    /// Whether the v2 API is enabled: the option is omitted for versions without this API.
     pub v2: Option<bool>,
-    /// Certificate authority, certificate and key: it speaks TLS then, and asks for a certificate.
+    /// Certificate authority, certificate and key: with them etcd uses TLS, and requests a certificate.
     pub tls: Option<[PathBuf; 3]>,
 }
 
-/// An etcd that runs as long as this lives.
+/// An etcd that runs until it is dropped.
 #[derive(Debug)]
 pub struct Etcd {
     process: Process,
@@ -46,7 +47,7 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts it with an empty store in a folder of its own.
+    /// Starts etcd with an empty store in its own folder.
     pub async fn start(folder: &Path, options: &Options) -> Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         on_free_ports(async || Self::begin(folder, options).await).await
@@ -95,7 +96,7 @@ impl Etcd {
                 return Ok(Look::Never(ended.into()));
             }
             if self.scheme == "https" {
-                // Whoever has no certificate may connect, and that is all.
+                // A client without a certificate may connect, but has no other rights.
                 tokio::net::TcpStream::connect(self.at()).await?;
                 return Ok(Look::Done(()));
             }
@@ -113,17 +114,17 @@ impl Etcd {
         SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.port())
     }
 
-    /// As clients name it.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.port())
     }
 
-    /// Whether it has its v2 API.
+    /// Whether etcd has the v2 API.
     pub fn has_v2(&self) -> bool {
         self.has_v2
     }
 
-    /// Its port.
+    /// The port.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
@@ -145,7 +146,7 @@ impl Etcd {
             .await
     }
 
-    /// Makes an empty directory of v2.
+    /// Creates an empty directory of v2.
     pub async fn directory_v2(&self, key: &str) -> Result<()> {
         wire::json(self.at(), "PUT", &format!("{}?dir=true", url(key)), FORM, "").await?;
         Ok(())
@@ -171,7 +172,7 @@ impl Etcd {
             .collect())
     }
 
-    /// Every key of v2 below `/calico` that has a value, as etcd tells of it.
+    /// Every key of v2 below `/calico` that has a value, as etcd lists it.
     async fn nodes_v2(&self) -> Result<Vec<Value>> {
         let mut all = self.tree_v2().await?;
         all.retain(|node| node["dir"] != true);
@@ -202,7 +203,7 @@ impl Etcd {
         Ok(found)
     }
 
-    /// At which of all writes each key of v2 below `/calico` was written last: the same value again is another one.
+    /// The index of the last write of each key of v2 below `/calico`: a write of the same value has a new index.
     pub async fn indices_v2(&self) -> Result<BTreeMap<String, u64>> {
         let mut indices = BTreeMap::new();
         for node in self.nodes_v2().await? {
@@ -220,7 +221,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Takes every key of v3 with this prefix away.
+    /// Deletes every key of v3 with this prefix.
     pub async fn delete_v3(&self, prefix: &str) -> Result<()> {
         let body = range(prefix)?.to_string();
         wire::json(self.at(), "POST", "/v3/kv/deleterange", JSON, &body).await?;
@@ -241,7 +242,7 @@ impl Etcd {
         for pair in answer["kvs"].as_array().into_iter().flatten() {
             let text = |field: &str| -> Result<String> {
                 let bytes = STANDARD.decode(pair[field].as_str().unwrap_or_default())?;
-                String::from_utf8(bytes).with_context(|| format!("{field} of a key is no text"))
+                String::from_utf8(bytes).with_context(|| format!("{field} of a key is not text"))
             };
             all.insert(text("key")?, text("value")?);
         }
@@ -279,7 +280,7 @@ fn range(prefix: &str) -> Result<Value> {
     Ok(json!({ "key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end) }))
 }
 
-/// The program is of this version, and not of another that lies there by that name.
+/// Checks that the program has this version: another program may have the same name.
 pub async fn version(program: &Path) -> Result<String> {
     let output = Command::new(program)
         .arg("--version")

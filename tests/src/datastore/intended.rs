@@ -1,32 +1,32 @@
-//! Where this tool is meant to do otherwise than Calico's own.
+//! The intended differences from Calico's own tool.
 
 use calico_datastore::difference::Difference;
 
-/// A difference that is meant.
+/// An intended difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Intended {
-    /// In what is converted.
+    /// A difference of the conversion.
     Conversion(Difference),
-    /// `complete` opens only what was converted and read again.
+    /// `complete` opens only a store that was converted and verified.
     NothingToComplete,
-    /// `abort` makes v3 as it was before.
+    /// `abort` restores v3.
     AbortTakesBack,
     /// `abort` opens no second store.
     NoSecondStore,
-    /// `start` goes on where an earlier one ended, also at its end.
+    /// `start` continues from the end of an earlier one, also if that was complete.
     StartsAgain,
-    /// `abort` makes no flag where there is none.
+    /// `abort` creates no flag if there is none.
     NoFlag,
-    /// What is in v3 already is kept aside, whatever it is.
+    /// Existing contents of v3 are kept aside, whatever they are.
     KeptAside,
-    /// `complete` loses nothing that was written to v2 since it was converted.
+    /// `complete` keeps changes that were written to v2 since the conversion.
     ChangedSince,
-    /// `start` deletes what controllers of v3 wrote in an earlier attempt.
+    /// `start` deletes the objects that controllers of v3 wrote in an earlier attempt.
     ControllersWriteAnew,
 }
 
 impl Intended {
-    /// Its name.
+    /// The name.
     pub fn name(self) -> String {
         match self {
             Self::Conversion(difference) => format!("{difference:?}"),
@@ -34,34 +34,37 @@ impl Intended {
         }
     }
 
-    /// What is otherwise, and why.
+    /// The difference and its reason.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Conversion(difference) => difference.reason(),
             Self::NothingToComplete => {
-                "Calico's own tool opens v3 unseen: on a cluster that was never converted, both stores would be open, or an empty one"
+                "Calico's own tool opens v3 without a check: in a cluster that was never converted, \
+                 both stores would be open, or an empty one"
             }
             Self::AbortTakesBack => {
-                "Calico's own tool leaves what it wrote in v3, so that every later start finds it not empty and refuses"
+                "Calico's own tool leaves its keys in v3, so every later start finds v3 not empty and refuses"
             }
             Self::StartsAgain => {
-                "Calico's own tool refuses a second start, whatever the first one came to: here it goes on, and finds nothing left to do"
+                "Calico's own tool refuses every second start: here the second start continues, and finds no remaining work"
             }
             Self::NoSecondStore => {
-                "Calico's own tool opens v2, or writes over v3, also when v3 is open: Calico would work with two stores, or lose what it works with"
+                "Calico's own tool opens v2, or writes over v3, also when v3 is open: \
+                 Calico would use two stores, or lose its data"
             }
             Self::ChangedSince => {
-                "Calico's own tool opens v3 although v2 says something else than what was converted: that is lost"
+                "Calico's own tool opens v3 although v2 has changed since the conversion: the changes are lost"
             }
             Self::NoFlag => {
-                "Calico's own tool makes a Ready flag in an etcd in which there is no Calico: it is the wrong one"
+                "Calico's own tool creates a Ready flag in an etcd without Calico, which is the wrong etcd"
             }
             Self::ControllersWriteAnew => {
-                "Calico's own tool leaves profiles of namespaces and policies of Kubernetes of an earlier attempt in v3: nodes would go by them before the \
-                 controllers have looked at them, and nobody could tell whether they have"
+                "Calico's own tool leaves profiles of namespaces and policies of Kubernetes of an earlier attempt in v3: \
+                 nodes would use them before the controllers have updated them, and this could not be detected"
             }
             Self::KeptAside => {
-                "Calico's own tool stops at a value of v3 that it cannot read, half-way; here it is kept aside and written over, as was asked for"
+                "Calico's own tool stops in the middle at a value of v3 that it cannot read; \
+                 here the value is kept aside and overwritten, as requested"
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Calico's datastore, with a real etcd that has both APIs and no cluster: cases of a corpus, and a conversion that is killed, watched,
-//! done twice at once.
+//! Tests Calico's datastore with a real etcd that has both APIs and no cluster: cases of a corpus, and a conversion
+//! that is killed, watched, and run twice at once.
 
 pub mod case;
 pub mod compare;

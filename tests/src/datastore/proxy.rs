@@ -1,4 +1,4 @@
-//! Between the tool and its etcd: counts what is written, and kills the tool at one of the writes, before etcd has it or after.
+//! A proxy between the tool and its etcd: counts the writes, and kills the tool at one of them, before or after etcd has it.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// When it strikes.
+/// Time of the kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// etcd never has the write.
+    /// etcd never receives the write.
     Before,
-    /// etcd has it, and nobody is told.
+    /// etcd has the write, but the answer is not delivered.
     After,
-    /// It is on its way for long: etcd has it when [`Proxy::deliver`] says so.
+    /// The write is delayed: etcd receives it with [`Proxy::deliver`].
     Late,
 }
 
-/// What is struck.
+/// The write at which the tool is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strike {
     /// The number of the write, from 1.
     pub write: usize,
-    /// When.
+    /// The time of the kill.
     pub moment: Moment,
 }
 
-/// Listens as long as this lives.
+/// Listens until it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -42,7 +42,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// In front of an etcd.
+    /// A proxy in front of an etcd.
     pub async fn start(etcd: u16, strike: Option<Strike>) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
@@ -60,7 +60,7 @@ impl Proxy {
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = shared.clone();
                 tokio::spawn(async move {
-                    // A connection that breaks is the tool's to see.
+                    // A broken connection is for the tool to handle.
                     let _ = serve(stream, etcd, strike, &shared).await;
                 });
             }
@@ -75,22 +75,22 @@ impl Proxy {
         })
     }
 
-    /// As clients name it.
+    /// The URL for clients.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// How many writes there were.
+    /// Number of writes so far.
     pub fn writes(&self) -> usize {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Ends when it has struck: the tool stands still before or after its write.
+    /// Completes at the chosen write: the tool then waits before or after it.
     pub async fn struck(&self) {
         self.struck.notified().await;
     }
 
-    /// Lets etcd have the write that is late, and ends when it has answered.
+    /// Sends the delayed write to etcd, and completes after the answer.
     pub async fn deliver(&self) {
         self.deliver.notify_one();
         self.delivered.notified().await;
@@ -103,7 +103,7 @@ impl Drop for Proxy {
     }
 }
 
-/// What every connection knows.
+/// State shared by all connections.
 #[derive(Clone)]
 struct Shared {
     writes: Arc<AtomicUsize>,
@@ -112,7 +112,7 @@ struct Shared {
     delivered: Arc<Notify>,
 }
 
-/// Whether it changes what is stored. The lock and its lease are none of what is converted, and are made anew by everybody.
+/// Whether the request changes stored data. The lock and its lease are not converted, and every run creates them again.
 fn is_write(head: &str, body: &[u8]) -> bool {
     let line = head.lines().next().unwrap_or_default();
     if line.starts_with("PUT /v2/") {
@@ -172,7 +172,7 @@ async fn serve(
     }
 }
 
-/// Until the tool is killed.
+/// Waits until the tool is killed.
 async fn stand_still(struck: &Notify) -> std::io::Result<()> {
     struck.notify_one();
     std::future::pending().await
@@ -193,7 +193,7 @@ async fn request(stream: &mut TcpStream) -> std::io::Result<Option<(String, Vec<
     Ok(Some((head, body)))
 }
 
-/// One answer, as it came: with a length, or in pieces.
+/// One answer, unchanged: with a length, or in chunks.
 async fn answer(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     let head = head(stream).await?.unwrap_or_default();
     let mut bytes = head.clone().into_bytes();
@@ -210,7 +210,7 @@ async fn answer(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
         let line = line(stream).await?;
         bytes.extend(line.as_bytes());
         let length = usize::from_str_radix(line.trim(), 16).unwrap_or(0);
-        // The piece and the end of its line; after the last one, of nothing, perhaps fields.
+        // The chunk and its line end; after the last, empty chunk possibly fields.
         if length == 0 {
             loop {
                 let line = self::line(stream).await?;

@@ -1,4 +1,4 @@
-//! A store of Calico v2 of any size, with something of every kind in it.
+//! A store of Calico v2 of any size, with keys of every kind.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ const BLOCK: usize = 64;
 /// Pods of a node.
 const PODS: usize = 20;
 
-/// About so many keys.
+/// A store with about this number of keys.
 pub fn store(keys: usize) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut put = |key: String, value: String| {
@@ -47,7 +47,7 @@ pub fn store(keys: usize) -> BTreeMap<String, String> {
     ] {
         put(key.to_owned(), value.to_owned());
     }
-    // Of each node: five keys of its own, a block with its claim, and for each pod an endpoint and a handle.
+    // Each node has five keys of its own, a block with its claim, and for each pod an endpoint and a handle.
     let of_node = 7 + 2 * PODS;
     for node in 0..(keys / of_node).max(1) {
         nodes(node, &mut put);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_as_large_as_it_was_asked_for_and_can_be_converted() {
+    fn a_sample_has_the_requested_size_and_can_be_converted() {
         for keys in [200, 5000] {
             let all = store(keys);
             assert!(

@@ -1,4 +1,4 @@
-//! `kubectl replumb datastore`, as a user runs it.
+//! Runs `kubectl replumb datastore`, as a user does.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,30 +10,30 @@ use tokio::process::{Child, Command};
 
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// The program, and where both stores are.
+/// The program, and the addresses of both stores.
 #[derive(Clone, Debug)]
 pub struct Tool {
     /// The program.
     pub program: PathBuf,
-    /// Its environment: `APIV1_ETCD_ENDPOINTS`, `ETCD_ENDPOINTS` and what else it needs. Nothing of ours.
+    /// The environment: `APIV1_ETCD_ENDPOINTS`, `ETCD_ENDPOINTS` and other needed variables. No variable is inherited.
     pub environment: Vec<(String, String)>,
     /// `--output-dir`.
     pub folder: PathBuf,
 }
 
-/// What it said.
+/// Output of the tool.
 #[derive(Clone, Debug)]
 pub struct Said {
-    /// Its exit code; `None` when it was killed.
+    /// The exit code; `None` if the tool was killed.
     pub code: Option<i32>,
-    /// The answer.
+    /// Standard output.
     pub answer: String,
-    /// Everything beside it.
+    /// Standard error.
     pub notes: String,
 }
 
 impl Said {
-    /// Both texts, for messages.
+    /// Both outputs, for messages.
     pub fn all(&self) -> String {
         format!("{}\n{}", self.notes.trim(), self.answer.trim())
     }
@@ -52,7 +52,7 @@ impl Tool {
         }
     }
 
-    /// Starts it and does not wait. It ends with whoever holds it.
+    /// Starts the tool without a wait. The tool ends when the child is dropped.
     pub fn spawn(&self, arguments: &[&str]) -> Result<Child> {
         Command::new(&self.program)
             .arg("datastore")
@@ -69,7 +69,7 @@ impl Tool {
             .with_context(|| format!("run {}", self.program.display()))
     }
 
-    /// Runs it to its end.
+    /// Runs the tool to its end.
     pub async fn run(&self, arguments: &[&str]) -> Result<Said> {
         let what = || format!("kubectl replumb datastore {}", arguments.join(" "));
         let output = tokio::time::timeout(LIMIT, self.spawn(arguments)?.wait_with_output())

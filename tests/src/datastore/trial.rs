@@ -1,4 +1,4 @@
-//! A conversion that is killed at its writes, goes on, goes back; and what an undisturbed one takes.
+//! A conversion that is killed at its writes, continued and rolled back; and the cost of a conversion without interruption.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,9 +13,9 @@ use super::proxy::{Moment, Proxy, Strike};
 use super::tool::{Said, Tool};
 
 const READY: &str = "/calico/v1/Ready";
-/// Opens v3 where nobody runs Calico's controllers.
+/// Opens v3 in a cluster without Calico's controllers.
 pub const COMPLETE: [&str; 3] = ["complete", "--yes", "--despite-missing"];
-/// One process that is to be killed, at most.
+/// Time limit of one process that is killed.
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// A store, and a tool that works on it.
@@ -28,7 +28,7 @@ pub struct Trial<'etcd> {
     batch: String,
 }
 
-/// What an undisturbed conversion took, and what came of it.
+/// Cost and result of a conversion without interruption.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Undisturbed {
@@ -38,16 +38,16 @@ pub struct Undisturbed {
     pub keys_v3: usize,
     /// Writes of `start`.
     pub writes: usize,
-    /// From its start to its end, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// The most memory that it had, in MiB.
+    /// The most resident memory in MiB.
     pub memory_mib: f64,
     #[serde(skip)]
     result: BTreeMap<String, Value>,
 }
 
 impl<'etcd> Trial<'etcd> {
-    /// Of a store; keys of one transaction.
+    /// A trial of a store, with this number of keys in one transaction.
     pub fn new(
         etcd: &'etcd Etcd,
         program: &'etcd Path,
@@ -84,7 +84,7 @@ impl<'etcd> Trial<'etcd> {
         ]
     }
 
-    /// Converts it without any disturbance.
+    /// Converts the store without interruption.
     pub async fn undisturbed(&self) -> Result<Undisturbed> {
         self.seed().await?;
         let before = self.etcd.indices_v2().await?;
@@ -112,13 +112,13 @@ impl<'etcd> Trial<'etcd> {
         })
     }
 
-    /// Kills `start` at a write; it goes on, and what comes of it is as without that. Then it goes back.
+    /// Kills `start` at a write and continues it; the result is as without the kill. Then aborts.
     pub async fn killed(&self, strike: Strike, undisturbed: &Undisturbed) -> Result<()> {
         self.seed().await?;
         let before = self.etcd.indices_v2().await?;
         ensure!(
             self.kill(strike, &self.start()).await?.is_some(),
-            "start has ended before"
+            "start has ended before the write"
         );
         let tool = self.tool(&self.etcd.url());
         done(&tool.run(&self.start()).await?, "start again")?;
@@ -126,24 +126,24 @@ impl<'etcd> Trial<'etcd> {
         let result = self.result().await?;
         if result != undisturbed.result {
             bail!(
-                "v3 is another one than without being killed: {}",
+                "v3 differs from the result without a kill: {}",
                 differing(&result, &undisturbed.result)
             );
         }
-        // One that has fewer writes than that has ended, and well.
+        // A run with fewer writes has ended successfully.
         self.kill(strike, &["abort", "--yes"]).await?;
         done(&tool.run(&["abort", "--yes"]).await?, "abort")?;
         self.is_as_before(&before).await
     }
 
-    /// Kills `start` at a write; it goes back from there.
+    /// Kills `start` at a write, then aborts.
     pub async fn killed_and_taken_back(&self, strike: Strike) -> Result<()> {
         self.seed().await?;
         let before = self.etcd.indices_v2().await?;
         let proxy = self
             .kill(strike, &self.start())
             .await?
-            .context("start has ended before")?;
+            .context("start has ended before the write")?;
         done(
             &self.tool(&self.etcd.url()).run(&["abort", "--yes"]).await?,
             "abort",
@@ -153,19 +153,19 @@ impl<'etcd> Trial<'etcd> {
             proxy.deliver().await;
             self.is_as_before(&before)
                 .await
-                .context("after a write that was late")?;
+                .context("after a delayed write")?;
         }
         Ok(())
     }
 
-    /// Kills `complete` at a write; it goes on.
+    /// Kills `complete` at a write, then continues it.
     pub async fn killed_at_the_end(&self, strike: Strike) -> Result<()> {
         self.seed().await?;
         let tool = self.tool(&self.etcd.url());
         done(&tool.run(&self.start()).await?, "start")?;
         ensure!(
             self.kill(strike, &COMPLETE).await?.is_some(),
-            "complete has ended before"
+            "complete has ended before the write"
         );
         done(&tool.run(&COMPLETE).await?, "complete")?;
         let status = tool.status().await?;
@@ -175,19 +175,19 @@ impl<'etcd> Trial<'etcd> {
         let status = tool.status().await?;
         ensure!(
             status["worksWith"] == "V3",
-            "after an abort that was refused: {status}"
+            "after a refused abort: {status}"
         );
         Ok(())
     }
 
-    /// Kills the tool at a write; `None` when it has ended before, as it has to.
+    /// Kills the tool at a write; `None` if the tool has ended successfully before.
     async fn kill(&self, strike: Strike, arguments: &[&str]) -> Result<Option<Proxy>> {
         let proxy = Proxy::start(self.etcd.port(), Some(strike)).await?;
         let mut child = self.tool(&proxy.url()).spawn(arguments)?;
         let ended = tokio::select! {
             () = proxy.struck() => None,
             ended = child.wait() => Some(ended.context("wait for the tool")?),
-            () = tokio::time::sleep(LIMIT) => bail!("{} came to no write {}", arguments[0], strike.write),
+            () = tokio::time::sleep(LIMIT) => bail!("{} did not reach write {}", arguments[0], strike.write),
         };
         match ended {
             None => {
@@ -205,7 +205,7 @@ impl<'etcd> Trial<'etcd> {
         }
     }
 
-    /// What is in v3, without what each run gives anew.
+    /// The contents of v3, without the fields that differ in each run.
     async fn result(&self) -> Result<BTreeMap<String, Value>> {
         let mut all = BTreeMap::new();
         for (key, text) in self.etcd.dump_v3("/calico/").await? {
@@ -245,7 +245,7 @@ impl<'etcd> Trial<'etcd> {
     }
 }
 
-/// Both moments of so many writes, spread over all of them; 0 is all.
+/// Both moments of some of the writes, spread over all of them; 0 means all.
 pub fn strikes(writes: usize, sampled: usize) -> Vec<Strike> {
     let count = if sampled == 0 { writes } else { sampled.min(writes) };
     let at = |place: usize| 1 + place * (writes - 1) / (count - 1).max(1);
@@ -279,7 +279,7 @@ async fn peak(process: u32) -> f64 {
     let mut most: f64 = 0.0;
     while let Ok(text) = std::fs::read_to_string(format!("/proc/{process}/status")) {
         let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        // One that has ended and was not asked for yet has none any more.
+        // A process that has ended and is not reaped yet has no memory any more.
         let Some(kib) = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok()) else {
             break;
         };
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_and_the_last_write_are_among_those_that_are_chosen() {
+    fn the_selection_has_the_first_and_the_last_write() {
         let writes = |all: Vec<Strike>| all.iter().map(|strike| strike.write).collect::<Vec<_>>();
         assert_eq!(writes(strikes(3, 0)), [1, 1, 2, 2, 3, 3]);
         assert_eq!(writes(strikes(101, 3)), [1, 1, 51, 51, 101, 101]);

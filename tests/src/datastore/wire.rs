@@ -1,4 +1,4 @@
-//! One request over HTTP/1.0: the answer ends with the connection, and is not in pieces. A client that is none of ours.
+//! One request over HTTP/1.0: the answer ends with the connection, and is not chunked. This client is independent of replumb.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub async fn ask(
         .await
         .with_context(|| format!("{what} did not answer"))?
         .with_context(|| what.clone())?;
-    let text = String::from_utf8(bytes).with_context(|| format!("{what}: the answer is no text"))?;
+    let text = String::from_utf8(bytes).with_context(|| format!("{what}: the answer is not text"))?;
     let (head, body) = text
         .split_once("\r\n\r\n")
         .with_context(|| format!("{what} answered {text:?}"))?;
@@ -43,7 +43,7 @@ pub async fn ask(
     Ok((status, body.to_owned()))
 }
 
-/// An answer that has to be JSON, and no error.
+/// An answer that must be JSON and no error.
 pub async fn json(
     at: SocketAddrV4,
     method: &str,

@@ -1,12 +1,12 @@
-//! What Calico's own tool wrote, for a comparison: what is another thing in each run is left out, and what is meant to be otherwise
-//! is put right.
+//! Prepares the keys of Calico's own tool for a comparison: omits values that differ in each run, and corrects the
+//! intended differences.
 
 use std::collections::BTreeSet;
 
 use calico_datastore::difference::Difference;
 use serde_json::{Map, Value, json};
 
-/// Settings of Felix of which v3 takes only some values, each in one spelling.
+/// Settings of Felix for which v3 accepts only some values, each in one spelling.
 const ACTIONS: [&str; 3] = [
     "defaultEndpointToHostAction",
     "iptablesFilterAllowAction",
@@ -25,13 +25,13 @@ pub fn lines(text: Option<&String>) -> BTreeSet<String> {
     lines.filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// The key that a line of `conversionerrors` begins with.
+/// The key at the beginning of a line of `conversionerrors`.
 pub fn key(line: &str) -> String {
     line.split_once("): ")
         .map_or_else(|| line.to_owned(), |(key, _)| format!("{key})"))
 }
 
-/// What is another one in each run, and what a slip in one version of Calico's adds.
+/// Removes values that differ in each run, and additions of a slip in one version of Calico.
 pub fn normalize(value: &mut Value) {
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("uid");
@@ -45,13 +45,13 @@ pub fn normalize(value: &mut Value) {
     }
 }
 
-/// Writes what Calico's own tool wrote as this one means it; and says what was otherwise.
+/// Converts values of Calico's own tool to the form of this tool, and returns the differences.
 pub fn put_right(value: &mut Value) -> BTreeSet<Difference> {
     let mut found = BTreeSet::new();
     let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) else {
         return found;
     };
-    // A slip in one version of Calico's names a field otherwise than v3 reads it.
+    // A slip in one version of Calico gives a field another name than v3 reads.
     if let Some(interval) = spec.remove("XDPRefreshInterval") {
         spec.insert("xdpRefreshInterval".to_owned(), interval);
         found.insert(Difference::XdpName);
@@ -86,7 +86,7 @@ fn spell_actions(spec: &mut Map<String, Value>) -> bool {
     is_changed
 }
 
-/// Of ports of endpoints; rules have no `ports` of their own.
+/// Applies to ports of endpoints; rules have no `ports` of their own.
 fn name_protocols(spec: &mut Map<String, Value>) -> bool {
     let mut is_changed = false;
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_meant_to_be_otherwise_is_put_right_and_named() {
+    fn an_intended_difference_is_corrected_and_named() {
         let mut felix =
             json!({ "spec": { "XDPRefreshInterval": "1m30s", "defaultEndpointToHostAction": "RETURN" } });
         assert_eq!(

@@ -1,4 +1,4 @@
-//! One hollow agent: a turn as the real agent makes it, on the models of its host.
+//! One hollow agent: runs a turn like the real agent, on the models of its host.
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +19,12 @@ use super::pod_cidr::{self, CalicoHost};
 use super::pods::{PodOnHost, Pods};
 use super::service_cidr;
 
-/// The knowledge that all hosts share.
+/// The state that all hosts share.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Services.
     pub services: service_cidr::Known,
-    /// Blocks and ends of tunnels of Calico's.
+    /// Blocks and tunnel ends of Calico.
     pub calico: pod_cidr::Known,
 }
 
@@ -36,24 +36,24 @@ pub struct Agent {
     pods: Pods,
     flannel: Option<Flannel>,
     calico: CalicoHost,
-    /// Whether the coordinator waits for a rule of kube-proxy's that is not there.
+    /// Whether the coordinator waits for a rule of kube-proxy that does not exist.
     waits: bool,
     wrote_at: Option<Instant>,
 }
 
-/// What a turn asks for.
+/// The write that a turn requests.
 #[derive(Debug)]
 pub enum Turn {
-    /// The object says it already.
+    /// The object is up to date.
     Nothing,
-    /// The object is to say this.
+    /// Write this status.
     Write(Box<NodeMigrationStatus>),
-    /// The same, after this time.
+    /// Write this status after this time.
     Later(Duration),
 }
 
 impl Agent {
-    /// The agent of this Node, which has not looked yet. Pods have addresses of this network.
+    /// The agent of this Node, before its first turn. Pods have addresses of this network.
     pub fn new(node: &Node, network: Ipv4Net) -> Result<Self> {
         Ok(Self {
             node: node.name_any(),
@@ -66,7 +66,7 @@ impl Agent {
         })
     }
 
-    /// A pod is on the host, or has another address than before.
+    /// Adds a pod on the host, or one with a new address.
     pub fn run(&mut self, uid: &str, pod: PodOnHost) {
         if let Some(flannel) = &mut self.flannel {
             flannel.host.run(uid, pod.clone());
@@ -74,7 +74,7 @@ impl Agent {
         self.pods.insert(uid.to_owned(), pod);
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn end(&mut self, uid: &str) {
         if let Some(flannel) = &mut self.flannel {
             flannel.host.end(uid);
@@ -82,12 +82,12 @@ impl Agent {
         self.pods.remove(uid);
     }
 
-    /// Whether the coordinator waits for a rule of kube-proxy's that was not there at the last look.
+    /// Whether the coordinator waits for a rule of kube-proxy that did not exist at the last turn.
     pub fn waits_for_rules(&self) -> bool {
         self.waits
     }
 
-    /// Looks, does what is asked, and says what is to be written.
+    /// Reads the host, takes the requested step, and returns the status to write.
     pub fn turn(&mut self, object: &NodeMigration, known: &Known) -> Turn {
         let report = self.work(&object.spec, known);
         let old = object.status.clone().unwrap_or_default();
@@ -141,19 +141,19 @@ impl Agent {
     }
 }
 
-/// Every target answers at once.
+/// Reports an answer of every target.
 fn probes(spec: &NodeMigrationSpec) -> Vec<ProbeResult> {
     let now = Timestamp::now();
     let answered = |target: &api::node_migration::ProbeTarget| ProbeResult {
         target: target.clone(),
         reached: true,
-        message: "hollow: UDP, TCP and a full-MTU datagram are taken for answered".to_owned(),
+        message: "hollow: UDP, TCP and a full-MTU datagram are reported as answered".to_owned(),
         at: now,
     };
     spec.probes.iter().map(answered).collect()
 }
 
-/// Every pod that is to send reports, and loses nothing.
+/// Every selected pod sends reports, and loses no probe.
 fn traffic(spec: &NodeMigrationSpec) -> Option<TrafficReport> {
     if spec.flows.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! flannel's hosts: what an agent does on the way from flannel to Calico, decided by the agent's own code.
+//! Hosts with flannel: an agent's work from flannel to Calico, decided by the agent's own code.
 
 use std::path::Path;
 
@@ -17,10 +17,10 @@ use super::steps::perform;
 
 /// More steps than any host has.
 const MOST_STEPS: usize = 64;
-/// Where the real agent keeps its journal.
+/// Path of the real agent's journal.
 const JOURNAL: &str = "/var/lib/replumb";
 
-/// A host that flannel serves, and what stands of the steps that were made on it.
+/// A host with flannel, and the state of the steps made on it.
 #[derive(Debug)]
 pub struct Flannel {
     /// The model of the host.
@@ -30,7 +30,7 @@ pub struct Flannel {
 }
 
 impl Flannel {
-    /// The host of this Node; `None` where flannel has not served it.
+    /// The host of this Node; `None` if flannel has not configured it.
     pub fn of(node: &Node, network: Ipv4Net) -> Result<Option<Self>> {
         let host = Host::of(node, network)?;
         Ok(host.map(|host| Self {
@@ -40,7 +40,7 @@ impl Flannel {
         }))
     }
 
-    /// Does what is asked, and says what is there.
+    /// Takes the requested step, and returns the state.
     pub(super) fn work(&mut self, spec: &NodeMigrationSpec) -> Report {
         let settings = spec.flannel_to_calico.clone().unwrap_or_else(usual_settings);
         let goal = if spec.flannel_to_calico.is_some() {
@@ -63,7 +63,7 @@ impl Flannel {
                     break;
                 }
                 HostDecision::Settled => {
-                    "hollow: nothing is left to do".clone_into(&mut message);
+                    "hollow: no step remains".clone_into(&mut message);
                     break;
                 }
                 HostDecision::Halt(why) => {
@@ -112,7 +112,7 @@ impl Flannel {
     }
 }
 
-/// What an agent looks for until it is told.
+/// The agent's observations before it is told a goal.
 fn usual_settings() -> HostSettings {
     HostSettings {
         vni: 1,
@@ -150,12 +150,12 @@ mod tests {
         }
     }
 
-    /// One that has an address of this number of the node's range.
+    /// A pod with the address of this number in the node's range.
     fn ordinary(number: u8) -> PodOnHost {
         pod(Role::OnPodNetwork(format!("10.129.44.{number}").parse().unwrap()))
     }
 
-    /// What the agent says once it is asked for this.
+    /// The agent's report after this request.
     fn says(agent: &mut Agent, goal: &str) -> NodeMigrationStatus {
         let object = serde_json::from_value(json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "a"},
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_passes_on_a_host_that_flannel_serves() {
+    fn every_check_passes_on_a_host_with_flannel() {
         let mut agent = agent();
         agent.run("f", pod(Role::Flannel));
         agent.run("0a-1", ordinary(2));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn by_drain_each_phase_waits_for_what_it_needs() {
+    fn with_drain_each_phase_waits_for_its_condition() {
         let mut agent = agent();
         agent.run("f", pod(Role::Flannel));
         agent.run("0a-1", ordinary(2));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn in_place_pods_of_both_networks_live_side_by_side() {
+    fn in_place_pods_of_both_networks_run_side_by_side() {
         let mut agent = agent();
         agent.run("0a-1", ordinary(2));
         assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_back_leaves_the_host_as_it_was() {
+    fn a_rollback_restores_the_host() {
         let mut agent = agent();
         agent.run("f", pod(Role::Flannel));
         agent.run("0a-1", ordinary(2));

@@ -1,4 +1,4 @@
-//! All hollow agents: what they watch, when each turns, and their writes, a few at a time.
+//! All hollow agents: their watches, their turns, and their writes, a few at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -25,15 +25,15 @@ use super::service_cidr;
 use crate::scale::calico;
 use crate::scale::shape::KUBELET_CONFIGURATION;
 
-/// How long an agent takes from what it sees to what it says.
+/// Time between an agent's observation and its report.
 const WORK: Duration = Duration::from_millis(300);
-/// The same for routes to the blocks of other nodes: no step waits for one of them.
+/// The same for routes to the blocks of other nodes: no step waits for such a route.
 const ROUTES: Duration = Duration::from_secs(1);
-/// Between two looks at who is due.
+/// Time between two checks for due turns.
 const TICK: Duration = Duration::from_millis(50);
-/// How many writes are under way.
+/// Number of simultaneous writes.
 const WRITES_AT_ONCE: usize = 32;
-/// Next try after a write that failed.
+/// Time until the next attempt after a failed write.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// The events of one watch.
@@ -46,7 +46,7 @@ pub struct Fleet {
     network: Ipv4Net,
     agents: BTreeMap<String, Agent>,
     objects: BTreeMap<String, Arc<NodeMigration>>,
-    /// By UID: the node, and what the host needs.
+    /// By UID: the node, and the pod's effect on the host.
     pods: BTreeMap<String, (String, PodOnHost)>,
     known: Known,
     due: BTreeMap<String, Instant>,
@@ -69,9 +69,9 @@ impl Fleet {
         }
     }
 
-    /// Plays them until it is dropped. An error means that no agent is played any more.
+    /// Runs the agents until dropped. An error means that no agent runs any more.
     pub async fn run(mut self) -> Result<()> {
-        // A pod that runs already was told what is there now.
+        // A pod that already runs was started with the present configuration.
         self.known.services = service_cidr::Known::read(&self.client).await?;
         let services: Api<Service> = Api::all(self.client.clone());
         let mut services = pin!(watcher(services, watcher::Config::default()).default_backoff());
@@ -89,7 +89,7 @@ impl Fleet {
         let mut tick = tokio::time::interval(TICK);
         loop {
             tokio::select! {
-                // The watcher starts a broken watch again.
+                // The watcher restarts a broken watch.
                 event = pods.next() => if let Some(Ok(event)) = event { self.see_pod(event) },
                 event = services.next() => if let Some(Ok(event)) = event { self.see_service(&event) },
                 event = records.next() => if let Some(Ok(event)) = event { self.see_record(&event) },
@@ -112,7 +112,7 @@ impl Fleet {
         }
     }
 
-    /// Watches Calico's blocks and the Nodes' annotations, where Calico's objects are served.
+    /// Watches Calico's blocks and the Nodes' annotations, if Calico's objects are served.
     async fn calico(&self) -> Result<(Watch<DynamicObject>, Watch<PartialObjectMeta<Node>>)> {
         let blocks = calico::Kind::Block.api(&self.client);
         match blocks.list_metadata(&ListParams::default().limit(1)).await {
@@ -153,7 +153,7 @@ impl Fleet {
         wake(&mut self.due, asked.map(|(node, _)| node), ROUTES);
     }
 
-    /// The end of a tunnel may be another one.
+    /// The end of a tunnel may have changed.
     fn see_node(&mut self, event: &Event<PartialObjectMeta<Node>>) {
         let (Event::Apply(node) | Event::InitApply(node)) = event else {
             return;
@@ -163,7 +163,7 @@ impl Fleet {
         }
     }
 
-    /// Agents turn that lack a rule for which the coordinator waits.
+    /// Schedules the agents that lack a rule for which the coordinator waits.
     fn see_service(&mut self, event: &Event<Service>) {
         match event {
             Event::Apply(service) | Event::InitApply(service) => self.known.services.see(service),
@@ -173,7 +173,7 @@ impl Fleet {
         self.wake_who_waits();
     }
 
-    /// Agents look for other ports.
+    /// Schedules agents whose expected ports have changed.
     fn see_record(&mut self, event: &Event<MigrationRecord>) {
         if let Event::Apply(record) | Event::InitApply(record) = event {
             self.known.services.see_record(record);
@@ -188,7 +188,7 @@ impl Fleet {
         wake(&mut self.due, waiting.map(|(node, _)| node), WORK);
     }
 
-    /// Every kubelet starts anew with another configuration.
+    /// Every kubelet restarts with another configuration.
     fn see_kubelets(&mut self, event: &Event<ConfigMap>) {
         let (Event::Apply(map) | Event::InitApply(map)) = event else {
             return;
@@ -249,7 +249,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Makes the agent of a node that has none yet.
+    /// Creates the agent of a node that has none yet.
     async fn meet(&mut self, node: &str) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let found = nodes
@@ -264,7 +264,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// The newer of what is known and this.
+    /// The newer of the known version and this one.
     fn keep(&mut self, node: String, object: Arc<NodeMigration>) {
         let newer = self
             .objects
@@ -276,7 +276,7 @@ impl Fleet {
         }
     }
 
-    /// Lets every agent turn that is due. Returns what is to be written, as much as there is room for.
+    /// Runs every agent's turn that is due. Returns the statuses to write, up to the limit.
     fn turn(&mut self, room: usize) -> Vec<(String, Arc<NodeMigration>, Box<NodeMigrationStatus>)> {
         let now = Instant::now();
         let mut wanted = Vec::new();
@@ -314,14 +314,14 @@ impl Fleet {
             Ok(Some(object)) => self.keep(node, Arc::new(object)),
             Ok(None) => {}
             Err(error) => {
-                eprintln!("hollow: {}; it is tried again", runtime::error::chain(&error));
+                eprintln!("hollow: {}; retrying", runtime::error::chain(&error));
                 self.due.insert(node, Instant::now() + AFTER_FAILURE);
             }
         }
     }
 }
 
-/// Lets the agents of these nodes turn after this time, unless they turn sooner.
+/// Schedules the agents of these nodes after this time, unless they run sooner.
 fn wake<'node>(
     due: &mut BTreeMap<String, Instant>,
     nodes: impl Iterator<Item = &'node String>,
@@ -334,7 +334,7 @@ fn wake<'node>(
     }
 }
 
-/// The resource version as a number. A version that is none is older than everything.
+/// The resource version as a number. An invalid version is older than every other.
 fn version(object: &NodeMigration) -> u64 {
     let text = object.metadata.resource_version.as_deref();
     text.and_then(|text| text.parse().ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The model of one host: what its agent would read off it.
+//! The model of one host: the state that its agent would read.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -48,7 +48,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The host of this Node while flannel serves it; `None` where flannel does not.
+    /// The host of this Node while flannel is its network; `None` otherwise.
     pub fn of(node: &Node, network: Ipv4Net) -> Result<Option<Self>> {
         let name = node.name_any();
         let Some(data) = node.annotations().get("flannel.alpha.coreos.com/backend-data") else {
@@ -76,7 +76,7 @@ impl Host {
         let mac = serde_json::from_str::<serde_json::Value>(data)
             .ok()
             .and_then(|data| data["VtepMAC"].as_str().map(str::to_owned))
-            .with_context(|| format!("Node {name} has no VtepMAC of flannel's"))?;
+            .with_context(|| format!("Node {name} has no VtepMAC of flannel"))?;
         let environment = SubnetEnvironment {
             network,
             subnet: Ipv4Net::new_assert(after(range.network(), 1), range.prefix_len()),
@@ -103,7 +103,7 @@ impl Host {
                 mac,
                 up: true,
                 addresses: vec![tunnel_end(range)],
-                // As many as there are other nodes; what the number is decides nothing.
+                // As many as there are other nodes; no decision depends on the number.
                 routes: 1,
                 block_routes: 0,
                 neighbours: 1,
@@ -114,7 +114,7 @@ impl Host {
             bridge: Found::Present(Bridge {
                 name: BRIDGE.to_owned(),
                 mtu: MTU,
-                // kwok gives the first address to a pod.
+                // kwok assigns the first address to a pod.
                 addresses: vec![IpNet::V4(Ipv4Net::new_assert(
                     after(range.broadcast(), u32::MAX),
                     range.prefix_len(),
@@ -149,7 +149,7 @@ impl Host {
         }))
     }
 
-    /// A pod is on the host, or has another address than before.
+    /// Adds a pod on the host, or one with a new address.
     pub fn run(&mut self, uid: &str, pod: PodOnHost) {
         let attached = match &pod.role {
             Role::Flannel | Role::CalicoNode | Role::OnHost => None,
@@ -162,14 +162,14 @@ impl Host {
         self.follow();
     }
 
-    /// A pod is gone.
+    /// Removes a pod.
     pub fn end(&mut self, uid: &str) {
         if self.pods.remove(uid).is_some() {
             self.follow();
         }
     }
 
-    /// The network that a new pod gets. kwok lets pods run that would wait for a network: they are the next one's.
+    /// The network of a new pod. kwok runs pods that would wait for a network: they get the next network.
     fn attaches(&self) -> Attached {
         let flannels = self
             .facts
@@ -183,13 +183,13 @@ impl Host {
         }
     }
 
-    /// What the pods that are there do to the host.
+    /// Applies the effects of the running pods on the host.
     fn follow(&mut self) {
         let runs = |role: &Role| self.pods.values().any(|(pod, _)| pod.role == *role);
         let (flannel, calico) = (runs(&Role::Flannel), runs(&Role::CalicoNode));
         self.facts.flanneld_running = flannel;
         if flannel {
-            // flanneld writes it at its start.
+            // flanneld writes the file at its start.
             self.facts.subnet_environment = Found::Present(self.environment.clone());
         }
         self.facts.calico.node_running = calico;
@@ -233,7 +233,7 @@ impl Host {
         self.facts.calico.pods = calicos;
     }
 
-    /// Its installer writes the conflist, and Felix makes its device unless it has one.
+    /// The installer writes the conflist, and Felix creates its device if it has none.
     fn start_calico(&mut self) {
         let mut files = vec![CALICO_CONFLIST];
         if self.facts.cni.flannel_files().next().is_some() {
@@ -268,7 +268,7 @@ impl Host {
         });
     }
 
-    /// Whether this conflist is kept; flannel's is put back by its name.
+    /// Whether this conflist is kept; flannel's is restored under its name.
     pub(super) fn set_conflist(&mut self, name: &str, there: bool) {
         let known = [CALICO_CONFLIST, FLANNEL_CONFLIST];
         let files: Vec<_> = known
@@ -281,7 +281,7 @@ impl Host {
         self.facts.cni = conflists(&files);
     }
 
-    /// flannel's file is there, or it is not.
+    /// Whether flannel's file exists.
     pub(super) fn set_environment(&mut self, there: bool) {
         self.facts.subnet_environment = if there {
             Found::Present(self.environment.clone())
@@ -307,7 +307,7 @@ fn after(address: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(address.to_bits().wrapping_add(number))
 }
 
-/// Runtimes name sandboxes by 64 digits; these are the pod's own, twice.
+/// Runtimes name sandboxes with 64 digits; these are the pod's own, twice.
 fn sandbox(uid: &str) -> String {
     let digits: String = uid.chars().filter(char::is_ascii_hexdigit).collect();
     format!("{digits}{digits}")

@@ -1,8 +1,9 @@
-//! Hollow agents: many agents in one program, without hosts. Each has a model of its host, which follows the pods that the API
-//! shows on its node. What is done on it is decided by the agent's own code, and reported by the agent's own code.
-//!
-//! Played are: what a host looks like, what steps and calico-node do to it, which routes Felix lays, which rules kube-proxy has, what the kubelet tells new
-//! pods, and that every probe is answered. One watch of all objects stands for one watch of each agent.
+//! Hollow agents: many agents in one program, without hosts. Each has a model of its host, which follows the pods
+//! that the API reports on its node. The agent's own code decides the steps and writes the reports.
+//! 
+//! Simulated are: the state of a host, the effects of steps and of calico-node on it, Felix's routes, kube-proxy's
+//! rules, the kubelet's settings for new pods, and an answer to every probe. One watch of all objects replaces one
+//! watch of each agent.
 
 mod agent;
 mod flannel_to_calico;
@@ -15,5 +16,5 @@ mod steps;
 
 pub use fleet::Fleet;
 
-/// Who the hollow agents are for the API server.
+/// User name of the hollow agents.
 pub const USER: &str = "replumb-hollow";

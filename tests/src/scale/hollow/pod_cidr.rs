@@ -1,5 +1,5 @@
-//! Hosts that Calico serves: what the kernel of each would have of both ranges, played. What of it counts is chosen by the agent's own
-//! code, and so is what it does about ends of tunnels.
+//! Simulated hosts with Calico: the kernel's state of both ranges. The agent's own code selects the relevant part,
+//! and decides about tunnel ends.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,12 +31,12 @@ const BOOT: u8 = 3;
 pub struct Known {
     /// Blocks and the nodes that have them.
     blocks: BTreeMap<Ipv4Net, String>,
-    /// Ends of tunnels by node.
+    /// Tunnel ends by node.
     ends: BTreeMap<String, Ipv4Addr>,
 }
 
 impl Known {
-    /// A block is there. Says whether its node is another one than before.
+    /// Adds a block. Returns whether its node has changed.
     pub fn see_block(&mut self, block: &DynamicObject) -> bool {
         let Some((range, node)) = calico::owner(block) else {
             return false;
@@ -44,14 +44,14 @@ impl Known {
         self.blocks.insert(range, node.clone()).as_ref() != Some(&node)
     }
 
-    /// A block is gone.
+    /// Removes a block.
     pub fn forget_block(&mut self, block: &DynamicObject) {
         if let Some((range, _)) = calico::owner(block) {
             self.blocks.remove(&range);
         }
     }
 
-    /// A Node is there. Says whether the end of its tunnel is another one than before.
+    /// Adds a Node. Returns whether its tunnel end has changed.
     pub fn see_node<K: Resource>(&mut self, node: &PartialObjectMeta<K>) -> bool {
         let end = node.annotations().get(TUNNEL_ANNOTATION);
         let Some(end) = end.and_then(|text| text.parse().ok()) else {
@@ -61,7 +61,7 @@ impl Known {
     }
 }
 
-/// A host that Calico serves.
+/// A host with Calico.
 #[derive(Clone, Debug, Default)]
 pub struct CalicoHost {
     /// Addresses of the tunnel, and those that are kept on the loopback.
@@ -69,7 +69,7 @@ pub struct CalicoHost {
 }
 
 impl CalicoHost {
-    /// Does about ends of tunnels what the agent's code says, then what Felix does, and says what is there.
+    /// Handles tunnel ends by the agent's code, then runs Felix, and returns the state.
     pub fn look(&mut self, settings: &HostSettings, node: &str, known: &Known, pods: &Pods) -> HostFacts {
         for change in changes(&settings.tunnel_ends, &self.addresses) {
             self.change(change);
@@ -95,7 +95,7 @@ impl CalicoHost {
         }
     }
 
-    /// Felix has this address alone on its tunnel.
+    /// Felix has only this address on its tunnel.
     fn follow(&mut self, end: Ipv4Addr) {
         let wanted = on(TUNNEL, end, "");
         self.addresses

@@ -12,7 +12,7 @@ use super::service_cidr::Known;
 /// The pods of one host by their UIDs.
 pub type Pods = BTreeMap<String, PodOnHost>;
 
-/// A pod of the API as its host needs it.
+/// The fields of a pod from the API that its host needs.
 pub type SlimPod = Object<SlimSpec, SlimStatus>;
 
 /// The part of a pod's spec that its host needs.
@@ -24,7 +24,7 @@ pub struct SlimSpec {
     dns_policy: String,
 }
 
-/// The part of its status.
+/// The needed fields of its status.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SlimStatus {
@@ -33,29 +33,29 @@ pub struct SlimStatus {
     pod_ip: String,
 }
 
-/// A pod as far as its host has to do with it.
+/// The relevant state of a pod on its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodOnHost {
-    /// Its namespace.
+    /// The namespace.
     pub namespace: String,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its role on the host.
+    /// The role on the host.
     pub role: Role,
-    /// Addresses of Services that the kubelet has told the pod.
+    /// Addresses of Services that the kubelet has set in the pod.
     pub told: Told,
 }
 
-/// Addresses of Services that a pod was told when it started.
+/// Addresses of Services that a pod has received at its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The API server's, in the environment of the pod.
+    /// The API server's address, in the environment of the pod.
     pub environment: Option<IpAddr>,
-    /// The name server's, in the `resolv.conf` of the pod.
+    /// The name server's address, in the `resolv.conf` of the pod.
     pub resolver: Option<IpAddr>,
 }
 
-/// What a pod is to its host.
+/// The role of a pod on its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// flanneld.
@@ -68,8 +68,8 @@ pub enum Role {
     OnPodNetwork(IpAddr),
 }
 
-/// The node of a pod, and what the pod is to its host; `None` while it does not run, and once it is about to be gone. One that its
-/// kubelet has started `before` was told what it was told then.
+/// The node of a pod, and its role on the host; `None` if it does not run or is about to end. A pod that its kubelet
+/// has started `before` keeps the settings of its start.
 pub fn seen(pod: &SlimPod, before: Option<Told>, known: &Known) -> Option<(String, PodOnHost)> {
     let status = pod.status.as_ref()?;
     if status.phase != "Running" || status.pod_ip.is_empty() {
@@ -86,7 +86,7 @@ pub fn seen(pod: &SlimPod, before: Option<Told>, known: &Known) -> Option<(Strin
     } else {
         Role::OnPodNetwork(status.pod_ip.parse().ok()?)
     };
-    // The kubelet lets a pod on its host's network ask whom the host asks.
+    // A pod on its host's network has the host's name server.
     let asks_cluster = match pod.spec.dns_policy.as_str() {
         "ClusterFirst" => !pod.spec.host_network,
         "ClusterFirstWithHostNet" => true,

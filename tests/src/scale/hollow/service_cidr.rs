@@ -1,5 +1,5 @@
-//! The hosts' knowledge of Services, played: each kube-proxy has rules for every Service that the API shows, and each kubelet tells new
-//! pods what its configuration says. What of it an agent reports is what it was asked for.
+//! Simulates the hosts' knowledge of Services: each kube-proxy has rules for every Service in the API, and each
+//! kubelet gives new pods the settings of its configuration. An agent reports only the requested facts.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,10 +26,10 @@ type Name = (String, String);
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     rules: BTreeMap<Name, Rules>,
-    /// Which Service has an address.
+    /// The Service of each address.
     by_address: BTreeMap<IpAddr, Name>,
     name_server: Option<IpAddr>,
-    /// What the record of expected ports holds. Real agents watch it each for itself.
+    /// The contents of the record of expected ports. Each real agent watches it separately.
     expected: Option<Question>,
 }
 
@@ -37,14 +37,14 @@ pub struct Known {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Rules {
     addresses: Vec<IpAddr>,
-    /// Addresses by which traffic comes in from outside.
+    /// External addresses of the Service.
     balanced: Vec<IpAddr>,
     /// Protocol and port.
     ports: Vec<(String, u16)>,
 }
 
 impl Known {
-    /// Reads what is there.
+    /// Reads the present state.
     pub async fn read(client: &Client) -> Result<Self> {
         let mut known = Self::default();
         let services: Api<Service> = Api::all(client.clone());
@@ -64,7 +64,7 @@ impl Known {
         Ok(known)
     }
 
-    /// A Service is there, or has changed.
+    /// Adds or updates a Service.
     pub fn see(&mut self, service: &Service) {
         self.forget(service);
         let name = name(service);
@@ -75,7 +75,7 @@ impl Known {
         self.rules.insert(name, rules);
     }
 
-    /// A Service is gone.
+    /// Removes a Service.
     pub fn forget(&mut self, service: &Service) {
         let name = name(service);
         let Some(rules) = self.rules.remove(&name) else {
@@ -101,7 +101,7 @@ impl Known {
         self.expected.as_ref()
     }
 
-    /// The kubelets have this configuration.
+    /// Sets the kubelets' configuration.
     pub fn configure(&mut self, map: &ConfigMap) {
         let text = map.data.as_ref().and_then(|data| data.get("kubelet"));
         let configuration = text.and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
@@ -157,8 +157,8 @@ fn rules(service: &Service) -> Rules {
     }
 }
 
-/// The facts that an agent reads off its host. `question` is what the record holds that the settings name, if it is known. No connection
-/// leads to an address that is left, and the new range is free.
+/// The facts that an agent reads on its host. `question` is the content of the record that the settings name, if
+/// known. No connection uses an old address, and the new range is free.
 pub fn facts(
     settings: &HostSettings,
     question: Option<&Question>,
@@ -207,7 +207,7 @@ pub fn facts(
     }
 }
 
-/// Pods that were told an address that is left.
+/// Pods that have received an old address.
 fn carriers(pods: &Pods, left: &Left) -> Found<Carriers> {
     let told = |(uid, pod): (&String, &PodOnHost)| {
         let by = [
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn kube_proxy_has_rules_for_what_the_api_shows() {
+    fn kube_proxy_has_rules_for_the_services_of_the_api() {
         let mut known = Known::default();
         known.see(&service("kubernetes", "10.96.0.1", &json!([])));
         known.see(&service("bridge", "10.96.0.9", &json!([{"ip": "10.96.0.9"}])));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_carries_what_it_was_told_when_it_started() {
+    fn a_pod_keeps_the_settings_of_its_start() {
         let mut known = Known::default();
         known.see(&service("kubernetes", "10.96.0.1", &json!([])));
         let map = shape::kubelet_configuration(Ipv4Addr::new(10, 96, 0, 10));
@@ -337,7 +337,7 @@ mod tests {
         let pods = Pods::from([("a".to_owned(), old), ("b".to_owned(), pod(&known))]);
         let found = facts(&settings(), None, &known, &pods, network());
         let Found::Present(carriers) = found.carriers else {
-            panic!("a pod was told an address that is left");
+            panic!("a pod has received an old address");
         };
         let carriers: Vec<(&str, ToldBy)> = carriers
             .pods

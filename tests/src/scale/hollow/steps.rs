@@ -1,4 +1,4 @@
-//! What each step of the agent does to the model of a host.
+//! Applies the effect of each agent's step to the model of a host.
 
 use flannel_to_calico::facts::Found;
 use flannel_to_calico::host::HostStep;
@@ -16,7 +16,7 @@ pub(super) fn perform(host: &mut Host, step: &HostStep) {
         HostStep::RestoreConflist(name) => host.set_conflist(name, true),
         HostStep::DeleteVxlanDevice(name) => host.facts.vxlan_devices.retain(|device| device.name != *name),
         HostStep::RestoreVxlanDevice(name) => {
-            // The model keeps no link that was deleted: one like the other, under its name.
+            // The model does not keep deleted links: it adds a similar link under the same name.
             if let Some(device) = host.facts.vxlan_devices.first() {
                 let device = flannel_to_calico::facts::VxlanDevice {
                     name: name.clone(),

@@ -1,4 +1,4 @@
-//! The choice of a pool and a block for an address, as Calico chooses. Pure.
+//! Chooses a pool and a block for an address, as Calico does. Pure.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,7 +10,7 @@ use ipnet::Ipv4Net;
 use pod_cidr::pools::{NO_NODE, OFF_LABEL, block_size};
 use serde_json::Value;
 
-/// A pool that may give an address.
+/// A pool that may assign an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// The range of the pool.
@@ -19,8 +19,9 @@ pub struct Pool {
     pub block: u8,
 }
 
-/// The first pool that gives an address on a node of these labels, of the pools that are asked for by name or range, or of any.
-/// `pools` are all pools, each with name and spec. `None` while there is none: Calico's plugin fails then, and is asked again.
+/// The first pool that assigns an address on a node with these labels: of the pools requested by name or range, or of
+/// all pools. `pools` has all pools, each with name and spec. `None` if there is none: then Calico's plugin fails,
+/// and is called again.
 pub fn pool(
     pools: &[(String, Value)],
     asked: &[String],
@@ -31,7 +32,7 @@ pub fn pool(
         if spec["disabled"] == true {
             continue;
         }
-        // Calico does not ask the selector of a pool that is named.
+        // Calico ignores the selector of a pool that is named.
         let gives = if asked.is_empty() {
             selects(spec, labels).with_context(|| format!("read the selector of IPPool {name}"))?
         } else {
@@ -60,7 +61,7 @@ fn selects(spec: &Value, labels: &BTreeMap<String, String>) -> Result<bool> {
             let off = labels.get(OFF_LABEL);
             Ok(off.is_none_or(|mark| !narrowed.contains(&format!("'{mark}'"))))
         }
-        other => bail!("the played IPAM does not know the selector {other:?}"),
+        other => bail!("the simulated IPAM does not support the selector {other:?}"),
     }
 }
 
@@ -73,12 +74,12 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// A block was there before.
+    /// Adds an existing block.
     pub fn add(&mut self, block: Ipv4Net, node: String) {
         self.nodes.insert(block, node);
     }
 
-    /// A block is gone.
+    /// Removes a block.
     pub fn remove(&mut self, block: Ipv4Net) {
         self.nodes.remove(&block);
     }
@@ -91,7 +92,7 @@ impl Claims {
         own.map(|(block, _)| *block).collect()
     }
 
-    /// Gives the node the next block that no node has had.
+    /// Assigns to the node the next block that no node has had.
     pub fn claim(&mut self, node: &str, pool: &Pool) -> Result<Ipv4Net> {
         let next = self.next.entry(pool.range).or_default();
         loop {
@@ -114,13 +115,13 @@ impl Claims {
 /// The future holder of an address: a handle, and attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The handle by which the address is released.
+    /// The handle that releases the address.
     pub handle: String,
-    /// The attributes that are written beside the address.
+    /// The attributes stored with the address.
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Addresses for these holders, in their order: the first free ones of the block, as many as it has.
+/// Assigns addresses to these holders, in their order: the first free ones of the block, as many as it has.
 pub fn allocations(block: Ipv4Net, spec: &Value, holders: &[Holder]) -> Vec<Allocation> {
     let free = match spec["unallocated"].as_array() {
         Some(ordinals) => ordinals
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_selects_no_node_gives_to_pods_that_name_it_and_a_closed_one_gives_nothing() {
+    fn a_pool_without_nodes_serves_pods_that_name_it_and_a_disabled_pool_serves_none() {
         let old = calico::pool("10.128.0.0/10")["spec"].clone();
         let mut new = created("new", &calico::pool("10.0.0.0/10")["spec"])["spec"].clone();
         let both = |old: &Value, new: &Value| {
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_has_blocks_of_its_own() {
+    fn each_node_has_its_own_blocks() {
         let pool = Pool {
             range: range("10.128.0.0/25"),
             block: 26,
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_free_addresses_are_given() {
+    fn the_first_free_addresses_are_assigned() {
         let holder = |handle: &str| Holder {
             handle: handle.to_owned(),
             attributes: BTreeMap::new(),

@@ -1,5 +1,6 @@
-//! Calico's IPAM and CNI plugin, played: pods get their addresses out of `IPAMBlock`s, from the pool that Calico would take. kwok
-//! lets a pod run once its status says an address. The address of a pod on the host's network comes from here as well.
+//! Simulates Calico's IPAM and CNI plugin: pods get their addresses from `IPAMBlock`s of the pool that Calico would
+//! choose. kwok lets a pod run once its status has an address. The address of a pod on the host's network is also set
+//! here.
 
 mod choice;
 mod node;
@@ -27,16 +28,16 @@ pub use choice::allocations;
 pub use node::holder;
 use node::{Job, OfNode, Outcome, Shared, handle};
 
-/// Nodes that are written for at the same time.
+/// Number of nodes with simultaneous writes.
 const NODES_AT_ONCE: usize = 16;
 /// Prefix length of the blocks.
 pub const BLOCK_LENGTH: u8 = 26;
-/// The time between two looks at open jobs.
+/// Time between two checks for open jobs.
 const TICK: Duration = Duration::from_millis(100);
-/// The annotation by which a pod names pools.
+/// The annotation with the pools that a pod requests.
 const POOLS: &str = "cni.projectcalico.org/ipv4pools";
 
-/// A pod as far as its address goes.
+/// The fields of a pod that its address depends on.
 type SlimPod = Object<SlimSpec, SlimStatus>;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -53,16 +54,16 @@ struct SlimStatus {
     pod_ip: String,
 }
 
-/// A pod that was seen.
+/// A pod from the API.
 #[derive(Clone, Debug)]
 struct Served {
     node: String,
     handle: String,
-    /// The pod's address of a block, once there is one.
+    /// The pod's address from a block, once assigned.
     address: Option<IpAddr>,
 }
 
-/// Plays the IPAM of every node until it is dropped.
+/// Simulates the IPAM of every node until dropped.
 pub async fn play(client: Client) -> Result<Infallible> {
     let mut ipam = Ipam::begin(&client).await?;
     let pods: Api<SlimPod> = Api::all_with(client.clone(), &ApiResource::erase::<Pod>(&()));
@@ -73,7 +74,7 @@ pub async fn play(client: Client) -> Result<Infallible> {
     let mut tick = tokio::time::interval(TICK);
     loop {
         tokio::select! {
-            // The watcher starts a broken watch again.
+            // The watcher restarts a broken watch.
             event = pods.next() => if let Some(Ok(event)) = event { ipam.see_pod(event) },
             event = blocks.next() => if let Some(Ok(Event::Delete(block))) = event
                 && let Some((range, _)) = calico::owner(&block)
@@ -100,12 +101,12 @@ struct Ipam {
     /// Pods by UID.
     pods: BTreeMap<String, Served>,
     jobs: BTreeMap<String, Vec<Job>>,
-    /// Nodes that are written for.
+    /// Nodes with a write in progress.
     busy: BTreeSet<String>,
 }
 
 impl Ipam {
-    /// The blocks that there are, and an address for every node's tunnel first.
+    /// Reads the existing blocks, and first assigns an address to every node's tunnel.
     async fn begin(client: &Client) -> Result<Self> {
         let nodes: Api<Node> = Api::all(client.clone());
         let nodes = nodes
@@ -137,7 +138,7 @@ impl Ipam {
                     return;
                 }
                 match address {
-                    // Its records were there before.
+                    // Its records existed before.
                     Some(address) if !pod.spec.host_network => {
                         self.pods.insert(uid, served(&pod, address.parse().ok()));
                     }
@@ -178,7 +179,7 @@ impl Ipam {
         self.jobs.entry(node).or_default().push(job);
     }
 
-    /// A node with something to do, for which nothing is written now.
+    /// A node with open jobs and no write in progress.
     fn next(&mut self) -> Option<(String, Vec<Job>)> {
         let mut waiting = self.jobs.keys();
         let node = waiting.find(|node| !self.busy.contains(*node))?.clone();
@@ -193,11 +194,11 @@ impl Ipam {
         for (uid, address) in given {
             match self.pods.get_mut(&uid) {
                 Some(served) => served.address = Some(address),
-                // The pod went while the address was written.
+                // The pod was deleted while the address was written.
                 None => left.push(Job::Take(address, format!("k8s-pod-network.{uid}"))),
             }
         }
-        // A pod that is gone needs none any more.
+        // A deleted pod needs no address.
         left.retain(|job| match job {
             Job::Give(pod, _) | Job::OnHost(pod) => self.pods.contains_key(&pod.uid),
             Job::Tunnel | Job::Take(..) => true,

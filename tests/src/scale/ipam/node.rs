@@ -1,4 +1,4 @@
-//! The writes of the played IPAM for one node: blocks, claims, handles, and the addresses of pods and tunnels.
+//! The writes of the simulated IPAM for one node: blocks, claims, handles, and the addresses of pods and tunnels.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,23 +19,23 @@ use serde_json::{Value, json};
 use super::choice::{self, Claims, Holder, Pool};
 use crate::scale::calico::{Kind, TUNNEL_ANNOTATION};
 
-/// The number of tries to change a block that another client changes at the same time.
+/// Number of attempts to change a block that another client changes at the same time.
 const TRIES: usize = 8;
 
 /// One job for the IPAM of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// A pod on the host's network: its kubelet says the host's address.
+    /// A pod on the host's network: its kubelet reports the host's address.
     OnHost(PodName),
-    /// A pod that needs an address, of any pool or of those that it names.
+    /// A pod that needs an address, from any pool or from those that it names.
     Give(PodName, Vec<String>),
-    /// The end of the node's tunnel needs one.
+    /// The end of the node's tunnel needs an address.
     Tunnel,
-    /// A pod is gone that had this address.
+    /// A pod with this address was deleted.
     Take(IpAddr, String),
 }
 
-/// The handle by which a pod's address is released.
+/// The handle that releases a pod's address.
 pub fn handle(pod: &PodName) -> String {
     pod_handle(&pod.uid)
 }
@@ -55,14 +55,14 @@ pub fn holder(pod: &PodName, node: &str) -> Holder {
     }
 }
 
-/// Blocks and their nodes, for every node that claims some.
+/// Blocks and their nodes, for every node that claims blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Shared(Arc<Mutex<Claims>>);
 
 impl Shared {
-    /// The claims of this moment.
+    /// The present claims.
     pub fn lock(&self) -> MutexGuard<'_, Claims> {
-        // Every change of it is whole before something can fail.
+        // Every change is complete before a step that may fail.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,16 +70,16 @@ impl Shared {
 /// The outcome of the jobs of a node.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Addresses that pods have now, by UID.
+    /// New addresses of pods, by UID.
     pub given: Vec<(String, IpAddr)>,
-    /// Jobs for a later try.
+    /// Jobs for a later attempt.
     pub left: Vec<Job>,
 }
 
 /// The IPAM of one node.
 #[derive(Clone)]
 pub struct OfNode {
-    /// The administrator.
+    /// The administrator's client.
     pub client: Client,
     /// The node's name.
     pub node: String,
@@ -88,7 +88,7 @@ pub struct OfNode {
 }
 
 impl OfNode {
-    /// Does what is asked.
+    /// Does the jobs.
     pub async fn serve(&self, jobs: Vec<Job>) -> Result<Outcome> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let Some(node) = nodes
@@ -105,7 +105,7 @@ impl OfNode {
             .map(|pool| (pool.name_any(), pool.data["spec"].clone()))
             .collect();
         let mut outcome = Outcome::default();
-        // The jobs that ask for an address, by pool.
+        // The jobs that need an address, by pool.
         let mut asking: BTreeMap<Ipv4Net, (Pool, Vec<Job>)> = BTreeMap::new();
         for job in jobs {
             let named = match &job {
@@ -165,7 +165,7 @@ impl OfNode {
         }
     }
 
-    /// Writes addresses for all of them, in their order: from the node's own blocks, and from new ones.
+    /// Assigns addresses to all of them, in their order: from the node's own blocks, then from new ones.
     async fn allocate(&self, pool: &Pool, holders: &[Holder]) -> Result<Vec<Allocation>> {
         let mut all: Vec<Allocation> = Vec::new();
         let own = self.claims.lock().of(&self.node, pool);
@@ -181,7 +181,7 @@ impl OfNode {
         Ok(all)
     }
 
-    /// Writes addresses of a block that is there, as many as it has.
+    /// Assigns addresses from an existing block, as many as it has.
     async fn of_block(&self, block: Ipv4Net, holders: &[Holder]) -> Result<Vec<Allocation>> {
         let mut given = Vec::new();
         let changed = self
@@ -198,7 +198,7 @@ impl OfNode {
         Ok(given)
     }
 
-    /// Makes a block of the node, in Calico's own order.
+    /// Creates a block for the node, in Calico's own order.
     async fn claim(&self, block: Ipv4Net, holders: &[Holder]) -> Result<Vec<Allocation>> {
         let given = choice::allocations(block, &Value::Null, holders);
         let range = IpNet::from(block);
@@ -207,7 +207,7 @@ impl OfNode {
             &block_affinity(&self.node, range, ClaimState::Pending),
         )
         .await?;
-        // No earlier block of this range has had the number.
+        // No earlier block of this range has had this number.
         let sequence = u64::try_from(jiff::Timestamp::now().as_nanosecond()).unwrap_or_default();
         self.create(Kind::Block, &ipam::block(range, &self.node, &given, sequence)?)
             .await?;
@@ -233,9 +233,9 @@ impl OfNode {
     /// Releases an address.
     async fn take(&self, address: IpAddr, handle: &str) -> Result<()> {
         let IpAddr::V4(v4) = address else {
-            bail!("{address} is of IPv6, and the played IPAM gives none");
+            bail!("{address} is an IPv6 address, but the simulated IPAM has only IPv4");
         };
-        // The played pools have blocks of one length.
+        // The simulated pools have blocks of one size.
         let block = Ipv4Net::new(v4, super::BLOCK_LENGTH)
             .context("find the block of an address")?
             .trunc();
@@ -254,7 +254,7 @@ impl OfNode {
         }
     }
 
-    /// Changes a block as the block is, and says whether the block is there. Another client may change the block at the same time.
+    /// Changes the present block, and returns whether the block exists. Another client may change the block at the same time.
     async fn change_block(
         &self,
         block: Ipv4Net,
@@ -294,14 +294,14 @@ impl OfNode {
             .create(&PostParams::default(), &object)
             .await
         {
-            // The object was made before a conflict.
+            // The object was created before a conflict.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(error) => Err(error).with_context(what),
             Ok(_) => Ok(()),
         }
     }
 
-    /// Says in the pod's status which address it has. Says whether the pod is still there.
+    /// Writes the address into the pod's status. Returns whether the pod still exists.
     async fn tell(&self, pod: &PodName, address: IpAddr) -> Result<bool> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let status = json!({
@@ -312,7 +312,7 @@ impl OfNode {
             .patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(status))
             .await;
         match patched {
-            // A successor of the same name has another UID.
+            // A new pod of the same name has another UID.
             Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(false),
             Err(error) => {
                 Err(error).with_context(|| format!("write the address of pod {}/{}", pod.namespace, pod.name))
