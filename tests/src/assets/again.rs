@@ -1,4 +1,4 @@
-//! What needs the network: a try that fails over it is followed by others.
+//! Work that needs the network: a failed attempt is repeated.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use anyhow::{Context as _, Error, Result};
 
 use crate::progress::Progress;
 
-/// Between the tries: there is one more than pauses.
+/// Pauses between the attempts: there is one more attempt than pauses.
 const PAUSES: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
 
-/// Why a try failed.
+/// Why an attempt failed.
 #[derive(Debug)]
 pub enum Failure {
     /// The network may be the reason.
     Again(Error),
-    /// The next try would fail as well.
+    /// The next attempt would fail, too.
     Final(Error),
 }
 
-/// Does what needs the network until it is done, three times at most.
+/// Repeats work that needs the network, at most three times.
 pub async fn three_times<T>(
     what: &str,
     progress: &Progress,
@@ -30,7 +30,7 @@ pub async fn three_times<T>(
             Err(Failure::Final(error)) => return Err(error),
             Err(Failure::Again(error)) => {
                 progress.say(format_args!(
-                    "{what} failed, and is tried again in {} s: {error:#}",
+                    "{what} failed, next attempt in {} s: {error:#}",
                     pause.as_secs()
                 ));
                 tokio::time::sleep(pause).await;
@@ -42,7 +42,7 @@ pub async fn three_times<T>(
         Err(Failure::Final(error)) => Err(error),
         Err(Failure::Again(error)) => Err(error).with_context(|| {
             format!(
-                "{what} failed {} times; it needs the network: see whether this machine reaches it",
+                "{what} failed {} times; it needs the network: check the network access of this machine",
                 PAUSES.len() + 1
             )
         }),
@@ -53,7 +53,7 @@ pub async fn three_times<T>(
 mod tests {
     use super::*;
 
-    /// Fails so often, and returns the number of tries with how it ended.
+    /// Fails this number of times, and returns the number of attempts with the result.
     async fn tried(failures: usize, fail: fn(Error) -> Failure) -> (usize, Result<()>) {
         let mut tries = 0;
         let ended = three_times("fetching", &Progress::default(), async || {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_network_that_is_away_for_a_moment_is_waited_for_and_then_named() {
+    async fn a_network_failure_is_retried_and_then_named() {
         for failures in [0, 1, 2] {
             let (tries, ended) = tried(failures, Failure::Again).await;
             assert_eq!(tries, failures + 1);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_the_network_does_not_cause_is_not_tried_again() {
+    async fn other_failures_are_not_retried() {
         let (tries, ended) = tried(9, Failure::Final).await;
         assert_eq!(tries, 1);
         assert_eq!(ended.unwrap_err().to_string(), "no such host");

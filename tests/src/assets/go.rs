@@ -1,4 +1,4 @@
-//! Building one Go module.
+//! Builds one Go module.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ use super::again::{Failure, three_times};
 use super::modules::Module;
 use crate::progress::{Detail, Progress};
 
-/// Where to get what is missing.
+/// How to install Go.
 const HINT: &str = "install Go from https://go.dev/dl and put its folder bin on PATH";
-/// So many lines of a failed build are shown.
+/// Number of lines of a failed build that are shown.
 const SHOWN: usize = 40;
 
-/// Returns the folder with the module's programs, which are built unless they are there.
+/// Returns the folder with the module's programs, which are built if missing.
 pub async fn ensure(module: &Module, cache: &Path, progress: &Progress) -> Result<PathBuf> {
     let stamp = module.stamp(&tool_chain().await?)?;
     let folder = cache.join("built").join(format!("{}-{stamp}", module.folder));
@@ -36,8 +36,8 @@ pub async fn ensure(module: &Module, cache: &Path, progress: &Progress) -> Resul
 }
 
 async fn build(module: &Module, cache: &Path, folder: &Path, detail: &Detail) -> Result<(), Failure> {
-    // Built elsewhere and renamed as a whole: what bears a stamp is complete. Go's own cache keeps what a build that was
-    // cut off had done.
+    // Built elsewhere and renamed as a whole: a folder with a stamp is complete. Go's own cache keeps the packages of
+    // an interrupted build.
     let temporary = cache.join("building").join(module.folder);
     empty(&temporary).map_err(Failure::Final)?;
     compile(module, &temporary, detail).await?;
@@ -46,7 +46,7 @@ async fn build(module: &Module, cache: &Path, folder: &Path, detail: &Detail) ->
 
 fn empty(folder: &Path) -> Result<()> {
     if folder.exists() {
-        fs::remove_dir_all(folder).with_context(|| format!("remove the cut-off {}", folder.display()))?;
+        fs::remove_dir_all(folder).with_context(|| format!("remove the incomplete {}", folder.display()))?;
     }
     fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))
 }
@@ -59,7 +59,7 @@ fn finish(module: &Module, temporary: &Path, folder: &Path) -> Result<()> {
     for name in module.outputs {
         if !temporary.join(name).is_file() {
             bail!(
-                "the build of {} ended well, but made no {name} in {}",
+                "the build of {} succeeded, but created no {name} in {}",
                 module.path().display(),
                 temporary.display()
             );
@@ -72,7 +72,7 @@ fn finish(module: &Module, temporary: &Path, folder: &Path) -> Result<()> {
         .with_context(|| format!("rename {} to {}", temporary.display(), folder.display()))
 }
 
-/// `go` with these arguments for a module, in an environment that is the same for each of them: what one has compiled the next one finds.
+/// `go` with these arguments for a module, always in the same environment, so that each run reuses the packages of the others.
 pub fn command(module: &Module, arguments: &[String]) -> Command {
     let mut command = Command::new("go");
     command
@@ -95,7 +95,7 @@ async fn compile(module: &Module, target: &Path, detail: &Detail) -> Result<(), 
         module.path().display(),
         said[last..].join("\n")
     );
-    // A module that cannot be fetched is told before anything is compiled; the compiler begins with the package's name.
+    // An error of a download comes before the compilation; the compiler's messages begin with the package name.
     Err(if said.iter().any(|line| line.starts_with("# ")) {
         Failure::Final(error)
     } else {
@@ -103,9 +103,9 @@ async fn compile(module: &Module, target: &Path, detail: &Detail) -> Result<(), 
     })
 }
 
-/// Runs the build, and returns how it ended with what it said besides the names of packages.
+/// Runs the build, and returns its status and its output without the names of packages.
 async fn run_build(module: &Module, target: &Path, detail: &Detail) -> Result<(ExitStatus, Vec<String>)> {
-    // One program is named by its file, several by their folder.
+    // A single program is named by its file, several by their folder.
     let target = match module.renamed {
         [(built, _)] if module.package == "." => target.join(built),
         _ => target.join(""),
@@ -123,7 +123,7 @@ async fn run_build(module: &Module, target: &Path, detail: &Detail) -> Result<(E
     let output = child.stderr.take().context("go has an error output")?;
     let mut lines = BufReader::new(output).lines();
     let (mut packages, mut said) = (0_u32, Vec::new());
-    while let Some(line) = lines.next_line().await.context("read what go says")? {
+    while let Some(line) = lines.next_line().await.context("read the output of go")? {
         if is_package(&line) {
             packages += 1;
             detail.set(format_args!("{packages} packages compiled"));
@@ -142,7 +142,7 @@ fn is_package(line: &str) -> bool {
     !line.is_empty() && !line.contains([' ', '\t', ':']) && !line.starts_with('#')
 }
 
-/// The version of Go and what it builds for.
+/// The version of Go and its target.
 async fn tool_chain() -> Result<String> {
     let output = Command::new("go")
         .args(["env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM64"])
@@ -163,8 +163,8 @@ async fn tool_chain() -> Result<String> {
         .join(" "))
 }
 
-/// Removes builds of the module that nobody has needed for a while; another checkout may need a recent one. Sets hold
-/// links of their own.
+/// Removes builds of the module that have not been used for a while; another checkout may need a recent one. Sets
+/// have their own links.
 fn remove_older(module: &Module, kept: &Path) -> Result<()> {
     const LIFE: Duration = Duration::from_hours(7 * 24);
     let Some(parent) = kept.parent() else {
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_are_told_from_messages() {
+    fn package_names_are_separated_from_messages() {
         for package in ["internal/abi", "k8s.io/kubernetes/cmd/kubelet", "net/http"] {
             assert!(is_package(package), "{package}");
         }

@@ -8,13 +8,13 @@ use anyhow::{Context, Result};
 
 use crate::progress::{Detail, Progress};
 
-/// The right to build. It ends with the process at the latest.
+/// The lock of a build. It ends with the process at the latest.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
-/// Takes the right, waiting for whoever has it.
+/// Takes the lock; waits while another process has it.
 pub async fn take(cache: &Path, progress: &Progress) -> Result<Lock> {
     let path = cache.join("lock");
     let mut file = File::options()
@@ -61,13 +61,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_second_waits_for_the_first() {
+    async fn the_second_build_waits_for_the_first() {
         let folder = tempfile::tempdir().unwrap();
         let progress = Progress::default();
         let first = take(folder.path(), &progress).await.unwrap();
         let mut second = std::pin::pin!(take(folder.path(), &progress));
         let early = tokio::time::timeout(std::time::Duration::from_millis(200), &mut second).await;
-        assert!(early.is_err(), "it was not to be had while the first is held");
+        assert!(early.is_err(), "the second lock was taken while the first is held");
         drop(first);
         tokio::time::timeout(std::time::Duration::from_secs(10), second)
             .await

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! <cache>/lock                  held while something is built
-//! <cache>/built/NAME-STAMP/     the programs of one Go module; the stamp is a hash of everything that they come from
-//! <cache>/sets/HASH/            all programs of a lab in one folder (hard links), which later builds do not touch
+//! <cache>/built/NAME-STAMP/     the programs of one Go module; the stamp is a hash of all its inputs
+//! <cache>/sets/HASH/            all programs of a lab in one folder (hard links), which later builds do not change
 //! <cache>/images/               image archives by the hash of their contents
 //! ```
 //!
-//! A build that is cut off leaves nothing under these names; Go's own cache lets the next one go on where it was.
+//! An interrupted build leaves nothing under these names; Go's own cache lets the next build continue.
 
 mod again;
 mod go;
@@ -33,17 +33,17 @@ use crate::cluster::Images;
 use crate::image::{Calico, RealCalico, RealControllers, Sources, archives};
 use crate::progress::{Detail, Progress};
 
-/// What to build and where.
+/// The programs to build, and the folders.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `--assets DIR`: a folder with ready programs, or else a folder to build into.
+    /// `--assets DIR`: a folder with ready programs, otherwise a folder to build into.
     pub folder: Option<PathBuf>,
-    /// `--calico-bin DIR`: a folder with the real `calico-node` and `calico`, maybe `install`, `kube-controllers` and
-    /// `check-status`, too.
+    /// `--calico-bin DIR`: a folder with the real `calico-node` and `calico`, optionally `install`,
+    /// `kube-controllers` and `check-status`, too.
     pub calico: Option<PathBuf>,
-    /// The Rust programs that are needed.
+    /// The needed Rust programs.
     pub programs: Vec<Program>,
-    /// How they are built.
+    /// The build options.
     pub build: Build,
 }
 
@@ -58,7 +58,7 @@ impl Default for Options {
     }
 }
 
-/// Everything that a lab is made of.
+/// All parts of a lab.
 #[derive(Clone, Debug)]
 pub struct Assets {
     /// One folder with `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`, `kubelet`, `kube-proxy`, `kubectl`,
@@ -68,12 +68,12 @@ pub struct Assets {
     pub plugins: PathBuf,
     /// replumb's own programs, the traffic generator and the stand-in.
     pub rust: RustPrograms,
-    /// Calico or its stand-in, if one of them was asked for.
+    /// Calico or its stand-in, if requested.
     pub calico: Option<Calico>,
     image_cache: PathBuf,
 }
 
-/// Builds what is not built yet and says so on the way.
+/// Builds missing programs and prints progress.
 pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
     let (cache, ready) = folders(options.folder.as_deref())?;
     std::fs::create_dir_all(&cache)
@@ -93,7 +93,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
         folders.push(go::ensure(module, &cache, progress).await?);
     }
     let binaries = set::make(&cache, &folders, ready.as_deref())?;
-    // From here on nothing is written to the cache but archives, which are renamed when they are complete.
+    // From here on only archives are written to the cache, and they are renamed when complete.
     drop(lock);
     let mut programs = options.programs.clone();
     if calico.as_ref().is_some_and(|real| real.install.is_none()) && !programs.contains(&Program::StandIn) {
@@ -114,7 +114,7 @@ pub async fn ensure(options: &Options, progress: &Progress) -> Result<Assets> {
 }
 
 impl Assets {
-    /// Returns the archives of all images that can be made from these programs, under these names.
+    /// Returns the archives of all images that can be built from these programs, under these names.
     pub async fn archives(&self, names: &Images, progress: &Progress) -> Result<Vec<PathBuf>> {
         let sources = Sources {
             names: names.clone(),
@@ -172,12 +172,12 @@ fn default_cache() -> Result<PathBuf> {
     match std::env::home_dir() {
         Some(home) if home.is_absolute() => Ok(home.join(".cache").join(NAME)),
         _ => bail!(
-            "there is no home folder for the cache: set HOME or XDG_CACHE_HOME, or give a folder with --assets"
+            "there is no home folder for the cache: set HOME or XDG_CACHE_HOME, or use --assets with a folder"
         ),
     }
 }
 
-/// What `--calico-bin` names.
+/// The programs in the folder of `--calico-bin`.
 #[derive(Debug)]
 struct CalicoFolder {
     node: PathBuf,
@@ -206,7 +206,7 @@ impl CalicoFolder {
         })
     }
 
-    /// The installer is seldom built: the stand-in's does the same.
+    /// The installer is rarely built: the stand-in's does the same.
     fn complete(self, rust: &RustPrograms) -> Result<RealCalico> {
         let install = match self.install {
             Some(install) => install,
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_with_programs_is_taken_as_it_is_and_an_empty_one_is_built_into() {
+    fn a_folder_with_programs_is_used_and_an_empty_one_is_built_into() {
         let folder = tempfile::tempdir().unwrap();
         let (cache, ready) = folders(Some(folder.path())).unwrap();
         assert_eq!((cache.as_path(), ready), (folder.path(), None));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calico_folder_without_its_programs_is_refused_by_name() {
+    fn a_calico_folder_without_its_programs_is_refused_with_their_names() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("calico-node"), "").unwrap();
         let message = format!("{:#}", CalicoFolder::find(folder.path()).unwrap_err());
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_are_taken_with_their_probe_alone() {
+    fn controllers_are_used_only_together_with_their_probe() {
         let folder = tempfile::tempdir().unwrap();
         let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
         ["calico-node", "calico", "install", "kube-controllers"]

@@ -12,26 +12,26 @@ use sha2::{Digest, Sha256};
 pub struct Module {
     /// Its folder.
     pub folder: &'static str,
-    /// How people know it.
+    /// The name in messages.
     pub title: &'static str,
-    /// The module whose version is the version of all this.
+    /// The module whose version is the version of the programs.
     pub versioned_by: &'static str,
     /// Build tags.
     pub tags: &'static [&'static str],
-    /// What to build: `tool` for the tools that go.mod lists, `.` for the module's own main.
+    /// Targets of the build: `tool` for the tools that go.mod lists, `.` for the module's own main.
     pub package: &'static str,
-    /// Whether the version is put into the programs the way Kubernetes does it.
+    /// Whether the version is set in the programs with the linker flags of Kubernetes.
     pub stamps_version: bool,
-    /// Programs that the build names otherwise than everybody knows them: (built as, known as).
+    /// Programs whose usual name differs from that of the build: (built as, known as).
     pub renamed: &'static [(&'static str, &'static str)],
-    /// The programs that come out, as everybody knows them.
+    /// The resulting programs, by their usual names.
     pub outputs: &'static [&'static str],
 }
 
-/// Flags that decide how a package is compiled.
+/// Flags that change how a package is compiled.
 const FLAGS: [&str; 3] = ["-mod=readonly", "-buildvcs=false", "-trimpath"];
 
-/// All of them, the quick ones first: what is wrong with the tool chain shows early.
+/// All modules, the quick ones first: problems of the tool chain show early.
 pub static MODULES: [Module; 7] = [
     Module {
         folder: "cni",
@@ -127,14 +127,14 @@ impl Module {
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         required_version(&text, self.versioned_by)
             .map(str::to_owned)
-            .with_context(|| format!("{} requires no version of {}", file.display(), self.versioned_by))
+            .with_context(|| format!("{} has no version of {}", file.display(), self.versioned_by))
     }
 
     /// The arguments of `go`, without `-o` and its value.
     pub fn arguments(&self) -> Result<Vec<String>> {
         let mut linker = "-s -w".to_owned();
         if self.stamps_version {
-            // kubectl cannot parse the version of a server that was built without these.
+            // kubectl cannot parse the version of a server that was built without these flags.
             let version = self.version()?;
             let mut numbers = version.trim_start_matches('v').split('.');
             let (major, minor) = (
@@ -161,7 +161,7 @@ impl Module {
         Ok(arguments)
     }
 
-    /// The arguments of `go vet` or `go test` of the whole module. What they need is compiled as the build does it: other flags would
+    /// The arguments of `go vet` or `go test` of the whole module. They compile like the build: other flags would
     /// compile every dependency a second time.
     pub fn check(&self, what: &str) -> Vec<String> {
         let mut arguments: Vec<String> = std::iter::once(&what)
@@ -177,7 +177,7 @@ impl Module {
         format!("-tags={}", self.tags.join(","))
     }
 
-    /// A hash of everything that decides what comes out: sources, pinned versions, flags, tool chain.
+    /// A hash of all inputs of the programs: sources, pinned versions, flags, tool chain.
     pub fn stamp(&self, tool_chain: &str) -> Result<String> {
         let mut hash = Sha256::new();
         hash.update(format!("1\n{tool_chain}\n{}\n", self.arguments()?.join("\n")));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_module_has_a_version_and_a_stamp_of_its_own() {
+    fn every_module_has_its_own_version_and_stamp() {
         let mut stamps: Vec<String> = MODULES.iter().map(|module| module.stamp("go").unwrap()).collect();
         assert_eq!(
             stamps[0],
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_compile_as_the_build_does() {
+    fn checks_compile_with_the_flags_of_the_build() {
         for module in &MODULES {
             let build = module.arguments().unwrap();
             assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
                 let check = module.check(what);
                 let (first, last) = (check.first().unwrap(), check.last().unwrap());
                 assert_eq!((first.as_str(), last.as_str()), (what, "./..."));
-                // What the linker is told changes no package.
+                // Linker flags change no package.
                 let compiled = |flag: &&String| flag.starts_with('-') && !["-v"].contains(&flag.as_str());
                 let of_build = build.iter().filter(compiled);
                 let of_build: Vec<_> = of_build.filter(|flag| !flag.starts_with("-ldflags=")).collect();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_programs_know_their_version() {
+    fn kubernetes_programs_have_their_version_in_the_linker_flags() {
         let module = MODULES
             .iter()
             .find(|module| module.folder == "kubernetes")

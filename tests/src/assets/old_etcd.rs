@@ -1,4 +1,5 @@
-//! An etcd with the v2 API: Debian's, unpacked and not installed, since an installed one starts a service on the machine.
+//! An etcd with the v2 API: Debian's package, unpacked and not installed, because an installed one starts a service
+//! on the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,10 +12,10 @@ use super::{default_cache, packages};
 use crate::progress::{Detail, Progress};
 
 const PACKAGE: &str = "etcd-server";
-/// The last versions that have it.
+/// The last versions with the v2 API.
 const VERSIONS: [&str; 2] = ["3.4.", "3.5."];
 
-/// The program, unpacked into the cache unless it is there.
+/// The program, unpacked into the cache if missing.
 pub async fn old_etcd(progress: &Progress) -> Result<PathBuf> {
     let folder = default_cache()?.join("tools").join(PACKAGE);
     let program = folder.join("usr/bin/etcd");
@@ -28,7 +29,7 @@ pub async fn old_etcd(progress: &Progress) -> Result<PathBuf> {
     let version = crate::datastore::etcd::version(&program).await?;
     if !VERSIONS.iter().any(|start| version.starts_with(start)) {
         bail!(
-            "{} is etcd {version}, and needed is one of {VERSIONS:?}: later ones have no v2 API",
+            "{} is etcd {version}, needed one of {VERSIONS:?}: later versions have no v2 API",
             program.display()
         );
     }
@@ -37,7 +38,7 @@ pub async fn old_etcd(progress: &Progress) -> Result<PathBuf> {
 
 async fn fetch(folder: &Path) -> Result<()> {
     let parts = folder.with_extension("part");
-    // What an earlier one has left when it was cut off.
+    // Left by an interrupted attempt.
     match std::fs::remove_dir_all(&parts) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("remove {}", parts.display()));
@@ -46,13 +47,13 @@ async fn fetch(folder: &Path) -> Result<()> {
     }
     std::fs::create_dir_all(&parts).with_context(|| format!("create {}", parts.display()))?;
     if let Err(first) = run("apt-get", &["download", PACKAGE], &parts).await {
-        // A machine that has never asked for it has no list of packages.
+        // A new machine has no list of packages yet.
         packages::update()
             .await
             .with_context(|| format!("after: {first:#}"))?;
         run("apt-get", &["download", PACKAGE], &parts).await?;
     }
-    let entries = std::fs::read_dir(&parts).context("look for the package")?;
+    let entries = std::fs::read_dir(&parts).context("find the package")?;
     let mut files = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let Some(file) = files.find(|path| path.extension().is_some_and(|extension| extension == "deb")) else {
         bail!(

@@ -1,4 +1,4 @@
-//! What the lab needs of the machine's own packages.
+//! The packages of the machine that the lab needs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use super::again::{Failure, three_times};
 use crate::progress::{Detail, Progress};
 
-/// Programs and the Debian packages that have them.
+/// Programs and the Debian packages that provide them.
 const PROGRAMS: [(&str, &str); 14] = [
     ("bridge", "iproute2"),
     ("busybox", "busybox-static"),
@@ -47,12 +47,12 @@ const PLUGINS: [&str; 6] = [
     "tuning",
 ];
 const PLUGIN_PACKAGE: &str = "containernetworking-plugins";
-/// Where Debian and others put them.
+/// The folders of Debian and other distributions.
 const PLUGIN_FOLDERS: [&str; 3] = ["/usr/lib/cni", "/usr/libexec/cni", "/opt/cni/bin"];
 
-/// Installs what is missing if we may, and says so; otherwise an error that names it.
+/// As root, installs missing packages and prints a message; otherwise returns an error with their names.
 pub async fn ensure(progress: &Progress) -> Result<()> {
-    /// The package manager refuses a second one beside it.
+    /// The package manager refuses to run twice at once.
     static ALONE: Mutex<()> = Mutex::const_new(());
     let _alone = ALONE.lock().await;
     let missing = missing();
@@ -110,7 +110,7 @@ fn find(name: &str, folders: &[&str]) -> Option<PathBuf> {
 
 async fn install_with_list(packages: &BTreeSet<&str>) -> Result<()> {
     if let Err(first) = install(packages).await {
-        // A machine that has never asked for it has no list of packages.
+        // A new machine has no list of packages yet.
         update().await.with_context(|| format!("after: {first:#}"))?;
         install(packages).await?;
     }
@@ -123,7 +123,7 @@ async fn install(packages: &BTreeSet<&str>) -> Result<()> {
     apt_get(&arguments).await
 }
 
-/// Asks for the list of packages.
+/// Downloads the list of packages.
 pub(super) async fn update() -> Result<()> {
     apt_get(&["update"]).await
 }
@@ -133,7 +133,7 @@ async fn apt_get(arguments: &[&str]) -> Result<()> {
         .args(arguments)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdin(Stdio::null())
-        // A package manager that is killed half-way leaves a mess: it is let go on.
+        // A killed package manager leaves an inconsistent state: it is allowed to finish.
         .kill_on_drop(false)
         .output()
         .await
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_where_debian_puts_them() {
+    fn programs_are_found_in_the_folders_of_debian() {
         assert!(find("tar", &PROGRAM_FOLDERS).is_some());
         assert!(find("no-such-program", &PROGRAM_FOLDERS).is_none());
     }

@@ -1,4 +1,4 @@
-//! Building the workspace's own programs.
+//! Builds the workspace's own programs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub enum Program {
     CommandLine,
     /// The stand-in for Calico.
     StandIn,
-    /// The traffic generator, which is the pause program too.
+    /// The traffic generator, which is also the pause program.
     Traffic,
 }
 
@@ -36,7 +36,7 @@ impl Program {
         Self::Traffic,
     ];
 
-    /// The name of its file.
+    /// The file name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Agent => "replumb-agent",
@@ -48,37 +48,37 @@ impl Program {
     }
 }
 
-/// Where the programs of the workspace are.
+/// The paths of the workspace's programs.
 #[derive(Clone, Debug, Default)]
 pub struct RustPrograms(BTreeMap<Program, PathBuf>);
 
 impl RustPrograms {
-    /// The program, if it was asked for.
+    /// The path of the program, if requested.
     pub fn get(&self, program: Program) -> Option<PathBuf> {
         self.0.get(&program).cloned()
     }
 
-    /// The program; an error if it was not asked for.
+    /// The path of the program; an error if it was not requested.
     pub fn need(&self, program: Program) -> Result<PathBuf> {
         self.get(program).with_context(|| {
             format!(
-                "the program {} was not asked for, so it was not built",
+                "the program {} was not requested, so it was not built",
                 program.name()
             )
         })
     }
 }
 
-/// How programs are built.
+/// Build options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Build {
-    /// For release, which takes minutes longer; else as the lab itself is built, with the same dependencies.
+    /// A release build, which takes minutes longer; otherwise the profile of the lab itself, with the same dependencies.
     pub release: bool,
-    /// Agent and coordinator are test builds, which stop where they are told.
+    /// Test builds of agent and coordinator, which stop at crash points.
     pub crash_points: bool,
 }
 
-/// Builds programs of the workspace; cargo knows what is current.
+/// Builds programs of the workspace; cargo skips those that are up to date.
 pub async fn build(programs: &[Program], wanted: Build, progress: &Progress) -> Result<RustPrograms> {
     if programs.is_empty() {
         return Ok(RustPrograms::default());
@@ -100,8 +100,8 @@ async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result
     if wanted.release {
         command.arg("--release");
     }
-    // By program and not by package: cargo chooses the features of dependencies for the whole workspace then, as it does
-    // for `cargo lab` itself, and compiles each of them once.
+    // By program and not by package: then cargo chooses the features of dependencies for the whole workspace, as for
+    // `cargo lab` itself, and compiles each of them once.
     for program in programs {
         command.args(["--bin", program.name()]);
     }
@@ -154,8 +154,8 @@ async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result
     };
     let (said, found) = tokio::join!(errors, artifacts);
     let (said, found) = (
-        said.context("read what cargo says")?,
-        found.context("read what cargo has made")?,
+        said.context("read the messages of cargo")?,
+        found.context("read the artifacts of cargo")?,
     );
     let status = child.wait().await.context("wait for cargo")?;
     if !status.success() {
@@ -167,13 +167,13 @@ async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result
     }
     for program in programs {
         if !found.contains_key(program) {
-            bail!("cargo build ended well, but made no program {}", program.name());
+            bail!("cargo build succeeded, but created no program {}", program.name());
         }
     }
     Ok(RustPrograms(found))
 }
 
-/// The program that a message of cargo is about, with its file.
+/// The program in a message of cargo, with its file.
 fn executable(message: &Value, programs: &[Program]) -> Option<(Program, PathBuf)> {
     let path = message["executable"].as_str()?;
     let name = message["target"]["name"].as_str()?;
@@ -191,7 +191,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn programs_are_known_by_their_names() {
+    fn a_program_is_found_by_its_name() {
         let message = |name: &str, kind: &str| {
             json!({
                 "reason": "compiler-artifact", "executable": "/w/target/debug/x",
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_was_not_asked_for_is_named() {
+    fn a_program_that_was_not_requested_is_an_error_with_its_name() {
         let message = RustPrograms::default()
             .need(Program::Traffic)
             .unwrap_err()

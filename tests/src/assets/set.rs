@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 
 use super::modules::MODULES;
 
-/// A set that no lab was started from for so long is removed.
+/// A set that no lab has used for this time is removed.
 const LIFE: Duration = Duration::from_hours(30 * 24);
 
-/// Returns the folder with every program of these folders and, first of all, the ready ones.
+/// Returns the folder with every program of these folders; ready programs take precedence.
 pub fn make(cache: &Path, folders: &[PathBuf], ready: Option<&Path>) -> Result<PathBuf> {
     let mut sources = Vec::new();
     let mut key = Sha256::new();
@@ -24,7 +24,7 @@ pub fn make(cache: &Path, folders: &[PathBuf], ready: Option<&Path>) -> Result<P
         else {
             bail!("the program {name} was neither built nor found among the ready ones");
         };
-        let data = fs::metadata(&source).with_context(|| format!("look at {}", source.display()))?;
+        let data = fs::metadata(&source).with_context(|| format!("read the metadata of {}", source.display()))?;
         key.update(format!(
             "{} {} {:?}\n",
             source.display(),
@@ -43,7 +43,7 @@ pub fn make(cache: &Path, folders: &[PathBuf], ready: Option<&Path>) -> Result<P
     let temporary = cache.join("building").join("set");
     if temporary.exists() {
         fs::remove_dir_all(&temporary)
-            .with_context(|| format!("remove the cut-off {}", temporary.display()))?;
+            .with_context(|| format!("remove the incomplete {}", temporary.display()))?;
     }
     for folder in [&sets, &temporary] {
         fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
@@ -57,7 +57,7 @@ pub fn make(cache: &Path, folders: &[PathBuf], ready: Option<&Path>) -> Result<P
     Ok(set)
 }
 
-/// A hard link, or a copy where there can be none.
+/// A hard link, or a copy if a link is not possible.
 fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
     let real = from
         .canonicalize()
@@ -71,7 +71,7 @@ fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("copy {} to {}", real.display(), to.display()))
 }
 
-/// Only the age is lost if this fails.
+/// A failure only loses the age.
 fn touch(folder: &Path) {
     if let Ok(file) = fs::File::open(folder) {
         file.set_modified(SystemTime::now()).ok();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn ready_programs_win_and_the_rest_is_built() {
+    fn ready_programs_take_precedence_and_the_rest_is_built() {
         let folder = tempfile::tempdir().unwrap();
         let (built, ready) = (folder.path().join("b"), folder.path().join("r"));
         programs(&built, "built");

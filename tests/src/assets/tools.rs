@@ -1,4 +1,4 @@
-//! Programs that the tests need and the clusters do not.
+//! Programs for the tests that no cluster needs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use super::rust::{self, Build, Program};
 use super::{default_cache, packages as debian};
 use crate::progress::{Detail, Progress};
 
-/// The judge of licences and sources; pinned, since its rules change with its version.
+/// Checks licences and sources; pinned, because its rules change with its version.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Installs what the lab needs of the machine's packages.
+/// Installs the packages of the machine that the lab needs.
 pub async fn packages(progress: &Progress) -> Result<()> {
     debian::ensure(progress).await
 }
@@ -25,7 +25,7 @@ pub async fn command_line(wanted: Build, progress: &Progress) -> Result<PathBuf>
         .need(Program::CommandLine)
 }
 
-/// `cargo-deny` of the pinned version, built into the cache unless it is there.
+/// `cargo-deny` of the pinned version, built into the cache if missing.
 pub async fn cargo_deny(progress: &Progress) -> Result<PathBuf> {
     let folder = default_cache()?
         .join("tools")
@@ -43,7 +43,7 @@ pub async fn cargo_deny(progress: &Progress) -> Result<PathBuf> {
 }
 
 async fn install(folder: &Path) -> Result<()> {
-    // Without its own optimisations it is built in half the time, and it runs for seconds.
+    // Without optimisations the build takes half the time, and the program runs only for seconds.
     let output = Command::new(crate::cargo::program())
         .args([
             "install",

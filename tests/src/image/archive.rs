@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::Tree;
 use super::tar::Writer;
 
-/// Changes when the archives themselves change, though their contents do not.
+/// Changes when the format of the archives changes while their contents do not.
 const FORMAT: &str = "1";
 
 /// One image.
@@ -21,21 +21,21 @@ pub struct Image {
     pub name: String,
     /// Its files.
     pub tree: Tree,
-    /// What is started if the pod says nothing else.
+    /// The default command.
     pub entrypoint: Vec<String>,
     /// Environment beyond `PATH`.
     pub environment: Vec<(String, String)>,
-    /// One line about what is in it, kept in the image.
+    /// A one-line description, stored in the image.
     pub description: String,
 }
 
 impl Image {
-    /// Returns the archive in `folder`, which is written unless one with these very contents is there.
+    /// Returns the archive in `folder`, which is written unless it exists with the same contents.
     pub fn archive(&self, folder: &Path) -> Result<PathBuf> {
         let tree = self
             .tree
             .hash()
-            .with_context(|| format!("look at the contents of image {}", self.name))?;
+            .with_context(|| format!("hash the contents of image {}", self.name))?;
         let mut key = Sha256::new();
         for part in [FORMAT, &self.name, &self.settings().to_string()] {
             key.update(part);
@@ -68,8 +68,8 @@ impl Image {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        // A folder of its own beside the target: a cut-off run leaves nothing that looks finished.
-        let parent = path.parent().context("an archive has a folder")?;
+        // A separate folder beside the target: an interrupted run leaves no file that looks complete.
+        let parent = path.parent().context("find the folder of the archive")?;
         let temporary = parent.join(format!(".{}-{}", file_name(&self.name), std::process::id()));
         fs::create_dir_all(&temporary).with_context(|| format!("create {}", temporary.display()))?;
         let written = self.write_in(&temporary, path);
@@ -178,7 +178,7 @@ impl<W: Write> Write for Hashing<W> {
     }
 }
 
-/// The name of this machine's processor as images have it.
+/// The name of this machine's processor in images.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_digest_leads_to_the_bytes_that_have_it() {
+    fn every_digest_matches_the_bytes_of_its_blob() {
         let folder = tempfile::tempdir().unwrap();
         let archive = image(b"one").archive(folder.path()).unwrap();
         let blob = |descriptor: &Value| {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_is_written_once_and_anew_when_contents_change() {
+    fn an_archive_is_written_once_and_again_when_its_contents_change() {
         let folder = tempfile::tempdir().unwrap();
         let first = image(b"one").archive(folder.path()).unwrap();
         let written = fs::metadata(&first).unwrap().modified().unwrap();
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(
             fs::metadata(&first).unwrap().modified().unwrap(),
             written,
-            "it was not written again"
+            "the archive was written again"
         );
         let bytes = fs::read(&first).unwrap();
         fs::remove_file(&first).unwrap();
@@ -290,12 +290,12 @@ mod tests {
         assert_eq!(
             fs::read_dir(folder.path()).unwrap().count(),
             2,
-            "nothing temporary is left"
+            "a temporary file remains"
         );
     }
 
     #[test]
-    fn files_are_named_after_images() {
+    fn an_archive_has_the_name_of_its_image() {
         assert_eq!(file_name("docker.io/calico/node:v3.31.7"), "calico-node");
         assert_eq!(file_name("registry.k8s.io/pause:3.10"), "pause");
         assert_eq!(file_name("localhost:5000/pause@sha256:00"), "pause");

@@ -1,4 +1,4 @@
-//! The two images of Calico: the real one, or its stand-in.
+//! The two images of Calico: real or stand-in.
 
 use std::path::{Path, PathBuf};
 
@@ -8,26 +8,26 @@ use super::Tree;
 use super::archive::Image;
 use super::catalog::{Sources, filter_tools};
 
-/// Starts calico-node's parts and starts them again when they end, as the real image's supervisor does.
+/// Starts calico-node's parts and restarts them when they end, as the real image's supervisor does.
 pub(super) const START: &str = include_str!("calico-node.sh");
-/// What a Felix needs to know that was built without cgo: it cannot call libbpf, and ends if it tries.
+/// A setting for a Felix that was built without cgo: such a Felix cannot call libbpf, and would end.
 pub(super) const WITHOUT_CGO: [(&str, &str); 2] = [
     ("FELIX_DebugSkipCTLBCleanup", "true"),
     ("FELIX_XDPENABLED", "false"),
 ];
-/// What the real image brings besides Calico's own plugins.
+/// The additional programs in the real image.
 pub(super) const PLUGINS: [&str; 5] = ["bandwidth", "host-local", "loopback", "portmap", "tuning"];
 
-/// Where Calico comes from.
+/// The source of Calico.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Calico {
     /// The lab's own stand-in: one program that plays all parts.
     StandIn(PathBuf),
-    /// Two releases of Calico with etcd: for a conversion from one to the other.
+    /// Two releases of Calico with etcd, for a conversion from one to the other.
     WithEtcd {
-        /// Plays v2.6, and v3 or what is missing of the real one.
+        /// Plays v2.6, and v3 or the missing parts of the real v3.
         stand_in: PathBuf,
-        /// The real v3, if it is to be used.
+        /// The real v3, if used.
         real: Option<RealCalico>,
     },
     /// The real one.
@@ -41,7 +41,7 @@ pub struct RealCalico {
     pub node: PathBuf,
     /// The program `calico`: CNI and IPAM plugin.
     pub plugin: PathBuf,
-    /// The program `install` of the CNI image: the real one, or the stand-in, which can do that, too.
+    /// The program `install` of the CNI image: real or stand-in, which does the same.
     pub install: PathBuf,
     /// The programs of its controllers, if they were built: only a Calico with etcd needs them.
     pub controllers: Option<RealControllers>,
@@ -57,7 +57,7 @@ pub struct RealControllers {
 }
 
 impl Calico {
-    /// How images and reports name it.
+    /// The name in images and reports.
     pub fn describe(&self) -> &'static str {
         match self {
             Self::StandIn(_) | Self::WithEtcd { .. } => "a stand-in for Calico",
@@ -76,7 +76,7 @@ impl Calico {
     }
 }
 
-/// As an image has them.
+/// The version tag in images.
 pub(super) fn variables(all: &[(&str, &str)]) -> Vec<(String, String)> {
     all.iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -89,7 +89,7 @@ pub(super) fn node(sources: &Sources, calico: &Calico) -> Result<Image> {
     filter_tools(&mut tree)?;
     tree.busybox()?;
     match calico {
-        // It plays the supervisor as well when it is started under this name.
+        // Started under this name, the program plays the supervisor, too.
         Calico::StandIn(_) | Calico::WithEtcd { .. } => {
             tree.link("usr/sbin/start_runit", "/usr/bin/calico-node");
         }
@@ -113,7 +113,7 @@ pub(super) fn cni(sources: &Sources, calico: &Calico) -> Result<Image> {
             tree.program("opt/cni/bin/calico-ipam", &real.plugin)?;
             tree.program("opt/cni/bin/install", &real.install)?;
         }
-        // One program by three names: every node imports it.
+        // One program under three names: every node imports the image.
         Calico::StandIn(program)
         | Calico::WithEtcd {
             stand_in: program, ..

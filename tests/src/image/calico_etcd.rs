@@ -1,5 +1,6 @@
-//! The images of Calico with etcd, of both releases between which a datastore is converted. v2.6 is always the stand-in, with a
-//! file beside it that says which release it plays; v3 is that, too, or the real one but for BIRD.
+//! The images of Calico with etcd, of both releases between which a datastore is converted. v2.6 is always the
+//! stand-in, with a file beside it that has the release to play; v3 is also the stand-in, or the real one except for
+//! BIRD.
 
 use std::path::Path;
 
@@ -11,15 +12,15 @@ use super::calico::{PLUGINS, RealCalico, RealControllers, START, WITHOUT_CGO, va
 use super::catalog::{Sources, filter_tools};
 use crate::cluster::images::CalicoRelease;
 
-/// Where the stand-in looks, next to itself.
+/// The file that the stand-in reads, in its own folder.
 const VERSION_FILE: &str = "calico.version";
 
 /// Calico's own calico-node, and the stand-in for BIRD.
 const NODE: &str = include_str!("calico-etcd-node.sh");
-/// Where the stand-in is when the image's own place is Calico's.
+/// Path of the stand-in when the usual path has Calico's program.
 const ASIDE: &str = "usr/lib/stand-in";
 
-/// All of them: every node has both releases, so that a roll pulls nothing.
+/// All images: every node has both releases, so that a roll pulls no image.
 pub(super) fn all(sources: &Sources, stand_in: &Path, real: Option<&RealCalico>) -> Result<Vec<Image>> {
     let (v2, v3) = (&sources.names.calico_v2, &sources.names.calico_v3);
     let mut images = vec![
@@ -49,7 +50,7 @@ fn real_node(release: &CalicoRelease, stand_in: &Path, real: &RealCalico) -> Res
     filter_tools(&mut tree)?;
     tree.busybox()?;
     let mut environment = variables(&WITHOUT_CGO);
-    // The conflist and its kubeconfig are the installer's, as they were in v3.8.
+    // The conflist and its kubeconfig are written by the installer, as in v3.8.
     environment.extend(variables(&[
         ("CALICO_MANAGE_CNI", "false"),
         ("DATASTORE_TYPE", "etcdv3"),
@@ -63,7 +64,7 @@ fn real_node(release: &CalicoRelease, stand_in: &Path, real: &RealCalico) -> Res
     })
 }
 
-/// The installer is the stand-in's: the manifest starts it by the name that it had in v3.8.
+/// The installer is the stand-in's: the manifest starts it under its v3.8 name.
 fn real_cni(sources: &Sources, release: &CalicoRelease, stand_in: &Path, real: &RealCalico) -> Result<Image> {
     let mut tree = program(&format!("{ASIDE}/install-cni.sh"), release, stand_in)?;
     tree.link("install-cni.sh", &format!("/{ASIDE}/install-cni.sh"));
@@ -83,7 +84,7 @@ fn real_controllers(release: &CalicoRelease, real: &RealControllers) -> Result<I
     let mut tree = Tree::default();
     tree.program("usr/bin/kube-controllers", &real.controllers)?;
     tree.program("usr/bin/check-status", &real.status)?;
-    // They write there what the probe reads.
+    // The programs write there the state that the probe reads.
     tree.directory("status");
     Ok(Image {
         name: release.kube_controllers.clone(),
@@ -118,7 +119,7 @@ fn cni(sources: &Sources, release: &CalicoRelease, stand_in: &Path) -> Result<Im
     Ok(image(release, &release.cni, tree, &[], "CNI plugins"))
 }
 
-/// What Calico's image brings besides its own.
+/// The additional files of Calico's image.
 fn basic_plugins(tree: &mut Tree, sources: &Sources) -> Result<()> {
     for name in PLUGINS {
         tree.program(&format!("opt/cni/bin/{name}"), &sources.plugins.join(name))?;

@@ -1,4 +1,4 @@
-//! Which images there are, and what is in each.
+//! The list of images and their contents.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,22 +39,22 @@ const FILTER_TOOLS: [&str; 22] = [
     "nft",
 ];
 
-/// What images are made from.
+/// The sources of the images.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// The names that they get.
+    /// The names of the images.
     pub names: Images,
-    /// The folder with the programs that were built from Go modules.
+    /// The folder with the programs of the Go modules.
     pub binaries: PathBuf,
     /// The folder with the basic CNI plugins.
     pub plugins: PathBuf,
     /// The traffic generator.
     pub traffic: PathBuf,
-    /// The agent, if it is to be packed.
+    /// The agent, if its image is needed.
     pub agent: Option<PathBuf>,
-    /// The coordinator, if it is to be packed.
+    /// The coordinator, if its image is needed.
     pub coordinator: Option<PathBuf>,
-    /// Calico or its stand-in, if it is to be packed.
+    /// Calico or its stand-in, if its images are needed.
     pub calico: Option<Calico>,
 }
 
@@ -64,7 +64,7 @@ impl Sources {
     }
 }
 
-/// Every image that can be made from these sources.
+/// Every image that can be built from these sources.
 pub fn all(sources: &Sources) -> Result<Vec<Image>> {
     let mut images = vec![
         pause(sources)?,
@@ -94,7 +94,7 @@ pub fn all(sources: &Sources) -> Result<Vec<Image>> {
     Ok(images)
 }
 
-/// Returns the archives of all images, after writing to `folder` those that are not there yet.
+/// Returns the archives of all images, and first writes the missing ones to `folder`.
 pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     let archives: Result<Vec<_>> = all(sources)?.iter().map(|image| image.archive(folder)).collect();
@@ -108,7 +108,7 @@ pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// `None` for a file that is not there any more: another lab takes old archives away at the same time.
+/// `None` for a file that has been removed: another lab removes old archives at the same time.
 fn unless_gone<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
     match result {
         Ok(done) => Ok(Some(done)),
@@ -117,8 +117,9 @@ fn unless_gone<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
     }
 }
 
-/// Archives of earlier contents: all but the newest few of each image. Those few are for another build that is used in
-/// turns with this one; running labs have links of their own. A day of work on the agent would leave 10 GB otherwise.
+/// Archives of earlier contents: all except the newest few of each image. Those few are for another build that is
+/// used alternately with this one; running labs have their own links. Otherwise a day of work on the agent would
+/// leave 10 GB.
 fn superseded(folder: &Path) -> Result<Vec<PathBuf>> {
     const KEPT: usize = 3;
     let list = || format!("list {}", folder.display());
@@ -253,7 +254,7 @@ fn coordinator(sources: &Sources, program: &Path) -> Result<Image> {
 /// The packet filter programs with the modules that iptables loads, and the tables of names that they read.
 pub(super) fn filter_tools(tree: &mut Tree) -> Result<()> {
     tree.host_programs(&FILTER_TOOLS)?;
-    // For whoever has this folder first in its search path (see `PacketFilter::path`).
+    // For programs with this folder first in their search path (see `PacketFilter::path`).
     for name in ["iptables", "ip6tables"] {
         for verb in ["", "-save", "-restore"] {
             let target = format!("/usr/sbin/{name}-legacy{verb}");
@@ -270,7 +271,7 @@ pub(super) fn filter_tools(tree: &mut Tree) -> Result<()> {
     Ok(())
 }
 
-/// Where iptables has its modules: below a folder named after the machine's architecture on Debian.
+/// The folder of iptables' modules: on Debian below a folder named after the machine's architecture.
 fn xtables_folder() -> Result<PathBuf> {
     let library = Path::new("/usr/lib");
     let mut folders = vec![library.to_owned(), PathBuf::from("/usr/lib64")];
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_archives_of_every_image_stay() {
+    fn the_newest_archives_of_every_image_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let archive = |name: &str, age: u64| {
             let file = std::fs::File::create(folder.path().join(name)).unwrap();
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn own_images_are_named_as_the_shipped_manifests_name_them() {
+    fn own_images_have_the_names_in_the_shipped_manifests() {
         let images = Images::default();
         let agent = include_str!("../../../deploy/base/agent.yaml");
         let coordinator = include_str!("../../../deploy/base/coordinator.yaml");

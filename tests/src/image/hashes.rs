@@ -1,4 +1,4 @@
-//! Hashes of files: each file is read once by a process that packs the same images for several labs.
+//! Hashes of files: a process that packs the same images for several labs reads each file once.
 
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
@@ -32,7 +32,7 @@ pub(super) fn hash_of(path: &Path) -> Result<String> {
     let mut file = File::open(path).with_context(|| format!("open {}", path.display()))?;
     let data = file
         .metadata()
-        .with_context(|| format!("look at {}", path.display()))?;
+        .with_context(|| format!("read the metadata of {}", path.display()))?;
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = known().get(path)
         && known.is_of(&data)
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes the file as it was so long ago.
+    /// Writes the file with a modification time of this age.
     fn write(path: &Path, contents: &str, age: Duration) {
         fs::write(path, contents).unwrap();
         let time = SystemTime::now() - age;
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_again_when_it_has_another_size_or_time_and_only_then() {
+    fn a_file_is_read_again_only_after_a_change_of_size_or_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("program");
         let hour = Duration::from_hours(1);
@@ -85,11 +85,11 @@ mod tests {
         let time = fs::metadata(&path).unwrap().modified().unwrap();
         let one = hash_of(&path).unwrap();
         assert_eq!(one, format!("{:x}", Sha256::digest("one")));
-        // The same size and time: it is taken for the same.
+        // The same size and time: the file counts as unchanged.
         fs::write(&path, "two").unwrap();
         let file = File::options().write(true).open(&path).unwrap();
         file.set_modified(time).unwrap();
-        assert_eq!(hash_of(&path).unwrap(), one, "it is not read again");
+        assert_eq!(hash_of(&path).unwrap(), one, "the file was read again");
         write(&path, "two", hour / 2);
         let two = format!("{:x}", Sha256::digest("two"));
         assert_eq!(hash_of(&path).unwrap(), two);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_just_written_is_read_each_time() {
+    fn a_file_written_just_now_is_read_each_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("program");
         for contents in ["one", "two", "six"] {

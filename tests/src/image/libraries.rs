@@ -1,4 +1,4 @@
-//! Which shared libraries programs of this machine need.
+//! Finds the shared libraries that programs of this machine need.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The loader and libraries of all these programs and modules, as the loader finds them. None for static programs.
+/// The loader and libraries of all these programs and modules, as the loader finds them. Empty for static programs.
 pub fn libraries(programs: &[&Path]) -> Result<BTreeSet<PathBuf>> {
     let mut dynamic = Vec::new();
     for program in programs {
@@ -55,7 +55,7 @@ fn parse(text: &str) -> Result<BTreeSet<PathBuf>> {
             bail!("{}: install the package that has it", line.trim());
         }
         let path = target.split(" (").next().unwrap_or_default().trim();
-        // The kernel's own library is no file.
+        // The kernel's own library is not a file.
         if path.starts_with('/') {
             found.insert(PathBuf::from(path));
         }
@@ -71,7 +71,7 @@ fn is_dynamic(path: &Path) -> Result<bool> {
     file.take(4096)
         .read_to_end(&mut start)
         .with_context(|| format!("read {}", path.display()))?;
-    // 64 bits, little endian: every machine that the lab runs on.
+    // 64 bits, little endian: the only machines with a lab.
     if start.get(..6) != Some(&[0x7f, b'E', b'L', b'F', 2, 1]) {
         return Ok(false);
     }
@@ -95,7 +95,7 @@ fn is_dynamic(path: &Path) -> Result<bool> {
         }
         Some(false)
     };
-    headers().with_context(|| format!("{} is an ELF file whose headers are cut off", path.display()))
+    headers().with_context(|| format!("{} is an ELF file with incomplete headers", path.display()))
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_test_needs_the_c_library_and_a_text_needs_nothing() {
+    fn a_dynamic_program_needs_the_c_library_and_a_text_file_none() {
         let own = std::env::current_exe().unwrap();
         let found = libraries(&[&own]).unwrap();
         assert!(

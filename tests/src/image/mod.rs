@@ -1,8 +1,8 @@
-//! The images of the lab: written by the lab itself from programs of this machine, as archives that a container runtime
-//! imports. Nothing is pulled.
+//! The images of the lab: written by the lab itself from programs of this machine, as archives that a container
+//! runtime imports. No image is pulled.
 //!
-//! An [`Image`] is a [`Tree`] of files and a start command. [`Image::archive`] writes it as an OCI layout in a tar file;
-//! the same contents always give the same bytes, and an archive that is there already is not written again.
+//! An [`Image`] is a [`Tree`] of files and a start command. [`Image::archive`] writes it as an OCI layout in a tar
+//! file; the same contents always give the same bytes, and an existing archive is not written again.
 
 mod archive;
 mod calico;

@@ -1,10 +1,10 @@
-//! Writing tar files, as plain as the format allows: owner root, time zero, the order in which entries are given.
+//! Writes tar files in the simplest form: owner root, time zero, entries in the given order.
 
 use std::io::{self, Read, Write};
 
 const BLOCK: usize = 512;
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -22,27 +22,27 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// For an empty tar file.
+    /// A writer for an empty tar file.
     pub fn new(out: W) -> Self {
         Self { out }
     }
 
-    /// A folder.
+    /// Writes a folder.
     pub fn directory(&mut self, path: &str, mode: u32) -> io::Result<()> {
         self.header(&format!("{path}/"), Kind::Directory, mode, 0, "")
     }
 
-    /// A symbolic link.
+    /// Writes a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) -> io::Result<()> {
         self.header(path, Kind::Link, 0o777, 0, target)
     }
 
-    /// A file with these bytes.
+    /// Writes a file with these bytes.
     pub fn bytes(&mut self, path: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
         self.file(path, mode, contents.len() as u64, contents)
     }
 
-    /// A file with `size` bytes of a source; another number of bytes is an error.
+    /// Writes a file with `size` bytes of a source; another number of bytes is an error.
     pub fn file(&mut self, path: &str, mode: u32, size: u64, source: impl Read) -> io::Result<()> {
         self.header(path, Kind::File, mode, size, "")?;
         let copied = io::copy(&mut source.take(size), &mut self.out)?;
@@ -57,7 +57,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the file and returns what it was written to.
+    /// Ends the file and returns the target.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[0; 2 * BLOCK])?;
         self.out.flush()?;
@@ -117,7 +117,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_tar_program_reads_what_was_written() {
+    fn the_tar_program_reads_the_written_file() {
         let folder = tempfile::tempdir().unwrap();
         let archive = folder.path().join("a.tar");
         let long = format!("{}/{}", "d".repeat(90), "f".repeat(60));

@@ -35,7 +35,7 @@ impl Default for Tree {
         let mut tree = Self {
             entries: BTreeMap::new(),
         };
-        // Programs of this machine look for their loader and libraries where this machine has them.
+        // Programs of this machine search their loader and libraries in the folders of this machine.
         for name in MERGED {
             if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
                 let target = target.to_string_lossy().trim_start_matches('/').to_owned();
@@ -61,12 +61,12 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// An empty folder.
+    /// Adds an empty folder.
     pub fn directory(&mut self, path: &str) {
         self.insert(path, Entry::Directory { mode: 0o755 });
     }
 
-    /// A file with these bytes.
+    /// Adds a file with these bytes.
     pub fn bytes(&mut self, path: &str, mode: u32, contents: &[u8]) {
         self.insert(
             path,
@@ -77,12 +77,12 @@ impl Tree {
         );
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     pub fn link(&mut self, path: &str, target: &str) {
         self.insert(path, Entry::Link(target.to_owned()));
     }
 
-    /// A file of this machine, without anything that it may need.
+    /// Adds a file of this machine, without its dependencies.
     pub fn file(&mut self, path: &str, mode: u32, source: &Path) -> Result<()> {
         let source = source
             .canonicalize()
@@ -91,13 +91,13 @@ impl Tree {
         Ok(())
     }
 
-    /// A program of this machine under a path of its own, with the shared libraries that it needs.
+    /// Adds a program of this machine under another path, with the shared libraries that it needs.
     pub fn program(&mut self, path: &str, source: &Path) -> Result<()> {
         self.file(path, 0o755, source)?;
         self.libraries_of(&[source])
     }
 
-    /// Programs of this machine under the names and links by which this machine knows them, with their libraries.
+    /// Adds programs of this machine under their names and links on this machine, with their libraries.
     pub fn host_programs(&mut self, names: &[&str]) -> Result<()> {
         let mut sources = Vec::new();
         for name in names {
@@ -123,7 +123,7 @@ impl Tree {
         self.libraries_of(&sources)
     }
 
-    /// The files of a folder of this machine, under the same path, with the libraries that they need.
+    /// Adds the files of a folder of this machine, under the same path, with the libraries that they need.
     pub fn host_modules(&mut self, folder: &Path) -> Result<()> {
         let folder = folder
             .canonicalize()
@@ -141,7 +141,7 @@ impl Tree {
         self.libraries_of(&sources)
     }
 
-    /// busybox with a link for each of its programs, except where the image has the real one.
+    /// Adds busybox with a link for each of its programs, except those that the image already has.
     pub fn busybox(&mut self) -> Result<()> {
         let program = find_program("busybox")?;
         let output = std::process::Command::new(&program)
@@ -196,7 +196,7 @@ impl Tree {
         self.entries.insert(path, entry);
     }
 
-    /// A hash of everything that [`Tree::write`] writes.
+    /// A hash of the complete output of [`Tree::write`].
     pub fn hash(&self) -> Result<[u8; 32]> {
         let mut all = Sha256::new();
         for (path, entry) in &self.entries {
@@ -232,7 +232,7 @@ impl Tree {
     }
 }
 
-/// Where this machine has a program.
+/// The path of a program on this machine.
 fn find_program(name: &str) -> Result<PathBuf> {
     const FOLDERS: [&str; 6] = [
         "/usr/local/sbin",
@@ -255,10 +255,10 @@ fn find_program(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// A path with its folder's links followed, but not its own: the name by which others look for it stays.
+/// The path with the links of its folder followed, but not its own link: other programs use its name.
 fn in_real_folder(path: &Path) -> Result<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        bail!("{} is no path of a file", path.display());
+        bail!("{} is not a path of a file", path.display());
     };
     let folder = folder
         .canonicalize()
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_contents_give_equal_bytes_and_another_byte_another_hash() {
+    fn equal_contents_give_equal_bytes_and_a_changed_byte_gives_another_hash() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("program");
         let make = |contents: &str| {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_run_with_nothing_but_the_tree() {
+    fn programs_run_with_only_the_files_of_the_tree() {
         let folder = tempfile::tempdir().unwrap();
         let mut tree = Tree::default();
         tree.host_programs(&["iptables-save", "iptables-legacy", "nft", "ip"])
@@ -342,7 +342,7 @@ mod tests {
             &["ip", "-V"],
             &["sh", "-c", "ls /etc/passwd"],
         ] {
-            // In a user namespace, so that it needs no root.
+            // In a user namespace, without root.
             let output = std::process::Command::new("unshare")
                 .args(["--map-root-user", "chroot"])
                 .arg(&root)

@@ -1,4 +1,4 @@
-//! The other end of process 1's socket.
+//! The client of process 1's socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use tokio::net::UnixStream;
 
 use super::{MachineSpec, Reply, Request, Service, ServiceStatus};
 
-/// Talks to process 1 of one machine.
+/// Sends requests to process 1 of one machine.
 #[derive(Clone, Debug)]
 pub struct Control {
     socket: PathBuf,
 }
 
 impl Control {
-    /// For the machine in this folder.
+    /// The client for the machine in this folder.
     pub fn new(directory: &Path) -> Self {
         Self {
             socket: MachineSpec::socket(directory),
@@ -31,7 +31,7 @@ impl Control {
             .with_context(|| format!("start service {name}"))
     }
 
-    /// Ends a service and keeps it ended.
+    /// Stops a service without a restart.
     pub async fn stop(&self, name: &str, grace: Duration) -> Result<()> {
         let grace_milliseconds = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         let request = Request::Stop {
@@ -43,7 +43,7 @@ impl Control {
             .with_context(|| format!("stop service {name}"))
     }
 
-    /// Takes a service that was stopped out of the list.
+    /// Removes a stopped service from the list.
     pub async fn forget(&self, name: &str) -> Result<()> {
         let request = Request::Forget {
             name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! The holder: makes the namespaces, starts process 1 in them, and waits for its end.
+//! The holder: creates the namespaces, starts process 1 in them, and waits for its end.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,9 +15,9 @@ use crate::cluster::cgroup;
 /// Runs as the machine's holder until process 1 has ended. Must be called before the process has a second thread.
 pub fn hold(file: &Path) -> Result<()> {
     let spec = MachineSpec::read(file)?;
-    // A session of its own: a Ctrl-C at the terminal of whoever started us is not for the machine.
+    // A separate session: a Ctrl-C at the caller's terminal must not end the machine.
     nix::unistd::setsid().context("start a session for the machine")?;
-    // First of all the cgroup: whatever happens later, `down` finds every process of the machine there.
+    // The cgroup is first: if a later step fails, `down` finds every process of the machine there.
     cgroup::join(&spec.cgroup)?;
     let namespaces = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWNET
@@ -25,7 +25,7 @@ pub fn hold(file: &Path) -> Result<()> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWPID;
     unshare(namespaces)
-        .with_context(|| format!("make the namespaces of machine {} (are you root?)", spec.name))?;
+        .with_context(|| format!("create the namespaces of machine {} (are you root?)", spec.name))?;
     mount(
         None::<&str>,
         "/",
@@ -33,14 +33,14 @@ pub fn hold(file: &Path) -> Result<()> {
         MsFlags::MS_REC | MsFlags::MS_PRIVATE,
         None::<&str>,
     )
-    .context("make the machine's mounts private")?;
+    .context("set the machine's mounts to private")?;
 
     let log = File::options()
         .create(true)
         .append(true)
         .open(spec.logs.join("init.log"))
         .with_context(|| format!("open the log of machine {}", spec.name))?;
-    // Process 1 swaps the root of the whole mount namespace, ours too: what we still need is opened before.
+    // Process 1 changes the root of the whole mount namespace, also for the holder: needed files are opened before.
     let pid_file = MachineSpec::pid_file(&spec.directory);
     let mut pid_out = File::create(&pid_file).with_context(|| format!("create {}", pid_file.display()))?;
     let proc_directory = File::open("/proc").context("open /proc")?;
@@ -62,7 +62,7 @@ pub fn hold(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The start time of a process in clock ticks since boot: with the pid it names one process for good.
+/// The start time of a process in clock ticks since boot: with the pid it identifies one process.
 pub fn start_time(pid: u32) -> Option<u64> {
     parse_start_time(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
@@ -74,9 +74,9 @@ fn start_time_in(proc_directory: &File, pid: u32) -> Option<u64> {
 }
 
 fn parse_start_time(stat: &str) -> Option<u64> {
-    // The second field is the command in parentheses, and may hold spaces; the next is the state, field 22 the start time.
+    // The second field is the command in parentheses, which may have spaces; the next is the state, field 22 the start time.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    // One that has ended and that nobody has asked after yet is gone all the same.
+    // A process that has ended but is not reaped yet counts as ended.
     if matches!(fields.next()?, "Z" | "X") {
         return None;
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_has_none() {
+    fn an_ended_process_has_no_start_time() {
         assert_eq!(start_time(u32::MAX), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Process 1: makes itself at home, then keeps the services running until it is killed.
+//! Process 1: prepares the machine, then keeps the services running until it is killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,9 +15,9 @@ use super::{MachineSpec, Reply, Request, root};
 /// Runs as process 1 of a machine. Only the holder calls it.
 pub fn init(file: &Path) -> Result<()> {
     if std::process::id() != 1 {
-        bail!("machine-init is process 1 of a lab machine; it is not started by hand");
+        bail!("machine-init is process 1 of a lab machine; it cannot be started manually");
     }
-    // If the holder goes, the machine goes.
+    // The machine ends with its holder.
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
         .context("tie process 1 to its holder")?;
     let spec = MachineSpec::read(file)?;

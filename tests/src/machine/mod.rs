@@ -1,11 +1,11 @@
 //! A machine: one "computer" of the lab, made of namespaces instead of hardware.
 //!
-//! It has a network, mount, pid, uts and ipc namespace, a root file system of its own (only `/usr` is shared with the
-//! host, read-only), and a process 1 that starts its services and starts them again when they die. Killing process 1
-//! is pulling the plug; the root file system stays on disk, so the machine can be switched on again.
-//!
-//! Three processes are involved: the *holder* (outside the pid namespace, in the machine's cgroup, does nothing but
-//! wait), *process 1* inside, and whoever talks to process 1 through its socket by [`Control`].
+//! It has a network, mount, pid, uts and ipc namespace, its own root file system (only `/usr` is shared with the
+//! host, read-only), and a process 1 that starts its services and restarts them after a crash. Killing process 1 is a
+//! power failure; the root file system stays on disk, so the machine can be powered on again.
+//! 
+//! Three processes are involved: the *holder* (outside the pid namespace, in the machine's cgroup, only waits),
+//! *process 1* inside, and the program that sends requests to the socket of process 1 with [`Control`].
 
 mod client;
 mod holder;
@@ -22,18 +22,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// What a machine is made of. Written as JSON by the cluster, read by the holder and by process 1.
+/// The description of a machine. Written as JSON by the cluster, read by the holder and by process 1.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MachineSpec {
     /// The host name inside.
     pub name: String,
     /// The folder of this machine: `root`, `pid`, `control.sock`, `machine.json`.
     pub directory: PathBuf,
-    /// Where the services write their logs, one file each.
+    /// The folder of the services' logs, one file each.
     pub logs: PathBuf,
     /// The cgroup folder below each hierarchy, without a leading slash.
     pub cgroup: String,
-    /// Host folders that are seen inside, read-only: (host path, path inside).
+    /// Host folders that are mounted inside, read-only: (host path, path inside).
     pub binds: Vec<(PathBuf, PathBuf)>,
     /// Kernel settings below `/proc/sys`, written at start: (path with slashes, value).
     pub sysctls: Vec<(String, String)>,
@@ -45,7 +45,7 @@ impl MachineSpec {
         directory.join("machine.json")
     }
 
-    /// The root file system, as the host sees it.
+    /// The path of the root file system on the host.
     pub fn root(&self) -> PathBuf {
         self.directory.join("root")
     }
@@ -91,25 +91,25 @@ pub struct Service {
     pub environment: Vec<(String, String)>,
 }
 
-/// What can be asked of process 1.
+/// A request to process 1.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// Start a service, or replace the one of that name.
     Start(Service),
-    /// End a service and do not start it again: SIGTERM, then SIGKILL after the given milliseconds.
+    /// Stop a service without a restart: SIGTERM, then SIGKILL after the given milliseconds.
     Stop {
         /// Its name.
         name: String,
-        /// How long it may take to end by itself.
+        /// Time limit for the service to end after SIGTERM.
         grace_milliseconds: u64,
     },
-    /// Take a service that has ended out of the list: it had one thing to do.
+    /// Remove a service that has ended from the list: it had a single task.
     Forget {
         /// Its name.
         name: String,
     },
-    /// Which services are there.
+    /// List the services.
     Status,
 }
 
@@ -117,23 +117,23 @@ pub enum Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reply {
-    /// Done.
+    /// Success.
     Done,
     /// The services.
     Status(Vec<ServiceStatus>),
-    /// It was refused or failed.
+    /// The request was refused or failed.
     Failed(String),
 }
 
-/// One service as process 1 sees it.
+/// One service as process 1 reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
     /// Its name.
     pub name: String,
     /// Its pid inside the machine, if it runs.
     pub pid: Option<i32>,
-    /// How often it was started again after it had died by itself.
+    /// Number of restarts after a crash.
     pub restarts: u32,
-    /// How it ended the last time.
+    /// The last exit.
     pub last_exit: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The machine's root file system: a folder on disk, with `/usr` of the host and fresh `/proc` and `/sys` in it.
+//! The machine's root file system: a folder on disk, with the host's `/usr` and new `/proc` and `/sys` in it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::MachineSpec;
 
-/// Files and folders of `/etc` that programs from `/usr` need to run; nothing that is the host's own business.
+/// Files and folders of `/etc` that programs from `/usr` need to run; no file with settings of the host itself.
 const ETC: [&str; 13] = [
     "alternatives",
     "ca-certificates.conf",
@@ -28,7 +28,7 @@ const ETC: [&str; 13] = [
     "ssl",
 ];
 
-/// Settings of the whole machine that a kubelet corrects when it starts. They are not ours to change: the kubelet gets
+/// Settings of the whole machine that a kubelet corrects at its start. The lab must not change them: the kubelet gets
 /// files to read and write instead.
 const GUARDED: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
@@ -76,7 +76,7 @@ pub fn enter(spec: &MachineSpec) -> Result<()> {
     mount_new("sysfs", &root.join("sys"), "")?;
     bind_tree(Path::new("/sys/fs/cgroup"), &root.join("sys/fs/cgroup"))?;
     if let Err(error) = mount_new("bpf", &root.join("sys/fs/bpf"), "mode=700") {
-        println!("no bpf file system, going on without: {error:#}");
+        println!("no bpf file system, continuing without: {error:#}");
     }
     mount_new("tmpfs", &root.join("run"), "mode=755")?;
     create(&root.join("run/lock"))?;
@@ -100,7 +100,7 @@ fn swap(root: &Path) -> Result<()> {
     nix::unistd::pivot_root(root, &root.join(".old"))
         .with_context(|| format!("make {} the root", root.display()))?;
     std::env::set_current_dir("/").context("enter the new root")?;
-    umount2("/.old", MntFlags::MNT_DETACH).context("let go of the host's root")?;
+    umount2("/.old", MntFlags::MNT_DETACH).context("unmount the host's root")?;
     // Volumes that a kubelet mounts must reach its pods, and the other way round for mount propagation to work.
     mount(
         None::<&str>,
@@ -214,7 +214,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("write {}", file.display()))
 }
 
-/// A machine that is switched on finds its /tmp empty.
+/// A machine that is powered on has an empty /tmp.
 fn empty(folder: &Path) -> Result<()> {
     fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
     create(folder)

@@ -1,4 +1,4 @@
-//! The services of a machine: started, reaped, started again when they die by themselves.
+//! The services of a machine: started, reaped, restarted after a crash.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,9 +17,9 @@ use nix::unistd::Pid;
 
 use super::{Service, ServiceStatus};
 
-/// A service that dies at once is not started again faster than this.
+/// The shortest time between two starts of a service that crashes at once.
 const RESTART_DELAY: Duration = Duration::from_secs(1);
-/// Where programs are looked for inside a machine; the lab's own come first.
+/// The search path inside a machine; the lab's own programs come first.
 const PATH: &str = "/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 struct Entry {
@@ -28,7 +28,7 @@ struct Entry {
     wanted: bool,
     restarts: u32,
     last_exit: Option<String>,
-    /// Counts the starts and stops that were asked for: a delayed restart of an older generation does nothing.
+    /// Counts the requested starts and stops: a delayed restart of an older generation has no effect.
     generation: u64,
 }
 
@@ -52,7 +52,7 @@ impl Services {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a service; one of that name that runs already is ended first.
+    /// Starts a service; a running one of the same name is ended first.
     pub fn start(&self, service: Service) -> Result<()> {
         if self
             .entries()
@@ -65,7 +65,7 @@ impl Services {
         let (restarts, generation) = entries
             .get(&service.name)
             .map_or((0, 0), |entry| (entry.restarts, entry.generation));
-        // The lock is held from before the start until the pid is noted, so that the reaper knows whom it reaps.
+        // The lock is held from before the start until the pid is stored, so that the reaper can identify the process.
         let pid = self.spawn(&service)?;
         let name = service.name.clone();
         let entry = Entry {
@@ -81,7 +81,7 @@ impl Services {
         Ok(())
     }
 
-    /// Ends a service and keeps it ended.
+    /// Stops a service without a restart.
     pub fn stop(&self, name: &str, grace: Duration) -> Result<()> {
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(name) else {
@@ -98,7 +98,7 @@ impl Services {
             let now = Instant::now();
             if now >= deadline {
                 if killed {
-                    bail!("service {name:?} (pid {pid}) is still there after SIGKILL");
+                    bail!("service {name:?} (pid {pid}) still exists after SIGKILL");
                 }
                 signal(pid, Signal::SIGKILL)?;
                 killed = true;
@@ -114,7 +114,7 @@ impl Services {
         Ok(())
     }
 
-    /// Takes a service that was stopped out of the list.
+    /// Removes a stopped service from the list.
     pub fn forget(&self, name: &str) -> Result<()> {
         let mut entries = self.entries();
         match entries.get(name) {
@@ -127,7 +127,7 @@ impl Services {
         }
     }
 
-    /// What runs.
+    /// The services and their states.
     pub fn status(&self) -> Vec<ServiceStatus> {
         let status = |(name, entry): (&String, &Entry)| ServiceStatus {
             name: name.clone(),
@@ -166,14 +166,14 @@ impl Services {
             .context("a pid is a positive i32")
     }
 
-    /// Reaps every child for ever: the services, and the orphans that end up at process 1.
+    /// Reaps every child for ever: the services, and the orphans that become children of process 1.
     pub fn reap(self: Arc<Self>) {
         loop {
             match wait() {
                 Ok(status) => self.reaped(status),
                 Err(Errno::ECHILD) => {
                     let entries = self.entries();
-                    // Nobody to wait for: sleep until a service is started. Orphans come only from services.
+                    // No child: sleep until a service is started. Orphans come only from services.
                     if entries.values().all(|entry| entry.pid.is_none()) {
                         drop(self.changed.wait(entries).unwrap_or_else(PoisonError::into_inner));
                     }
