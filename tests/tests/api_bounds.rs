@@ -1,6 +1,6 @@
-//! What bounds the coordinator's own token beyond RBAC: which objects, and which fields of them.
+//! Limits of the coordinator's token beyond RBAC: objects and their fields.
 //!
-//! Each case makes the writes that the coordinator makes, and the next ones that a thief of its token would make.
+//! Each case makes the writes of the coordinator, and the related writes that a thief of its token would make.
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_bounds -- --ignored`.
 
 #![expect(
@@ -41,7 +41,7 @@ use tokio::sync::{OnceCell, RwLock};
 const LABEL: &str = names::NODE_NETWORK_LABEL;
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// While a case has a Migration under way, the coordinator makes no writes for others.
+/// While a case has a running Migration, the coordinator makes no writes for other Migrations.
 static MIGRATION: RwLock<()> = RwLock::const_new(());
 
 /// The coordinator's own token.
@@ -54,14 +54,14 @@ async fn coordinator() -> Client {
     lab.with_token(&token).await.unwrap()
 }
 
-/// The API server, with what every case needs. That policies are obeyed was waited for.
+/// The API server with the objects of every case. The policies are enforced already.
 async fn bounds() -> &'static ApiLab {
     static READY: OnceCell<()> = OnceCell::const_new();
     let lab = ApiLab::shared().unwrap();
     READY
         .get_or_init(|| async {
             for namespace in ["default", "kube-system", names::NAMESPACE] {
-                // No controller makes it here; another test's namespace may have it.
+                // No controller creates it here; another test's namespace may have it.
                 lab.kubectl(&["create", "serviceaccount", "default", "-n", namespace])
                     .ok();
             }
@@ -89,7 +89,7 @@ fn dry_post() -> PostParams {
     }
 }
 
-/// The words of the policy of this name that refuses; a panic when nothing does, or something else.
+/// The message of the refusal by this policy; panics without a refusal or with another one.
 fn refused<T: std::fmt::Debug>(answer: Result<T, kube::Error>, policy: &str, what: &str) -> String {
     let policy = format!("replumb-coordinator-bounds-{policy}");
     match answer {
@@ -109,7 +109,7 @@ where
         .unwrap()
 }
 
-/// As the coordinator makes its writes: with its token, and its own code.
+/// A client with the coordinator's token, for writes by its own code.
 async fn context() -> Context {
     let lab = bounds().await;
     let client = coordinator().await;
@@ -141,12 +141,12 @@ fn agent_image(lab: &ApiLab) -> String {
     .unwrap()
 }
 
-/// The spec of a Service as the coordinator writes it down before it takes its address.
+/// The spec of a Service in the form that the coordinator saves before it takes the address.
 fn before_of(service: &Service) -> String {
     serde_json::to_value(&service.spec).unwrap().to_string()
 }
 
-/// A Migration as it is read; it is not stored.
+/// A Migration as read from the API; it is not stored.
 fn migration() -> Migration {
     serde_json::from_value(json!({
         "apiVersion": "replumb.dev/v1alpha1", "kind": "Migration", "metadata": { "name": "bounds", "uid": "m-1" },
@@ -157,7 +157,7 @@ fn migration() -> Migration {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_a_node_the_cordon_and_our_labels_and_annotations() {
+async fn a_node_accepts_the_cordon_and_replumbs_labels_and_annotations_only() {
     let lab = bounds().await;
     let context = context().await;
     let nodes: Api<Node> = Api::all(context.client.clone());
@@ -169,7 +169,7 @@ async fn of_a_node_the_cordon_and_our_labels_and_annotations() {
         .await
         .unwrap();
 
-    // What the coordinator does, by its own code.
+    // Writes of the coordinator, by its own code.
     let read = nodes.get("bounded").await.unwrap();
     cordon::cordon(&context, &migration(), &read).await.unwrap();
     let read = nodes.get("bounded").await.unwrap();
@@ -190,7 +190,7 @@ async fn of_a_node_the_cordon_and_our_labels_and_annotations() {
     cordon::uncordon(&context, &migration(), &read).await.unwrap();
     assert!(!cordon::is_unschedulable(&nodes.get("bounded").await.unwrap()));
 
-    // What it does not.
+    // Writes that the coordinator does not make.
     for (change, named) in [
         (json!({ "metadata": { "labels": { "team": "b" } } }), "label team"),
         (
@@ -239,10 +239,10 @@ async fn of_a_node_the_cordon_and_our_labels_and_annotations() {
     );
 }
 
-/// Where other nodes send packets to: an address of its own, as its kubelet or flannel say them.
+/// The address to which other nodes send packets: one of the node's own addresses, as reported by its kubelet or flannel.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_a_node_an_address_of_its_own() {
+async fn a_tunnel_annotation_accepts_only_an_address_of_the_node() {
     let lab = bounds().await;
     let nodes: Api<Node> = Api::all(coordinator().await);
     let of_admin: Api<Node> = Api::all(lab.admin().await.unwrap());
@@ -321,7 +321,7 @@ fn runs(container: &str, image: &str) -> Patch<Value> {
     )
 }
 
-/// The sets of the three cases, in a namespace of their own.
+/// The DaemonSets of the three cases, in a separate namespace.
 async fn sets(lab: &ApiLab, namespace: &str) -> Api<DaemonSet> {
     lab.namespace(namespace).await.unwrap();
     let sets: Api<DaemonSet> = Api::namespaced(lab.admin().await.unwrap(), namespace);
@@ -350,7 +350,7 @@ async fn sets(lab: &ApiLab, namespace: &str) -> Api<DaemonSet> {
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
-async fn of_a_daemon_set_the_selector_of_a_network() {
+async fn a_daemonset_of_a_network_accepts_a_change_of_its_selector_only() {
     let lab = bounds().await;
     let _turn = MIGRATION.read().await;
     let sets = sets(lab, "of-sets").await;
@@ -376,7 +376,7 @@ async fn of_a_daemon_set_the_selector_of_a_network() {
             runs("kube-proxy", "evil"),
             "neither flanneld nor calico-node",
         ),
-        // It would be flannel's after the change.
+        // After the change the DaemonSet would be flannel's.
         (
             "kube-proxy",
             runs("kube-proxy", "flannel:v0.28.4"),
@@ -460,10 +460,10 @@ async fn of_a_daemon_set_the_selector_of_a_network() {
         .unwrap();
 }
 
-/// The right to give calico-node other pods is RBAC's to give, by name; what gets none stays.
+/// RBAC grants the right to change calico-node's pod template, by name; DaemonSets without the right stay unchanged.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn calico_node_gets_other_pods_where_rbac_says_so() {
+async fn calico_nodes_template_is_changed_only_with_the_right_of_rbac() {
     let lab = bounds().await;
     let _turn = MIGRATION.read().await;
     let sets = sets(lab, "convert").await;
@@ -502,7 +502,7 @@ async fn calico_node_gets_other_pods_where_rbac_says_so() {
     .unwrap();
     let strategy = json!({ "spec": { "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } } });
     sets.patch("calico-node", &dry(), &merge(strategy)).await.unwrap();
-    // Not of another set, nor of another part of this one.
+    // Neither another DaemonSet nor another part of this one may be changed.
     refused(
         sets.patch("kube-flannel-ds", &dry(), &runs("net", "flannel:v1"))
             .await,
@@ -528,7 +528,7 @@ async fn calico_node_gets_other_pods_where_rbac_says_so() {
     );
 }
 
-/// A pod as the coordinator makes it, with this change.
+/// A pod of the coordinator, with this change.
 fn pod(change: &Value) -> Pod {
     let mut pod = json!({
         "metadata": { "name": "replumb-traffic-x", "labels": { names::COMPONENT_LABEL: names::TRAFFIC_COMPONENT } },
@@ -549,7 +549,7 @@ fn pod(change: &Value) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
-/// A merge patch, in which a list of as many items changes each of them.
+/// A merge patch in which a list with this number of items changes each of them.
 fn apply(object: &mut Value, change: &Value) {
     match (object, change) {
         (Value::Object(fields), Value::Object(changes)) => {
@@ -574,11 +574,11 @@ fn apply(object: &mut Value, change: &Value) {
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
-async fn of_pods_its_own_without_privileges() {
+async fn only_the_coordinators_own_pods_without_privileges_are_created() {
     let lab = bounds().await;
     let context = context().await;
     let pods: Api<Pod> = Api::namespaced(context.client.clone(), names::NAMESPACE);
-    // Those that it makes, by its own code, and takes away again.
+    // Pods that the coordinator creates, by its own code, and deletes again.
     let of_admin: Api<Pod> = Api::namespaced(lab.admin().await.unwrap(), names::NAMESPACE);
     let node = lab.node("of-pods").await.unwrap();
     probe::create(&context, &migration(), &node).await.unwrap();
@@ -611,7 +611,7 @@ async fn of_pods_its_own_without_privileges() {
     pods.create(&dry_post(), &pod(&json!({}))).await.unwrap();
     let of_pool = json!({ "metadata": { "annotations": { "cni.projectcalico.org/ipv4pools": "[\"new\"]", "policies.kyverno.io/last-applied-patches": "a webhook's" } } });
     pods.create(&dry_post(), &pod(&of_pool)).await.unwrap();
-    // What a cluster gives every pod: a priority that is not critical, room on the disk, a word of a webhook.
+    // Fields that a cluster adds to every pod: a priority that is not critical, disk space, an annotation of a webhook.
     let everyones = json!({ "metadata": { "name": "everyones" }, "value": 1000, "globalDefault": true });
     let classes: Api<PriorityClass> = Api::all(lab.admin().await.unwrap());
     classes
@@ -631,7 +631,7 @@ async fn of_pods_its_own_without_privileges() {
         .await
         .unwrap();
     let class = answer.unwrap().spec.unwrap().priority_class_name;
-    assert_eq!(class.as_deref(), Some("everyones"), "the class was there");
+    assert_eq!(class.as_deref(), Some("everyones"), "the class exists");
 
     let critical = |name: &str, network: &str| {
         let labels = json!({ names::TRAFFIC_NETWORK_LABEL: network });
@@ -771,7 +771,7 @@ async fn of_pods_its_own_without_privileges() {
             json!({ "spec": { "initContainers": [{ "name": "i", "image": "evil" }] } }),
             "one container",
         ),
-        // A kubelet takes the places of others for these.
+        // A kubelet takes the resources of other pods for these.
         (
             container(json!({ "resources": { "requests": { "cpu": "1" }, "limits": { "cpu": "1" } } })),
             "asks for 50m of cpu",
@@ -824,7 +824,7 @@ async fn of_pods_its_own_without_privileges() {
             other => panic!("{change}: wanted a refusal, got {other:?}"),
         }
     }
-    // Nor is a pod of anybody else's deleted at home.
+    // A pod of another owner in the coordinator's namespace cannot be deleted, either.
     let agent = lab
         .pod_on(names::NAMESPACE, names::AGENT, "of-pods")
         .await
@@ -836,7 +836,7 @@ async fn of_pods_its_own_without_privileges() {
         "an agent",
     );
     assert!(words.contains("replumb-agent-of-pods"), "{words}");
-    // What RBAC refuses today is refused by the policy, whatever roles the account has.
+    // The policy refuses the same writes as RBAC, whatever roles the account has.
     lab.kubectl(&[
         "create",
         "clusterrole",
@@ -874,10 +874,10 @@ async fn of_pods_its_own_without_privileges() {
     .unwrap();
 }
 
-/// Without a grace period it would be a deletion that waits for no process.
+/// Without a grace period the eviction would be a deletion that waits for no process.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_pods_of_others_an_eviction_that_lets_them_end() {
+async fn other_pods_can_only_be_evicted_with_a_grace_period() {
     let lab = bounds().await;
     lab.namespace("of-evictions").await.unwrap();
     lab.kubectl(&["create", "serviceaccount", "default", "-n", "of-evictions"])
@@ -912,7 +912,7 @@ async fn of_pods_of_others_an_eviction_that_lets_them_end() {
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
-async fn of_a_strangers_service_what_an_exchange_changes() {
+async fn a_users_service_accepts_only_the_changes_of_an_exchange() {
     let lab = bounds().await;
     let _turn = MIGRATION.read().await;
     lab.namespace("of-services").await.unwrap();
@@ -971,7 +971,7 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
             json!({ "spec": { "type": "LoadBalancer" } }),
             "may not change its",
         ),
-        // Without what it was before.
+        // Without the record of the earlier spec.
         (
             json!({ "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.cluster.local" } }),
             "no ExternalName of what is ClusterIP",
@@ -986,7 +986,7 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
                 "spec": { "type": "ExternalName", "externalName": "web-replumb-new.elsewhere.svc.cluster.local" } }),
             "not to web-replumb-new.elsewhere",
         ),
-        // A domain of the thief's, whose name server answers for it.
+        // A domain of the thief, whose name server answers for it.
         (
             json!({ "metadata": { "annotations": { "replumb.dev/service-before": before_of(&web) } },
                 "spec": { "type": "ExternalName", "externalName": "web-replumb-new.of-services.svc.evil.example" } }),
@@ -1008,7 +1008,8 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
             "{change}: {words}"
         );
     }
-    // Whoever writes this of a load balancer has all traffic to that address. A node port could be one that another case gives back.
+    // This status of a load balancer directs all traffic to that address. The node port could be one that another
+    // case has released.
     let spec =
         json!({ "type": "LoadBalancer", "allocateLoadBalancerNodePorts": false, "ports": [{ "port": 80 }] });
     let balanced = json!({ "metadata": { "name": "balanced" }, "spec": spec });
@@ -1100,7 +1101,7 @@ async fn of_a_strangers_service_what_an_exchange_changes() {
     }
 }
 
-/// What the coordinator writes of this Service, by its own code.
+/// The coordinator's writes of this Service, by its own code.
 fn written(service: &Service, write: Write) -> Value {
     let service = serde_json::to_value(service).unwrap();
     let address = service["spec"]["clusterIP"].as_str().unwrap_or_default();
@@ -1118,11 +1119,11 @@ fn written(service: &Service, write: Write) -> Value {
     }
 }
 
-/// A thief who makes a Service forget what it was has another one made of it: of another type, or at other node ports.
+/// A thief who removes a Service's record could turn the Service into another one: of another type, or with other node ports.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
-async fn a_service_comes_back_as_what_it_was() {
+async fn a_service_is_restored_with_its_type_and_node_ports_only() {
     let lab = bounds().await;
     let _turn = MIGRATION.read().await;
     lab.namespace("of-types").await.unwrap();
@@ -1200,7 +1201,7 @@ async fn a_service_comes_back_as_what_it_was() {
         "annotation replumb.dev/service-before",
     )
     .await;
-    // An ExternalName keeps a node port that it says, and does not have.
+    // An ExternalName keeps a node port in its spec, but does not own it.
     let mut hidden = written(&outer, Write::ServiceAway(Side::New));
     apply(&mut hidden, &at(2, 30053));
     refuses("outer", hidden, "no node port but those").await;
@@ -1241,7 +1242,7 @@ async fn a_service_comes_back_as_what_it_was() {
     refuses("outer", changed(&away[1], at(0, 30053)), "no node port but those").await;
     refuses("outer", changed(&away[1], at(2, 30057)), "no node port but those").await;
 
-    // Its owner gives it a port more, another name to one, and another node port to one.
+    // The owner adds a port, renames one, and changes the node port of one.
     let edited = json!([
         { "name": "more", "port": 81 }, { "name": "udp", "port": 53, "protocol": "UDP" }, { "name": "dns-tcp", "port": 53 },
         { "name": "http", "port": 80, "nodePort": 30056, "appProtocol": "http" },
@@ -1264,7 +1265,7 @@ async fn a_service_comes_back_as_what_it_was() {
     assert_eq!(node_ports[2..], [30054, 30056]);
     let back = patch("inner", written(&away[0], Write::ServiceAt(Side::New))).await;
     assert_eq!(back.spec, inner.spec);
-    // So many ports cost the policy not too much.
+    // A Service with this number of ports does not exceed the policy's cost limit.
     let ports: Vec<Value> = (1..=300)
         .map(|port| json!({ "name": format!("p{port}"), "port": port }))
         .collect();
@@ -1277,7 +1278,7 @@ async fn a_service_comes_back_as_what_it_was() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_endpoints_copies_for_helpers() {
+async fn only_copies_of_endpoint_slices_for_helpers_are_created() {
     let lab = bounds().await;
     let _turn = MIGRATION.read().await;
     lab.namespace("of-slices").await.unwrap();
@@ -1341,7 +1342,7 @@ async fn of_endpoints_copies_for_helpers() {
         "endpointslices",
         "a stranger's",
     );
-    // Nor by giving it our marks with the same write.
+    // Adding replumb's labels with the same write does not help.
     let mut marked: EndpointSlice =
         serde_json::from_value(slice("theirs", "web-replumb-old", "replumb.dev")).unwrap();
     marked.metadata.resource_version = theirs.metadata.resource_version;
@@ -1350,7 +1351,7 @@ async fn of_endpoints_copies_for_helpers() {
         "endpointslices",
         "a stranger's, marked",
     );
-    // Nor is ours given to another Service.
+    // A copy cannot be given to another Service.
     let mut moved = made;
     moved
         .metadata
@@ -1373,7 +1374,7 @@ async fn of_endpoints_copies_for_helpers() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_deployments_one_pod_more_and_of_secrets_a_backup() {
+async fn a_deployment_accepts_one_more_replica_and_a_secret_only_a_backup() {
     let lab = bounds().await;
     lab.namespace("of-scale").await.unwrap();
     let of_admin: Api<Deployment> = Api::namespaced(lab.admin().await.unwrap(), "of-scale");
@@ -1406,7 +1407,7 @@ async fn of_deployments_one_pod_more_and_of_secrets_a_backup() {
         assert!(words.contains(&format!("Deployment of-scale/{name}")), "{words}");
     }
 
-    // It may make Secrets with deploy/calico-datastore alone.
+    // The coordinator may create Secrets only with deploy/calico-datastore.
     lab.kubectl(&[
         "create",
         "role",
@@ -1465,10 +1466,11 @@ async fn of_deployments_one_pod_more_and_of_secrets_a_backup() {
     }
 }
 
-/// With one field of Felix a cluster is another one: whom pods reach, which program sees their packets, where metadata are asked.
+/// One field of Felix can change a whole cluster: the destinations of pods, the programs that see their packets, the
+/// metadata server.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_calicos_settings_the_fields_of_both_networks() {
+async fn calicos_settings_accept_only_the_fields_of_both_networks() {
     let lab = bounds().await;
     let definitions = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/calico-crds.yaml");
     lab.kubectl(&["apply", "--server-side", "-f", definitions])
@@ -1577,7 +1579,7 @@ fn range(name: &str, label: &str, ranges: &[&str]) -> ServiceCIDR {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_ranges_its_own_and_of_what_hosts_route() {
+async fn a_service_cidr_must_be_the_coordinators_own_and_within_the_ranges_of_hosts() {
     let lab = bounds().await;
     let ranges: Api<ServiceCIDR> = Api::all(coordinator().await);
     for (name, cidrs) in [
@@ -1612,7 +1614,7 @@ async fn of_ranges_its_own_and_of_what_hosts_route() {
         let words = refused(ranges.create(&dry_post(), &range).await, "servicecidrs", named);
         assert!(words.contains(named), "{words}");
     }
-    // It has no right to change one; the policy holds whatever roles it has.
+    // The coordinator has no right to change a range; the policy holds with any roles.
     lab.kubectl(&[
         "create",
         "clusterrole",
@@ -1647,7 +1649,7 @@ async fn of_ranges_its_own_and_of_what_hosts_route() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn while_ranges_change_no_other_is_made() {
+async fn during_a_change_of_ranges_no_other_range_is_created() {
     let lab = bounds().await;
     let _turn = MIGRATION.write().await;
     let migrations: Api<Migration> = Api::all(lab.admin().await.unwrap());
@@ -1690,7 +1692,7 @@ async fn while_ranges_change_no_other_is_made() {
             Err(error) => {
                 let words = error.to_string();
                 let known = "makes no range 10.123.0.0/30: it is within none of 10.122.0.0/24, 10.96.0.0/16";
-                // The one before is still on its way.
+                // The change before is not known everywhere yet.
                 if words.contains("AlreadyExists") {
                     Look::NotYet(words)
                 } else {
@@ -1734,10 +1736,10 @@ async fn while_ranges_change_no_other_is_made() {
         .unwrap();
 }
 
-/// While a Migration is under way, what it does not name is left alone.
+/// While a Migration is running, objects that it does not name cannot be changed.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn while_a_migration_is_under_way_what_it_names() {
+async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() {
     let lab = bounds().await;
     let _turn = MIGRATION.write().await;
     let sets = sets(lab, "named").await;
@@ -1758,7 +1760,7 @@ async fn while_a_migration_is_under_way_what_it_names() {
             "spec": { "flannelToCalico": {} } }),
     )
     .await;
-    // A flow that is not started names nothing, and keeps nobody from anything.
+    // A Migration that has not started names no object, and restricts no write.
     let other = merge(selects(&json!("flannel")));
     sets.patch("kube-flannel-ds-arm64", &dry(), &other).await.unwrap();
     let status = async |phase: &str| {
@@ -1775,7 +1777,7 @@ async fn while_a_migration_is_under_way_what_it_names() {
             .unwrap();
     };
     status("Rolling").await;
-    // What is asked without effect is not refused here: the writes are made.
+    // Dry runs are not refused here, so the test makes real writes.
     let selector = async |name: &str, value: &Value| {
         sets.patch(name, &PatchParams::default(), &merge(selects(value)))
             .await
@@ -1806,7 +1808,7 @@ async fn while_a_migration_is_under_way_what_it_names() {
         "migration",
         "another flannel",
     );
-    // A Service is none of its business.
+    // A flannelToCalico migration does not change Services.
     let services: Api<Service> = Api::namespaced(coordinator().await, "named");
     let service = json!({ "metadata": { "name": "web", "labels": {} }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] } });
     let of_services: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "named");
@@ -1842,7 +1844,7 @@ async fn while_a_migration_is_under_way_what_it_names() {
         .unwrap();
 }
 
-/// Detected settings that name the two sets.
+/// Detected settings that name the two DaemonSets.
 fn full_settings() -> Value {
     let sourced = |value: Value| json!({ "value": value, "source": "default" });
     json!({ "flannelToCalico": { "settings": {

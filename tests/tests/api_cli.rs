@@ -1,7 +1,7 @@
-//! `kubectl replumb` against a real API server, as a person with the operator's role and no more.
+//! `kubectl replumb` against a real API server, as a user with only the operator's role.
 //!
-//! Where a coordinator is needed, either the real one runs, or the test plays it: it holds the Lease by the
-//! coordinator's own code and writes statuses, so that the command meets every phase.
+//! If a case needs a coordinator, either the real one runs, or the test plays it: the test holds the Lease with the
+//! coordinator's own code and writes statuses, so that the command sees every phase.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_cli -- --ignored`.
 
@@ -44,7 +44,7 @@ async fn turn() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().await;
     let lab = ApiLab::shared().unwrap();
     if lab.clear().await.is_err() {
-        // A case that failed had taken the definitions away.
+        // A failed case may have deleted the definitions.
         lab.install().await.unwrap();
         lab.clear().await.unwrap();
     }
@@ -56,7 +56,7 @@ async fn turn() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// The kubeconfig of a person who has the operator's role alone.
+/// The kubeconfig of a user who has only the operator's role.
 fn operator() -> &'static PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -75,7 +75,7 @@ fn operator() -> &'static PathBuf {
     })
 }
 
-/// How the command ended.
+/// Result of the command.
 #[derive(Debug)]
 struct Answer {
     code: Option<i32>,
@@ -116,7 +116,7 @@ async fn replumb(arguments: &[&str]) -> Answer {
         .kill_on_drop(true);
     let output = tokio::time::timeout(Duration::from_secs(90), command.output())
         .await
-        .unwrap_or_else(|_| panic!("{arguments:?} did not end"))
+        .unwrap_or_else(|_| panic!("{arguments:?} has not ended"))
         .unwrap();
     Answer {
         code: output.status.code(),
@@ -151,24 +151,24 @@ impl Running {
         }
     }
 
-    /// The next line; `None` when there is none any more.
+    /// The next line; `None` at the end.
     async fn line(&mut self) -> Option<String> {
         let next = tokio::time::timeout(Duration::from_secs(90), self.lines.next_line());
         let line = next
             .await
-            .unwrap_or_else(|_| panic!("it says nothing more: {}", self.out))
+            .unwrap_or_else(|_| panic!("no more output: {}", self.out))
             .unwrap()?;
         self.out.push_str(&line);
         self.out.push('\n');
         Some(line)
     }
 
-    /// Waits until it has said these words.
+    /// Waits for this text in the output.
     async fn says(&mut self, words: &str) {
         while !self.out.contains(words) {
             assert!(
                 self.line().await.is_some(),
-                "it ended without {words:?}: {}",
+                "the command ended without {words:?}: {}",
                 self.out
             );
         }
@@ -187,7 +187,7 @@ impl Running {
     }
 }
 
-/// Runs the command at a terminal that `script` makes, where a person types this.
+/// Runs the command at a terminal made by `script`, where a user types this.
 async fn at_a_terminal(arguments: &str, typed: &str) -> Answer {
     let line = format!(
         "{} --kubeconfig {} {arguments}",
@@ -207,7 +207,7 @@ async fn at_a_terminal(arguments: &str, typed: &str) -> Answer {
     stdin.write_all(typed.as_bytes()).await.unwrap();
     let output = tokio::time::timeout(Duration::from_secs(90), child.wait_with_output())
         .await
-        .unwrap_or_else(|_| panic!("{arguments:?} did not end"))
+        .unwrap_or_else(|_| panic!("{arguments:?} has not ended"))
         .unwrap();
     // Held until now: `script` ends the terminal with it.
     drop(stdin);
@@ -239,7 +239,7 @@ async fn create(name: &str) {
         .unwrap();
 }
 
-/// A coordinator that the test plays: it leads, and answers every generation with what the test wants.
+/// A coordinator played by the test: it leads, and answers every generation with the given status.
 struct Played {
     status: watch::Sender<MigrationStatus>,
     tasks: Vec<JoinHandle<()>>,
@@ -274,7 +274,7 @@ impl Played {
     }
 }
 
-/// Writes the wanted status for the present generation of every Migration, again and again.
+/// Writes the given status for the present generation of every Migration, again and again.
 async fn answer_all(client: Client, status: watch::Receiver<MigrationStatus>) {
     let migrations: Api<Migration> = Api::all(client);
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
@@ -283,12 +283,12 @@ async fn answer_all(client: Client, status: watch::Receiver<MigrationStatus>) {
         let list = migrations.list(&kube::api::ListParams::default()).await.unwrap();
         for migration in list {
             let mut wanted = status.borrow().clone();
-            // The real one pauses what has begun when it is not to run.
+            // The real coordinator pauses a started migration that should not run.
             wanted.paused = wanted.started_at.is_some()
                 && !matches!(migration.spec.desired, Desired::Run | Desired::Rollback);
             wanted.observed_generation = migration.metadata.generation.unwrap();
             let name = migration.metadata.name.unwrap();
-            // A merge patch leaves alone what it does not name.
+            // A merge patch does not change fields that it does not name.
             let there = serde_json::to_value(&migration.status).unwrap();
             let wanted = serde_json::to_value(&wanted).unwrap();
             let Some(change) = api::merge::difference(&there, &wanted) else {
@@ -299,7 +299,7 @@ async fn answer_all(client: Client, status: watch::Receiver<MigrationStatus>) {
                 .patch_status(&name, &PatchParams::default(), &patch)
                 .await
             {
-                // It was just deleted.
+                // The Migration was just deleted.
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 other => drop(other.unwrap()),
             }
@@ -381,7 +381,7 @@ fn begun(phase: MigrationPhase, working: &[&str]) -> MigrationStatus {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_cluster_without_replumb_is_told_how_to_get_it() {
+async fn without_replumb_the_command_says_how_to_install_it() {
     let _turn = turn().await;
     let lab = ApiLab::shared().unwrap();
     let definitions = [
@@ -399,13 +399,13 @@ async fn a_cluster_without_replumb_is_told_how_to_get_it() {
         replumb(&[command]).await.expect(1, &needed);
     }
     replumb(&["apply", "--yes"]).await.expect(1, &needed);
-    // For the next case.
+    // Restored for the next case.
     lab.install().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_plan_that_its_migration_has_no_room_for_is_printed_whole() {
+async fn a_plan_larger_than_its_migration_is_printed_completely() {
     let _turn = turn().await;
     create(NAME).await;
     let made = migration(NAME).await;
@@ -436,7 +436,7 @@ async fn a_plan_that_its_migration_has_no_room_for_is_printed_whole() {
         );
     }
     let document = replumb(&["plan", "-o", "json"]).await.expect(0, &[]).json();
-    // One of the cluster's, a thousand in records, one of each node.
+    // One action of the cluster, a thousand in records, one of each node.
     assert_eq!(document["prepare"].as_array().unwrap().len(), 1003);
     assert_eq!(document["prepare"][1000]["object"], "Service shop/999");
     assert_eq!(
@@ -448,7 +448,7 @@ async fn a_plan_that_its_migration_has_no_room_for_is_printed_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn names_that_are_wrong_missing_or_too_many() {
+async fn wrong_missing_and_ambiguous_names_are_errors() {
     let _turn = turn().await;
     replumb(&["status"]).await.expect(
         1,
@@ -472,7 +472,7 @@ async fn names_that_are_wrong_missing_or_too_many() {
     );
     assert!(
         migrations().await.get_opt("flanel").await.unwrap().is_none(),
-        "a slip of the finger made a Migration"
+        "a misspelled name created a Migration"
     );
     create("another").await;
     replumb(&["status"]).await.expect(
@@ -488,7 +488,7 @@ async fn names_that_are_wrong_missing_or_too_many() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn without_a_leader_nothing_old_is_told_as_new() {
+async fn without_a_leader_no_old_status_is_shown_as_new() {
     let _turn = turn().await;
     replumb(&["preflight"]).await.expect(
         1,
@@ -527,7 +527,7 @@ async fn without_a_leader_nothing_old_is_told_as_new() {
         );
     }
     assert_eq!(migration(NAME).await.spec.desired, Desired::Plan);
-    // Another namespace has no coordinator; the person may not even look there.
+    // Another namespace has no coordinator; the user may not even read the Lease there.
     replumb(&["preflight", "-n", "elsewhere"])
         .await
         .expect(1, &["Lease elsewhere/replumb-coordinator does not exist"]);
@@ -535,7 +535,7 @@ async fn without_a_leader_nothing_old_is_told_as_new() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
+async fn a_plan_is_shown_completely_and_started_only_after_confirmation() {
     let _turn = turn().await;
     let status = planned().await;
     let hash = status.plan.clone().unwrap().hash;
@@ -591,7 +591,7 @@ async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
         ],
     );
 
-    // The coordinator starts as soon as it is asked to.
+    // The coordinator starts at once when requested.
     let started = tokio::spawn({
         let status = status.clone();
         let sender = played.status.clone();
@@ -622,7 +622,7 @@ async fn a_plan_is_shown_whole_and_started_only_when_confirmed() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_person_at_a_terminal_is_asked() {
+async fn a_user_at_a_terminal_is_asked_for_confirmation() {
     let _turn = turn().await;
     let played = Played::start(planned().await).await;
     let question = "Start Migration flannel-to-calico (nodes: 2) in the cluster at https://127.0.0.1:";
@@ -632,7 +632,7 @@ async fn a_person_at_a_terminal_is_asked() {
             .expect(1, &["Node worker-2", question, "nothing was started"]);
         assert_eq!(migration(NAME).await.spec.desired, Desired::Plan, "after {no:?}");
     }
-    // Nobody starts it here: that it was asked for is what counts.
+    // No coordinator starts it here: only the request counts.
     at_a_terminal("apply --timeout 3s", "y\n")
         .await
         .expect(1, &[question, "is not accepted by the coordinator after 3s"]);
@@ -640,16 +640,16 @@ async fn a_person_at_a_terminal_is_asked() {
 
     played.say(begun(MigrationPhase::Completed, &[]));
     settled(MigrationPhase::Completed).await;
-    // A terminal is drawn anew, and shows the whole table.
+    // A terminal is redrawn, and shows the whole table.
     let answer = at_a_terminal("status --watch", "")
         .await
         .expect(0, &["NODE", "worker-1", "worker-2", "Completed"]);
-    assert!(answer.out.contains("\u{1b}["), "nothing was redrawn: {answer:?}");
+    assert!(answer.out.contains("\u{1b}["), "the terminal was not redrawn: {answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_refusal_is_2_and_starts_nothing() {
+async fn a_refusal_has_exit_code_2_and_starts_no_migration() {
     let _turn = turn().await;
     let mut status = planned().await;
     status.phase = MigrationPhase::Refused;
@@ -687,7 +687,7 @@ async fn a_refusal_is_2_and_starts_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
+async fn pause_and_resume_change_the_desired_state_and_each_end_has_its_exit_code() {
     let _turn = turn().await;
     planned().await;
     create(NAME).await;
@@ -712,7 +712,7 @@ async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
         .await
         .expect(0, &["Rolling, paused", "finished first: worker-1"]);
     assert_eq!(migration(NAME).await.spec.desired, Desired::Pause);
-    // A node is in work: it is on its way to a pause, not paused.
+    // A node is being migrated: the migration is pausing, not paused.
     replumb(&["status"]).await.expect(0, &["Rolling, paused"]);
     replumb(&["status", "--watch", "--timeout", "2s"])
         .await
@@ -748,7 +748,7 @@ async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
     replumb(&["apply", "--yes"])
         .await
         .expect(1, &["is halted: no agent is Ready", "kubectl replumb resume"]);
-    // It stays halted: what was asked for is not so.
+    // The migration stays halted: the command has not reached its goal.
     replumb(&["resume"]).await.expect(1, &["Halted"]);
 
     played.say(begun(MigrationPhase::Finishing, &[]));
@@ -768,7 +768,7 @@ async fn pause_and_resume_change_what_is_wanted_and_each_end_has_its_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
+async fn a_rollback_is_requested_and_each_end_has_its_exit_code() {
     let _turn = turn().await;
     planned().await;
     create(NAME).await;
@@ -837,11 +837,11 @@ async fn the_way_back_is_asked_for_and_each_end_has_its_code() {
         .expect(1, &["was rolled back", "kubectl delete migration"]);
 }
 
-/// Waits until the played status is there.
+/// Waits until the test's status is written.
 async fn settled(phase: MigrationPhase) {
     let lab = ApiLab::shared().unwrap();
     until(
-        "the played status",
+        "the test's status",
         Duration::from_secs(20),
         lab.folder(),
         async || {
@@ -859,7 +859,7 @@ async fn settled(phase: MigrationPhase) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_watch_prints_what_changes_and_ends_when_the_migration_is_deleted() {
+async fn a_watch_prints_changes_and_ends_when_the_migration_is_deleted() {
     let _turn = turn().await;
     planned().await;
     create(NAME).await;
@@ -976,7 +976,7 @@ async fn leads() -> Api<Lease> {
     leases
 }
 
-/// Two hops as the command writes them, as a file.
+/// Two hops in the command's form, as a file.
 async fn two_hops() -> String {
     let manifest = replumb(&[
         "generate",
@@ -997,7 +997,7 @@ async fn two_hops() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything() {
+async fn manifests_of_the_command_are_accepted_and_neither_start_nor_stop_a_migration() {
     let _turn = turn().await;
     let lab = ApiLab::shared().unwrap();
     let file = two_hops().await;
@@ -1015,7 +1015,7 @@ async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything(
         .await
         .expect(1, &["found 2 documents", "kubectl replumb plan pod-cidr-hop-1"]);
 
-    // Its kind is immutable, and what asks for another one is told before the API server is asked.
+    // The kind is immutable, and the command refuses a change of the kind before a request to the API server.
     replumb(&["plan", hops[0], "--pod-cidr-soak", "1h"]).await.expect(
         1,
         &[
@@ -1034,7 +1034,7 @@ async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything(
             &["cannot be created while another Migration", hops[0], hops[1]],
         );
 
-    // The file once more: what is under way is not stopped.
+    // The same file again: the running migration is not stopped.
     let patch = Patch::Merge(json!({"spec": {"desired": "Run"}}));
     migrations()
         .await
@@ -1052,11 +1052,11 @@ async fn manifests_that_it_writes_are_taken_and_neither_start_nor_stop_anything(
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_two_hops_the_second_waits_for_the_first() {
+async fn the_second_of_two_hops_waits_for_the_first() {
     let _turn = turn().await;
     let lab = ApiLab::shared().unwrap();
     let file = two_hops().await;
-    // Calico is known here, and has no pool.
+    // Calico is installed here, but has no pool.
     let calico = concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/calico-crds.yaml");
     lab.kubectl(&["apply", "--server-side", "-f", calico]).unwrap();
     lab.kubectl(&[
@@ -1082,7 +1082,7 @@ async fn of_two_hops_the_second_waits_for_the_first() {
         .await
         .unwrap();
     };
-    // Its own checks refuse the first, and the first refuses the second.
+    // The first is refused by its own checks, and the second by the first.
     blocked("pod-cidr-hop-1", &["ChecksFailed"]).await;
     blocked("pod-cidr-hop-2", &["AnotherMigration"]).await;
     replumb(&["apply", "pod-cidr-hop-2", "--yes"])
@@ -1091,7 +1091,7 @@ async fn of_two_hops_the_second_waits_for_the_first() {
     replumb(&["preflight", "pod-cidr-hop-1"])
         .await
         .expect(2, &["FAIL", "OldPool", "IPPool of 100.64.0.0/10"]);
-    // Once the first is over, the second is looked at by itself, and its own checks speak.
+    // Once the first is finished, the second is checked alone, and its own checks decide.
     lab.kubectl(&["delete", "migration", "pod-cidr-hop-1"]).unwrap();
     blocked("pod-cidr-hop-2", &["ChecksFailed"]).await;
     replumb(&["preflight"])
@@ -1103,13 +1103,13 @@ async fn of_two_hops_the_second_waits_for_the_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
+async fn the_real_coordinator_refuses_a_cluster_without_flannel_and_names_it() {
     let _turn = turn().await;
     let coordinator = real_coordinator().await;
     let lab = ApiLab::shared().unwrap();
     let leases = leads().await;
 
-    // "Nothing to migrate" is never the answer: what was looked for is named.
+    // The answer is never "nothing to migrate": the missing objects are named.
     let answer = replumb(&["preflight", "--flannel-daemonset-name", "kube-flannel-ds-amd64"]).await;
     let answer = answer.expect(2, &["FAIL", "kube-flannel-ds-amd64", "REFUSED"]);
     assert!(answer.out.contains("fix"), "{}", answer.out);
@@ -1136,7 +1136,7 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_by_name() {
         .expect(2, &["AnotherMigration", "flannel-to-calico is active"]);
 
     drop(coordinator);
-    // What it said a moment ago is still true; what it said a while ago is not told any more.
+    // A status of a moment ago is still valid; an older one is not shown any more.
     until(
         "the Lease to grow old",
         Duration::from_secs(30),

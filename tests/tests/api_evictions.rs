@@ -1,4 +1,4 @@
-//! Evictions on the real API server, by the coordinator's own code and token: what it asks for is what the API server does.
+//! Evictions on the real API server, with the coordinator's own code and token: the API server follows the request.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_evictions -- --ignored`.
 
@@ -44,7 +44,7 @@ async fn lab() -> &'static ApiLab {
     READY
         .get_or_init(|| async {
             lab.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
-            // No controller makes it here.
+            // No controller creates it here.
             lab.kubectl(&["create", "serviceaccount", "default", "-n", NAMESPACE])
                 .unwrap();
             lab.node(NODE).await.unwrap();
@@ -53,7 +53,7 @@ async fn lab() -> &'static ApiLab {
     lab
 }
 
-/// The coordinator with its own token, and the client that every program of ours has.
+/// The coordinator with its own token, and the client that every program of replumb uses.
 async fn context(lab: &ApiLab) -> Context {
     let token = lab
         .token(names::NAMESPACE, names::COORDINATOR, None)
@@ -61,7 +61,7 @@ async fn context(lab: &ApiLab) -> Context {
         .unwrap();
     let metrics = Arc::new(Metrics::new().unwrap());
     let mut config = lab.config_with_token(&token).await.unwrap();
-    // As in the coordinator's own program: a refused eviction is a 429, and comes back at once.
+    // As in the coordinator: a refused eviction is a 429, and is returned at once.
     config.default_retry = false;
     let client = runtime::client::client(config, Arc::new(metrics.api.clone()), RATE).unwrap();
     Context {
@@ -107,7 +107,7 @@ fn counted(context: &Context, result: &str) -> u64 {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn an_eviction_has_the_grace_period_that_was_asked_for() {
+async fn an_eviction_has_the_requested_grace_period() {
     let lab = lab().await;
     let (context, pods, mut memory) = (context(lab).await, pods(lab).await, Memory::default());
     for (name, asked, expected) in [("asked", Some(7), 7), ("own", None, 30)] {
@@ -121,14 +121,14 @@ async fn an_eviction_has_the_grace_period_that_was_asked_for() {
     assert_eq!(context.metrics.api_warnings(), 0, "no field was dropped");
 }
 
-/// A pod of a tenant that terminates for a day holds its node: the user's grace period ends that, and no budget is asked.
+/// A tenant's pod that terminates for a day blocks its node: the user's grace period ends that, without a check of budgets.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_second_eviction_shortens_the_grace_period_whatever_a_budget_says() {
+async fn a_second_eviction_shortens_the_grace_period_despite_a_budget() {
     let lab = lab().await;
     let (context, pods) = (context(lab).await, pods(lab).await);
     let (long, held) = (create(&pods, "long").await, create(&pods, "held").await);
-    // No budget is asked for a pod that is Pending either.
+    // Budgets do not apply to a Pending pod, either.
     for name in ["long", "held"] {
         let running = Patch::Merge(json!({ "status": { "phase": "Running" } }));
         pods.patch_status(name, &PatchParams::default(), &running)
@@ -149,7 +149,7 @@ async fn a_second_eviction_shortens_the_grace_period_whatever_a_budget_says() {
     budgets.create(&PostParams::default(), &budget).await.unwrap();
     let mut memory = Memory::default();
     evict(&context, &[long, held], Some(7), &mut memory).await;
-    // The budget holds the pod that has not begun to terminate.
+    // The budget blocks the pod that has not begun to terminate.
     let answered = tokio::time::timeout(LIMIT, async {
         while counted(&context, "refused_by_budget") == 0 {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -168,10 +168,10 @@ async fn a_second_eviction_shortens_the_grace_period_whatever_a_budget_says() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_was_seen() {
+async fn a_new_pod_of_the_same_name_is_not_evicted_in_place_of_the_observed_pod() {
     let lab = lab().await;
     let (context, pods, mut memory) = (context(lab).await, pods(lab).await, Memory::default());
-    // As the controller of a StatefulSet does: the pod goes, and another one gets its name.
+    // Like the controller of a StatefulSet: the pod is deleted, and another one gets its name.
     let seen = create(&pods, "web-0").await;
     let at_once = DeleteParams {
         grace_period_seconds: Some(0),
@@ -182,7 +182,7 @@ async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_wa
     assert_ne!(seen.uid, successor.uid);
 
     evict(&context, std::slice::from_ref(&seen), Some(1), &mut memory).await;
-    // The API server tries an eviction that conflicts again for ten seconds before it answers: no pass waits for that.
+    // The API server retries an eviction with a conflict for ten seconds before it answers: no pass waits for that.
     let answered = tokio::time::timeout(LIMIT, async {
         while counted(&context, "replaced") == 0 {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -192,14 +192,14 @@ async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_wa
     answered.await.unwrap();
     let there = pods.get("web-0").await.unwrap();
     assert_eq!(there.uid().as_ref(), Some(&successor.uid));
-    assert_eq!(there.metadata.deletion_timestamp, None, "the successor lives");
+    assert_eq!(there.metadata.deletion_timestamp, None, "the new pod is not deleted");
     assert_eq!(
         (counted(&context, "evicted"), counted(&context, "replaced")),
         (0, 1)
     );
-    assert!(memory.refusals.is_empty(), "nothing is left to wait for");
+    assert!(memory.refusals.is_empty(), "no refusal remains");
 
-    // The same request by hand: the API server refuses it by the UID.
+    // The same request sent directly: the API server refuses it by the UID.
     let body = serde_json::to_string(&coordinator::evict::body(&seen, None)).unwrap();
     let uri = format!("/api/v1/namespaces/{NAMESPACE}/pods/web-0/eviction");
     let request = http::Request::post(uri).body(body.into_bytes()).unwrap();
@@ -213,11 +213,11 @@ async fn a_successor_of_the_same_name_is_not_evicted_in_place_of_the_pod_that_wa
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_field_that_the_api_server_does_not_know_is_refused() {
+async fn an_unknown_field_is_refused_by_the_api_server() {
     let lab = lab().await;
     let context = context(lab).await;
     let pod = create(&pods(lab).await, "strict").await;
-    // What kube-core 5.0.0 writes.
+    // The form that kube-core 5.0.0 writes.
     let body = json!({
         "metadata": { "name": pod.name, "namespace": NAMESPACE },
         "delete_options": { "preconditions": { "uid": pod.uid } },
@@ -238,10 +238,10 @@ async fn a_field_that_the_api_server_does_not_know_is_refused() {
     );
 }
 
-/// The API server keeps a time that a client gives, and tells it in UTC: in a year of five digits, which our types cannot read.
+/// The API server keeps a client's time and returns it in UTC: with a year of five digits, which replumb's types cannot parse.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn objects_with_a_time_that_cannot_be_read_are_read() {
+async fn objects_with_an_invalid_time_are_read() {
     let lab = lab().await;
     let context = context(lab).await;
     let deployments: Api<DynamicObject> = Api::namespaced_with(
@@ -277,15 +277,15 @@ async fn objects_with_a_time_that_cannot_be_read_are_read() {
         .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
         .body(patch.to_string().into_bytes())
         .unwrap();
-    // Our types cannot read the answer: as text it shows what the API server makes of the time.
+    // Replumb's types cannot parse the answer: as text it shows the API server's form of the time.
     let admin = lab.admin().await.unwrap();
     let told = admin.request_text(request).await.unwrap();
     assert!(
         told.contains("10000-01-01T00:59:59Z"),
-        "the API server tells no such time any more: {told}"
+        "the API server no longer returns such a time: {told}"
     );
     let strict: Api<Deployment> = Api::namespaced(admin, NAMESPACE);
-    assert!(strict.get("odd").await.is_err(), "the types read it by now");
+    assert!(strict.get("odd").await.is_err(), "the types can parse the time now");
 
     let of_namespace = |object: Deployment| {
         let replicas = object.spec.as_ref().and_then(|spec| spec.replicas);

@@ -19,11 +19,11 @@ use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
 use tokio::sync::{OnceCell, watch};
 
-/// Leases of these tests. The coordinator may read and write one by its name alone, and each test needs another.
+/// Leases of these tests. The coordinator may read and write only one, by its name, and each test needs another.
 const LEASES: [&str; 4] = ["takeover", "race", "given-up", "running"];
 
-/// The coordinator's own rights: what it may not do must not be needed. For the Leases of the tests it gets those that it has for
-/// its own.
+/// The coordinator's own rights: the tests must not need more. For the Leases of the tests it gets the same rights as
+/// for its own.
 async fn client() -> Client {
     static GRANTED: OnceCell<()> = OnceCell::const_new();
     let lab = ApiLab::shared().unwrap();
@@ -66,7 +66,7 @@ fn after(now: Moment, seconds: u64) -> Moment {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
+async fn a_renewed_lease_is_kept_and_an_expired_one_is_taken_over() {
     let client = client().await;
     let mut first = candidate(&client, "takeover", "first");
     let mut second = candidate(&client, "takeover", "second");
@@ -74,10 +74,10 @@ async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
 
     assert!(
         first.try_once(start).await.unwrap(),
-        "the Lease was there for the taking"
+        "the Lease was free"
     );
     assert!(!second.try_once(after(start, 1)).await.unwrap());
-    // Renewed all the time: however long the second waits, it is not the second's.
+    // Renewed all the time: however long the second one waits, it never gets the Lease.
     for seconds in (2..60).step_by(4) {
         assert!(
             first.try_once(after(start, seconds)).await.unwrap(),
@@ -92,14 +92,14 @@ async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
     assert_eq!(kept.holder_identity.as_deref(), Some("first"));
     assert_eq!(kept.lease_transitions, Some(0));
 
-    // An hour more, by a clock that was set, is none.
+    // An hour more on a clock that was changed does not count.
     let set = Moment {
         wall: start.wall + SignedDuration::from_hours(1),
         ..after(start, 59)
     };
-    assert!(!second.try_once(set).await.unwrap(), "its clock was set");
+    assert!(!second.try_once(set).await.unwrap(), "its clock was changed");
 
-    // The first is gone. The second saw its last renewal at 59 s by its own clock.
+    // The first has stopped. The second saw its last renewal at 59 s on its own clock.
     let duration = LEASE_DURATION.as_secs();
     assert!(
         !second.try_once(after(start, 59 + duration - 1)).await.unwrap(),
@@ -107,20 +107,20 @@ async fn a_lease_is_kept_by_renewing_and_taken_over_only_when_it_is_not() {
     );
     assert!(
         second.try_once(after(start, 59 + duration)).await.unwrap(),
-        "nobody renewed it"
+        "the Lease was not renewed"
     );
     let taken = read(&client, "takeover").await;
     assert_eq!(taken.holder_identity.as_deref(), Some("second"));
     assert_eq!(taken.lease_transitions, Some(1));
 
-    // The first comes back and believes nothing that it knew.
+    // The first returns and does not trust its earlier state.
     assert!(!first.try_once(after(start, 59 + duration)).await.unwrap());
     assert!(second.try_once(after(start, 60 + duration)).await.unwrap());
 }
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn of_many_that_try_at_once_one_wins() {
+async fn one_of_many_simultaneous_contenders_wins() {
     let client = client().await;
     let start = Moment::now();
     let mut contenders: Vec<Candidate> = (0..12)
@@ -140,7 +140,7 @@ async fn of_many_that_try_at_once_one_wins() {
     let holder = read(&client, "race").await.holder_identity;
     assert_eq!(holder, Some(format!("contender-{}", created[0])));
 
-    // The holder dies; all others have seen its Lease and find it dead at the same moment.
+    // The holder dies; all others have seen its Lease and find it expired at the same moment.
     let mut others: Vec<Candidate> = contenders
         .into_iter()
         .enumerate()
@@ -154,10 +154,10 @@ async fn of_many_that_try_at_once_one_wins() {
     assert_eq!(read(&client, "race").await.lease_transitions, Some(1));
 }
 
-/// A Lease that somebody emptied (a leader that gave it up) is free at once.
+/// A Lease with an empty holder (its leader released it) is free at once.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_lease_that_was_given_up_is_free_at_once() {
+async fn a_released_lease_is_free_at_once() {
     let client = client().await;
     let now = Moment::now();
     assert!(
@@ -181,10 +181,10 @@ async fn a_lease_that_was_given_up_is_free_at_once() {
     );
 }
 
-/// With real clocks: two that run, the leader ends, the other leads; at no moment do both believe that they lead.
+/// With real clocks: two contenders run, the leader ends, the other leads; at no moment do both consider themselves the leader.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_contender_leads_once_the_leader_is_gone_and_never_beside_it() {
+async fn a_contender_leads_after_the_leader_has_ended_and_never_beside_it() {
     let client = client().await;
     let (one_sender, mut one) = watch::channel(false);
     let (other_sender, other) = watch::channel(false);
@@ -219,7 +219,7 @@ async fn a_contender_leads_once_the_leader_is_gone_and_never_beside_it() {
     .await
     .unwrap();
 
-    // As kill -9 does it: no word of good-bye.
+    // Ended as with kill -9: without a release.
     first.abort();
     let gone = std::time::Instant::now();
     let limit = LEASE_DURATION + Duration::from_secs(15);
@@ -232,7 +232,7 @@ async fn a_contender_leads_once_the_leader_is_gone_and_never_beside_it() {
     })
     .await
     .unwrap();
-    // A leader that cannot renew steps down after RENEW_DEADLINE; nobody may lead before that.
+    // A leader that cannot renew steps down after RENEW_DEADLINE; no other may lead before that.
     let renew_deadline = RENEW_DEADLINE;
     assert!(
         gone.elapsed() + RETRY_PERIOD > renew_deadline,

@@ -1,4 +1,4 @@
-//! Who reads metrics with `deploy/secure-metrics`: tokens of a real API server, asked about with the coordinator's own rights.
+//! Access to metrics with `deploy/secure-metrics`: tokens of a real API server, checked with the coordinator's own rights.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_metrics -- --ignored`.
 
@@ -41,7 +41,7 @@ impl Observer for Unheard {
     fn warning(&self, _: &str) {}
 }
 
-/// A program's two ports: health, and metrics.
+/// A program's two ports: health and metrics.
 async fn program(config: Config) -> (u16, Port) {
     let plain = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let plain_port = plain.local_addr().unwrap().port();
@@ -66,7 +66,7 @@ async fn program(config: Config) -> (u16, Port) {
     (plain_port, claimed)
 }
 
-/// The answer to a scrape, of a client that takes any certificate.
+/// The answer to a scrape by a client that accepts any certificate.
 async fn scrape(address: &str, token: Option<&str>) -> (StatusCode, String) {
     let mut config = Config::new(address.parse().unwrap());
     config.accept_invalid_certs = true;
@@ -85,7 +85,7 @@ async fn scrape(address: &str, token: Option<&str>) -> (StatusCode, String) {
     (status, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
-/// A `ServiceAccount`, and a token of it.
+/// A `ServiceAccount` and its token.
 async fn account(name: &str) -> String {
     let lab = ApiLab::shared().unwrap();
     lab.kubectl(&["create", "serviceaccount", name, "-n", "default"])
@@ -95,7 +95,7 @@ async fn account(name: &str) -> String {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn metrics_are_for_tokens_whose_user_may_get_them() {
+async fn only_tokens_with_the_right_to_metrics_can_read_them() {
     let lab = ApiLab::shared().unwrap();
     let (prometheus, another) = (account("prometheus").await, account("another").await);
     let own = lab
@@ -108,12 +108,12 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
         format!("https://127.0.0.1:{}", port.number()),
     );
 
-    // Nothing is served beside health.
+    // The health port serves no metrics.
     let (status, text) = scrape(&plain, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::FORBIDDEN);
     assert!(text.contains("with TLS on port"), "{text}");
 
-    // Metrics have a thread of their own, which listens a moment later.
+    // Metrics are served by a separate thread, which listens a moment later.
     let limit = Duration::from_mins(1);
     until("the port of metrics", limit, Path::new("/"), async || {
         tokio::net::TcpStream::connect(("127.0.0.1", port.number())).await?;
@@ -122,7 +122,7 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     .await
     .unwrap();
 
-    // Without the overlay no program of ours may ask.
+    // Without the overlay no program of replumb may check tokens.
     let (status, text) = scrape(&secure, Some(&prometheus)).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
     assert!(
@@ -140,7 +140,7 @@ async fn metrics_are_for_tokens_whose_user_may_get_them() {
     ])
     .unwrap();
 
-    // An authorizer hears of a role a moment later.
+    // An authorizer learns of a role a moment later.
     let text = until(
         "Prometheus reads metrics",
         Duration::from_mins(1),

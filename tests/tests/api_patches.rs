@@ -1,4 +1,4 @@
-//! How a real API server applies the patches of single fields that the coordinator writes: which of them it takes, and which it refuses
+//! How a real API server handles the coordinator's patches of single fields: which it applies, and which it refuses
 //! because the object has changed since it was read.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_patches -- --ignored`.
@@ -35,14 +35,14 @@ fn config_map(data: &Value) -> ConfigMap {
     of(json!({ "metadata": { "name": "subject" }, "data": data }))
 }
 
-/// What happens to an object between the look at it and the write.
+/// The change of an object between the read and the write.
 enum Meanwhile {
     Nothing,
     Edited(Value),
     MadeAgain,
 }
 
-/// The answer to a patch of a `ConfigMap` with this data. The patch rests on `/data/basis`, and writes `/data/written`.
+/// The answer to a patch of a `ConfigMap` with this data. The patch depends on `/data/basis`, and writes `/data/written`.
 async fn answer(
     api: &Api<ConfigMap>,
     data: &Value,
@@ -82,7 +82,7 @@ async fn answer(
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_patch_is_applied_where_it_holds_and_nowhere_else() {
+async fn a_patch_is_applied_only_if_its_basis_is_unchanged() {
     let lab = ApiLab::shared().unwrap();
     lab.namespace("patches").await.unwrap();
     let api: Api<ConfigMap> = Api::namespaced(lab.admin().await.unwrap(), "patches");
@@ -92,7 +92,7 @@ async fn a_patch_is_applied_where_it_holds_and_nowhere_else() {
     let other = json!({ "other": "o" });
     let none = Value::Null;
     let cases = [
-        // Data, what happens meanwhile, and whether the patch is applied.
+        // Data, the change meanwhile, and whether the patch is applied.
         (&both, Meanwhile::Nothing, true),
         (&other, Meanwhile::Nothing, true),
         (&none, Meanwhile::Nothing, true),
@@ -113,7 +113,7 @@ async fn a_patch_is_applied_where_it_holds_and_nowhere_else() {
         (&both, edited(data("written", Value::Null)), false),
         (&other, edited(data("basis", json!("x"))), false),
         (&other, edited(data("written", json!("x"))), false),
-        // Where there was no data, all of it is compared; and where there is none any more, nothing in it can be.
+        // Without data before, all of it is compared; without data now, no field of it can be compared.
         (&none, edited(data("other", json!("x"))), false),
         (&other, edited(data("other", Value::Null)), false),
         (&both, edited(json!({ "data": null })), false),
@@ -132,10 +132,10 @@ async fn a_patch_is_applied_where_it_holds_and_nowhere_else() {
     }
 }
 
-/// The API server compares values as they are written down, and so does not find every value equal to itself.
+/// The API server compares serialized values, so some values are not equal to themselves.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn no_value_is_a_conflict_with_itself() {
+async fn an_unchanged_value_is_never_a_conflict() {
     let lab = ApiLab::shared().unwrap();
     lab.namespace("patches-values").await.unwrap();
     let api: Api<ConfigMap> = Api::namespaced(lab.admin().await.unwrap(), "patches-values");
@@ -167,7 +167,7 @@ async fn no_value_is_a_conflict_with_itself() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn members_of_a_list_get_a_field_and_keep_what_another_writes() {
+async fn items_of_a_list_get_a_field_and_keep_the_changes_of_others() {
     let lab = ApiLab::shared().unwrap();
     lab.namespace("patches-lists").await.unwrap();
     let api: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "patches-lists");
@@ -206,16 +206,16 @@ async fn members_of_a_list_get_a_field_and_keep_what_another_writes() {
         assert_eq!(
             now["spec"]["ports"][0]["targetPort"] == 2,
             applied,
-            "what the other wrote is there"
+            "the other change is kept"
         );
     }
 }
 
-/// The API server shows some fields of a Service otherwise than it stores them: `internalTrafficPolicy` stays in one that becomes an
-/// `ExternalName`, and is not shown.
+/// The API server returns some fields of a Service in another form than it stores them: `internalTrafficPolicy` stays
+/// in a Service that becomes an `ExternalName`, but is not returned.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn what_is_stored_otherwise_than_it_is_shown_is_no_conflict() {
+async fn a_field_stored_in_another_form_than_returned_is_no_conflict() {
     let lab = ApiLab::shared().unwrap();
     lab.namespace("patches-stored").await.unwrap();
     let api: Api<Service> = Api::namespaced(lab.admin().await.unwrap(), "patches-stored");
@@ -238,12 +238,12 @@ async fn what_is_stored_otherwise_than_it_is_shown_is_no_conflict() {
     let answer = api.patch("web", &PatchParams::default(), &sent).await;
     assert!(
         matches!(&answer, Err(kube::Error::Api(status)) if status.code == 422),
-        "the API server is not as it was measured: {answer:?}"
+        "the API server behaves differently than measured: {answer:?}"
     );
     let attempt = ("patching", "Service web");
     let written = write::patch_fields(&api, "web", attempt, &patch).await.unwrap();
     assert_eq!(written.spec.unwrap().ports.unwrap()[0].port, 81);
-    // What is not valid is refused with the API server's words.
+    // An invalid value is refused with the API server's message.
     let read = serde_json::to_value(api.get("web").await.unwrap()).unwrap();
     let patch = FieldPatch::new(&read, &basis, &change(0));
     let error = write::patch_fields(&api, "web", attempt, &patch)
@@ -255,10 +255,11 @@ async fn what_is_stored_otherwise_than_it_is_shown_is_no_conflict() {
     );
 }
 
-/// Another Service has the address. The API server says so, however often the owner of this one edits it: a conflict would hide the words.
+/// Another Service has the address. The API server reports it, however often the owner edits this Service: a conflict
+/// would hide the message.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn what_is_taken_is_a_refusal_although_the_object_changes_all_the_time() {
+async fn a_taken_address_is_a_refusal_although_the_object_changes_all_the_time() {
     let lab = ApiLab::shared().unwrap();
     lab.namespace("patches-taken").await.unwrap();
     let admin = lab.admin().await.unwrap();
@@ -294,7 +295,7 @@ async fn what_is_taken_is_a_refusal_although_the_object_changes_all_the_time() {
     );
 }
 
-/// What the coordinator may write of this Node with its own token, after one look, if this happens meanwhile.
+/// The result of the coordinator's write of this Node with its own token, after one read and this change meanwhile.
 async fn labelled_after(name: &str, edit: Option<Value>, network: &str) -> Result<Node, WriteError> {
     let lab = ApiLab::shared().unwrap();
     lab.node(name).await.unwrap();
@@ -317,7 +318,7 @@ async fn labelled_after(name: &str, edit: Option<Value>, network: &str) -> Resul
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_node_is_written_unless_what_was_decided_by_has_changed() {
+async fn a_node_is_written_unless_the_basis_of_the_decision_has_changed() {
     let words = |field: &str, name: &str| json!({ "metadata": { field: { name: "x" } } });
     for (number, edit) in [
         words("labels", "stranger"),
@@ -346,7 +347,7 @@ async fn a_node_is_written_unless_what_was_decided_by_has_changed() {
             .unwrap_err();
         assert!(error.is_conflict(), "{number}: {error:?}");
     }
-    // A refusal keeps its words: it is no conflict.
+    // A refusal keeps its message: it is not a conflict.
     let error = labelled_after("refused", None, "not a label!").await.unwrap_err();
     assert!(!error.is_conflict(), "{error:?}");
     assert!(error.refusal().is_some_and(|words| words.len() > 20), "{error:?}");
@@ -354,7 +355,7 @@ async fn a_node_is_written_unless_what_was_decided_by_has_changed() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn objects_that_are_edited_before_each_write_are_written_after_one_look() {
+async fn objects_that_are_edited_before_each_write_are_written_after_one_read() {
     let lab = ApiLab::shared().unwrap();
     lab.namespace("patches-edited").await.unwrap();
     lab.node("edited").await.unwrap();
@@ -377,7 +378,7 @@ async fn objects_that_are_edited_before_each_write_are_written_after_one_look() 
         "/api/v1/nodes/edited",
         "/apis/apps/v1/namespaces/patches-edited/daemonsets/set",
     ] {
-        // There are labels and annotations: one that is the first is a conflict once.
+        // Labels and annotations exist already: adding the first one is a conflict once.
         let first = Patch::Merge(words(0));
         let request = kube::core::Request::new(path.rsplit_once('/').unwrap().0)
             .patch(path.rsplit_once('/').unwrap().1, &PatchParams::default(), &first)
@@ -403,7 +404,7 @@ async fn objects_that_are_edited_before_each_write_are_written_after_one_look() 
             network
         );
     }
-    // The coordinator's own token may write the sets of the migration only.
+    // The coordinator's own token may write only the DaemonSets of the migration.
     let own = edited_before_each_change(&admin, &admin, edits.to_vec());
     let sets: Api<DaemonSet> = Api::namespaced(own, "patches-edited");
     for network in ["flannel", "calico"] {

@@ -1,4 +1,4 @@
-//! Who may do what: RBAC of agent, coordinator and operator, and the policy that binds an agent to its node.
+//! Rights: RBAC of agent, coordinator and operator, and the policy that restricts an agent to its node.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_rights -- --ignored`.
 
@@ -26,7 +26,7 @@ use lab::cluster::wait::{Look, until};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-/// Verbs that rules can speak of.
+/// Verbs that rules can name.
 const VERBS: [&str; 8] = [
     "get",
     "list",
@@ -44,7 +44,7 @@ struct Nodes {
     right: Pod,
 }
 
-/// Made once for all tests of this file.
+/// Created once for all tests of this file.
 async fn nodes() -> &'static Nodes {
     static NODES: OnceCell<Nodes> = OnceCell::const_new();
     NODES
@@ -130,7 +130,7 @@ impl Question {
     }
 }
 
-/// The API server's own answer to whom the client is.
+/// The API server's own answer to the question who the client is.
 async fn may(client: &Client, question: &Question) -> bool {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
@@ -153,7 +153,7 @@ async fn may(client: &Client, question: &Question) -> bool {
     answer.status.is_some_and(|status| status.allowed)
 }
 
-/// What a kubelet asks the API server about before it answers: no API server serves it.
+/// Requests that a kubelet checks with the API server: no API server serves these resources.
 const OF_KUBELETS: [&str; 8] = [
     "nodes/checkpoint",
     "nodes/configz",
@@ -165,7 +165,7 @@ const OF_KUBELETS: [&str; 8] = [
     "nodes/stats",
 ];
 
-/// Every verb on every resource and subresource that this API server serves, or a kubelet.
+/// Every verb on every resource and subresource that this API server or a kubelet serves.
 async fn everything(client: &Client) -> Vec<Question> {
     let mut resources: Vec<(String, String)> = OF_KUBELETS
         .map(|resource| (String::new(), resource.to_owned()))
@@ -211,7 +211,7 @@ async fn allowed(client: &Client, questions: Vec<Question>) -> BTreeSet<String> 
         .await
 }
 
-/// What everybody who is known may ask about himself.
+/// Requests about oneself that every authenticated client may make.
 const OWN_QUESTIONS: [&str; 3] = [
     "create selfsubjectaccessreviews.authorization.k8s.io",
     "create selfsubjectreviews.authentication.k8s.io",
@@ -227,7 +227,7 @@ fn set(own: &[&str]) -> BTreeSet<String> {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn an_agent_may_read_goals_and_how_its_kubelet_runs_and_patch_facts_and_nothing_else() {
+async fn an_agent_may_only_read_goals_and_kubelet_configuration_and_patch_facts() {
     let client = agent(&nodes().await.left).await;
     let questions = everything(&ApiLab::shared().unwrap().admin().await.unwrap()).await;
     let wanted = set(&[
@@ -254,7 +254,7 @@ async fn an_agent_may_read_goals_and_how_its_kubelet_runs_and_patch_facts_and_no
 
 const CALICO: &str = "crd.projectcalico.org";
 
-/// What the coordinator's code does, call by call; its own question "may I?" (`dereference`) is in here.
+/// The requests of the coordinator's code, call by call; its own question "may I?" (`dereference`) is included.
 const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
     ("patch", "", "nodes"),
     ("watch", "", "nodes"),
@@ -331,7 +331,7 @@ const DONE_BY_COORDINATOR: &[(&str, &str, &str)] = &[
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
+async fn the_coordinator_has_exactly_the_rights_that_its_code_needs() {
     let client = coordinator().await;
     for (verb, group, resource) in DONE_BY_COORDINATOR.iter().copied() {
         let question = Question::new(verb, group, resource);
@@ -348,7 +348,7 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
         ("create", "", "pods"),
         ("delete", "", "pods"),
     ] {
-        // Of Leases its own; a name is no part of the right to create.
+        // Only its own Leases; the right to create cannot be limited by name.
         let is_named = resource == "leases" && verb != "create";
         let name = if is_named { names::COORDINATOR } else { "" };
         let question = Question::new(verb, group, resource).of(name);
@@ -363,7 +363,7 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
             question.text()
         );
     }
-    // Facts are the agents'; nothing of a user's is read or removed past the eviction.
+    // Agents write the facts; the coordinator neither reads nor removes a user's object except by eviction.
     for (verb, group, resource) in [
         ("patch", names::GROUP, "nodemigrations/status"),
         ("update", names::GROUP, "nodemigrations/status"),
@@ -398,10 +398,10 @@ async fn the_coordinator_may_do_what_it_does_and_nothing_else() {
     }
 }
 
-/// Beside what `deploy/base` gives, the certificate of Calico's etcd and nothing else.
+/// In addition to `deploy/base`, only the certificate of Calico's etcd.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_certificate_of_calicos_etcd_is_a_right_of_its_own() {
+async fn the_certificate_of_calicos_etcd_needs_a_separate_right() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-etcd");
     let lab = ApiLab::shared().unwrap();
     lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
@@ -436,7 +436,7 @@ async fn the_certificate_of_calicos_etcd_is_a_right_of_its_own() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_conversion_of_the_datastore_has_rights_of_its_own() {
+async fn a_conversion_of_the_datastore_has_separate_rights() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-datastore");
     let lab = ApiLab::shared().unwrap();
     lab.kubectl(&["apply", "--server-side", "-k", folder]).unwrap();
@@ -484,7 +484,7 @@ async fn a_conversion_of_the_datastore_has_rights_of_its_own() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn an_operator_may_run_migrations_and_see_who_is_missing() {
+async fn an_operator_may_run_migrations_and_read_missing_agents() {
     let lab = ApiLab::shared().unwrap();
     lab.kubectl(&[
         "create",
@@ -520,7 +520,7 @@ async fn an_operator_may_run_migrations_and_see_who_is_missing() {
     ] {
         assert!(!may(bad), "an operator may {bad:?}");
     }
-    // Wait for no controller: the role is aggregated by one, which does not run here. Its label is what matters.
+    // The role is aggregated by a controller that does not run here, so the test checks only its label.
     let label = lab
         .kubectl(&["get", "clusterrole", "replumb-viewer", "--show-labels"])
         .unwrap();
@@ -534,14 +534,14 @@ async fn node_migration(name: &str, node: &str) {
         "spec": {"nodeName": node, "migration": "m"},
     }))
     .unwrap();
-    // Another test of this file may have made it.
+    // Another test of this file may have created it.
     match all.create(&PostParams::default(), &object).await {
         Err(kube::Error::Api(status)) if status.is_already_exists() => {}
         other => drop(other.unwrap()),
     }
 }
 
-/// The words with which something is forbidden; a panic when it is not.
+/// The message of a forbidden request; panics if it is not forbidden.
 fn forbidden<T: std::fmt::Debug>(answer: Result<T, kube::Error>, what: &str) -> String {
     match answer {
         Err(kube::Error::Api(status)) if status.is_forbidden() => status.message.clone(),
@@ -555,7 +555,7 @@ fn status(message: &str) -> Patch<Value> {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn an_agent_writes_the_facts_of_its_own_node_alone() {
+async fn an_agent_writes_only_the_facts_of_its_own_node() {
     let pods = nodes().await;
     for name in ["left", "right"] {
         node_migration(name, name).await;
@@ -595,7 +595,7 @@ async fn an_agent_writes_the_facts_of_its_own_node_alone() {
         "by right"
     );
 
-    // An object that bears the node's name and speaks of another node is not its own.
+    // An object with the node's name but another `nodeName` does not belong to the agent.
     let lab = ApiLab::shared().unwrap();
     lab.node("middle").await.unwrap();
     let pod = lab
@@ -616,7 +616,7 @@ async fn an_agent_writes_the_facts_of_its_own_node_alone() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_token_without_a_node_writes_nothing() {
+async fn a_token_without_a_node_has_no_write_access() {
     node_migration("left", "left").await;
     let lab = ApiLab::shared().unwrap();
     let token = lab.token(names::NAMESPACE, names::AGENT, None).await.unwrap();
@@ -631,16 +631,16 @@ async fn a_token_without_a_node_writes_nothing() {
     assert!(words.contains("carries no node name"), "{words}");
 }
 
-/// RBAC refuses all this as well; the policy has to hold when somebody gives agents a role too many.
+/// RBAC refuses these requests as well; the policy must hold if agents get an additional role.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_policy_holds_an_agent_whatever_its_roles_allow() {
+async fn the_policy_restricts_an_agent_with_any_roles() {
     let pods = nodes().await;
     for name in ["left", "right"] {
         node_migration(name, name).await;
     }
     let lab = ApiLab::shared().unwrap();
-    // In another namespace under the same name: an installation elsewhere is covered too.
+    // In another namespace under the same name: an installation elsewhere is covered, too.
     lab.namespace("elsewhere").await.unwrap();
     lab.kubectl(&["-n", "elsewhere", "create", "serviceaccount", names::AGENT])
         .unwrap();
@@ -656,7 +656,7 @@ async fn the_policy_holds_an_agent_whatever_its_roles_allow() {
     let token = lab.token("elsewhere", names::AGENT, Some(&pod)).await.unwrap();
     let client = lab.with_token(&token).await.unwrap();
     let mighty: Api<NodeMigration> = Api::all(client.clone());
-    // It may do everything else.
+    // All other requests are allowed.
     Api::<Node>::all(client).get("right").await.unwrap();
 
     let spec = Patch::Merge(json!({"spec": {"goal": "Calico"}}));
@@ -690,7 +690,7 @@ async fn the_policy_holds_an_agent_whatever_its_roles_allow() {
         .await
         .unwrap();
 
-    // The installed agents have no such role: RBAC refuses before the policy is asked.
+    // The installed agents have no such role: RBAC refuses before the policy.
     let plain: Api<NodeMigration> = Api::all(agent(&pods.left).await);
     let words = forbidden(
         plain.patch("left", &parameters, &spec).await,
@@ -704,7 +704,7 @@ async fn the_policy_holds_an_agent_whatever_its_roles_allow() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_policy_leaves_the_coordinator_alone() {
+async fn the_policy_does_not_restrict_the_coordinator() {
     let goals: Api<NodeMigration> = Api::all(coordinator().await);
     let object: NodeMigration = serde_json::from_value(json!({
         "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "goals"},
@@ -730,7 +730,7 @@ async fn the_policy_leaves_the_coordinator_alone() {
 /// `docs/security.md`.
 const SECURITY: &str = include_str!("../../docs/security.md");
 
-/// A right as the document and the API server say it: where, verb, resource, name.
+/// A right in the form of the document and of the API server: scope, verb, resource, name.
 type Right = (String, String, String, String);
 
 /// Words between back quotes.
@@ -761,7 +761,7 @@ fn documented(account: &str) -> BTreeSet<Right> {
             for verb in verbs.split(", ") {
                 let name = name.trim_matches('`').to_owned();
                 let right = (place.clone(), verb.to_owned(), resource.clone(), name);
-                // Two kinds may need the same.
+                // Two kinds may need the same right.
                 rights.insert(right);
             }
         }
@@ -769,7 +769,7 @@ fn documented(account: &str) -> BTreeSet<Right> {
     rights
 }
 
-/// What RBAC gives this client in a namespace, as the API server says it.
+/// The rights of this client in a namespace by RBAC, as the API server reports them.
 async fn rules(client: &Client, namespace: &str) -> BTreeSet<(String, String, String)> {
     let reviews: Api<SelfSubjectRulesReview> = Api::all(client.clone());
     let review = SelfSubjectRulesReview {
@@ -821,7 +821,7 @@ async fn rules(client: &Client, namespace: &str) -> BTreeSet<(String, String, St
     rights
 }
 
-/// What the account has beyond what any account has; what it has everywhere is the cluster's.
+/// The account's rights beyond those of every account; a right in all namespaces counts as cluster-wide.
 async fn given(client: &Client, nobody: &Client) -> BTreeSet<Right> {
     let everywhere = rules(client, "default").await;
     let of_anybody = rules(nobody, "default").await;
@@ -844,7 +844,7 @@ async fn given(client: &Client, nobody: &Client) -> BTreeSet<Right> {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_document_says_what_each_account_may() {
+async fn the_document_lists_the_rights_of_each_account() {
     let lab = ApiLab::shared().unwrap();
     for overlay in ["calico-etcd", "calico-datastore", "secure-metrics"] {
         let folder = format!("{}/../deploy/{overlay}", env!("CARGO_MANIFEST_DIR"));
@@ -862,7 +862,7 @@ async fn the_document_says_what_each_account_may() {
     ] {
         let said = documented(account);
         assert!(said.len() > 2, "docs/security.md has no table of {account}");
-        // An authorizer hears of a role a moment later.
+        // An authorizer learns of a role a moment later.
         until(
             "the roles are known",
             Duration::from_mins(1),
@@ -885,10 +885,10 @@ async fn the_document_says_what_each_account_may() {
     }
 }
 
-/// What an overlay leaves outside of our namespace would be a namesake's right one day.
+/// An object that an overlay leaves outside of the namespace would later be the right of another account with the same name.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_runbook_uninstalls_what_is_installed() {
+async fn the_runbook_removes_all_installed_objects() {
     let lab = ApiLab::shared().unwrap();
     let runbook = include_str!("../../docs/runbook/common.md");
     let (_, section) = runbook.split_once("\n## Uninstall").unwrap();

@@ -1,4 +1,4 @@
-//! What the API server itself refuses of our objects, and that it keeps everything that we write.
+//! The API server's own checks of replumb's objects, and its storage of every field.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_rules -- --ignored`.
 
@@ -21,7 +21,7 @@ use lab::apilab::ApiLab;
 use lab::cluster::wait::{Look, until};
 use serde_json::{Value, json};
 
-/// Objects as plain JSON: what a user may write, not what our types can say.
+/// Objects as plain JSON: the input of a user, not the output of replumb's types.
 fn raw(client: Client, kind: &str, plural: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("replumb.dev", "v1alpha1", kind);
     Api::all_with(client, &ApiResource::from_gvk_with_plural(&kind, plural))
@@ -42,7 +42,7 @@ fn object(kind: &str, name: &str, spec: &Value) -> DynamicObject {
     .unwrap()
 }
 
-/// The words of a refusal; a panic when it was not refused as invalid.
+/// The message of a refusal; panics if the object was not refused as invalid.
 fn refusal<T: std::fmt::Debug>(answer: Result<T, kube::Error>, what: &str) -> String {
     match answer {
         Err(kube::Error::Api(status)) if status.is_invalid() => status.message.clone(),
@@ -52,7 +52,7 @@ fn refusal<T: std::fmt::Debug>(answer: Result<T, kube::Error>, what: &str) -> St
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn exactly_one_kind() {
+async fn a_migration_without_exactly_one_kind_is_refused() {
     let lab = ApiLab::shared().unwrap();
     let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
     let dry = PostParams {
@@ -84,7 +84,7 @@ async fn exactly_one_kind() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_range_is_a_range_and_stays() {
+async fn an_invalid_or_changed_range_is_refused() {
     let lab = ApiLab::shared().unwrap();
     let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
     let dry = PostParams {
@@ -148,7 +148,7 @@ async fn a_range_is_a_range_and_stays() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_kind_is_immutable_and_the_rest_is_not() {
+async fn the_kind_is_immutable_and_other_fields_are_not() {
     let lab = ApiLab::shared().unwrap();
     let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
     let spec = json!({"flannelToCalico": {"options": {"flannelVni": 1}}});
@@ -184,7 +184,7 @@ async fn the_kind_is_immutable_and_the_rest_is_not() {
         json!({"rollout": {"maxUnavailable": 3}}),
         json!({"drain": {"timeoutSeconds": 60}}),
         json!({"planHash": "abc", "resumedAt": "2026-03-01T10:00:00Z"}),
-        // The same value once more is no change.
+        // The same value again is not a change.
         json!({"flannelToCalico": {"options": {"flannelVni": 1}}}),
     ] {
         patch(change.clone())
@@ -199,7 +199,7 @@ async fn the_kind_is_immutable_and_the_rest_is_not() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn numbers_have_their_ranges_and_words_their_lists() {
+async fn numbers_outside_their_ranges_and_unknown_words_are_refused() {
     let lab = ApiLab::shared().unwrap();
     let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
     let dry = PostParams {
@@ -208,7 +208,7 @@ async fn numbers_have_their_ranges_and_words_their_lists() {
     };
     let of_option = |name: &str, value: Value| json!({"flannelToCalico": {"options": {name: value}}});
     let beside = |name: &str, value: Value| json!({"flannelToCalico": {}, name: value});
-    // Field, the least and the most that are taken.
+    // Field, the smallest and the largest accepted value.
     for (name, least, most) in [
         ("flannelMtu", 576, 65_535),
         ("flannelSubnetLength", 8, 30),
@@ -252,7 +252,7 @@ async fn numbers_have_their_ranges_and_words_their_lists() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_node_migration_keeps_its_node() {
+async fn the_node_name_of_a_node_migration_is_immutable() {
     let lab = ApiLab::shared().unwrap();
     let nodes = raw(lab.admin().await.unwrap(), "NodeMigration", "nodemigrations");
     let dry = PostParams {
@@ -295,10 +295,10 @@ async fn a_node_migration_keeps_its_node() {
         .unwrap();
 }
 
-/// Nobody would know any more what was there before.
+/// The record of the earlier state would be lost.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_migration_that_is_under_way_is_not_deleted() {
+async fn a_running_migration_cannot_be_deleted() {
     let lab = ApiLab::shared().unwrap();
     let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
     let spec = json!({"flannelToCalico": {}});
@@ -346,11 +346,11 @@ async fn a_migration_that_is_under_way_is_not_deleted() {
         .unwrap();
 }
 
-/// Nor are what it goes by and the label that a node's network follows written by anybody else.
+/// Other users cannot change its inputs, or the node label that selects a network.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
 #[expect(clippy::too_many_lines, reason = "a table of requests, each with its answer")]
-async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
+async fn admission_protects_running_migration_inputs() {
     const LABEL: &str = names::NODE_NETWORK_LABEL;
     let lab = ApiLab::shared().unwrap();
     let client = lab.admin().await.unwrap();
@@ -400,7 +400,7 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
             .unwrap();
     };
     status("Rolling").await;
-    // An API server hears of a status a moment later.
+    // An API server learns of a status a moment later.
     until(
         "the label is guarded",
         Duration::from_mins(1),
@@ -438,7 +438,7 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
     let coordinator = lab.with_token(&token).await.unwrap();
     let its: Api<Node> = Api::all(coordinator);
     its.patch("guarded", &dry, &label).await.unwrap();
-    // Labels can be written through the status as well; what else is in it is the kubelet's.
+    // Labels can be written through the status as well; other fields of the status belong to the kubelet.
     let words = nodes
         .patch_status("guarded", &dry, &label)
         .await
@@ -473,7 +473,8 @@ async fn what_a_migration_under_way_goes_by_is_written_by_nobody_else() {
         .unwrap();
 }
 
-/// A `ServiceAccount` of the coordinator's name elsewhere, with rights that somebody gave it: the name alone exempts from nothing.
+/// A `ServiceAccount` with the coordinator's name in another namespace, with rights from a user: the name alone
+/// exempts from no rule.
 async fn namesake(lab: &ApiLab) -> Client {
     lab.namespace("guards").await.unwrap();
     for arguments in [
@@ -514,10 +515,10 @@ async fn namesake(lab: &ApiLab) -> Client {
     client
 }
 
-/// Every field of a status comes back as it was written: a schema that lacks one prunes it without a word.
+/// Every field of a status is returned as written: a schema without a field prunes it silently.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn every_field_of_a_status_comes_back() {
+async fn every_field_of_a_status_is_stored_and_returned() {
     let lab = ApiLab::shared().unwrap();
     let client = lab.admin().await.unwrap();
 
@@ -604,7 +605,7 @@ async fn every_field_of_a_status_comes_back() {
         .delete("status", &kube::api::DeleteParams::default())
         .await
         .unwrap();
-    // One that is under way would not be deleted.
+    // A running Migration would not be deleted.
     let over = Patch::Merge(json!({"status": {"phase": "Completed"}}));
     raw_migrations
         .patch_status("status", &PatchParams::default(), &over)
@@ -616,10 +617,10 @@ async fn every_field_of_a_status_comes_back() {
         .unwrap();
 }
 
-/// What an agent reports becomes names of objects and decisions about pods: each has the form that Kubernetes and runtimes give it.
+/// An agent's report becomes names of objects and decisions about pods: each value has the form that Kubernetes and runtimes use.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn what_an_agent_reports_has_the_form_of_a_name() {
+async fn a_report_with_an_invalid_name_is_refused() {
     let lab = ApiLab::shared().unwrap();
     let nodes = raw(lab.admin().await.unwrap(), "NodeMigration", "nodemigrations");
     let spec = json!({"nodeName": "reports", "migration": "m"});
@@ -684,10 +685,10 @@ async fn what_an_agent_reports_has_the_form_of_a_name() {
         .unwrap();
 }
 
-/// A write of the spec does not touch the status and the other way round.
+/// A write of the spec does not change the status, and vice versa.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn spec_and_status_are_written_apart() {
+async fn spec_and_status_are_written_separately() {
     let lab = ApiLab::shared().unwrap();
     let migrations = raw(lab.admin().await.unwrap(), "Migration", "migrations");
     let spec = json!({"flannelToCalico": {}});
@@ -718,13 +719,13 @@ async fn spec_and_status_are_written_apart() {
         .unwrap();
 }
 
-/// Whether everything in `wanted` is in `found` with its value; else the first path that is not.
+/// Whether every field of `wanted` is in `found` with its value; otherwise the first path that differs.
 fn contained(wanted: &Value, found: &Value) -> Result<(), String> {
     fn walk(wanted: &Value, found: &Value, path: &str) -> Result<(), String> {
         match (wanted, found) {
             (Value::Object(fields), Value::Object(there)) => fields.iter().try_for_each(|(name, value)| {
                 let path = format!("{path}.{name}");
-                let there = there.get(name).ok_or_else(|| format!("{path} is gone"))?;
+                let there = there.get(name).ok_or_else(|| format!("{path} is missing"))?;
                 walk(value, there, &path)
             }),
             (Value::Array(items), Value::Array(there)) if items.len() == there.len() => items
@@ -866,7 +867,7 @@ fn full_node_status() -> Value {
     })
 }
 
-/// The same of Services.
+/// The same for Services.
 fn full_service_facts() -> service_cidr::host::HostFacts {
     use engine::found::Found;
     use engine::kernel::{Address, Hop, Listed, Route, RouteKind, Rule};
@@ -936,7 +937,7 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
     }
 }
 
-/// Facts with every field set, by the type itself: a new field does not compile until it is here.
+/// Facts with every field set, as a value of the type: a new field does not compile until it is added here.
 fn full_facts() -> flannel_to_calico::facts::HostFacts {
     use std::collections::BTreeMap;
 

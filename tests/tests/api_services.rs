@@ -1,5 +1,5 @@
-//! How Services change their addresses on a real API server: what it gives back, what it refuses, and whoever is killed or robbed in
-//! between.
+//! Services change their addresses on a real API server: released addresses, refusals, and a coordinator that is
+//! killed or loses its address in between.
 //!
 //! Run by `cargo lab test`, or `cargo test -p lab --test api_services -- --ignored`.
 
@@ -50,17 +50,18 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
     policy: BridgePolicy::Local,
     node_addresses: vec!["192.0.2.11".parse().unwrap(), "192.0.2.12".parse().unwrap()],
 });
-/// How long something may take on a busy machine.
+/// Time limit on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Looks until one Service is where it is to be: each is a step, or a wait of a tenth of a second. Refused writes do not count.
+/// Maximum of passes until one Service has reached its goal: each is a step, or a wait of a tenth of a second.
+/// Refused writes do not count.
 const LOOKS: usize = 600;
-/// The pause after a write that was refused.
+/// The pause after a refused write.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long writes may be refused. What a failed write has allocated the API server keeps: an address for a minute, a node port until the
-/// third look of its repair, which looks every three minutes.
+/// Time limit for refused writes. The API server keeps the allocations of a failed write: an address for a minute, a
+/// node port until the third run of its repair, which runs every three minutes.
 const REFUSED: Duration = Duration::from_mins(11);
 
-/// A namespace with a pod that is said to run, and the new range.
+/// A namespace with a pod whose status says that it runs, and the new range.
 struct Bench {
     lab: &'static ApiLab,
     client: Client,
@@ -70,7 +71,7 @@ struct Bench {
 impl Bench {
     async fn new(namespace: &str) -> Self {
         let lab = ApiLab::shared().unwrap();
-        // The API server makes the other one itself.
+        // The API server creates the other one.
         if namespace != "kube-system" {
             lab.namespace(namespace).await.unwrap();
         }
@@ -80,14 +81,14 @@ impl Bench {
             .unwrap();
         let bench = Self {
             lab,
-            // The coordinator's own: what bounds it lets every exchange pass.
+            // The coordinator's own client: its policies allow every exchange.
             client: lab.with_token(&token).await.unwrap(),
             namespace: namespace.to_owned(),
         };
         bench.range("replumb-test-new", &["172.30.0.0/16"]).await;
         let node = format!("{namespace}-node");
         lab.node(&node).await.unwrap();
-        // Nobody makes it here.
+        // No controller creates it here.
         bench.apply(&json!({
             "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": namespace },
         }));
@@ -132,7 +133,7 @@ impl Bench {
         let made = self.create(&json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": name }, "spec": { "cidrs": ranges },
         }));
-        // The one that all tests have is made by whichever is the first.
+        // The range that all tests use is created by the first of them.
         if let Err(error) = made {
             assert!(format!("{error:#}").contains("AlreadyExists"), "{error:#}");
         }
@@ -148,7 +149,7 @@ impl Bench {
         .unwrap();
     }
 
-    /// Every `ServiceCIDR`, as decisions see it.
+    /// Every `ServiceCIDR`, in the form of the decisions.
     fn ranges(&self) -> Vec<ServiceCidr> {
         let text = self.lab.kubectl(&["get", "servicecidr", "-o", "json"]).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
@@ -199,14 +200,14 @@ impl Bench {
         .unwrap();
     }
 
-    /// Creates a Service. A test that names a node port names one of the lower end of the range: the API server gives that end last, so
-    /// no other test's Service has it. The Service gets an address of the cluster's own range, unless it says one: the API server would
-    /// give it any, also of a range that another test is about to delete.
+    /// Creates a Service. A test that names a node port uses the lower end of the range: the API server assigns that
+    /// end last, so no other test's Service has it. The Service gets an address of the cluster's own range, unless it
+    /// names one: the API server could assign any address, also of a range that another test is about to delete.
     fn service(&self, name: &str, spec: &Value) {
         static GIVEN: AtomicUsize = AtomicUsize::new(10);
         let mut spec = spec.clone();
         if spec["clusterIP"].is_null() {
-            // The lower end is not handed out before the rest is: nobody else gets it by chance.
+            // The lower end is assigned only after the rest: no other Service gets it by chance.
             spec["clusterIP"] = format!("10.96.0.{}", GIVEN.fetch_add(1, Ordering::SeqCst)).into();
         }
         self.apply(&json!({
@@ -219,7 +220,7 @@ impl Bench {
         }));
     }
 
-    /// What kubectl says in this namespace.
+    /// kubectl's output in this namespace.
     fn kubectl(&self, arguments: &[&str]) -> String {
         let namespace = ["-n", self.namespace.as_str()];
         self.lab.kubectl(&[arguments, &namespace].concat()).unwrap()
@@ -229,7 +230,7 @@ impl Bench {
         serde_json::from_str(&self.kubectl(&["get", kind, name, "-o", "json"])).unwrap()
     }
 
-    /// Every helper that there is, a line each.
+    /// Every existing helper, one per line.
     fn helpers(&self) -> String {
         let lines = self.kubectl(&["get", "services", "-l", ROLE_LABEL, "-o", "name"]);
         lines.trim().to_owned()
@@ -243,7 +244,7 @@ impl Bench {
         self.kubectl(&["delete", "service", name]);
     }
 
-    /// UIDs of the slices that Kubernetes has made for a Service.
+    /// UIDs of the slices that Kubernetes has created for a Service.
     fn slices(&self, name: &str) -> Vec<String> {
         let of = format!("kubernetes.io/service-name={name}");
         let text = self.kubectl(&["get", "endpointslices", "-l", &of, "-o", "json"]);
@@ -299,7 +300,7 @@ impl Bench {
         look(&observed, subject, &around)
     }
 
-    /// Goes on until the Service is where it is to be, or somebody has to decide.
+    /// Continues until the Service has reached its goal, or a decision of the user is needed.
     async fn go_on(&self, subject: &Subject) -> Result<(), String> {
         self.go_on_with(&self.client, subject).await
     }
@@ -318,7 +319,7 @@ impl Bench {
                 Decision::Run(step) => {
                     waits.goes_on(&seen.view.name, step, Timestamp::now());
                     subject.is_restless = waits.is_restless(&seen.view.name, Timestamp::now());
-                    // What is refused in the middle of a step is decided anew.
+                    // After a refusal in the middle of a step the decision is made again.
                     refused = exchange(client).make(&subject, seen, step).await.err();
                     if refused.is_some() {
                         tokio::time::sleep(PAUSE).await;
@@ -350,7 +351,7 @@ impl Bench {
         .unwrap();
     }
 
-    /// Goes on until the exchange itself comes next.
+    /// Continues until the exchange itself is the next step.
     async fn until_swap(&self, subject: &Subject) -> Seen {
         self.served(&subject.name).await;
         for _ in 0..LOOKS {
@@ -366,8 +367,8 @@ impl Bench {
     }
 }
 
-/// An address of the new range that no other test asks for: one that the API server would give could be of a range that another test is
-/// about to delete.
+/// An address of the new range that no other test requests: an address assigned by the API server could be of a range
+/// that another test is about to delete.
 fn spare() -> Vec<IpAddr> {
     static GIVEN: AtomicUsize = AtomicUsize::new(1);
     let given = GIVEN.fetch_add(1, Ordering::SeqCst);
@@ -387,7 +388,7 @@ fn exchange(client: &Client) -> Exchange<'_> {
     }
 }
 
-/// A client whose process is killed before its next change once it has made so many.
+/// A client whose process is killed before its next change once it has made this number of changes.
 fn mortal(client: &Client, changes: usize) -> Client {
     let left = Arc::new(AtomicUsize::new(changes));
     let client = client.clone();
@@ -451,7 +452,7 @@ fn specs() -> Vec<(&'static str, Value)> {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn there_and_back_nothing_of_a_service_changes_but_its_address() {
+async fn forward_and_back_only_the_address_of_a_service_changes() {
     let bench = Bench::new("swap").await;
     for (place, (name, spec)) in specs().into_iter().enumerate() {
         bench.service(name, &spec);
@@ -499,10 +500,11 @@ async fn there_and_back_nothing_of_a_service_changes_but_its_address() {
     }
 }
 
-/// An owner, or a controller that writes to every Service, edits the Service and its helpers right before each change of the coordinator's.
+/// An owner, or a controller that writes to every Service, edits the Service and its helpers right before each change
+/// of the coordinator.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_service_that_is_edited_before_each_write_arrives_and_comes_back() {
+async fn a_service_that_is_edited_before_each_write_is_moved_and_rolled_back() {
     let bench = Bench::new("restless").await;
     let admin = bench.lab.admin().await.unwrap();
     let label = |number: usize| json!({ "metadata": { "labels": { "edited": number.to_string() } } });
@@ -511,9 +513,10 @@ async fn a_service_that_is_edited_before_each_write_arrives_and_comes_back() {
         json!({ "metadata": { "annotations": { "edited": number.to_string() } }, "spec": { "ports": [port] } })
     };
     let port = |number: usize| json!({ "spec": { "ports": [{ "name": "http", "port": number + 1000, "protocol": "TCP", "targetPort": 80 }] } });
-    // Each second edit changes nothing: the first write of an exchange saves the node ports, and so rests on all that a port says.
+    // Each second edit changes nothing: the first write of an exchange saves the node ports, and so depends on all
+    // fields of a port.
     let node_port = |number: usize| {
-        // Of the lower band (30000 to 30085), which is not handed out by chance to Services of other tests.
+        // In the lower band (30000 to 30085), from which other tests' Services get no port by chance.
         let port = json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": number / 2 + 1000, "nodePort": 30061 });
         json!({ "spec": { "ports": [port] } })
     };
@@ -597,7 +600,7 @@ fn same_but_address(name: &str, before: &Value, now: &Value) {
     }
 }
 
-/// Kills the process after each of so many changes of the way of a Service that selects these pods; returns how often it was killed.
+/// Kills the process after each number of changes of a Service that selects these pods; returns the number of kills.
 async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usize {
     let mut kills = 0;
     for goal in [Side::New, Side::Old] {
@@ -629,7 +632,7 @@ async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usi
                 }
             }
             kills += usize::from(is_dead);
-            // Somebody goes on, or somebody takes it back.
+            // Either the migration continues, or it is rolled back.
             subject.goal = goal;
             bench.go_on(&subject).await.unwrap();
             subject.left_is_used = false;
@@ -648,25 +651,26 @@ async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usi
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn killed_between_any_two_writes_it_is_where_it_is_to_be_or_as_it_was() {
+async fn a_service_killed_between_any_two_writes_is_moved_or_unchanged() {
     let bench = Bench::new("killed").await;
     let kills = killed_anywhere(&bench, "web", 24, 2).await;
-    // Fourteen writes lead there: two bridges made and said where they answer, two helpers made, one parked, four that exchange, three
-    // deleted. None that is not needed but for a helper that has to be warmed again.
+    // Fourteen writes move a Service: two bridges created and given their endpoints, two helpers created, one parked,
+    // four for the exchange, three deletions. Every write is necessary, except for a helper that must be warmed
+    // again.
     assert!((28..=36).contains(&kills), "{kills}");
 }
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn without_endpoints_it_is_where_it_is_to_be_or_as_it_was_wherever_it_is_killed() {
+async fn a_service_without_endpoints_killed_between_any_two_writes_is_moved_or_unchanged() {
     let bench = Bench::new("killed-unserved").await;
-    // It becomes a name, a helper takes its address, it takes the other one.
+    // The Service becomes a name, a helper takes its address, and the Service takes the other one.
     assert_eq!(killed_anywhere(&bench, "nobody", 6, 40).await, 6);
 }
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_api_server_and_the_name_server_come_back_from_any_write_of_their_exchange() {
+async fn the_services_of_api_server_and_name_server_recover_from_a_kill_at_any_write() {
     let bench = Bench::new("kube-system").await;
     bench.apply(&json!({
         "apiVersion": "v1", "kind": "Service",
@@ -683,7 +687,7 @@ async fn the_api_server_and_the_name_server_come_back_from_any_write_of_their_ex
         client: bench.client.clone(),
         lab: bench.lab,
     };
-    // This API server names no endpoint of its own, since it listens on the loopback.
+    // This API server publishes no endpoint of its own, because it listens on the loopback.
     of_kubernetes.apply(&json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": { "name": "by-hand", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
@@ -725,7 +729,7 @@ async fn the_api_server_and_the_name_server_come_back_from_any_write_of_their_ex
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_bridge_stands_where_an_api_server_lets_nobody_else_answer() {
+async fn a_bridge_is_used_if_the_api_server_allows_no_other_endpoint() {
     let bench = Bench::new("bridged").await;
     let spec = json!({
         "type": "NodePort", "selector": { "app": "web" }, "externalIPs": ["192.0.2.70"], "externalTrafficPolicy": "Local",
@@ -758,7 +762,7 @@ async fn a_bridge_stands_where_an_api_server_lets_nobody_else_answer() {
         let port = if role == "bridge-ports" { 30082 } else { 80 };
         assert_eq!(spec["ports"][0]["port"], port, "{bridge}");
     }
-    // Whoever owns the Service gives it another port meanwhile: its bridges are told before anything is exchanged.
+    // Meanwhile the owner of the Service changes a port: the bridges are updated before the exchange.
     bench.patch(
         "web",
         &json!({ "spec": { "ports": [{ "name": "http", "port": 81, "nodePort": 30083, "protocol": "TCP" }] } }),
@@ -777,12 +781,12 @@ async fn a_bridge_stands_where_an_api_server_lets_nobody_else_answer() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on() {
+async fn an_address_taken_meanwhile_is_named_and_after_its_release_the_exchange_continues() {
     let bench = Bench::new("stolen").await;
     let spec = json!({ "type": "NodePort", "selector": { "app": "web" }, "ports": [{ "port": 80, "nodePort": 30081 }] });
     let thief = |spec: Value| json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "thief", "namespace": "stolen" }, "spec": spec });
     bench.service("web", &spec);
-    // What only says that it has the node port has it not: the API server gives it to no Service of this type.
+    // A spec with the node port does not own it here: the API server assigns none to a Service of this type.
     let says = json!({ "type": "ExternalName", "externalName": "a.b", "ports": [{ "port": 80, "nodePort": 30081 }] });
     bench.apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "says", "namespace": "stolen" }, "spec": says }));
     assert_eq!(
@@ -813,7 +817,7 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
         let killed = exchange(&mortal(&bench.client, writes))
             .make(&subject, seen, Step::Swap)
             .await;
-        // Another error would leave the Service elsewhere on its way.
+        // Another error would leave the Service in the middle of the exchange.
         let error = format!("{:#}", anyhow::Error::from(killed.unwrap_err()));
         assert!(error.contains("killed"), "{words}: {error}");
         bench.apply(&thief(stolen));
@@ -825,7 +829,7 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
         bench.delete("thief");
         bench.go_on(&subject).await.unwrap();
         same_but_address(words, &before, &bench.read("service", "web"));
-        // As before, for the next one.
+        // Restored for the next case.
         let back = Subject {
             goal: Side::Old,
             left_is_used: false,
@@ -838,7 +842,7 @@ async fn what_somebody_else_takes_in_between_is_named_and_given_back_it_goes_on(
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
+async fn an_edit_or_deletion_in_the_middle_of_an_exchange_is_respected() {
     let bench = Bench::new("edited").await;
     let spec = json!({ "selector": { "app": "web" }, "ports": [{ "name": "http", "port": 80 }] });
     bench.service("web", &spec);
@@ -854,7 +858,7 @@ async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
         "web",
         &json!({ "spec": { "selector": { "app": "other" }, "sessionAffinity": "ClientIP" } }),
     );
-    // Its helpers select other pods than it does now: nobody exchanges anything before they do as well.
+    // The helpers select other pods than the Service does now: no exchange starts before they match.
     let seen = bench.look(&bench.client, &subject).await.unwrap();
     assert!(
         matches!(decide(&seen.view), Decision::Run(Step::Refresh(_))),
@@ -876,14 +880,14 @@ async fn who_edits_or_deletes_it_in_the_middle_is_obeyed() {
     bench.delete("web");
     assert!(
         bench.look(&bench.client, &subject).await.is_none(),
-        "its helpers go with it"
+        "its helpers are deleted with it"
     );
 }
 
-/// What is foreseen of each deletion is what Kubernetes does.
+/// The expected effect of each deletion is that of Kubernetes.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
+async fn a_deleted_range_keeps_its_addresses_until_another_range_covers_them() {
     let bench = Bench::new("ranges").await;
     let (range, cover) = ("replumb-test-range", "replumb-test-cover");
     bench.range(range, &["10.98.0.0/24"]).await;
@@ -918,7 +922,7 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
         can_be_asked_for(&other, &bench.ranges()),
         "the cover has two addresses"
     );
-    // Both would go now.
+    // Both could be deleted now.
     assert_eq!(foreseen(cover), (Fate::Goes, Some(range.to_owned())));
     assert_eq!(foreseen(range).0, Fate::Goes);
     bench.until_gone(range).await;
@@ -929,11 +933,11 @@ async fn a_range_that_is_deleted_holds_what_it_has_until_another_one_does() {
     bench.until_gone(cover).await;
 }
 
-/// The range of a Service that came late is closed before it goes. One without endpoints asks for nothing of it; one with endpoints goes by
-/// a cover of its address, which goes before the range.
+/// The range of a Service that was created late is closed before it is deleted. A Service without endpoints needs no
+/// address of it; one with endpoints needs a cover of its address, which is deleted before the range.
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn what_came_late_leaves_a_closed_range() {
+async fn late_services_leave_a_closed_range() {
     let bench = Bench::new("late").await;
     let (range, cover) = ("replumb-test-closed", "replumb-test-late");
     bench.range(range, &["10.94.0.0/24"]).await;
@@ -953,7 +957,7 @@ async fn what_came_late_leaves_a_closed_range() {
     let bare = late("bare", "172.30.12.1", false);
     bench.go_on(&bare).await.unwrap();
     assert_eq!(bench.read("service", "bare")["spec"]["clusterIP"], "172.30.12.1");
-    assert_eq!(bench.helpers(), "", "no helper asks for its address");
+    assert_eq!(bench.helpers(), "", "no helper has its address");
 
     let web = late("web", "172.30.12.2", true);
     let seen = loop {
@@ -967,7 +971,7 @@ async fn what_came_late_leaves_a_closed_range() {
     };
     assert_eq!(
         seen.service["spec"]["clusterIP"], "10.94.0.5",
-        "it waits with its address"
+        "the Service keeps its address"
     );
     let left = web.addresses.old.clone();
     bench.range(cover, &[&covers(&left)[0].to_string()]).await;
@@ -985,7 +989,7 @@ async fn what_came_late_leaves_a_closed_range() {
         "10.94.0.5"
     );
 
-    // The range holds more than the cover does: the cover goes, and the range stays and holds all.
+    // The range has more addresses than the cover: the cover is deleted, and the range keeps all.
     let held = [left[0], "10.94.0.9".parse().unwrap()];
     let all = bench.ranges();
     let of = all.iter().find(|cidr| cidr.name == cover).unwrap();
@@ -1006,9 +1010,9 @@ async fn what_came_late_leaves_a_closed_range() {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn the_smallest_covers_hold_their_addresses_and_one_or_two_addresses_hold_none() {
+async fn the_smallest_covers_hold_their_addresses_and_ranges_of_one_or_two_addresses_hold_none() {
     let bench = Bench::new("covers").await;
-    // The last one is at the end of a range of eight.
+    // The last address is at the end of a range of eight.
     let addresses = ["10.97.0.1", "10.97.0.10", "10.97.3.3", "10.97.3.4", "10.97.5.7"]
         .map(|text| text.parse::<IpAddr>().unwrap());
     let said: Vec<String> = covers(&addresses).iter().map(ToString::to_string).collect();
@@ -1032,7 +1036,7 @@ async fn the_smallest_covers_hold_their_addresses_and_one_or_two_addresses_hold_
     assert!(format!("{refused:#}").contains("10.97.9.9"), "{refused:#}");
 }
 
-/// A Migration of this kind, and Services with names and addresses as long as they can be.
+/// A Migration of this kind, and Services with the longest names and addresses.
 async fn with_a_book(name: &str, services: usize) -> (Client, Migration, Book) {
     let lab = ApiLab::shared().unwrap();
     let client = lab.admin().await.unwrap();
@@ -1064,7 +1068,7 @@ async fn with_a_book(name: &str, services: usize) -> (Client, Migration, Book) {
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn killed_between_any_two_writes_of_the_book_what_is_there_is_right_and_the_rest_is_written() {
+async fn a_record_killed_between_any_two_writes_is_correct_and_is_completed() {
     let mut kills = 0;
     for changes in 0.. {
         let (client, migration, wanted) = with_a_book(&format!("killed-{changes}"), 2000).await;
@@ -1078,7 +1082,7 @@ async fn killed_between_any_two_writes_of_the_book_what_is_there_is_right_and_th
         )
         .await
         .is_err();
-        // Somebody goes on.
+        // Another coordinator continues.
         let mut records = Records::default();
         records.load(&client, &migration).await.unwrap();
         let found = book::read(&records, Book::new());
@@ -1099,7 +1103,7 @@ async fn killed_between_any_two_writes_of_the_book_what_is_there_is_right_and_th
 
 #[tokio::test]
 #[ignore = "starts an API server: cargo lab test"]
-async fn a_record_is_small_as_it_is_stored_and_who_read_it_before_another_wrote_is_refused() {
+async fn a_stored_record_is_small_and_a_write_based_on_an_old_read_is_refused() {
     let (client, migration, mut wanted) = with_a_book("small", 3000).await;
     let (mut first, mut second) = (Records::default(), Records::default());
     book::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
@@ -1132,7 +1136,7 @@ async fn a_record_is_small_as_it_is_stored_and_who_read_it_before_another_wrote_
     second.load(&client, &migration).await.unwrap();
     assert_eq!(book::read(&second, Book::new()), wanted);
 
-    // Another part, or another Migration's, it never becomes.
+    // A record never becomes another part or belongs to another Migration.
     let name = list["items"][0]["metadata"]["name"].as_str().unwrap();
     let change = json!({ "spec": { "part": 77 } }).to_string();
     let error = lab

@@ -1,4 +1,4 @@
-//! The lab takes itself away, however it ends: looked for by other means than its own.
+//! A lab removes itself completely, however it ends: checked without the lab's own code.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use lab::cluster::Directory;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Building what is not built yet is part of the first start.
+/// The first start includes the build of missing programs.
 const START: Duration = Duration::from_mins(20);
 const PACE: Duration = Duration::from_millis(20);
 
@@ -58,7 +58,7 @@ impl Lab {
         self.command("down").output().unwrap()
     }
 
-    /// What of this lab is on the machine.
+    /// The remains of this lab on the machine.
     fn leftovers(&self) -> BTreeSet<String> {
         let directory = Directory::open(self.path()).unwrap();
         let mut found = BTreeSet::new();
@@ -73,11 +73,11 @@ impl Lab {
         }
         let place = self.path().to_string_lossy().into_owned();
         for process in folders(Path::new("/proc")) {
-            // Whatever ends meanwhile is no leftover.
+            // A process that ends meanwhile is not a leftover.
             let read = |name: &str| fs::read(process.join(name)).unwrap_or_default();
             let has = |name: &str, word: &str| String::from_utf8_lossy(&read(name)).contains(word);
             let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
-            // Without a command line it has ended, and only waits for its parent to take note.
+            // A process without a command line has ended, and only waits to be reaped.
             if command.is_empty() {
                 continue;
             }
@@ -97,7 +97,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // A failed test leaves a lab; its folder must not go before its processes.
+        // A failed test leaves a lab; its folder must not be removed before its processes.
         self.down();
     }
 }
@@ -114,12 +114,12 @@ fn signal(child: &Child, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
 }
 
-/// Waits until a file is there that says how far the start has come.
+/// Waits for a file that shows the progress of the start.
 fn reaches(child: &mut Child, file: &Path) {
     let started = Instant::now();
     while !file.exists() {
         if let Some(status) = child.try_wait().unwrap() {
-            panic!("the start ended ({status}) before there was a {}", file.display());
+            panic!("the start ended ({status}) before it created {}", file.display());
         }
         assert!(
             started.elapsed() < START,
@@ -131,7 +131,7 @@ fn reaches(child: &mut Child, file: &Path) {
     }
 }
 
-/// How far a start has come, by a file below the lab's folder.
+/// The progress of a start, by a file below the lab's folder.
 const STAGES: [&str; 4] = [
     "state.json",
     "nodes/control-plane/pid",
@@ -141,7 +141,7 @@ const STAGES: [&str; 4] = [
 
 #[test]
 #[ignore = "needs root, and builds the programs of the lab"]
-fn a_start_that_is_killed_leaves_nothing_after_down() {
+fn down_removes_everything_of_a_killed_start() {
     for stage in STAGES {
         let lab = Lab::new();
         let mut start = lab.up().stdout(Stdio::null()).spawn().unwrap();
@@ -164,7 +164,7 @@ fn a_start_that_is_killed_leaves_nothing_after_down() {
 
 #[test]
 #[ignore = "needs root, and builds the programs of the lab"]
-fn a_start_that_is_interrupted_takes_away_what_it_has_made() {
+fn an_interrupted_start_removes_everything_that_it_has_made() {
     for (stage, sent) in [(STAGES[0], Signal::SIGINT), (STAGES[3], Signal::SIGTERM)] {
         let lab = Lab::new();
         let mut start = lab
@@ -180,10 +180,10 @@ fn a_start_that_is_interrupted_takes_away_what_it_has_made() {
     }
 }
 
-/// The command dies when its lab is up, before it has said that it stays: the next start takes the place.
+/// The command dies after its lab is up and before it marks the lab as kept: the next start takes the folder.
 #[test]
 #[ignore = "needs root, and builds the programs of the lab"]
-fn a_lab_whose_command_was_killed_is_taken_away_by_the_next_start() {
+fn the_next_start_removes_the_lab_of_a_killed_command() {
     let lab = Lab::new();
     let phase = |phase: &str| {
         let file = lab.path().join("state.json");
@@ -207,7 +207,7 @@ fn a_lab_whose_command_was_killed_is_taken_away_by_the_next_start() {
 
 #[test]
 #[ignore = "needs root, and builds the programs of the lab"]
-fn a_second_start_is_refused_and_harms_nothing() {
+fn a_second_start_is_refused_and_changes_nothing() {
     let lab = Lab::new();
     let mut first = lab.up().stdout(Stdio::null()).spawn().unwrap();
     reaches(&mut first, &lab.path().join(STAGES[1]));
@@ -219,7 +219,7 @@ fn a_second_start_is_refused_and_harms_nothing() {
         "{said}"
     );
     assert!(first.wait().unwrap().success());
-    // No pod came before flannel had written the subnet of its node.
+    // No pod started before flannel had written the subnet of its node.
     let failed = lab
         .command("kubectl")
         .args([
@@ -251,9 +251,9 @@ fn a_second_start_is_refused_and_harms_nothing() {
         "{shown}"
     );
 
-    assert!(!lab.leftovers().is_empty(), "the look finds a lab that is there");
+    assert!(!lab.leftovers().is_empty(), "the check finds an existing lab");
     assert!(lab.down().status.success());
     assert_eq!(lab.leftovers(), BTreeSet::new());
-    // Nothing there: that is well, too.
+    // Without a lab the command succeeds, too.
     assert!(lab.down().status.success());
 }

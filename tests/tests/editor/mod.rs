@@ -1,4 +1,4 @@
-//! An editor who is always faster: it changes an object right before each change that a client makes of it.
+//! An editor that is always faster: it changes an object right before each change of a client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// A merge patch (RFC 7386) from the number of the edit.
 pub type Patch = fn(usize) -> Value;
 
-/// What an editor writes to one object.
+/// The edits of one object.
 #[derive(Clone, Debug)]
 pub struct Edits {
     /// The path of the object on the API server.
@@ -20,8 +20,8 @@ pub struct Edits {
     pub patch: Patch,
 }
 
-/// A client whose changes of these objects are each made after an edit by `editor`. Before a deletion an edit is made each second time
-/// only: a deletion can name no fields, only the version.
+/// A client that makes each change of these objects after an edit by `editor`. Only every second deletion has an edit
+/// before it: a deletion can name no fields, only the version.
 pub fn edited_before_each_change(client: &Client, editor: &Client, edits: Vec<Edits>) -> Client {
     let (client, editor) = (client.clone(), editor.clone());
     let edits: Arc<Vec<(Edits, AtomicUsize)>> = Arc::new(
@@ -47,7 +47,7 @@ pub fn edited_before_each_change(client: &Client, editor: &Client, edits: Vec<Ed
                     .header("content-type", "application/merge-patch+json")
                     .body((edits.patch)(number).to_string().into_bytes())?;
                 match editor.request_text(edit).await {
-                    // There is nothing to edit yet, or any more; or the object cannot have such a field as it is now.
+                    // The object does not exist yet or any more, or cannot have such a field at present.
                     Err(kube::Error::Api(status)) if status.is_not_found() || status.code == 422 => {}
                     other => _ = other?,
                 }
