@@ -1,4 +1,4 @@
-//! A stranger that sends without pause: datagrams that ask nothing, and connections that say nothing.
+//! A flood of another owner: datagrams without a request, and connections without data.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,29 +9,29 @@ use tokio::time::MissedTickBehavior;
 
 /// Bytes of a datagram.
 const SIZE: usize = 1000;
-/// Datagrams are sent in bursts, this far apart.
+/// Time between two bursts of datagrams.
 const BURST_INTERVAL: Duration = Duration::from_millis(10);
-/// The pause before a connection that has ended is made again.
+/// Pause before an ended connection is made again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Where to send, and how much.
+/// Targets and amounts of the flood.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Addresses and ports that get datagrams.
+    /// Addresses and ports that get datagrams
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub datagrams_to: Vec<SocketAddr>,
-    /// Datagrams a second to each of them.
+    /// Datagrams a second to each address
     #[arg(long, default_value_t = 2000)]
     pub rate: u32,
-    /// Addresses and ports to which idle connections are held.
+    /// Addresses and ports of idle connections
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub connections_to: Vec<SocketAddr>,
-    /// Connections to each of them.
+    /// Connections to each address
     #[arg(long, default_value_t = 200)]
     pub connections: u32,
 }
 
-/// Floods until it is ended.
+/// Floods until the program ends.
 pub async fn run(options: Options) -> Result<()> {
     for address in &options.connections_to {
         for _ in 0..options.connections {
@@ -48,7 +48,7 @@ pub async fn run(options: Options) -> Result<()> {
         tick.tick().await;
         for address in &options.datagrams_to {
             for _ in 0..burst {
-                // A full buffer, or an answer that none listens there, loses a datagram, as a flood does.
+                // A full buffer, or an error because no program listens there, loses a datagram, as in any flood.
                 let _ = socket.send_to(&datagram, address).await;
             }
         }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn datagrams_and_connections_arrive() {
+    async fn datagrams_and_connections_reach_their_targets() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let options = Options {

@@ -1,10 +1,10 @@
-//! The lab's traffic: something that answers, something that asks and counts, the reports about it, and the program that
-//! holds a pod's namespaces.
+//! The lab's traffic: a server that answers, a prober that sends and counts, the reports of the prober, and the
+//! program that holds a pod's namespaces.
 //!
-//! A probe counts as lost if nothing came back in time *and* its target was meant to be there when it was sent: a single
-//! pod while its endpoint is Ready and not terminating, a Service always. The prober watches the `EndpointSlices` of the
-//! Service for that, and [`serve`] goes on answering for a while after it was told to end, so that no probe is counted
-//! that was on its way while the news spread.
+//! A probe counts as lost if no answer arrived in time *and* its target should have been available when it was sent:
+//! a single pod while its endpoint is Ready and not terminating, a Service always. For that purpose the prober
+//! watches the `EndpointSlices` of the Service, and [`serve`] continues to answer for a while after it was told to
+//! end, so that probes are not counted that were sent before the change was known everywhere.
 
 pub mod flood;
 pub mod packet;

@@ -16,13 +16,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Hold a pod's namespaces: do nothing, reap orphans, end on SIGTERM.
+    /// Hold a pod's namespaces: only reap orphans and end on SIGTERM
     Pause,
-    /// Answer probes.
+    /// Answer probes
     Serve(serve::Options),
-    /// Send probes to a Service, to each of its pods and to name servers, and count.
+    /// Send probes to a Service, to each of its pods and to name servers, and count them
     Probe(probe::Options),
-    /// Send datagrams without pause and hold idle connections, as a stranger does.
+    /// Send datagrams without pause and hold idle connections, as a flood of another owner
     Flood(flood::Options),
 }
 
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
 }
 
 fn run(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    // One thread: what is measured is the network, and many of these share few processors.
+    // One thread: the network is measured, and many of these programs share few processors.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,11 +1,11 @@
-//! What goes over the wire: a mark, the flow, the number of the probe, when it was sent; in an answer also when the probe
-//! arrived and the answer left, and who answers.
+//! The format on the wire: a magic number, the flow, the number of the probe, the time of sending; an answer also has
+//! the arrival time of the probe, the time of the answer, and the sender's name.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// Tells our packets from others.
+/// Distinguishes the packets of the lab from others.
 const MARK: [u8; 8] = *b"replumb2";
 /// The length of a request without padding.
 pub const LENGTH: usize = 32;
@@ -15,26 +15,26 @@ const ANSWER_LENGTH: usize = LENGTH + 16;
 /// One probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// Which flow of its sender it belongs to.
+    /// The sender's flow.
     pub flow: u64,
     /// Its number in the flow.
     pub number: u64,
 }
 
-/// When a probe was where. All nodes of a lab share one machine, and so one clock.
+/// The times of a probe at each place. All nodes of a lab share one machine, and so one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Journey {
-    /// The prober was about to send it.
+    /// The prober was about to send the probe.
     pub sent: Timestamp,
-    /// The kernel at the other end had it.
+    /// The kernel at the other end received it.
     pub arrived: Timestamp,
     /// The other end was about to answer.
     pub answered: Timestamp,
 }
 
 impl Journey {
-    /// How long the network had the probe and its answer, which was `back` in the prober's kernel. How long either process
-    /// did not get to run is not in it.
+    /// Time of the probe and its answer in the network; the answer arrived in the prober's kernel at `back`. Times in
+    /// which either process did not run are not included.
     pub fn in_the_network(&self, back: Timestamp) -> Duration {
         let part =
             |from: Timestamp, to: Timestamp| Duration::try_from(to.duration_since(from)).unwrap_or_default();
@@ -47,9 +47,9 @@ impl Journey {
 pub struct Answer<'bytes> {
     /// The probe.
     pub packet: Packet,
-    /// When it was where.
+    /// Times of the probe.
     pub journey: Journey,
-    /// Who answers.
+    /// Name of the sender.
     pub name: &'bytes str,
 }
 
@@ -64,7 +64,7 @@ impl Packet {
         bytes
     }
 
-    /// The answer to a request that arrived then, to be sent at once; `None` if it is none.
+    /// The answer to a request that arrived at this time, to be sent at once; `None` if the packet is not a request.
     pub fn answer(request: &[u8], arrived: Timestamp, now: Timestamp, name: &str) -> Option<Vec<u8>> {
         Self::decode(request)?;
         let mut answer = request.get(..LENGTH)?.to_vec();
@@ -75,7 +75,7 @@ impl Packet {
         Some(answer)
     }
 
-    /// The probe that a request or an answer belongs to.
+    /// The probe of a request or an answer.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < LENGTH || bytes.get(..8)? != MARK {
             return None;
@@ -105,7 +105,7 @@ fn number(bytes: &[u8], from: usize) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(from..from + 8)?.try_into().ok()?))
 }
 
-/// Since 1970; a clock before that is at its beginning.
+/// Time since 1970; an earlier clock counts as 1970.
 fn nanoseconds(time: Timestamp) -> u64 {
     u64::try_from(time.as_nanosecond()).unwrap_or_default()
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_the_probe_and_who_answers() {
+    fn an_answer_has_the_probe_and_the_name_of_its_sender() {
         let packet = Packet {
             flow: 3,
             number: u64::MAX,
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_get_no_answer() {
+    fn unknown_packets_get_no_answer() {
         for bytes in [
             &b""[..],
             b"replumb2",

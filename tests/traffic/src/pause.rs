@@ -5,14 +5,14 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
-/// Waits for the signal to end, reaping what the pod leaves to it meanwhile.
+/// Waits for the signal to end, and meanwhile reaps orphans of the pod.
 pub fn run() -> Result<()> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM] {
         signals.add(signal);
     }
     // Process 1 of a namespace gets no signal that it neither handles nor waits for.
-    signals.thread_block().context("hold signals back")?;
+    signals.thread_block().context("block signals")?;
     loop {
         match signals.wait().context("wait for a signal")? {
             Signal::SIGCHLD => reap()?,

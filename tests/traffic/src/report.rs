@@ -1,4 +1,4 @@
-//! Reports: what each prober writes, and the sum of many.
+//! Reports: the output of each prober, and the sum of many.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What one prober has seen. It is written again and again, and a last time when the prober ends.
+/// The observations of one prober. The report is written repeatedly, and a last time when the prober ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -17,31 +17,31 @@ pub struct Report {
     pub prober: String,
     /// The node that it runs on.
     pub node: String,
-    /// When it began.
+    /// Start of the prober.
     pub started: Timestamp,
-    /// When this was written.
+    /// Time of this report.
     pub updated: Timestamp,
-    /// Whether the prober has ended in order: nothing is missing.
+    /// Whether the prober has ended normally: the report is complete.
     pub finished: bool,
     /// The time between two probes of a flow.
     pub interval_ms: u64,
-    /// After so long a probe is lost.
+    /// A probe without an answer after this time is lost.
     pub timeout_ms: u64,
-    /// The longest time in which the prober itself did not get to send: what a busy machine does to the figures.
+    /// The longest time in which the prober itself could not send: the effect of a busy machine on the measurements.
     pub longest_pause_ms: u64,
-    /// What it could not do, the last time it happened.
+    /// The last error of the prober.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_problem: Option<String>,
-    /// Every flow that there has been.
+    /// Every present or past flow.
     pub flows: Vec<Flow>,
 }
 
-/// From one prober to one target.
+/// The flow from one prober to one target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flow {
-    /// Which kind of path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `pod-to-dns`, `host-to-pod`,
-    /// `host-to-pod-tcp`, `host-to-service`, `host-to-dns`; with `-ipv6` where that is what carries it.
+    /// Class of the path: `pod-to-pod`, `pod-to-pod-tcp`, `pod-to-service`, `pod-to-dns`, `host-to-pod`,
+    /// `host-to-pod-tcp`, `host-to-service`, `host-to-dns`; with `-ipv6` for IPv6 paths.
     pub class: String,
     /// The pod or the Service.
     pub target: String,
@@ -53,14 +53,14 @@ pub struct Flow {
     /// The counters.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Times in which probes were lost; only the worst if there were very many.
+    /// Periods with lost probes; if there are very many, only the longest.
     pub outages: Vec<Outage>,
-    /// Why the last probe that got no answer got none, as far as its sender knows.
+    /// The reason why the last unanswered probe got no answer, if its sender knows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
@@ -72,88 +72,88 @@ pub struct Counts {
     pub lost: u64,
     /// Probes that may yet be answered.
     pub pending: u64,
-    /// Answers to lost probes: they came too late.
+    /// Answers to lost probes, which arrived too late.
     pub late: u64,
     /// Second answers to the same probe.
     pub duplicates: u64,
-    /// Answers by somebody else than the target.
+    /// Answers from another sender than the target.
     pub strays: u64,
-    /// Connections that ended though their target was there.
+    /// Connections that ended although their target was available.
     #[serde(default)]
     pub broken: u64,
-    /// The longest time without an answer, in milliseconds: between two answered probes with none answered in between, by
-    /// the prober's own beat. It is one interval when nothing is lost. Times in which the prober did not get to send, or
-    /// an answer waited for whoever reads it, are the machine's.
+    /// The longest time without an answer, in milliseconds: between two answered probes with no answered one in
+    /// between, at the prober's own interval. One interval if no probe is lost. Delays of the prober or of a reader
+    /// are not included: they are caused by the machine.
     pub longest_gap_ms: u64,
-    /// The longest time that the kernel had a probe and its answer, in microseconds: from the sender's call to the time of
-    /// arrival at the receiver, both ways. UDP only. A kernel whose cores are busy has it too: the sender may be set aside
-    /// within its call.
+    /// The longest time of a probe and its answer in the kernel, in microseconds: from the sender's call to the
+    /// arrival at the receiver, in both directions. UDP only. A kernel with busy cores adds to it: the sender may be
+    /// preempted within its call.
     #[serde(default)]
     pub longest_in_network_us: u64,
-    /// The longest time from a probe until anything came back, in milliseconds, the machine's delays included.
+    /// The longest time from a probe until any answer, in milliseconds, including the machine's delays.
     #[serde(default)]
     pub slowest_answer_ms: u64,
-    /// The longest time that a new flow needed until its first answer, in milliseconds; it counts from then on.
+    /// The longest time of a new flow until its first answer, in milliseconds; the flow counts from then on.
     #[serde(default)]
     pub longest_settling_ms: u64,
 }
 
-/// Probes that were lost one after the other.
+/// Consecutive lost probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Outage {
-    /// When the first of them was sent.
+    /// Time of the first probe.
     pub since: Timestamp,
-    /// How many.
+    /// Number of probes.
     pub lost: u64,
-    /// From the sending of the first to the next answer; none came if there is no number.
+    /// Time from the first probe to the next answer; no number if none arrived.
     pub gap_ms: Option<u64>,
 }
 
-/// Probes that one path lost one after the other.
+/// Consecutive lost probes of one path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PathOutage {
-    /// Who sent them.
+    /// The prober.
     pub prober: String,
-    /// On which node.
+    /// Its node.
     pub from: String,
-    /// Which kind of path.
+    /// Class of the path.
     pub class: String,
     /// The pod or the Service.
     pub target: String,
     /// The node that the pod runs on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// When, and how many.
+    /// Time and number.
     #[serde(flatten)]
     pub outage: Outage,
-    /// Why the last probe of this path that got no answer got none, as far as its sender knows.
+    /// The reason why the last unanswered probe of this path got no answer, if its sender knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
 
-/// So many outages of all flows are named, the worst.
+/// Maximum of outages of all flows in a report; the longest are kept.
 const NAMED: usize = 50;
 
 /// Sums of many reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    /// Everything.
+    /// The sum of all classes.
     #[serde(flatten)]
     pub all: Counts,
-    /// The same by kind of path.
+    /// The sum of each class.
     pub classes: BTreeMap<String, Counts>,
-    /// Probers whose last report is missing: they were killed before they could write it.
+    /// Probers without a last report: they were killed before they could write it.
     pub unfinished: Vec<String>,
-    /// The worst times in which probes were lost, the earliest first.
+    /// The longest periods with lost probes, in order of time.
     #[serde(default)]
     pub outages: Vec<PathOutage>,
 }
 
 impl Counts {
-    /// Adds what another flow has counted.
+    /// Adds the counts of another flow.
     pub fn add(&mut self, other: &Self) {
         self.sent += other.sent;
         self.answered += other.answered;
@@ -171,7 +171,7 @@ impl Counts {
 }
 
 impl Report {
-    /// Writes the report so that a reader never sees half of it.
+    /// Writes the report so that a reader never sees an incomplete one.
     pub fn write(&self, file: &Path) -> Result<()> {
         let new = file.with_extension("new");
         let attempt = || -> Result<()> {
@@ -186,7 +186,7 @@ impl Report {
         attempt().with_context(|| format!("write the report {}", file.display()))
     }
 
-    /// Reads every report in a folder. A folder that is not there has none.
+    /// Reads every report in a folder. A missing folder has none.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
         let entries = match fs::read_dir(folder) {
             Ok(entries) => entries,
@@ -213,7 +213,7 @@ impl Report {
 
 #[cfg(test)]
 impl Report {
-    /// Of this prober, which has asked nobody.
+    /// The report of a prober without probes.
     pub(crate) fn empty(prober: &str, finished: bool) -> Self {
         Self {
             prober: prober.to_owned(),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_made_by_class_and_an_unfinished_report_is_named() {
+    fn counts_are_summed_by_class_and_an_unfinished_report_is_named() {
         let reports = [
             report(
                 "a",
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_outages_are_named_in_the_order_of_time() {
+    fn the_longest_outages_are_listed_in_order_of_time() {
         let outage = |second: i64, lost: u64| Outage {
             since: Timestamp::from_second(second).unwrap(),
             lost,
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_read_as_it_was_written() {
+    fn a_written_report_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let written = report("a", true, &[("pod-to-pod", 100, 1, 40)]);
         written.write(&folder.path().join("a.json")).unwrap();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_report_is_an_error_with_its_name() {
+    fn an_incomplete_report_is_an_error_with_its_name() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("b.json"), "{").unwrap();
         assert!(format!("{:#}", Report::read_all(folder.path()).unwrap_err()).contains("b.json"));

@@ -12,24 +12,24 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::packet::Packet;
 use crate::socket;
 
-/// How to answer.
+/// Settings of the answering side.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The address to answer at; `::` is all of both families.
+    /// Address to answer at; `::` means all addresses of both families
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub address: IpAddr,
-    /// The port, for UDP and TCP.
+    /// Port, for UDP and TCP
     #[arg(long, default_value_t = 7000)]
     pub port: u16,
-    /// Who answers: the pod's name.
+    /// Name in the answers: the pod's name
     #[arg(long, env = "POD_NAME")]
     pub name: String,
-    /// So long it goes on after it was told to end. Whoever asks learns of the end a moment later than we do.
+    /// Time of answering after the program was told to end. Senders learn of the end a moment later.
     #[arg(long, default_value_t = 4000, value_name = "MILLISECONDS")]
     pub linger_ms: u64,
 }
 
-/// Answers until it is told to end.
+/// Answers until the program is told to end.
 pub async fn run(options: Options) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -47,7 +47,7 @@ pub async fn run(options: Options) -> Result<()> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    println!("told to end: answering for {} ms more", options.linger_ms);
+    println!("told to end: answering for another {} ms", options.linger_ms);
     tokio::time::sleep(Duration::from_millis(options.linger_ms)).await;
     answering.abort();
     Ok(())
@@ -56,7 +56,7 @@ pub async fn run(options: Options) -> Result<()> {
 async fn datagrams(socket: &UdpSocket, name: &str) {
     let mut buffer = [0; 2048];
     loop {
-        // An error here is that of one asker (its port was closed): the next one is served.
+        // An error here belongs to one sender (its port was closed): the next one is served.
         if let Ok(arrival) = socket::receive(socket, &mut buffer).await
             && let Some(from) = arrival.from
             && let Some(answer) =
@@ -71,7 +71,7 @@ async fn connections(listener: &TcpListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => drop(tokio::spawn(echo(stream))),
-            // No more files: some connection must end first.
+            // No more files: a connection must end first.
             Err(error) => {
                 eprintln!("accept a connection: {error}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -80,7 +80,7 @@ async fn connections(listener: &TcpListener) {
     }
 }
 
-/// Sends back what comes, until the other side has enough.
+/// Returns received data until the other side closes.
 async fn echo(mut stream: TcpStream) {
     stream.set_nodelay(true).ok();
     let mut buffer = [0; 2048];
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn both_protocols_answer() {
+    async fn udp_and_tcp_get_an_answer() {
         let udp = socket::bind("127.0.0.1:0").await.unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (to_udp, to_tcp) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_of_both_families_answers_both() {
+    async fn a_dual_stack_address_answers_both_families() {
         let udp = socket::bind("[::]:0").await.unwrap();
         let port = udp.local_addr().unwrap().port();
         tokio::spawn(async move { datagrams(&udp, "me").await });

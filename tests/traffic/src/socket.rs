@@ -1,4 +1,4 @@
-//! UDP sockets that keep what comes while their program does not run, and know when it came.
+//! UDP sockets that buffer datagrams while their program does not run, and return their arrival times.
 
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
@@ -13,38 +13,38 @@ use nix::sys::time::TimeSpec;
 use tokio::io::Interest;
 use tokio::net::{ToSocketAddrs, UdpSocket};
 
-/// Bytes. The kernel's default holds some hundred small datagrams: on a machine whose cores are busy a pod may not run for
-/// half a second, and what overflows then would be counted as lost by the network.
+/// Size in bytes. The kernel's default holds some hundred small datagrams: on a machine with busy cores a pod may not
+/// run for half a second, and overflowing datagrams would be counted as lost by the network.
 const RECEIVE_BUFFER: usize = 8 << 20;
 
-/// A datagram that came.
+/// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// How many bytes of the buffer it has.
+    /// Number of bytes in the buffer.
     pub length: usize,
-    /// By whom; of a connected socket nobody says.
+    /// The sender; `None` on a connected socket.
     pub from: Option<SocketAddr>,
-    /// When the kernel had it, whoever was to read it then.
+    /// Time of arrival in the kernel, independent of the time of reading.
     pub at: Timestamp,
 }
 
-/// Binds a socket with room for what a busy machine keeps waiting.
+/// Binds a socket with a buffer that is large enough for a busy machine.
 pub async fn bind(address: impl ToSocketAddrs) -> Result<UdpSocket> {
     let socket = UdpSocket::bind(address).await?;
-    // Past the machine's own limit where the right to that is there, else up to it.
+    // Beyond the machine's limit if permitted, otherwise up to the limit.
     setsockopt(&socket, sockopt::RcvBufForce, &RECEIVE_BUFFER)
         .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER))
         .context("enlarge the receive buffer of a UDP socket")?;
-    stamp(&socket).context("ask for the time of arrival on a UDP socket")?;
+    stamp(&socket).context("enable arrival times on a UDP socket")?;
     Ok(socket)
 }
 
-/// Lets the kernel note when each datagram came.
+/// Lets the kernel store the arrival time of each datagram.
 pub fn stamp(socket: &UdpSocket) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::ReceiveTimestampns, &true)?)
 }
 
-/// Waits for a datagram. One without a time of arrival came now.
+/// Waits for a datagram. A datagram without an arrival time has the present time.
 pub async fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> io::Result<Arrival> {
     socket
         .async_io(Interest::READABLE, || receive_now(socket, buffer))
@@ -88,12 +88,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_time_of_arrival_is_the_kernels_and_not_the_readers() {
+    async fn the_arrival_time_is_that_of_the_kernel_not_of_the_reader() {
         let receiver = bind("127.0.0.1:0").await.unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let mut buffer = [0; 16];
-        // The kernel begins to note times a moment after the first socket of the machine asks for it; until then it tells the
-        // reader's.
+        // The kernel starts to store times a moment after the first socket of the machine enables them; until then it
+        // returns the reader's time.
         for _ in 0..50 {
             let before = Timestamp::now();
             sender
@@ -110,6 +110,6 @@ mod tests {
                 return;
             }
         }
-        panic!("the time was the reader's fifty times");
+        panic!("the time was that of the reader fifty times");
     }
 }

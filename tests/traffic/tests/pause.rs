@@ -1,4 +1,4 @@
-//! The pause program as process 1 of a process namespace, as every pod has it.
+//! The pause program as process 1 of a process namespace, as in every pod.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects by failing")]
 
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Looks until there is something; what is looked for is in the message.
+/// Repeats the check until it has a result; the message names the expected result.
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
@@ -43,7 +43,7 @@ fn holder_pid(holder: &Child) -> i32 {
     i32::try_from(holder.id()).unwrap()
 }
 
-/// A namespace whose process 1 becomes the pause program after it has begun an orphan.
+/// A namespace whose process 1 becomes the pause program after it has started an orphan.
 fn start(orphan_seconds: &str) -> (Child, i32) {
     let script = format!(
         "(sleep {orphan_seconds} &); exec {} pause",
@@ -70,10 +70,10 @@ fn start(orphan_seconds: &str) -> (Child, i32) {
     (holder, pause)
 }
 
-/// Tells the pause program to end; returns how it ended.
+/// Tells the pause program to end; returns its exit status.
 fn end(holder: &mut Child, pause: i32) -> ExitStatus {
     until("the end", || {
-        // More than once: a process 1 that has just begun does not get what it does not wait for yet.
+        // More than once: a new process 1 does not get a signal before it waits for it.
         if children(holder_pid(holder)).iter().any(|(.., pid)| *pid == pause) {
             kill(Pid::from_raw(pause), Signal::SIGTERM).ok();
         }
@@ -92,9 +92,9 @@ fn orphans_are_reaped() {
 }
 
 #[test]
-fn it_ends_when_it_is_told_to() {
+fn the_pause_program_ends_on_sigterm() {
     let (mut holder, pause) = start("600");
-    assert!(!children(pause).is_empty(), "the orphan is there");
+    assert!(!children(pause).is_empty(), "the orphan exists");
     let status = end(&mut holder, pause);
     assert!(status.success(), "{status}");
 }

@@ -1,4 +1,4 @@
-//! One long-lived TCP connection to a pod, over which probes go.
+//! One long-lived TCP connection to a pod, for probes.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,34 +12,34 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::Answer;
 use crate::packet::{LENGTH, Packet};
 
-/// Between two attempts to connect.
+/// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What happens on a connection.
+/// An event on a connection.
 #[derive(Debug)]
 pub enum Event {
-    /// A probe came back.
+    /// A probe has returned.
     Answered(Answer),
-    /// A probe to a Service could not be sent, or got an error for an answer.
+    /// A probe to a Service could not be sent, or received an error.
     Failed {
         /// The flow.
         flow: usize,
-        /// When, by which port and why.
+        /// Time, port and reason.
         reason: String,
     },
-    /// The connection of this flow could not be made, or it ended though nobody wanted it to.
+    /// The connection of this flow could not be made, or ended unexpectedly.
     Broken {
         /// The flow.
         flow: usize,
-        /// Whether it was there before.
+        /// Whether the connection existed before.
         was_open: bool,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// Sends the probes that it is given and tells what comes back, until no more are given. A connection that breaks is
-/// made anew; the probes of the meantime are lost.
+/// Sends probes from the channel and reports events, until the channel closes. A broken connection is made again;
+/// probes sent meanwhile are lost.
 pub async fn hold(
     flow: usize,
     address: SocketAddr,
@@ -51,7 +51,7 @@ pub async fn hold(
     while !probes.is_closed() {
         let (was_open, reason) = match tokio::time::timeout(timeout, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // What waited for the first connection is its first traffic. What waited after a break is lost.
+                // Probes that waited for the first connection are its first traffic. Probes that waited after a break are lost.
                 while had_one && probes.try_recv().is_ok() {}
                 had_one = true;
                 match talk(stream, timeout, &mut probes, &events).await {
@@ -76,7 +76,7 @@ pub async fn hold(
     }
 }
 
-/// Returns without an error when no more probes are given and all came back.
+/// Returns without an error when the channel is closed and all probes have returned.
 async fn talk(
     stream: TcpStream,
     timeout: Duration,
@@ -90,7 +90,7 @@ async fn talk(
         result = write(&mut to, probes) => {
             result?;
             drop(to);
-            // The other side ends when it has sent everything back.
+            // The other side closes after it has returned all data.
             match tokio::time::timeout(timeout, read(&mut from, events)).await {
                 Ok(Err(error)) if error.kind() != std::io::ErrorKind::UnexpectedEof => Err(error),
                 _ => Ok(()),
@@ -112,7 +112,7 @@ async fn read(from: &mut OwnedReadHalf, events: &UnboundedSender<Event>) -> std:
     loop {
         from.read_exact(&mut frame).await?;
         let Some(packet) = Packet::decode(&frame) else {
-            return Err(std::io::Error::other("something came back that was never sent"));
+            return Err(std::io::Error::other("received data that was never sent"));
         };
         events
             .send(Event::Answered(Answer {
@@ -132,7 +132,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// A connection task, and the events that it tells.
+    /// A connection task, and its events.
     fn start(address: SocketAddr) -> (UnboundedSender<Packet>, UnboundedReceiver<Event>) {
         let (probe_sender, probes) = mpsc::unbounded_channel();
         let (events, event_receiver) = mpsc::unbounded_channel();
@@ -156,10 +156,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_breaks_is_told_and_made_anew() {
+    async fn a_broken_connection_is_reported_and_made_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (probes, mut events) = start(listener.local_addr().unwrap());
-        // The first connection echoes one frame and ends; the task sees that as a break.
+        // The first connection echoes one frame and ends; the task reports a break.
         let (first, ()) = tokio::join!(
             async {
                 loop {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_the_probes_is_no_break() {
+    async fn the_end_of_the_probes_is_not_a_break() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (probes, mut events) = start(listener.local_addr().unwrap());
         let (mut stream, _) = listener.accept().await.unwrap();

@@ -1,4 +1,4 @@
-//! Counting one flow. Pure: the time is told, nothing is sent here.
+//! Counts one flow. Pure: the caller passes the time, and no packet is sent here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,20 +7,20 @@ use jiff::Timestamp;
 
 use crate::report::{Counts, Outage};
 
-/// So many outages of a flow are kept; of more, the longest.
+/// Maximum of stored outages of a flow; if there are more, the longest are kept.
 const KEPT: usize = 100;
-/// So many numbers are remembered to tell second answers from late ones.
+/// Number of remembered probes, to distinguish second answers from late ones.
 const REMEMBERED: u64 = 10_000;
 
-/// How long a flow is given.
+/// The time settings of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The time between two probes.
     pub interval: Duration,
-    /// A probe without an answer after so long is lost.
+    /// A probe without an answer after this time is lost.
     pub timeout: Duration,
-    /// A new flow begins to count with its first answer, and after so long without one at the latest: a pod may be
-    /// Ready a moment before every node knows the way to it, with or without a migration.
+    /// A new flow counts from its first answer on, and after this time without an answer at the latest: a pod may be
+    /// Ready a moment before every node has the route to it, with or without a migration.
     pub settle: Duration,
 }
 
@@ -32,19 +32,19 @@ pub struct Counter {
     next: u64,
     /// The first number that counts.
     first: u64,
-    /// When the first probe was sent that does not count yet; `None` before it, and once the flow counts.
+    /// Time of the first probe that does not count yet; `None` before it, and once the flow counts.
     settling_since: Option<Instant>,
     settled: bool,
-    /// Probes under way by number: when they were sent.
+    /// Pending probes by number: the time at which they were sent.
     pending: BTreeMap<u64, (Instant, Timestamp)>,
-    /// When the latest answers came, as far back as a loss may still become known.
+    /// Times of the latest answers, for as long as a loss may still be detected.
     answered: BTreeMap<u64, Instant>,
     /// Lost probes that may still be answered late.
     lost: BTreeSet<u64>,
     counts: Counts,
-    /// The most probes that were lost one after the other.
+    /// The longest series of lost probes.
     longest_run: u64,
-    /// When the oldest probe was sent after which nothing has come back.
+    /// Time of the oldest probe since which no answer has arrived.
     waiting_since: Option<Instant>,
     /// The outage whose end is not known yet.
     outage: Option<Open>,
@@ -61,7 +61,7 @@ struct Open {
 }
 
 impl Counter {
-    /// Nothing counted yet.
+    /// A counter at zero.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -98,7 +98,7 @@ impl Counter {
         number
     }
 
-    /// An answer has come.
+    /// Counts an answer.
     pub fn answer(&mut self, number: u64, now: Instant) {
         self.expire(now);
         if number < self.first {
@@ -119,11 +119,11 @@ impl Counter {
         if let Some(since) = self.waiting_since {
             self.counts.slowest_answer_ms = self.counts.slowest_answer_ms.max(milliseconds(now - since));
         }
-        // What was sent before the answered probe is overtaken: the path works, and waits for what came after.
+        // Probes sent before the answered one are overtaken: the path works, and the gap starts at the next probe.
         self.waiting_since = self.pending.range(number..).map(|(_, (sent, _))| *sent).next();
     }
 
-    /// So long a probe and its answer were in the network.
+    /// Stores the time of a probe and its answer in the network.
     pub fn was_in_the_network(&mut self, time: Duration) {
         if self.settled {
             let time = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -137,17 +137,17 @@ impl Counter {
         self.counts.longest_settling_ms = milliseconds(took);
     }
 
-    /// An answer by somebody else has come.
+    /// Counts an answer from another sender than the target.
     pub fn stray(&mut self) {
         self.counts.strays += 1;
     }
 
-    /// The connection of this flow has broken.
+    /// Counts a broken connection of this flow.
     pub fn broken(&mut self) {
         self.counts.broken += 1;
     }
 
-    /// Counts as lost what has waited too long.
+    /// Counts probes without an answer in time as lost.
     pub fn expire(&mut self, now: Instant) {
         while let Some((&number, &(sent, time))) = self.pending.first_key_value() {
             if now.saturating_duration_since(sent) < self.limits.timeout {
@@ -199,8 +199,8 @@ impl Counter {
         }
     }
 
-    /// The target rests or the prober ends: nothing more is sent, and what comes later is another story. To be called
-    /// when nothing is pending.
+    /// The target pauses or the prober ends: no more probes are sent, and later events do not count. To be called
+    /// when no probe is pending.
     pub fn rest(&mut self) {
         self.waiting_since = None;
         self.end_outage();
@@ -211,7 +211,7 @@ impl Counter {
         !self.pending.is_empty()
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let interval = milliseconds(self.limits.interval);
         let any = self.counts.answered + self.counts.lost > 0;
@@ -226,7 +226,7 @@ impl Counter {
         }
     }
 
-    /// The outages so far, with the one that goes on.
+    /// The outages so far, with the present one.
     pub fn outages(&self) -> Vec<Outage> {
         self.outages
             .iter()
@@ -258,7 +258,7 @@ fn milliseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// A counter with a timeout of 100 ms and a clock that is set by hand.
+    /// A counter with a timeout of 100 ms and a manual clock.
     struct Bench {
         counter: Counter,
         start: Instant,
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_answered_in_time_is_not_lost() {
+    fn a_probe_answered_in_time_is_not_lost() {
         let mut bench = Bench::new();
         for number in 0..10 {
             assert_eq!(bench.send(number * 10), number);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_of_the_prober_is_no_gap_of_the_network() {
+    fn a_pause_of_the_prober_is_not_a_gap_of_the_network() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.answer(0, 1);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_delayed_and_not_lost_is_no_gap_and_is_told_all_the_same() {
+    fn a_delay_without_loss_is_no_gap_but_is_reported() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.answer(0, 45);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_probes_one_after_the_other_are_one_outage() {
+    fn consecutive_lost_probes_are_one_outage() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.answer(0, 1);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_between_makes_two_outages_though_it_came_before_the_loss_was_known() {
+    fn an_answer_in_between_makes_two_outages_even_before_the_loss_is_detected() {
         let mut bench = Bench::new();
         for number in 0..5 {
             bench.send(number * 10);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn late_and_second_answers_change_nothing_that_was_counted() {
+    fn late_and_second_answers_do_not_change_earlier_counts() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.expire(200);
@@ -409,12 +409,12 @@ mod tests {
             (1, 1, 1),
             "number 77 was never sent"
         );
-        assert_eq!(counts.slowest_answer_ms, 210, "until then nothing came back");
+        assert_eq!(counts.slowest_answer_ms, 210, "no answer arrived before");
         assert_eq!(counts.longest_gap_ms, 20);
     }
 
     #[test]
-    fn an_answer_that_overtakes_leaves_the_other_pending() {
+    fn an_overtaking_answer_leaves_the_other_probe_pending() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.send(10);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_up_to_the_end_of_a_target_has_no_end_of_its_own() {
+    fn an_outage_up_to_the_end_of_a_target_has_no_end() {
         let mut bench = Bench::new();
         bench.send(0);
         bench.expire(100);
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_never_answers_counts_all_the_same() {
+    fn a_flow_without_answers_counts_after_its_limit() {
         let mut bench = Bench::settling(50);
         for number in 0..10 {
             bench.send(number * 10);

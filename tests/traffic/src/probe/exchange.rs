@@ -1,4 +1,4 @@
-//! One probe from a port of its own: so each is directed anew, as a new client is.
+//! One probe from its own port, so that each probe is routed like a new client.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,24 +13,24 @@ use super::{Answer, names};
 use crate::packet::Packet;
 use crate::socket;
 
-/// What is asked, of whom, and from where.
+/// Contents, target and source of a probe.
 #[derive(Debug)]
 pub struct Exchange {
     /// The probe.
     pub packet: Packet,
-    /// The name that is asked for; without one the packet itself goes there and comes back.
+    /// The name to resolve; without one, the target returns the packet itself.
     pub name: Option<String>,
-    /// Who is asked.
+    /// The target.
     pub address: SocketAddr,
-    /// The port to ask from, unless somebody else has it.
+    /// The source port, unless another program has it.
     pub port: u16,
-    /// So long an answer is waited for.
+    /// Time limit for an answer.
     pub timeout: Duration,
 }
 
 impl Exchange {
-    /// Asks, and says what came of it. Without an answer in time, or with an error instead, the probe is counted as lost when its
-    /// time is over.
+    /// Sends the probe and reports the result. Without an answer in time, or after an error, the probe is counted as
+    /// lost when its time is over.
     pub async fn make(self, events: mpsc::UnboundedSender<Event>) {
         let mut from = None;
         let ended = match tokio::time::timeout(self.timeout, self.attempt(&mut from)).await {
@@ -59,7 +59,7 @@ impl Exchange {
         };
         let socket = match UdpSocket::bind((own, self.port)).await {
             Ok(socket) => socket,
-            // Somebody else on this node has the port.
+            // Another program on this node has the port.
             Err(_) => UdpSocket::bind((own, 0)).await?,
         };
         *from = socket.local_addr().ok();
@@ -84,7 +84,7 @@ impl Exchange {
     }
 
     async fn resolve(&self, socket: &UdpSocket, name: &str) -> io::Result<Answer> {
-        // What fits into the field; the socket hears nobody else's answers.
+        // The part that fits into the field; the socket receives no answers of other probes.
         let [.., high, low] = self.packet.number.to_be_bytes();
         let id = u16::from_be_bytes([high, low]);
         let question = names::question(id, name, self.address.is_ipv6()).map_err(io::Error::other)?;
@@ -96,7 +96,7 @@ impl Exchange {
                 return Ok(Answer {
                     packet: self.packet,
                     at: Instant::now(),
-                    // A name server says nothing of when it got to run.
+                    // A name server does not report its own delay.
                     in_the_network: None,
                 });
             }

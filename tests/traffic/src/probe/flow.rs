@@ -1,4 +1,4 @@
-//! The flows of one prober: one to the Service, one to each pod that there is or was.
+//! The flows of one prober: one to the Service, one to each present or past pod.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use super::{Answer, Origin};
 use crate::packet::Packet;
 use crate::report;
 
-/// What is at the other end.
+/// The target of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One pod.
     Pod,
-    /// One pod, over a connection that stays.
+    /// One pod, over a permanent connection.
     Connection,
     /// A Service: any of its pods.
     Service,
@@ -26,14 +26,14 @@ pub enum Kind {
     Name,
 }
 
-/// A connection that is to be made.
+/// A connection to be made.
 #[derive(Debug)]
 pub struct Start {
-    /// Its flow.
+    /// The flow.
     pub flow: usize,
-    /// Where to.
+    /// The target address.
     pub address: SocketAddr,
-    /// The probes that are to go over it; it is not wanted any more when they end.
+    /// The probes for the connection, which ends when the channel closes.
     pub probes: UnboundedReceiver<Packet>,
 }
 
@@ -42,24 +42,24 @@ struct Flow {
     kind: Kind,
     target: Target,
     counter: Counter,
-    /// So many intervals are between two probes, and so many have passed since the last.
+    /// Number of intervals between two probes, and number of intervals since the last one.
     every: u32,
     passed: u32,
     active: bool,
     last_error: Option<String>,
-    /// Where probes go that go over a connection.
+    /// The channel for probes over a connection.
     connection: Option<UnboundedSender<Packet>>,
 }
 
 impl Flow {
-    /// Asks no more; what is under way may still be answered.
+    /// Sends no more probes; pending ones may still be answered.
     fn end(&mut self) {
         self.active = false;
         self.connection = None;
     }
 }
 
-/// All flows. A flow is known by its place in the list, which never changes.
+/// All flows. A flow is identified by its index in the list, which never changes.
 #[derive(Debug)]
 pub struct Flows {
     origin: Origin,
@@ -68,7 +68,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// None yet.
+    /// An empty list.
     pub fn new(origin: Origin, limits: Limits) -> Self {
         Self {
             origin,
@@ -77,12 +77,12 @@ impl Flows {
         }
     }
 
-    /// Asks the Service from now on.
+    /// Starts the flow to the Service.
     pub fn set_service(&mut self, name: &str, address: SocketAddr) {
         self.set(Kind::Service, name, address);
     }
 
-    /// Asks a name server for this name from now on, every so many intervals.
+    /// Starts to query a name server for this name, once in this number of intervals.
     pub fn set_name(&mut self, name: &str, name_server: SocketAddr, every: u32) {
         let flow = self.set(Kind::Name, name, name_server);
         self.list[flow].every = every;
@@ -103,7 +103,7 @@ impl Flows {
         )
     }
 
-    /// Asks these pods from now on, and no others. Returns the connections that are to be made for it.
+    /// Sends probes to exactly these pods from now on. Returns the connections to be made.
     pub fn set_pods(&mut self, targets: &BTreeSet<Target>) -> Vec<Start> {
         let is_of_a_pod = |flow: &&mut Flow| matches!(flow.kind, Kind::Pod | Kind::Connection);
         for flow in self.list.iter_mut().filter(is_of_a_pod) {
@@ -128,7 +128,7 @@ impl Flows {
         starts
     }
 
-    /// Goes on with a flow that there was, or begins a new one.
+    /// Continues an existing flow, or starts a new one.
     fn begin(&mut self, kind: Kind, target: Target) -> usize {
         let known = self
             .list
@@ -152,12 +152,12 @@ impl Flows {
         self.list.len() - 1
     }
 
-    /// Asks nobody any more.
+    /// Stops all flows.
     pub fn stop(&mut self) {
         self.list.iter_mut().for_each(Flow::end);
     }
 
-    /// An interval has passed: the flows that are asked now, those over connections or the others.
+    /// An interval has passed: returns the flows that send a probe now, either those over connections or the others.
     pub fn due(&mut self, connections: bool) -> Vec<usize> {
         let is_due = |flow: &mut Flow| {
             if !flow.active || (flow.kind == Kind::Connection) != connections {
@@ -172,7 +172,7 @@ impl Flows {
             .collect()
     }
 
-    /// Sends a probe over a flow's connection. If there is none at the moment, it is lost in time.
+    /// Sends a probe over a flow's connection. Without a connection at the moment, the probe is lost after its timeout.
     pub fn send_over_connection(&mut self, index: usize, now: Instant, time: Timestamp) {
         let (packet, ..) = self.send(index, now, time);
         if let Some(connection) = &self.list[index].connection {
@@ -180,7 +180,7 @@ impl Flows {
         }
     }
 
-    /// A connection could not be made or ended. If its target is about to end, that is as it should be.
+    /// A connection could not be made or has ended. For a terminating target this is expected.
     pub fn broken(&mut self, index: usize, was_open: bool, reason: String) {
         let flow = &mut self.list[index];
         if flow.active {
@@ -201,21 +201,21 @@ impl Flows {
         (packet, flow.target.address, flow.kind)
     }
 
-    /// Notes why a probe could not leave; it is lost in time.
+    /// Stores the reason why a probe could not be sent; the probe is lost after its timeout.
     pub fn sent(&mut self, index: usize, error: Option<std::io::Error>) {
         if let Some(error) = error {
             self.list[index].last_error = Some(error.to_string());
         }
     }
 
-    /// Notes why a probe got no answer; it is lost in time.
+    /// Stores the reason why a probe got no answer; the probe is lost after its timeout.
     pub fn failed(&mut self, index: usize, reason: String) {
         if let Some(flow) = self.list.get_mut(index) {
             flow.last_error = Some(reason);
         }
     }
 
-    /// An answer, and who gave it if that matters.
+    /// Counts an answer, with its sender if relevant.
     pub fn answered(&mut self, answer: &Answer, by: Option<&str>) {
         let packet = answer.packet;
         let Some(flow) = usize::try_from(packet.flow)
@@ -235,7 +235,7 @@ impl Flows {
         }
     }
 
-    /// Counts as lost what has waited too long; lets those rest that are asked no more.
+    /// Counts probes without an answer in time as lost; pauses flows without a target.
     pub fn expire(&mut self, now: Instant) {
         for flow in &mut self.list {
             flow.counter.expire(now);
@@ -250,7 +250,7 @@ impl Flows {
         self.list.iter().any(|flow| flow.counter.is_pending())
     }
 
-    /// All flows as the report has them.
+    /// All flows in the form of the report.
     pub fn report(&self) -> Vec<report::Flow> {
         self.list.iter().map(|flow| self.describe(flow)).collect()
     }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_no_target_any_more_is_not_asked_but_keeps_its_figures() {
+    fn a_removed_pod_gets_no_probes_but_keeps_its_counts() {
         let mut flows = Flows::new(Origin::Pod, LIMITS);
         let start = Instant::now();
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(
             flows.due(false),
             [0, 1, 3],
-            "the same pod goes on in the same flow"
+            "the same pod continues the same flow"
         );
         assert_eq!(
             again.iter().map(|start| start.flow).collect::<Vec<_>>(),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_for_less_often() {
+    fn a_name_is_queried_less_often() {
         let mut flows = Flows::new(Origin::Pod, LIMITS);
         flows.set_service("echo", "10.96.0.9:7000".parse().unwrap());
         flows.set_name(
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_by_another_pod_is_a_stray_and_leaves_the_probe_pending() {
+    fn an_answer_of_another_pod_is_a_stray_and_leaves_the_probe_pending() {
         let mut flows = Flows::new(Origin::Host, LIMITS);
         let now = Instant::now();
         flows.set_pods(&BTreeSet::from([target("a")]));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_breaks_only_while_its_target_is_there() {
+    fn a_connection_breaks_only_while_its_target_exists() {
         let mut flows = Flows::new(Origin::Pod, LIMITS);
         let mut connections = flows.set_pods(&BTreeSet::from([target("a")]));
         flows.send_over_connection(1, Instant::now(), Timestamp::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! The asking side.
+//! The sending side.
 
 mod connection;
 mod count;
@@ -31,14 +31,14 @@ use flow::{Flows, Kind, Start};
 use targets::{Known, Target};
 use writer::Writer;
 
-/// Between two writings of the report.
+/// Time between two writes of the report.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Ports that probes to the Service are sent from, in turn. Connection tracking remembers for half a minute which pod a
-/// port was directed to: a port that comes again sooner would go to that pod, even if it is gone.
+/// Source ports of probes to the Service, in turn. Connection tracking stores the pod of a port for half a minute: a
+/// port that is reused sooner would reach the same pod, even if it has been deleted.
 const SERVICE_PORTS: std::ops::RangeInclusive<u16> = 33_000..=60_999;
 
-/// Where the prober stands.
+/// Location of the prober.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Origin {
     /// In the pod network.
@@ -47,67 +47,67 @@ pub enum Origin {
     Host,
 }
 
-/// Whom to ask, how often, and where to write what came of it.
+/// Targets, intervals, and the report file.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Where this prober stands; names the class of its flows.
+    /// Location of this prober; names the class of its flows
     #[arg(long, value_enum, default_value = "pod")]
     pub from: Origin,
-    /// The address to ask from; `::` is all of both families.
+    /// Source address; `::` means all addresses of both families
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     pub address: IpAddr,
-    /// The namespace of the Service.
+    /// Namespace of the Service
     #[arg(long, env = "POD_NAMESPACE", default_value = "traffic")]
     pub namespace: String,
-    /// The Service: each of its addresses is asked, and each address of its ready pods.
+    /// The Service: each of its addresses gets probes, and each address of its ready pods
     #[arg(long, default_value = "echo")]
     pub service: String,
-    /// Ask neither the Service nor its pods: what --also and --resolve say, alone.
+    /// Send probes only to the targets of --also and --resolve, not to the Service and its pods
     #[arg(long)]
     pub without_service: bool,
-    /// The port of the Service and of its pods.
+    /// Port of the Service and of its pods
     #[arg(long, default_value_t = 7000)]
     pub port: u16,
-    /// A name that is asked for, too, of each name server of /etc/resolv.conf; an address has to come back.
+    /// Name to resolve with each name server of /etc/resolv.conf; the answer must have an address
     #[arg(long, value_name = "NAME")]
     pub resolve: Option<String>,
-    /// The time between two questions for it, in intervals: a name server has more to do than whoever echoes.
+    /// Intervals between two queries for the name: a name server has more work than an echo
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub resolve_every: u32,
-    /// A file of more addresses that are asked, as a Service is: NAME=ADDRESS:PORT on each line. One may not be there yet: see
-    /// --settle-ms.
+    /// File of more addresses that get probes like a Service: NAME=ADDRESS:PORT on each line. An address may not
+    /// exist yet: see --settle-ms.
     #[arg(long, value_name = "FILE")]
     pub also: Option<PathBuf>,
-    /// A file of name servers that are asked in place of those of /etc/resolv.conf, as it has them.
+    /// File of name servers in the format of /etc/resolv.conf, used instead of it
     #[arg(long, value_name = "FILE", default_value = names::RESOLV_CONF)]
     pub resolver: PathBuf,
-    /// The time between two probes of a flow.
+    /// Time between two probes of a flow
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub interval_ms: u64,
-    /// A probe without an answer after so long is lost. Long enough for whoever answers or asks to wait for a core: on two busy
-    /// ones that were 1.85 s once, and what a network drops does not come at all.
+    /// A probe without an answer after this time is lost. Long enough for a sender or target that waits for a core:
+    /// on two busy cores 1.85 s were measured once, and an answer dropped by the network never arrives.
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u64).range(1..))]
     pub timeout_ms: u64,
-    /// A new flow counts from its first answer on, and after so long without one at the latest.
+    /// A new flow counts from its first answer on, and after this time without one at the latest
     #[arg(long, default_value_t = 10_000)]
     pub settle_ms: u64,
-    /// This prober's name: its pod's. The report is NAME.json.
+    /// Name of this prober: its pod's. The report is NAME.json.
     #[arg(long, env = "POD_NAME")]
     pub name: String,
-    /// The node that it runs on.
+    /// Node of the prober
     #[arg(long, env = "NODE_NAME")]
     pub node: String,
-    /// The folder for the report; it should outlive the pod.
+    /// Folder of the report; it should outlive the pod
     #[arg(long, default_value = "/var/log/traffic")]
     pub reports: PathBuf,
 }
 
-/// An answer to a probe, and when it came.
+/// An answer to a probe, and its time of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Answer {
     packet: Packet,
     at: Instant,
-    /// How long the network had probe and answer, if that is known.
+    /// Time of probe and answer in the network, if known.
     in_the_network: Option<Duration>,
 }
 
@@ -122,7 +122,7 @@ impl Answer {
     }
 }
 
-/// Asks until it is told to end, and writes the last report then.
+/// Sends probes until the program is told to end, then writes the last report.
 pub async fn run(options: Options) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
@@ -186,7 +186,7 @@ impl Prober {
         })
     }
 
-    /// Gets to know the Service and begins to follow its pods.
+    /// Reads the Service and starts to watch its pods.
     async fn meet(mut self) -> Result<Self> {
         let client = Client::try_default().await.context("find the API server")?;
         let Options {
@@ -246,7 +246,7 @@ impl Prober {
                     self.set_pods(&targets);
                 }
                 _ = reports.tick() => {
-                    // The next one may succeed; the last one must.
+                    // The next report may succeed; the last one must.
                     if let Err(error) = self.write(false).await {
                         eprintln!("{error:#}");
                     }
@@ -255,7 +255,7 @@ impl Prober {
         }
     }
 
-    /// Waits for the answers that are still to come, and writes the last report.
+    /// Waits for pending answers, and writes the last report.
     async fn finish(&mut self) -> Result<()> {
         self.flows.stop();
         let limit = tokio::time::Instant::now() + Duration::from_millis(self.options.timeout_ms);
@@ -309,7 +309,7 @@ impl Prober {
         for index in self.flows.due(false) {
             let (packet, address, kind) = self.flows.send(index, Instant::now(), Timestamp::now());
             match kind {
-                // Flows over connections are not among these.
+                // Flows over connections are handled elsewhere.
                 Kind::Pod | Kind::Connection => {
                     let sent = self
                         .socket
@@ -329,7 +329,7 @@ impl Prober {
         }
     }
 
-    /// Sends one probe from a port of its own: an echo, or the question for a name.
+    /// Sends one probe from its own port: an echo, or a DNS query.
     fn exchange(&mut self, packet: Packet, address: SocketAddr, name: Option<String>) {
         let port = self.next_port;
         self.next_port = if port == *SERVICE_PORTS.end() {
@@ -348,7 +348,7 @@ impl Prober {
     }
 
     fn received(&mut self, received: &std::io::Result<Arrival>, buffer: &[u8]) {
-        // An error is the echo of one probe that could not be delivered: that one is lost in time.
+        // An error belongs to one probe that could not be delivered: that probe is lost after its timeout.
         if let Ok(arrival) = received
             && let Some(answer) = Packet::decode_answer(&buffer[..arrival.length])
         {
@@ -390,7 +390,7 @@ fn also(file: &Path) -> Result<Vec<(String, SocketAddr)>> {
     text.lines().map(of_line).collect()
 }
 
-/// A target as a socket of this address has to name it: one of both families has IPv4 addresses within IPv6 ones.
+/// The form of a target for a socket of this address: a socket of both families has IPv4 addresses within IPv6 ones.
 fn from(own: IpAddr, target: SocketAddr) -> SocketAddr {
     match (own, target) {
         (IpAddr::V6(_), SocketAddr::V4(target)) => (target.ip().to_ipv6_mapped(), target.port()).into(),
@@ -398,7 +398,7 @@ fn from(own: IpAddr, target: SocketAddr) -> SocketAddr {
     }
 }
 
-/// A prober that is started again soon goes on elsewhere than its predecessor.
+/// A prober that restarts soon uses other ports than its predecessor.
 fn first_port(time: Timestamp) -> u16 {
     let count = i64::from(SERVICE_PORTS.end() - SERVICE_PORTS.start()) + 1;
     let offset = u16::try_from(time.as_millisecond().rem_euclid(count)).unwrap_or_default();
@@ -410,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_of_both_families_names_a_target_of_ipv4_within_ipv6() {
+    fn a_dual_stack_socket_uses_an_ipv4_target_mapped_to_ipv6() {
         let unspecified = |text: &str| text.parse::<IpAddr>().unwrap();
         for (own, target, named) in [
             ("0.0.0.0", "10.244.1.2:7000", "10.244.1.2:7000"),

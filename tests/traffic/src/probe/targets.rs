@@ -1,4 +1,4 @@
-//! Who is to be asked: the ready endpoints of a Service, as the API has them.
+//! The targets: the ready endpoints of a Service in the API.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use kube::runtime::{reflector, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
 
-/// Between two attempts when the API does not answer.
+/// Time between two attempts when the API does not answer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// One pod that is to be asked.
+/// One pod that gets probes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// The pod's name.
@@ -26,16 +26,16 @@ pub struct Target {
     pub node: Option<String>,
 }
 
-/// What is known of the targets.
+/// The known targets.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// The pods that are ready now.
     pub targets: BTreeSet<Target>,
-    /// Why this may be old.
+    /// Why the list may be old.
     pub problem: Option<String>,
 }
 
-/// Keeps `known` current, for ever. What was known stays while the API is away.
+/// Updates `known` for ever. The last state is kept while the API is unavailable.
 pub async fn follow(
     client: Client,
     namespace: String,
@@ -53,7 +53,7 @@ pub async fn follow(
     pin_mut!(events);
     while let Some(event) = events.next().await {
         match event {
-            // Between the beginning and the end of a list the store still shows what was before.
+            // Between the beginning and the end of a list the store still has the state before.
             Ok(_) => {
                 let targets = reader
                     .state()
@@ -81,7 +81,7 @@ pub async fn follow(
     }
 }
 
-/// The pods of a slice that are ready and not about to end.
+/// The pods of a slice that are ready and not terminating.
 fn ready(slice: &EndpointSlice, port: u16) -> Vec<Target> {
     let is_ready = |endpoint: &&k8s_openapi::api::discovery::v1::Endpoint| {
         endpoint
@@ -107,7 +107,7 @@ fn ready(slice: &EndpointSlice, port: u16) -> Vec<Target> {
     targets
 }
 
-/// The Service's addresses, one of each family that it has; waits until there is one.
+/// The Service's addresses, one of each of its families; waits until there is one.
 pub async fn service_addresses(client: Client, namespace: &str, service: &str, port: u16) -> Vec<SocketAddr> {
     let services: Api<Service> = Api::namespaced(client, namespace);
     loop {
@@ -128,12 +128,12 @@ async fn attempt(services: &Api<Service>, name: &str) -> Result<Vec<IpAddr>> {
     let service = services.get(name).await.context("read it")?;
     let addresses = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
     if addresses.is_empty() {
-        bail!("it has no address");
+        bail!("the Service has no address");
     }
     let parse = |address: &String| {
         address
             .parse()
-            .with_context(|| format!("its address {address:?} is none"))
+            .with_context(|| format!("the address {address:?} is not valid"))
     };
     addresses.iter().map(parse).collect()
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pods_that_are_ready_and_stay_are_asked() {
+    fn only_ready_pods_that_do_not_terminate_get_probes() {
         let endpoint = |name: &str, address: &str, ready: bool, terminating: bool| {
             serde_json::json!({
                 "addresses": [address], "nodeName": "n1", "targetRef": {"kind": "Pod", "name": name},

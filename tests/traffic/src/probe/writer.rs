@@ -1,4 +1,4 @@
-//! Writes reports one after the other, whoever stops waiting for one.
+//! Writes reports one after the other, even if the caller stops waiting.
 
 use std::path::PathBuf;
 
@@ -15,16 +15,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Nothing is written yet.
+    /// A writer before its first report.
     pub fn new(file: PathBuf) -> Self {
         Self { file, running: None }
     }
 
-    /// Writes a report, after the one that is being written still: a prober that is told to end stops waiting in the middle, and
-    /// its last report is not to meet the one before in the same file, nor to be replaced by it.
+    /// Writes a report after any report that is still being written: a prober that is told to end stops waiting in
+    /// the middle, and its last report must neither mix with the one before in the same file nor be replaced by it.
     pub async fn write(&mut self, report: Report) -> Result<()> {
         if self.running.is_some() {
-            // What became of it was for whoever waited then.
+            // The result was for the caller that waited then.
             self.wait().await.ok();
         }
         let file = self.file.clone();
@@ -57,12 +57,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_report_is_whole_and_stays_though_nobody_waited_for_the_one_before() {
+    async fn the_last_report_is_complete_after_an_abandoned_write() {
         let folder = tempfile::tempdir().unwrap();
         for round in 0..50 {
             let mut writer = Writer::new(folder.path().join("a.json"));
             let before = writer.write(report(false, 4 << 20)).now_or_never();
-            assert!(before.is_none(), "it takes longer than a look");
+            assert!(before.is_none(), "the write takes longer than one poll");
             writer.write(report(true, round)).await.unwrap();
             let read = Report::read_all(folder.path()).unwrap();
             assert_eq!(read, [report(true, round)]);
