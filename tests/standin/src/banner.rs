@@ -1,8 +1,8 @@
-//! What the stand-in says about itself.
+//! The stand-in's description of itself.
 
 use crate::version::Played;
 
-/// The first line of every log and the answer to a question for the version.
+/// The first line of every log and the output of `--version`.
 pub fn text() -> String {
     let played = Played::of_program().map(|played| played.version);
     let version = played.unwrap_or_else(|error| format!("{error:#}"));

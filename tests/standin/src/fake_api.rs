@@ -1,5 +1,5 @@
-//! An API server of the tests' own, in memory: it stores objects, lists by labels, merges patches, and refuses what was
-//! read before somebody else's change.
+//! An in-memory API server for the tests: it stores objects, lists by labels, merges patches, and refuses writes
+//! based on an old version.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,10 +9,10 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-/// Where Calico's objects are.
+/// Path of Calico's objects.
 pub const CALICO: &str = "/apis/crd.projectcalico.org/v1";
 
-/// The server. Cloning shares it.
+/// The server. Clones share it.
 #[derive(Clone, Default)]
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
@@ -26,7 +26,7 @@ struct State {
 }
 
 impl FakeApi {
-    /// Puts an object at its path, whatever was there.
+    /// Stores an object at its path, replacing an earlier one.
     pub fn put(&self, path: &str, mut object: Value) {
         let name = path.rsplit('/').next().unwrap();
         object["metadata"]["name"] = json!(name);
@@ -43,7 +43,7 @@ impl FakeApi {
         self.state.lock().unwrap().objects.remove(path);
     }
 
-    /// Changes an object as somebody else would.
+    /// Changes an object as another client would.
     pub fn edit(&self, path: &str, patch: &Value) {
         let mut object = self.get(path).unwrap_or_else(|| panic!("there is no {path}"));
         merge(&mut object, patch);
@@ -59,7 +59,7 @@ impl FakeApi {
             .collect()
     }
 
-    /// A client of it.
+    /// A client of the server.
     pub fn client(&self) -> Client {
         let server = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -102,7 +102,7 @@ impl State {
             return (StatusCode::CREATED, self.objects[&path].clone());
         }
         let Some(found) = self.objects.get(path).cloned() else {
-            // Every collection's name is a plural, no object's of the tests is.
+            // Every collection's name is a plural, and no object of the tests has a plural name.
             return if *method == Method::GET && path.ends_with('s') {
                 (
                     StatusCode::OK,

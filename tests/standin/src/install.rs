@@ -1,5 +1,5 @@
-//! `install`: puts the plugins, their kubeconfig and the conflist on the host, as the init container `install-cni`
-//! does; and keeps the kubeconfig's token fresh from then on.
+//! `install`: copies the plugins, their kubeconfig and the conflist to the host, like the init container
+//! `install-cni`, and then renews the kubeconfig's token.
 
 use std::fs;
 use std::io::Write;
@@ -19,19 +19,19 @@ use crate::node::environment::Environment;
 use crate::version::{Datastore, Played};
 use crate::{datastore, etcd, log};
 
-/// Where the init container sees the host's folders.
+/// Mounts of the host's folders in the init container.
 pub const HOST_PLUGINS: &str = "/host/opt/cni/bin";
-/// Likewise.
+/// See above.
 pub const HOST_CONFIGURATION: &str = "/host/etc/cni/net.d";
 /// Folder of the container that holds plugins for the host, next to the program itself.
 pub const OWN_PLUGINS: &str = "/opt/cni/bin";
-/// Where a pod finds its token.
+/// Path of a pod's token.
 pub const CREDENTIALS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Name of the plugin's kubeconfig.
 pub const KUBECONFIG: &str = "calico-kubeconfig";
-/// How long a token is asked for, as in Calico.
+/// Requested lifetime of a token, as in Calico.
 const TOKEN_SECONDS: i64 = 24 * 60 * 60;
-/// A token is renewed long before it ends.
+/// A token is renewed long before it expires.
 const RENEWAL: Duration = Duration::from_hours(6);
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -67,7 +67,7 @@ async fn install(environment: &Environment) -> Result<()> {
     let name = environment.get("CNI_CONF_NAME").unwrap_or("10-calico.conflist");
     write_secret(&Path::new(HOST_CONFIGURATION).join(name), &text)?;
     info!("wrote {HOST_CONFIGURATION}/{name}");
-    // As in Calico: without SLEEP=false this stays, for a container that is no init container.
+    // As in Calico: without SLEEP=false the program stays, for a container that is not an init container.
     if environment.get("SLEEP") != Some("false") {
         std::future::pending::<()>().await;
     }
@@ -88,7 +88,7 @@ pub async fn keep_kubeconfig(environment: &Environment) -> Result<()> {
     }
 }
 
-/// Puts the plugins of the image on the host.
+/// Copies the plugins of the image to the host.
 pub fn plugins(own: &Path, host: &Path) -> Result<()> {
     if !host.is_dir() {
         bail!(
@@ -96,7 +96,7 @@ pub fn plugins(own: &Path, host: &Path) -> Result<()> {
             host.display()
         );
     }
-    // The real plugins when the image brings them, and what else it brings: portmap for one.
+    // The real plugins if the image has them, and other plugins of the image, such as portmap.
     for entry in fs::read_dir(own).into_iter().flatten() {
         let path = entry.with_context(|| format!("list {}", own.display()))?.path();
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
@@ -115,7 +115,7 @@ pub fn plugins(own: &Path, host: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies in one step: a plugin that the runtime starts at this moment is the old or the new one, never half of one.
+/// Copies in one step: a plugin that the runtime starts at this moment is the old or the new one, never an incomplete one.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let temporary = to.with_extension("tmp");
     let attempt = || -> std::io::Result<()> {
@@ -128,7 +128,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The conflist out of the template in the environment.
+/// Creates the conflist from the template in the environment.
 fn conflist(environment: &Environment) -> Result<String> {
     let Some(template) = environment.get("CNI_NETWORK_CONFIG") else {
         bail!("write the conflist: CNI_NETWORK_CONFIG is not set");
@@ -181,7 +181,7 @@ async fn write_kubeconfig(environment: &Environment) -> Result<()> {
     let answer: Value = accounts
         .create_subresource("token", account, &PostParams::default(), &request)
         .await
-        .with_context(|| format!("ask for a token of ServiceAccount {namespace}/{account}"))?;
+        .with_context(|| format!("request a token of ServiceAccount {namespace}/{account}"))?;
     let token = answer["status"]["token"].as_str();
     let token =
         token.with_context(|| format!("read the token of ServiceAccount {namespace}/{account}: none"))?;
@@ -202,7 +202,7 @@ pub fn kubeconfig(host: &str, port: &str, authority: &str, token: &str) -> Strin
     } else {
         host.to_owned()
     };
-    // JSON is YAML, too; no text in it can break out of its place.
+    // JSON is YAML, too; its strings cannot change the structure.
     json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -306,7 +306,7 @@ mod tests {
             .collect();
         names.sort();
         assert_eq!(names, ["calico", "calico-ipam", "portmap"]);
-        // The image's own plugin is the one that is installed; what it lacks, this program plays.
+        // The image's own plugin is installed; this program plays missing ones.
         assert_eq!(fs::read_to_string(host.join("calico")).unwrap(), "calico");
         assert!(fs::metadata(host.join("calico-ipam")).unwrap().len() > 1000);
         let mode = fs::metadata(host.join("portmap")).unwrap().permissions().mode();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conflist_is_roots_alone() {
+    fn only_root_can_read_the_conflist() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("10-calico.conflist");
         write_secret(&path, "{}").unwrap();

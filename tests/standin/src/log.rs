@@ -8,7 +8,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::banner;
 
-/// Logs of the node part go where a container's log is read from.
+/// Logs of the node part go to the standard output of the container.
 pub fn to_standard_output(component: &str) {
     let filter = EnvFilter::try_from_env("RUST_LOG").unwrap_or_else(|_| EnvFilter::new("info,kube=warn"));
     tracing_subscriber::fmt()
@@ -19,7 +19,7 @@ pub fn to_standard_output(component: &str) {
     tracing::info!(component, "{}", banner::text());
 }
 
-/// A plugin must not write to standard output: that is its answer. The file is Calico's own, `cni.log`.
+/// A plugin must not log to standard output, which has its answer. The file is Calico's own, `cni.log`.
 pub fn to_file(path: &Path) {
     let filter = EnvFilter::try_from_env("RUST_LOG").unwrap_or_else(|_| EnvFilter::new("info,kube=warn"));
     if let Some(folder) = path.parent() {

@@ -1,6 +1,7 @@
-//! A stand-in for Calico, for labs that do not have the real one. One binary, several programs: the name under
+//! A stand-in for Calico, for labs without the real one. One binary, several programs: selected by the name under
 //! which it is started (`calico-node`, `calico`, `calico-ipam`, `install`, `start_runit`, `kube-controllers`,
-//! `check-status`) decides, or else the first argument; which Calico it plays, a file beside it ([`version`]). It is replumb's own, and says so. `README.md` tells what it plays and what it does not.
+//! `check-status`), or else by the first argument. A file beside it selects the version of Calico ([`version`]). The
+//! stand-in is replumb's own, and its output says so. `README.md` lists the played parts and the missing ones.
 
 mod banner;
 mod cni;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
     if let Some(code) = name.and_then(|name| run(&name, &arguments)) {
         return code;
     }
-    // The same programs by their names as first argument, where there are no links.
+    // The same programs as first argument, where there are no links.
     if let Some((first, rest)) = arguments.split_first() {
         if let Some(code) = run(first, rest) {
             return code;

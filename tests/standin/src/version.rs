@@ -1,24 +1,24 @@
-//! Which Calico is played. The image says so: by a file beside the program, which goes with the plugins to the host.
+//! The played version of Calico: a file beside the program in the image, which is copied with the plugins to the host.
 
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// The file, in the program's own folder; it holds the release of Calico that the image is of: `v2.6.12`.
+/// The file, in the program's own folder; it has the Calico release of the image: `v2.6.12`.
 pub const FILE: &str = "calico.version";
-/// What is played where there is no such file.
+/// The version without this file.
 pub const WITHOUT_FILE: &str = "v3.31.7-standin";
 
-/// Where Calico keeps its data.
+/// Calico's datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Datastore {
-    /// In the Kubernetes API: Calico v3 as it is today.
+    /// The Kubernetes API: Calico v3 today.
     Kubernetes,
     /// In etcd.
     Etcd(Generation),
 }
 
-/// Which of etcd's two stores, and with it which data model.
+/// The store of etcd, and so the data model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
     /// Calico v2: etcd's v2 API.
@@ -27,17 +27,17 @@ pub enum Generation {
     V3,
 }
 
-/// The Calico that is played.
+/// The played Calico.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Played {
-    /// As it is written into the datastore.
+    /// The version in the datastore.
     pub version: String,
-    /// Where its data are.
+    /// The datastore.
     pub datastore: Datastore,
 }
 
 impl Played {
-    /// By the file beside the running program.
+    /// Reads the file beside the running program.
     pub fn of_program() -> Result<Self> {
         let program = std::env::current_exe().context("find the own program")?;
         Self::beside(&program)
@@ -60,7 +60,7 @@ impl Played {
             Some("v2") => Generation::V2,
             Some("v3") => Generation::V3,
             _ => bail!(
-                "{version:?} is no release of Calico that the stand-in plays: it begins with v2. or v3."
+                "{version:?} is not a Calico release of the stand-in: use v2. or v3. with minor and patch"
             ),
         };
         Ok(Self {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_beside_the_program_decides() {
+    fn the_file_beside_the_program_selects_the_version() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("calico");
         let played = || Played::beside(&program);

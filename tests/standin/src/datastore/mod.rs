@@ -12,15 +12,15 @@ use kube::{Api, Client, Config, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How a guarded write ended.
+/// Result of a guarded write.
 pub enum Written<K> {
-    /// It is stored.
+    /// The object is stored.
     Done(K),
-    /// Somebody else was faster: read again.
+    /// Another writer was faster: read again.
     Conflict,
 }
 
-/// What every stored object can do.
+/// The common operations of stored objects.
 pub trait Stored: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize {}
 impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize> Stored for K {}
 
@@ -55,7 +55,7 @@ impl<K: Stored> Store<K> {
         }
     }
 
-    /// The object, or nothing when there is none.
+    /// The object; `None` if it does not exist.
     pub async fn get(&self, name: &str) -> Result<Option<K>> {
         self.api
             .get_opt(name)

@@ -1,5 +1,4 @@
-//! Calico's objects as they are stored in the Kubernetes API, with the fields that the stand-in uses. Fields
-//! that it does not know are kept.
+//! Calico's objects in the Kubernetes API, with the fields that the stand-in uses. Other fields are kept.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +6,10 @@ use kube::CustomResource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Fields of an object that the stand-in does not look at.
+/// Fields of an object that the stand-in does not read.
 pub type Other = BTreeMap<String, Value>;
 
-/// Calico leaves out what says no.
+/// Calico omits false values.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_false(value: &bool) -> bool {
     !*value
@@ -38,16 +37,16 @@ pub struct IPPoolSpec {
     /// Never, Always or `CrossSubnet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vxlan_mode: Option<String>,
-    /// Masquerade what leaves for addresses outside every pool.
+    /// Masquerade packets to addresses outside every pool.
     #[serde(default, skip_serializing_if = "is_false")]
     pub nat_outgoing: bool,
-    /// No new address is given out.
+    /// No new address is assigned.
     #[serde(default, skip_serializing_if = "is_false")]
     pub disabled: bool,
-    /// Which nodes take addresses from it.
+    /// Selector of the nodes that take addresses from the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_selector: Option<String>,
-    /// Which namespaces' pods get addresses from it.
+    /// Selector of the namespaces whose pods get addresses from the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<String>,
     /// Workload, Tunnel, `LoadBalancer`; absent means Workload and Tunnel.
@@ -56,12 +55,12 @@ pub struct IPPoolSpec {
     /// Automatic or Manual; absent means Automatic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assignment_mode: Option<String>,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// Settings of Felix. Kept as it is: any change of it is a reason to restart.
+/// Settings of Felix. Stored unchanged: any change is a reason to restart.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(group = "crd.projectcalico.org", version = "v1", kind = "FelixConfiguration")]
 #[kube(plural = "felixconfigurations", schema = "disabled")]
@@ -71,7 +70,7 @@ pub struct FelixConfigurationSpec {
     pub settings: Other,
 }
 
-/// What all of Calico's programs must know about the cluster.
+/// Cluster information for all of Calico's programs.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(group = "crd.projectcalico.org", version = "v1", kind = "ClusterInformation")]
 #[kube(plural = "clusterinformations", schema = "disabled")]
@@ -80,16 +79,16 @@ pub struct ClusterInformationSpec {
     /// 32 hexadecimal digits.
     #[serde(default, rename = "clusterGUID", skip_serializing_if = "Option::is_none")]
     pub cluster_guid: Option<String>,
-    /// `k8s,kdd` and the like.
+    /// For example `k8s,kdd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_type: Option<String>,
-    /// Version of the node that wrote last.
+    /// Version of the node with the last write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calico_version: Option<String>,
     /// Whether components may use the datastore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub datastore_ready: Option<bool>,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
@@ -105,15 +104,15 @@ pub struct ClusterInformationSpec {
 #[kube(schema = "disabled")]
 #[serde(rename_all = "camelCase")]
 pub struct TierSpec {
-    /// Place in the order.
+    /// Position in the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<f64>,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// A block of addresses and who has which.
+/// A block of addresses with their holders.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "crd.projectcalico.org",
@@ -129,40 +128,40 @@ pub struct IPAMBlockSpec {
     /// Owner: `host:<node>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<String>,
-    /// For each address: none, or an index into `attributes`.
+    /// For each address: `None`, or an index into `attributes`.
     pub allocations: Vec<Option<usize>>,
-    /// Addresses that are free, the first to be given out first.
+    /// Free addresses, in the order of assignment.
     pub unallocated: Vec<usize>,
-    /// Who has an address.
+    /// Holders of addresses.
     #[serde(default)]
     pub attributes: Vec<AllocationAttribute>,
     /// Grows with each write; starts as the time of creation in nanoseconds.
     #[serde(default)]
     pub sequence_number: u64,
-    /// Sequence number at which an address was given out, by ordinal.
+    /// Sequence number of the assignment of an address, by ordinal.
     #[serde(default)]
     pub sequence_number_for_allocation: BTreeMap<String, u64>,
-    /// About to be deleted.
+    /// The block is being deleted.
     #[serde(default)]
     pub deleted: bool,
-    /// Not used any more, required by the schema.
+    /// Unused, but required by the schema.
     #[serde(default)]
     pub strict_affinity: bool,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// Who has an address.
+/// The holder of an address.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct AllocationAttribute {
-    /// The handle by which it is released.
+    /// The handle that releases the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle_id: Option<String>,
     /// Node, pod, namespace, type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secondary: Option<BTreeMap<String, String>>,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
@@ -186,14 +185,14 @@ pub struct BlockAffinitySpec {
     pub kind: Option<String>,
     /// The block.
     pub cidr: String,
-    /// A text, not a truth value.
+    /// Text, not a boolean.
     pub deleted: String,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// How many addresses of which block belong to one handle.
+/// Number of addresses of each block that belong to one handle.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "crd.projectcalico.org",
@@ -203,20 +202,20 @@ pub struct BlockAffinitySpec {
 )]
 #[kube(schema = "disabled")]
 pub struct IPAMHandleSpec {
-    /// The handle, with its upper case letters.
+    /// The handle, with upper-case letters.
     #[serde(rename = "handleID")]
     pub handle_id: String,
     /// Addresses by block.
     pub block: BTreeMap<String, i64>,
-    /// About to be deleted.
+    /// The handle is being deleted.
     #[serde(default)]
     pub deleted: bool,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// Rules of allocation for the whole cluster.
+/// Assignment rules of the whole cluster.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "crd.projectcalico.org",
@@ -230,18 +229,18 @@ pub struct IPAMConfigSpec {
     /// A node takes no address from another node's block.
     #[serde(default)]
     pub strict_affinity: bool,
-    /// A node that is short of addresses claims a fresh block.
+    /// A node without free addresses claims a new block.
     #[serde(default)]
     pub auto_allocate_blocks: bool,
-    /// Most blocks of one node; 0 means the built-in limit.
+    /// Maximum of blocks of one node; 0 means the built-in limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_blocks_per_host: Option<usize>,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }
 
-/// Addresses that are never given out.
+/// Addresses that are never assigned.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "crd.projectcalico.org",
@@ -254,7 +253,7 @@ pub struct IPReservationSpec {
     /// Ranges, as text.
     #[serde(default, rename = "reservedCIDRs")]
     pub reserved_cidrs: Vec<String>,
-    /// The rest.
+    /// Other fields.
     #[serde(flatten)]
     pub other: Other,
 }

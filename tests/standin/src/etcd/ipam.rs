@@ -1,5 +1,5 @@
 //! Calico's IPAM on its keys in etcd, of v2.6 or v3.8: the same steps, other values. Each write is guarded by the version
-//! that was read, and tried again from the start when somebody else was faster.
+//! that was read, and tried again from the start when another writer was faster.
 
 use std::net::Ipv4Addr;
 
@@ -110,7 +110,7 @@ impl<'store> Ipam<'store> {
                 return Ok(());
             }
         }
-        bail!("give out {address}: somebody else was faster {TRIES} times")
+        bail!("give out {address}: another writer was faster {TRIES} times")
     }
 
     /// Takes back every address of a handle; how many.
@@ -214,7 +214,7 @@ impl<'store> Ipam<'store> {
                 return Ok(true);
             }
         }
-        bail!("claim the block {range}: somebody else was faster {TRIES} times")
+        bail!("claim the block {range}: another writer was faster {TRIES} times")
     }
 
     async fn assign_from(&self, range: Ipv4Net, owner: &Owner) -> Result<Option<Ipv4Addr>> {
@@ -229,7 +229,7 @@ impl<'store> Ipam<'store> {
                 return Ok(Some(address));
             }
         }
-        bail!("give out an address of block {range}: somebody else was faster {TRIES} times")
+        bail!("give out an address of block {range}: another writer was faster {TRIES} times")
     }
 
     /// Stores a block out of which one address was given. The handle is counted first: one that counts too much is harmless.
@@ -269,7 +269,7 @@ impl<'store> Ipam<'store> {
                 return Ok(released);
             }
         }
-        bail!("release {id} from block {range}: somebody else was faster {TRIES} times")
+        bail!("release {id} from block {range}: another writer was faster {TRIES} times")
     }
 
     /// Changes a handle; one that counts nothing any more is deleted.
@@ -293,7 +293,7 @@ impl<'store> Ipam<'store> {
                 return Ok(());
             }
         }
-        bail!("count for the handle {id}: somebody else was faster {TRIES} times")
+        bail!("count for the handle {id}: another writer was faster {TRIES} times")
     }
 }
 

@@ -69,7 +69,7 @@ async fn claim(store: &Store, host: &str, range: Ipv4Net) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("give back block {range} of {host}: somebody else was faster {TRIES} times")
+    bail!("give back block {range} of {host}: another writer was faster {TRIES} times")
 }
 
 #[cfg(test)]

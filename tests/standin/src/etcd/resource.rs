@@ -98,7 +98,7 @@ impl Kind {
             }
         }
         anyhow::bail!(
-            "write {} {name}: somebody else was faster {TRIES} times",
+            "write {} {name}: another writer was faster {TRIES} times",
             self.name
         )
     }

@@ -79,7 +79,7 @@ impl Ledger for EtcdLedger<'_> {
         // Calico tries no second time either: it ends, is started again, and looks at everything anew.
         ensure!(
             self.store.replace(&entry, &node.to_string()).await?,
-            "write {FIELD} into {}: somebody else was faster",
+            "write {FIELD} into {}: another writer was faster",
             entry.key
         );
         Ok(())
@@ -177,7 +177,7 @@ mod tests {
         NODE.ensure(&store, "n1", others).await.unwrap();
         let given = "10.244.0.1".parse().unwrap();
         let refused = ledger.note(read.version, Some(given)).await.unwrap_err();
-        assert!(refused.to_string().contains("somebody else was faster"));
+        assert!(refused.to_string().contains("another writer was faster"));
         let (_, node) = NODE.get(&store, "n1").await.unwrap().unwrap();
         assert_eq!(node["spec"][FIELD], "10.244.0.9");
     }

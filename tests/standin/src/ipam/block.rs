@@ -1,4 +1,4 @@
-//! Arithmetic of a block: giving out and taking back addresses. Nothing here reads or writes a datastore.
+//! Arithmetic of a block: assigns and releases addresses. Pure.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -8,10 +8,10 @@ use ipnet::Ipv4Net;
 use super::names;
 use crate::datastore::types::{AllocationAttribute, IPAMBlockSpec, Other};
 
-/// Who an address is for.
+/// The future holder of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The handle by which it will be released.
+    /// The handle that will release the address.
     pub handle: String,
     /// Node, pod, namespace, type.
     pub attributes: BTreeMap<String, String>,
@@ -30,7 +30,7 @@ pub fn new(range: Ipv4Net, node: &str, now_nanoseconds: u64) -> IPAMBlockSpec {
     }
 }
 
-/// How a block names its owner.
+/// The owner's name in a block.
 pub fn affinity(node: &str) -> String {
     format!("host:{node}")
 }
@@ -41,7 +41,7 @@ pub fn size(range: Ipv4Net) -> usize {
 }
 
 impl IPAMBlockSpec {
-    /// The range, when it is one of IPv4.
+    /// The range, if it is an IPv4 range.
     pub fn range(&self) -> Option<Ipv4Net> {
         self.cidr.parse().ok()
     }
@@ -51,7 +51,7 @@ impl IPAMBlockSpec {
         self.affinity.as_deref()?.strip_prefix("host:")
     }
 
-    /// Free addresses that no reservation covers.
+    /// Free addresses outside all reservations.
     pub fn free(&self, reserved: &[Ipv4Net]) -> usize {
         self.unallocated
             .iter()
@@ -59,7 +59,7 @@ impl IPAMBlockSpec {
             .count()
     }
 
-    /// Gives out the address that has been free for longest.
+    /// Assigns the address that has been free for the longest time.
     pub fn assign_any(&mut self, owner: &Owner, reserved: &[Ipv4Net]) -> Option<Ipv4Addr> {
         let (position, address) = self
             .unallocated
@@ -71,7 +71,7 @@ impl IPAMBlockSpec {
         Some(address)
     }
 
-    /// Gives out one address; false when somebody has it, or it is not in this block.
+    /// Assigns one address; false if the address is taken or not in this block.
     pub fn assign(&mut self, address: Ipv4Addr, owner: &Owner) -> bool {
         let Some(ordinal) = self.ordinal(address) else {
             return false;
@@ -84,7 +84,7 @@ impl IPAMBlockSpec {
         true
     }
 
-    /// Takes back every address of a handle; how many.
+    /// Releases every address of a handle; returns their number.
     pub fn release(&mut self, handle: &str) -> usize {
         let released: Vec<usize> = (0..self.allocations.len())
             .filter(|ordinal| {
@@ -104,12 +104,12 @@ impl IPAMBlockSpec {
         released.len()
     }
 
-    /// Who has an address, if anybody.
+    /// The holder of an address, if any.
     pub fn owner(&self, address: Ipv4Addr) -> Option<&AllocationAttribute> {
         self.attribute(self.ordinal(address)?)
     }
 
-    /// Whether nobody has an address of it.
+    /// Whether no address of the block is assigned.
     pub fn is_empty(&self) -> bool {
         self.allocations.iter().all(Option::is_none)
     }
@@ -151,7 +151,7 @@ impl IPAMBlockSpec {
             .insert(ordinal.to_string(), self.sequence_number);
     }
 
-    /// Drops attributes that no address points at, and moves the indexes of the others.
+    /// Removes attributes that no address uses, and adjusts the indexes of the others.
     fn forget_unused_attributes(&mut self) {
         let mut moved = BTreeMap::new();
         let mut kept = Vec::new();
@@ -168,7 +168,7 @@ impl IPAMBlockSpec {
     }
 }
 
-/// A handle without what an old importer left behind it.
+/// A handle without the suffix of an old importer.
 pub fn clean(handle: &str) -> &str {
     handle.split('\r').next().unwrap_or(handle)
 }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_block_is_stored_as_calico_stores_it() {
+    fn a_new_block_has_the_stored_form_of_calico() {
         assert_eq!(
             serde_json::to_value(block()).unwrap(),
             json!({
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assigned_block_is_stored_as_calico_stores_it() {
+    fn an_assigned_block_has_the_stored_form_of_calico() {
         let mut block = block();
         let tunnel = Owner {
             handle: names::tunnel_handle("n1"),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_address_goes_to_the_end_of_the_queue_and_indexes_move() {
+    fn a_released_address_goes_to_the_end_of_the_queue_and_indexes_are_adjusted() {
         let mut block = block();
         for container in ["a", "b", "c"] {
             block.assign_any(&owner(container, container), &[]).unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_given_once() {
+    fn an_address_is_assigned_once() {
         let mut block = block();
         let address = "10.244.1.5".parse().unwrap();
         assert!(block.assign(address, &owner("a", "a")));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_addresses_are_passed_over_and_stay_in_the_queue() {
+    fn reserved_addresses_are_skipped_and_stay_in_the_queue() {
         let mut block = block();
         let reserved = ["10.244.1.0/31".parse().unwrap()];
         assert_eq!(block.free(&reserved), 6);

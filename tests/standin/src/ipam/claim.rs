@@ -1,4 +1,4 @@
-//! Claims on blocks: a claim is written as pending, then the block is made, then the claim is confirmed.
+//! Claims on blocks: a pending claim is written, then the block is created, then the claim is confirmed.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Ipam {
             .collect())
     }
 
-    /// A range of the pools that is nobody's block, or one of ours with a free address.
+    /// A range of the pools without a block, or a block of this node with a free address.
     pub(super) async fn free_range(&self, pools: &[IPPool], reserved: &[Ipv4Net]) -> Result<Option<Ipv4Net>> {
         let known = self.known_blocks().await?;
         let free = |range: &Ipv4Net| {
@@ -47,7 +47,7 @@ impl Ipam {
             .find(free))
     }
 
-    /// Every block of the pools, whoever owns it.
+    /// Every block of the pools, of any owner.
     pub(super) async fn ranges_in(&self, pools: &[IPPool]) -> Result<Vec<Ipv4Net>> {
         let known = self.known_blocks().await?;
         let every = pools.iter().flat_map(|pool| pool::blocks(&pool.spec, &self.node));
@@ -62,7 +62,7 @@ impl Ipam {
             .collect())
     }
 
-    /// Makes a block the node's; false when it is somebody else's.
+    /// Claims a block for the node; false if another node has it.
     pub(super) async fn claim(&self, range: Ipv4Net) -> Result<bool> {
         let name = names::affinity(&self.node, range);
         for _ in 0..TRIES {
@@ -75,7 +75,7 @@ impl Ipam {
             };
             let confirmed = claim.spec.state == CONFIRMED || claim.spec.state.is_empty();
             let Some(block) = self.block(range).await? else {
-                // Pending while the block is made: whoever finds the claim alone knows that there may be none.
+                // Pending while the block is created: a claim without a block is then a known state.
                 let Written::Done(claim) = self.set(claim, PENDING).await? else {
                     continue;
                 };
@@ -99,7 +99,7 @@ impl Ipam {
             let Written::Done(claim) = self.set(claim, PENDING).await? else {
                 continue;
             };
-            // A new version of the block: whoever read it to delete it is too late.
+            // A new version of the block: a writer that read it before cannot delete it.
             let mut block = block;
             block.spec.sequence_number += 1;
             if let Written::Done(_) = self.blocks.replace(&block).await?
@@ -110,12 +110,12 @@ impl Ipam {
             }
         }
         bail!(
-            "claim block {range} for node {}: somebody else was faster {TRIES} times",
+            "claim block {range} for node {}: another writer was faster {TRIES} times",
             self.node
         )
     }
 
-    /// A claim by its name. One that somebody has marked as deleted and left is deleted now.
+    /// A claim by its name. A claim that another writer has marked as deleted and left is deleted now.
     pub(super) async fn claim_on(&self, name: &str) -> Result<Option<BlockAffinity>> {
         match self.affinities.get(name).await? {
             Some(claim) if claim.spec.deleted == DELETED => {
@@ -126,7 +126,7 @@ impl Ipam {
         }
     }
 
-    /// Writes a claim with this state, if it has another one.
+    /// Sets the state of a claim, if it differs.
     pub(super) async fn set(&self, mut claim: BlockAffinity, state: &str) -> Result<Written<BlockAffinity>> {
         if claim.spec.state == state {
             return Ok(Written::Done(claim));
@@ -135,7 +135,7 @@ impl Ipam {
         self.affinities.replace(&claim).await
     }
 
-    /// Gives claims of this node that an older or foreign writer made the labels by which they are found.
+    /// Adds the labels that identify claims of this node, if an older or foreign writer has omitted them.
     pub async fn upgrade(&self) -> Result<()> {
         for mut claim in self.affinities.list("").await? {
             if claim.spec.node != self.node || claim.spec.cidr.parse::<Ipv4Net>().is_err() {
@@ -150,7 +150,7 @@ impl Ipam {
             }
             claim.labels_mut().extend(labels);
             info!(claim = claim.name_any(), "added the labels of a claim on a block");
-            // A conflict means that somebody else works on it: the next start looks again.
+            // A conflict means that another writer changes it: the next start tries again.
             self.affinities.replace(&claim).await?;
         }
         Ok(())

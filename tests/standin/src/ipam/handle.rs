@@ -1,4 +1,4 @@
-//! Handles: how many addresses of which block one holder has.
+//! Handles: the number of addresses of each block that one holder has.
 
 use anyhow::{Result, bail};
 use ipnet::Ipv4Net;
@@ -13,8 +13,8 @@ pub fn object_name(handle: &str) -> String {
 }
 
 impl Ipam {
-    /// Adds to a handle's count for a block, or takes from it. A handle that counts nothing is deleted; taking
-    /// more than there is takes all.
+    /// Adds to a handle's count for a block, or subtracts from it. A handle without addresses is deleted; subtracting
+    /// more than the count leaves zero.
     pub(super) async fn count(&self, handle: &str, range: Ipv4Net, change: i64) -> Result<()> {
         let name = object_name(handle);
         for _ in 0..TRIES {
@@ -38,7 +38,7 @@ impl Ipam {
                 return Ok(());
             }
         }
-        bail!("count the addresses of handle {handle} in {range}: somebody else was faster {TRIES} times")
+        bail!("count the addresses of handle {handle} in {range}: another writer was faster {TRIES} times")
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_never_falls_below_nothing() {
+    fn a_count_never_falls_below_zero() {
         let mut handle = IPAMHandleSpec::default();
         let range = "10.244.1.0/26".parse().unwrap();
         adjust(&mut handle, range, 1);

@@ -1,5 +1,5 @@
-//! Calico's IPAM on the objects in the API: pools, blocks, claims on blocks, handles. Each write is guarded by
-//! the version that was read, and tried again from the start when somebody else was faster.
+//! Calico's IPAM on the objects in the API: pools, blocks, claims on blocks, handles. Each write is guarded by the
+//! version that was read, and repeated from the start if another writer was faster.
 
 pub mod block;
 mod claim;
@@ -23,12 +23,12 @@ use crate::datastore::{Store, Written};
 
 pub use self::pool::{blocks as blocks_from, selects_node};
 
-/// How often a guarded write is tried, as in Calico.
+/// Number of attempts of a guarded write, as in Calico.
 const TRIES: usize = 100;
-/// Most blocks of a node when no setting says otherwise, as in Calico.
+/// Default maximum of blocks of a node, as in Calico.
 const BLOCKS_PER_NODE: usize = 20;
 
-/// What an address is for, in the words of a pool's `allowedUses`.
+/// The use of an address, in the words of a pool's `allowedUses`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// A pod.
@@ -50,7 +50,7 @@ pub struct Ipam {
 }
 
 impl Ipam {
-    /// Addresses for this node.
+    /// The addresses of this node.
     pub fn new(client: &Client, node: &str) -> Self {
         Self {
             client: client.clone(),
@@ -64,9 +64,9 @@ impl Ipam {
         }
     }
 
-    /// Gives out one address from the node's blocks, from a fresh block, or — unless affinity is strict — from
-    /// somebody else's. `requested` restricts the pools by name or range. The answer carries the length of the
-    /// block's prefix, as Calico's does.
+    /// Assigns one address from the node's blocks, from a new block, or — unless affinity is strict — from another
+    /// node's block. `requested` restricts the pools by name or range. The answer has the prefix length of the block,
+    /// as in Calico.
     pub async fn assign_any(&self, owner: &Owner, purpose: Use, requested: &[String]) -> Result<Ipv4Net> {
         let rules = self.rules().await?;
         let reserved = self.reserved().await?;
@@ -77,7 +77,7 @@ impl Ipam {
         let pools = choice.usable;
         let own = claim::within(&claimed, &pools);
         for range in &own {
-            // One that is not confirmed yet, or has lost its block, is claimed again.
+            // A claim that is not confirmed yet, or has lost its block, is claimed again.
             if !self.claim(*range).await? {
                 continue;
             }
@@ -91,7 +91,7 @@ impl Ipam {
         };
         if own.len() >= limit {
             bail!(
-                "give out an address: node {} has {} blocks, all full, and its limit is {limit}",
+                "assign an address: node {} has {} blocks, all full, and its limit is {limit}",
                 self.node,
                 own.len()
             );
@@ -125,7 +125,7 @@ impl Ipam {
             }
         }
         bail!(
-            "give out an address: no free one in the pools {} for node {} (strict affinity: {})",
+            "assign an address: no free one in the pools {} for node {} (strict affinity: {})",
             pools
                 .iter()
                 .map(|pool| pool.spec.cidr.as_str())
@@ -136,7 +136,7 @@ impl Ipam {
         )
     }
 
-    /// Gives out exactly this address.
+    /// Assigns exactly this address.
     pub async fn assign(&self, address: Ipv4Addr, owner: &Owner) -> Result<()> {
         let rules = self.rules().await?;
         let pools = self.enabled_pools().await?;
@@ -150,13 +150,13 @@ impl Ipam {
             };
             if rules.strict_affinity && block.spec.node() != Some(self.node.as_str()) {
                 bail!(
-                    "give out {address}: block {range} has affinity {:?}",
+                    "assign {address}: block {range} has affinity {:?}",
                     block.spec.affinity
                 );
             }
             if !block.spec.assign(address, owner) {
                 bail!(
-                    "give out {address}: it is taken by {:?}",
+                    "assign {address}: it is assigned to {:?}",
                     block.spec.owner(address)
                 );
             }
@@ -164,10 +164,10 @@ impl Ipam {
                 return Ok(());
             }
         }
-        bail!("give out {address}: somebody else was faster {TRIES} times")
+        bail!("assign {address}: another writer was faster {TRIES} times")
     }
 
-    /// Takes back every address of a handle; how many.
+    /// Releases every address of a handle; returns their number.
     pub async fn release(&self, handle: &str) -> Result<usize> {
         let Some(found) = self.handles.get(&handle::object_name(handle)).await? else {
             return Ok(0);
@@ -183,7 +183,7 @@ impl Ipam {
         Ok(released)
     }
 
-    /// Who has an address: the handle, and the attributes; nothing when nobody has it, or when it is in no enabled pool.
+    /// The holder of an address: the handle and the attributes; `None` if the address is free, or in no enabled pool.
     pub async fn holder(&self, address: Ipv4Addr) -> Result<Option<Owner>> {
         let pools = self.enabled_pools().await?;
         let Some(range) = pool::block_of(&pools, address)? else {
@@ -198,11 +198,11 @@ impl Ipam {
         }))
     }
 
-    /// A block. One that somebody has marked as deleted and left is deleted now, as Calico does when it meets one.
+    /// A block. A block that another writer has marked as deleted and left is deleted now, as in Calico.
     async fn block(&self, range: Ipv4Net) -> Result<Option<IPAMBlock>> {
         match self.blocks.get(&names::cidr(range)).await? {
             Some(block) if block.spec.deleted => {
-                // A conflict means that somebody else works on it; it is none of ours either way.
+                // A conflict means that another writer changes it; in either case it does not belong to this node.
                 self.blocks.delete(&block).await?;
                 Ok(None)
             }
@@ -231,11 +231,11 @@ impl Ipam {
                 return Ok(Some(Ipv4Net::new(address, range.prefix_len())?));
             }
         }
-        bail!("give out an address of block {range}: somebody else was faster {TRIES} times")
+        bail!("assign an address of block {range}: another writer was faster {TRIES} times")
     }
 
-    /// Stores a block out of which one address was given. The handle is counted first: a handle that counts too
-    /// much is harmless, one that counts too little leaks the address.
+    /// Stores a block after an assignment. The handle is counted first: a count that is too high is harmless, a count
+    /// that is too low leaks the address.
     async fn store_assigned(&self, range: Ipv4Net, block: &mut IPAMBlock, owner: &Owner) -> Result<bool> {
         self.count(&owner.handle, range, 1).await?;
         block.spec.sequence_number += 1;
@@ -279,10 +279,10 @@ impl Ipam {
                 return Ok(released);
             }
         }
-        bail!("take back the addresses of {handle} in block {range}: somebody else was faster {TRIES} times")
+        bail!("release the addresses of {handle} in block {range}: another writer was faster {TRIES} times")
     }
 
-    /// The rules of allocation; the default ones are stored when there are none.
+    /// The assignment rules; if there are none, the default ones are stored.
     async fn rules(&self) -> Result<IPAMConfigSpec> {
         if let Some(found) = self.configurations.get("default").await? {
             return Ok(found.spec);
@@ -301,7 +301,7 @@ impl Ipam {
             Written::Conflict => {
                 let found = self.configurations.get("default").await?;
                 Ok(found
-                    .context("read IPAMConfig default, which somebody has just made: it is gone")?
+                    .context("read IPAMConfig default, which another writer has just created: it does not exist")?
                     .spec)
             }
         }

@@ -22,7 +22,7 @@ pub fn cidr(range: Ipv4Net) -> String {
     range.to_string().replace(['.', ':', '/'], "-")
 }
 
-/// Name of a node's claim on a block. A name that is too long loses its middle and gains a hash.
+/// Name of a node's claim on a block. The middle of a long name is replaced by a hash.
 pub fn affinity(node: &str, range: Ipv4Net) -> String {
     let block = cidr(range);
     let name = format!("{node}-{block}");
@@ -45,7 +45,7 @@ pub fn host_device(namespace: &str, pod: &str) -> String {
     format!("cali{}", &hash[..11])
 }
 
-/// Hardware address of a tunnel device whose node carries no annotation for it.
+/// Hardware address of a tunnel device whose node has no annotation for it.
 pub fn tunnel_mac(node: &str) -> String {
     let hash = Sha1::digest(node);
     let bytes: Vec<String> = std::iter::once(b'f')
@@ -55,7 +55,7 @@ pub fn tunnel_mac(node: &str) -> String {
     bytes.join(":")
 }
 
-/// A number from a node's name, the same on each call: FNV-1, 32 bits.
+/// A stable number for a node's name: FNV-1, 32 bits.
 pub fn hash(node: &str) -> u32 {
     node.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
         hash.wrapping_mul(0x0100_0193) ^ u32::from(byte)
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_calicos() {
+    fn names_are_those_of_calico() {
         let range = "10.244.1.0/26".parse().unwrap();
         assert_eq!(cidr(range), "10-244-1-0-26");
         assert_eq!(affinity("n1", range), "n1-10-244-1-0-26");

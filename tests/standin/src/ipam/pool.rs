@@ -1,4 +1,4 @@
-//! Pools: which of them a node may take addresses from, and their division into blocks.
+//! Pools: selection by node and use, and their division into blocks.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -11,14 +11,14 @@ use kube::Api;
 use super::{Ipam, Use, names};
 use crate::datastore::types::{IPPool, IPPoolSpec};
 
-/// Length of a block's prefix when the pool does not say, as in Calico.
+/// Default prefix length of blocks, as in Calico.
 const BLOCK_SIZE: u8 = 26;
 
-/// What one address may come from.
+/// The pools for one address.
 pub(super) struct Choice {
-    /// Pools to take it from, the first one first.
+    /// Pools for the assignment, in order.
     pub usable: Vec<IPPool>,
-    /// Pools that select the node, or that were asked for; some may not be for this use.
+    /// Pools that select the node, or requested pools; some may not be for this use.
     pub selecting: Vec<IPPool>,
     /// Every enabled pool.
     pub enabled: Vec<IPPool>,
@@ -31,7 +31,7 @@ impl Ipam {
         Ok(enabled(self.pools.list("").await?))
     }
 
-    /// The pools that this node may use for this purpose; those asked for, whatever they select, when some are.
+    /// The pools that this node may use for this purpose; or the requested pools, with any selector.
     pub(super) async fn choose(
         &self,
         purpose: Use,
@@ -47,7 +47,7 @@ impl Ipam {
         let labels = self
             .labels_of(&self.node)
             .await?
-            .with_context(|| format!("give out an address: there is no Node {}", self.node))?;
+            .with_context(|| format!("assign an address: there is no Node {}", self.node))?;
         let selecting = if wanted.is_empty() {
             let namespace_labels = self.namespace_labels(&enabled, namespace).await?;
             automatic(&enabled, &labels, &namespace_labels)?
@@ -70,7 +70,7 @@ impl Ipam {
         })
     }
 
-    /// Labels of a node; nothing when there is no such node.
+    /// Labels of a node; empty if the node does not exist.
     pub(super) async fn labels_of(&self, node: &str) -> Result<Option<BTreeMap<String, String>>> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let found = nodes
@@ -80,7 +80,7 @@ impl Ipam {
         Ok(found.map(|node| node.metadata.labels.unwrap_or_default()))
     }
 
-    /// Labels of a pod's namespace, when a pool asks for some. A tunnel is in no namespace.
+    /// Labels of a pod's namespace, if a pool selects by them. A tunnel has no namespace.
     async fn namespace_labels(
         &self,
         pools: &[IPPool],
@@ -111,7 +111,7 @@ fn enabled(mut pools: Vec<IPPool>) -> Vec<IPPool> {
     pools
 }
 
-/// Ranges out of what an annotation or the conflist names: a range as it is, a name by its pool, disabled or not.
+/// Ranges of the names in an annotation or the conflist: a range as it is, a name by its pool, disabled or not.
 fn named(pools: &[IPPool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
     let range_of = |text: &String| -> Result<Ipv4Net> {
         if let Ok(range) = text.parse::<Ipv4Net>() {
@@ -126,7 +126,7 @@ fn named(pools: &[IPPool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
     requested.iter().map(range_of).collect()
 }
 
-/// The enabled pools of these ranges, whatever they select.
+/// The enabled pools of these ranges, with any selector.
 fn asked_for(enabled: &[IPPool], wanted: &[Ipv4Net]) -> Result<Vec<IPPool>> {
     let pool_of = |range: &Ipv4Net| -> Result<IPPool> {
         let found = enabled.iter().find(|pool| pool.spec.range() == Some(*range));
@@ -137,7 +137,7 @@ fn asked_for(enabled: &[IPPool], wanted: &[Ipv4Net]) -> Result<Vec<IPPool>> {
     wanted.iter().map(pool_of).collect()
 }
 
-/// The pools that give addresses by themselves to pods of this namespace on this node.
+/// The pools that assign addresses automatically to pods of this namespace on this node.
 fn automatic(
     enabled: &[IPPool],
     node: &BTreeMap<String, String>,
@@ -156,19 +156,19 @@ fn automatic(
     Ok(chosen)
 }
 
-/// Whether a pool gives addresses on a node with these labels.
+/// Whether a pool assigns addresses on a node with these labels.
 pub fn selects_node(pool: &IPPoolSpec, labels: &BTreeMap<String, String>) -> Result<bool> {
     selects(pool.node_selector.as_deref().unwrap_or_default(), labels)
 }
 
-/// The first pool that holds an address.
+/// The first pool with this address in its range.
 pub fn holding(pools: &[IPPool], address: Ipv4Addr) -> Option<&IPPool> {
     pools
         .iter()
         .find(|pool| pool.spec.range().is_some_and(|range| range.contains(&address)))
 }
 
-/// A range from text; a lone address is a range of one.
+/// Parses a range; an address without a prefix is a range of one.
 pub fn range(text: &str) -> Option<Ipv4Net> {
     text.parse()
         .ok()
@@ -179,7 +179,7 @@ fn block_size(pool: &IPPoolSpec) -> u8 {
     pool.block_size.filter(|size| *size > 0).unwrap_or(BLOCK_SIZE)
 }
 
-/// The block of a pool that an address belongs to; nothing when it is in no pool.
+/// The block of a pool with this address; `None` if the address is in no pool.
 pub fn block_of(pools: &[IPPool], address: Ipv4Addr) -> Result<Option<Ipv4Net>> {
     match holding(pools, address) {
         Some(pool) => Ok(Some(Ipv4Net::new(address, block_size(&pool.spec))?.trunc())),
@@ -187,8 +187,7 @@ pub fn block_of(pools: &[IPPool], address: Ipv4Addr) -> Result<Option<Ipv4Net>> 
     }
 }
 
-/// Every block of a pool, from the one at which this node begins to look, so that nodes that look at the same
-/// time do not meet.
+/// Every block of a pool, from the block at which this node starts, so that nodes that search at the same time do not collide.
 pub fn blocks(pool: &IPPoolSpec, node: &str) -> Vec<Ipv4Net> {
     let Some(range) = pool.range() else {
         return Vec::new();
@@ -215,8 +214,8 @@ fn allows(pool: &IPPoolSpec, purpose: Use) -> bool {
     }
 }
 
-/// Whether a selector of Calico's language selects these labels. The part of the language that is played:
-/// `all()`, `!all()`, `has(label)`, `!has(label)`, `label == 'value'`, `label != 'value'`, and `&&` between them.
+/// Whether a selector of Calico's language selects these labels. The supported part of the language: `all()`,
+/// `!all()`, `has(label)`, `!has(label)`, `label == 'value'`, `label != 'value'`, and `&&` between them.
 pub fn selects(selector: &str, labels: &BTreeMap<String, String>) -> Result<bool> {
     let mut selected = true;
     for term in selector
@@ -241,7 +240,7 @@ pub fn selects(selector: &str, labels: &BTreeMap<String, String>) -> Result<bool
                 .get(label.trim())
                 .is_some_and(|found| found == unquote(value))
         } else {
-            bail!("read the node selector {selector:?}: the stand-in does not know {term:?}");
+            bail!("read the node selector {selector:?}: the stand-in does not support {term:?}");
         };
     }
     Ok(selected)
@@ -284,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_begins_elsewhere_and_sees_every_block() {
+    fn each_node_starts_at_another_block_and_lists_every_block() {
         let spec = pool("10.244.0.0/24", None).spec;
         let of = |node: &str| blocks(&spec, node);
         assert_eq!(of("n1").len(), 4);
@@ -324,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_are_asked_for_by_name_or_range() {
+    fn pools_are_requested_by_name_or_range() {
         let pools = pools();
         let asked = |text: &str| named(&pools, &[text.to_owned()]);
         assert_eq!(asked("new").unwrap(), ["10.200.0.0/16".parse().unwrap()]);
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_asked_for_must_be_enabled_and_need_not_select() {
+    fn a_requested_pool_must_be_enabled_and_need_not_select_the_node() {
         let mut pools = pools();
         pools[1].spec.node_selector = Some("!all()".to_owned());
         let wanted = named(&pools, &["new".to_owned()]).unwrap();
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_gives_by_itself_where_it_selects_node_and_namespace_and_is_not_manual() {
+    fn an_automatic_pool_serves_the_nodes_and_namespaces_that_it_selects() {
         let node = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
         let namespace = BTreeMap::from([("team".to_owned(), "x".to_owned())]);
         let chosen = |change: fn(&mut IPPoolSpec)| {

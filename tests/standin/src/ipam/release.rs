@@ -1,5 +1,5 @@
-//! Claims that are given back: of empty blocks whose pool does not select their node any more. A disabled pool's are
-//! not: Calico looks at enabled pools only.
+//! Releases claims on empty blocks whose pool no longer selects their node. Claims of a disabled pool stay: Calico
+//! checks only enabled pools.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,7 @@ use crate::datastore::Written;
 use crate::datastore::types::IPPool;
 
 impl Ipam {
-    /// Gives back this node's empty blocks of enabled pools that do not select it. What fails is tried again by whoever
-    /// takes the next address.
+    /// Releases this node's empty blocks of enabled pools that do not select it. After a failure the next assignment tries again.
     pub(super) async fn release_unselected(&self, choice: &Choice, claimed: &[Ipv4Net]) {
         let kept = claim::within(claimed, &choice.selecting);
         for range in claimed.iter().filter(|range| !kept.contains(range)) {
@@ -26,12 +25,12 @@ impl Ipam {
                 Ok::<_, anyhow::Error>(())
             };
             if let Err(error) = released.await {
-                warn!(%range, "give back a block that the node is not selected for: {error:#}");
+                warn!(%range, "release a block of a pool that does not select the node: {error:#}");
             }
         }
     }
 
-    /// The same for one block of a node, from which an address has just been taken back.
+    /// The same for one block of a node, from which an address has just been released.
     pub(super) async fn release_where_unselected(&self, range: Ipv4Net, node: &str) {
         let released = async {
             let Some(labels) = self.labels_of(node).await? else {
@@ -43,12 +42,12 @@ impl Ipam {
             Ok::<_, anyhow::Error>(())
         };
         if let Err(error) = released.await {
-            warn!(%range, node, "give back a block that its node is not selected for: {error:#}");
+            warn!(%range, node, "release a block of a pool that does not select its node: {error:#}");
         }
     }
 
-    /// Gives a node's claim back when nobody has an address of the block: the claim is marked, the block goes, the claim
-    /// goes.
+    /// Releases a node's claim if no address of the block is assigned: the claim is marked, the block is deleted, the
+    /// claim is deleted.
     async fn release_claim(&self, range: Ipv4Net, node: &str) -> Result<()> {
         for _ in 0..TRIES {
             let Some(claim) = self.claim_on(&names::affinity(node, range)).await? else {
@@ -58,7 +57,7 @@ impl Ipam {
                 return Ok(());
             };
             if block.spec.affinity.is_some() && block.spec.node() != Some(node) {
-                // Somebody else's: the claim is a leftover.
+                // The block belongs to another node: the claim is a leftover.
                 self.affinities.delete(&claim).await?;
                 return Ok(());
             }
@@ -71,11 +70,11 @@ impl Ipam {
             if let Written::Done(()) = self.blocks.delete(&block).await?
                 && let Written::Done(()) = self.affinities.delete(&claim).await?
             {
-                info!(%range, node, "gave back an empty block: its pool does not select the node");
+                info!(%range, node, "released an empty block: its pool does not select the node");
                 return Ok(());
             }
         }
-        anyhow::bail!("give back block {range} of node {node}: somebody else was faster {TRIES} times")
+        anyhow::bail!("release block {range} of node {node}: another writer was faster {TRIES} times")
     }
 }
 
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disabled_pool_gives_nothing_and_its_empty_block_stays_the_nodes() {
+    async fn a_disabled_pool_assigns_no_address_and_its_empty_block_keeps_its_node() {
         let api = api();
         assert_eq!(give(&api, "before", &[]).await.unwrap(), "10.244.0.0");
         change(&api, NEW, &json!({ "disabled": false }));
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pool_that_selects_nobody_serves_whom_asks_and_takes_its_block_back_at_once() {
+    async fn a_pool_without_nodes_serves_requests_and_its_empty_block_is_released_at_once() {
         let api = api();
         give(&api, "before", &[]).await.unwrap();
         let error = give(&api, "early", &["new"]).await.unwrap_err().to_string();
@@ -181,13 +180,13 @@ mod tests {
             "10.200.0.0"
         );
         assert_eq!(give(&api, "other", &[]).await.unwrap(), "10.244.0.1");
-        assert_eq!(blocks(&api), ["10-200-0-0-26", "10-244-0-0-26"], "it is in use");
+        assert_eq!(blocks(&api), ["10-200-0-0-26", "10-244-0-0-26"], "the block is in use");
         ipam(&api).release(&pod("probe").handle).await.unwrap();
         assert_eq!(blocks(&api), ["10-244-0-0-26"]);
     }
 
     #[tokio::test]
-    async fn the_next_address_gives_back_an_empty_block_whose_pool_does_not_select_the_node_any_more() {
+    async fn the_next_assignment_releases_an_empty_block_whose_pool_no_longer_selects_the_node() {
         let api = api();
         change(
             &api,
@@ -205,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_somebody_deletes_in_a_disabled_pool_is_not_claimed_again() {
+    async fn a_block_deleted_in_a_disabled_pool_is_not_claimed_again() {
         let api = api();
         give(&api, "before", &[]).await.unwrap();
         ipam(&api).release(&pod("before").handle).await.unwrap();
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_claim_that_somebody_began_to_delete_is_confirmed_by_a_new_version_of_the_block() {
+    async fn a_claim_marked_as_deleted_is_confirmed_by_a_new_version_of_the_block() {
         let api = api();
         give(&api, "before", &[]).await.unwrap();
         let claim = format!("{CALICO}/blockaffinities/n1-10-244-0-0-26");
@@ -238,12 +237,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_block_that_is_marked_as_deleted_is_deleted_by_whoever_meets_it() {
+    async fn a_block_marked_as_deleted_is_deleted_at_its_next_read() {
         let api = api();
         give(&api, "before", &[]).await.unwrap();
         let block = format!("{CALICO}/ipamblocks/10-244-0-0-26");
         api.edit(&block, &json!({ "spec": { "deleted": true } }));
-        // Its address is nobody's by now: the new block begins with the first one again.
+        // Its address is free by now: the new block starts with the first one again.
         assert_eq!(give(&api, "after", &[]).await.unwrap(), "10.244.0.0");
         assert_eq!(api.get(&block).unwrap()["spec"]["deleted"], false);
         assert_eq!(blocks(&api), ["10-244-0-0-26"]);

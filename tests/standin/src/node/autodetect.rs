@@ -1,4 +1,4 @@
-//! Which of the host's addresses is the node's.
+//! Finds the node's address among the host's addresses.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::host::Link;
 
-/// Beginnings of the names of devices that are never the node's uplink, as in Calico.
+/// Prefixes of the names of devices that are never the node's uplink, as in Calico.
 const EXCLUDED: [&str; 17] = [
     "docker",
     "cbr",
@@ -39,7 +39,7 @@ pub struct Device {
     pub addresses: Vec<Ipv4Net>,
 }
 
-/// The devices that may be the uplink, the newest first: Calico looks at them in this order.
+/// The devices that may be the uplink, the newest first: Calico checks them in this order.
 pub fn candidates(mut links: Vec<Link>, addresses: &BTreeMap<u32, Vec<Ipv4Net>>) -> Vec<Device> {
     links.sort_by_key(|link| std::cmp::Reverse(link.index));
     links
@@ -52,7 +52,7 @@ pub fn candidates(mut links: Vec<Link>, addresses: &BTreeMap<u32, Vec<Ipv4Net>>)
         .collect()
 }
 
-/// The node's address by one of Calico's methods (`IP_AUTODETECTION_METHOD`).
+/// The node's address, found with one of Calico's methods (`IP_AUTODETECTION_METHOD`).
 pub fn address(method: &str, node: &Node, devices: &[Device]) -> Result<Ipv4Net> {
     let found = if method.is_empty() || method == "first-found" {
         first(devices, |_, address| is_global(address.addr()))
@@ -97,7 +97,7 @@ fn first(devices: &[Device], fits: impl Fn(&Device, &Ipv4Net) -> bool) -> Option
     })
 }
 
-/// A name, or the beginning of one with `.*` after it.
+/// Matches a name, or a prefix followed by `.*`.
 fn matches(pattern: &str, name: &str) -> bool {
     let pattern = pattern.trim_start_matches('^').trim_end_matches('$');
     match pattern.strip_suffix(".*").or_else(|| pattern.strip_suffix('*')) {

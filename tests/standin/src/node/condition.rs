@@ -1,4 +1,4 @@
-//! The condition by which Kubernetes knows whether a node has a network.
+//! The Node condition for the network.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node;
@@ -10,7 +10,7 @@ use tracing::info;
 use super::environment::Environment;
 use crate::datastore;
 
-/// Says that the node has a network, or that it is going away.
+/// Reports that the node has a network, or that it is shutting down.
 pub async fn set(environment: &Environment, up: bool) -> Result<()> {
     if environment.backend() == "none" {
         return Ok(());

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-/// The environment; a type of its own so that tests can make one.
+/// The environment; a separate type so that tests can create one.
 #[derive(Debug, Clone, Default)]
 pub struct Environment(Vec<(String, String)>);
 
 impl Environment {
-    /// That of the process.
+    /// The environment of the process.
     pub fn of_process() -> Self {
         Self(std::env::vars().collect())
     }
@@ -45,7 +45,8 @@ impl Environment {
         }
     }
 
-    /// What carries packets between nodes. With the Kubernetes API only `vxlan` is played, with etcd `bird` without a tunnel, and `vxlan`.
+    /// The backend for packets between nodes. With the Kubernetes API only `vxlan` is played; with etcd `bird`
+    /// without a tunnel, and `vxlan`.
     pub fn backend(&self) -> &str {
         self.get("CALICO_NETWORKING_BACKEND").unwrap_or("bird")
     }

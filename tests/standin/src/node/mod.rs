@@ -1,4 +1,4 @@
-//! `calico-node`, by the options of the real one, and `start_runit`, which runs its parts together.
+//! `calico-node`, with the options of the real one, and `start_runit`, which runs its parts together.
 
 pub mod autodetect;
 pub mod condition;
@@ -20,13 +20,13 @@ use self::environment::Environment;
 use crate::version::{Datastore, Played};
 use crate::{banner, etcd, felix, install, log};
 
-/// How often the node's address is looked at again, as in Calico.
+/// Time between two checks of the node's address, as in Calico.
 const ADDRESS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// With `-allocate-tunnel-addrs`: end when the addresses are right.
+/// With `-allocate-tunnel-addrs`: end when the addresses are correct.
 const RUN_ONCE: &str = "allocate-tunnel-addrs-run-once";
 
-/// Runs what the options say.
+/// Runs the parts that the options select.
 pub fn main(arguments: &[String]) -> ExitCode {
     let mut options: Vec<&str> = Vec::new();
     for argument in arguments {
@@ -103,7 +103,7 @@ async fn run(options: &[&str], environment: &Environment) -> Result<ExitCode> {
     }
     match part {
         "felix" => return felix::run(environment).await,
-        "bird" => bail!("no BIRD is played without etcd"),
+        "bird" => bail!("BIRD is played only with etcd"),
         "startup" => {
             startup::run(environment).await?;
             if has("complete-startup") {

@@ -1,4 +1,4 @@
-//! The pool that a first start makes when there is none, and the other objects that every cluster has.
+//! The pool that a first start creates if there is none, and the other objects of every cluster.
 
 use std::fmt::Write as _;
 use std::io::Read;
@@ -19,7 +19,7 @@ use crate::version;
 /// Name of the pool.
 const POOL: &str = "default-ipv4-ippool";
 
-/// Makes the default pool when there is no pool of IPv4 and the environment does not forbid it.
+/// Creates the default pool if there is no IPv4 pool and the environment permits it.
 pub async fn ensure_pool(client: &Client, environment: &Environment) -> Result<()> {
     if environment.get("NO_DEFAULT_POOLS") == Some("true") {
         return Ok(());
@@ -73,7 +73,7 @@ pub async fn ensure_pool(client: &Client, environment: &Environment) -> Result<(
     Ok(())
 }
 
-/// Makes what is missing of the objects that every cluster has.
+/// Creates the missing objects that every cluster has.
 pub async fn ensure_defaults(client: &Client, environment: &Environment) -> Result<()> {
     let information: Store<ClusterInformation> = Store::new(client);
     let kind = environment
@@ -101,7 +101,7 @@ pub async fn ensure_defaults(client: &Client, environment: &Environment) -> Resu
                 found.spec.cluster_guid = Some(guid()?);
             }
             if found.spec != before.spec {
-                // A conflict means that another node writes the same.
+                // A conflict means that another node writes the same object.
                 information.replace(&found).await?;
             }
         }
@@ -151,7 +151,7 @@ async fn ensure_felix(client: &Client) -> Result<()> {
                 found.spec.settings.entry(name).or_insert(value);
             }
             if found.spec != before {
-                // A conflict means that another node writes the same.
+                // A conflict means that another node writes the same object.
                 store.replace(&found).await?;
             }
         }

@@ -1,4 +1,4 @@
-//! The probes of the manifest: Felix is asked on its health port.
+//! The probes of the manifest: requests to Felix's health port.
 
 use std::time::{Duration, Instant};
 
@@ -29,12 +29,12 @@ pub async fn run(checks: &[&str], environment: &Environment) -> Result<()> {
     Ok(())
 }
 
-/// Only there BIRD is played.
+/// BIRD is played only with etcd.
 fn with_etcd() -> Result<bool> {
     Ok(Played::of_program()?.datastore != Datastore::Kubernetes)
 }
 
-/// Waits for Felix. Without it, the node is declared up all the same after a time, as Calico does.
+/// Waits for Felix. Without an answer, the node is reported as up after a time, as in Calico.
 pub async fn wait_until_ready(environment: &Environment) {
     let begun = Instant::now();
     if environment.get("FELIX_HEALTHENABLED") != Some("true") {
@@ -43,7 +43,7 @@ pub async fn wait_until_ready(environment: &Environment) {
     }
     while let Err(error) = ask(environment, "readiness").await {
         if begun.elapsed() > READY_WITHIN {
-            warn!("{error:#}; going on after {READY_WITHIN:?}");
+            warn!("{error:#}; continuing after {READY_WITHIN:?}");
             return;
         }
         tokio::time::sleep(PAUSE).await;
@@ -57,7 +57,7 @@ async fn ask(environment: &Environment, question: &str) -> Result<()> {
     let answer = tokio::time::timeout(ANSWER_WITHIN, get(&place, question))
         .await
         .with_context(|| format!("felix {question}: no answer from {place} within {ANSWER_WITHIN:?}"))?
-        .with_context(|| format!("felix {question}: ask {place}"))?;
+        .with_context(|| format!("felix {question}: send a request to {place}"))?;
     let status = answer.split_whitespace().nth(1).unwrap_or_default();
     if !status.starts_with('2') {
         bail!("felix is not ready: {question} reporting {status:?}, want 2xx");

@@ -1,5 +1,5 @@
-//! What a node does before anything else of it runs: its annotations, the objects that every cluster has, and the
-//! file by which the plugins know that it has started.
+//! The startup of a node: its annotations, the objects of every cluster, and the file that tells the plugins that the
+//! node has started.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -22,12 +22,12 @@ use crate::ipam::Ipam;
 
 /// Annotation of a node: its devices and their addresses.
 const DEVICES: &str = "projectcalico.org/Interfaces";
-/// Folder that the plugins look into.
+/// Folder that the plugins check.
 const FOLDER: &str = "/var/lib/calico";
 const DATASTORE_WITHIN: Duration = Duration::from_mins(5);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Performs the start.
+/// Performs the startup.
 pub async fn run(environment: &Environment) -> Result<()> {
     match environment.backend() {
         "vxlan" | "none" => {}
@@ -74,7 +74,7 @@ async fn wait_for_datastore(client: &Client, node: &str) -> Result<()> {
     }
 }
 
-/// Finds the node's address and writes it into the node's annotations, when it is another one.
+/// Finds the node's address and, if it has changed, writes it into the node's annotations.
 pub async fn note_addresses(environment: &Environment) -> Result<()> {
     if environment.backend() == "none" {
         return Ok(());

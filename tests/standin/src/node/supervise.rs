@@ -1,6 +1,5 @@
-//! Runs the parts of `calico-node` as the image of the real one does: startup, then the first tunnel address, then
-//! everything that stays, each begun anew when it ends. It starts the `calico-node` that PATH finds, so the real
-//! one may be that, too.
+//! Runs the parts of `calico-node` like the real image: startup, then the first tunnel address, then all permanent
+//! parts, each restarted when it ends. The program is the `calico-node` on the PATH, so it can also be the real one.
 
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use crate::etcd;
 use crate::version::{Datastore, Played};
 
 const PROGRAM: &str = "calico-node";
-/// A part that ends sooner than this is begun anew only then.
+/// The shortest time between two starts of a part.
 const PACE: Duration = Duration::from_secs(1);
 
 /// Runs until a signal ends it.
@@ -75,7 +74,7 @@ async fn forever(part: &'static str) -> Result<()> {
     loop {
         let begun = Instant::now();
         let status = once(&[part]).await?;
-        warn!("{PROGRAM} {part} ended with {status}: beginning it anew");
+        warn!("{PROGRAM} {part} ended with {status}: restarting it");
         tokio::time::sleep(PACE.saturating_sub(begun.elapsed())).await;
     }
 }

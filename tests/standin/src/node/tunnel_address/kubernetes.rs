@@ -1,4 +1,4 @@
-//! The same with the Kubernetes API: the address is an annotation of the Node.
+//! The tunnel address with the Kubernetes API: an annotation of the Node.
 
 use std::net::Ipv4Addr;
 
@@ -19,7 +19,7 @@ use crate::ipam::block::Owner;
 use crate::ipam::{Ipam, Use};
 use crate::node::environment::Environment;
 
-/// Makes the address right, and then again at each change of the pools.
+/// Corrects the address, and repeats this at each change of the pools.
 pub async fn run(environment: &Environment, once: bool) -> Result<()> {
     let name = environment.node_name()?;
     let client = datastore::client(environment.kubeconfig().as_deref()).await?;
@@ -155,11 +155,11 @@ mod tests {
         assert_eq!(address(&api).await, "10.244.0.0");
         api.edit(&pool("old"), &json!({ "spec": { "disabled": true } }));
         assert_eq!(address(&api).await, "10.200.0.0");
-        assert_eq!(handle(&api), ["10.200.0.0/26"], "the old one is given back");
+        assert_eq!(handle(&api), ["10.200.0.0/26"], "the old address is released");
     }
 
     #[tokio::test]
-    async fn the_address_moves_when_its_pool_is_gone() {
+    async fn the_address_moves_when_its_pool_is_deleted() {
         let api = api();
         address(&api).await;
         api.put(
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pool_that_selects_nobody_gives_no_tunnel_an_address() {
+    async fn a_pool_without_nodes_gives_no_tunnel_an_address() {
         let api = api();
         address(&api).await;
         api.put(

@@ -1,4 +1,4 @@
-//! The address of the node's tunnel device: kept when the IPAM agrees that it is the node's, else a new one.
+//! The address of the node's tunnel device: kept if the IPAM has it for this node, otherwise a new one.
 
 pub mod kubernetes;
 
@@ -13,35 +13,35 @@ use crate::datastore::types::IPPoolSpec;
 use crate::ipam::block::Owner;
 use crate::ipam::{names, selects_node};
 
-/// A Node as it was read.
+/// A Node from the datastore.
 pub struct Read<Version> {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// The address of its tunnel device that it says.
+    /// The address of its tunnel device.
     pub address: Option<Ipv4Addr>,
-    /// By what it is written again.
+    /// The version for the next write.
     pub version: Version,
 }
 
-/// Where Nodes, pools and addresses are written down.
+/// Datastore of Nodes, pools and addresses.
 pub trait Ledger {
-    /// By what a Node is written that was read.
+    /// The version of a Node, for its next write.
     type Version;
     /// This node's Node.
     async fn node(&self) -> Result<Read<Self::Version>>;
     /// Every pool.
     async fn pools(&self) -> Result<Vec<IPPoolSpec>>;
-    /// Who has an address of an enabled pool.
+    /// The holder of an address of an enabled pool.
     async fn holder(&self, address: Ipv4Addr) -> Result<Option<Owner>>;
-    /// Takes back every address of a handle.
+    /// Releases every address of a handle.
     async fn release(&self, handle: &str) -> Result<()>;
-    /// Gives out an address of these pools.
+    /// Assigns an address of these pools.
     async fn assign(&self, owner: &Owner, requested: &[String]) -> Result<Ipv4Addr>;
-    /// Writes the address into the Node, or takes it out.
+    /// Writes the address into the Node, or removes it.
     async fn note(&self, version: Self::Version, address: Option<Ipv4Addr>) -> Result<()>;
 }
 
-/// Makes the address right.
+/// Corrects the address.
 pub async fn reconcile(ledger: &impl Ledger, name: &str) -> Result<()> {
     let node = ledger.node().await?;
     let pools = ledger.pools().await?;
@@ -56,7 +56,7 @@ pub async fn reconcile(ledger: &impl Ledger, name: &str) -> Result<()> {
     if usable.is_empty() {
         ledger.release(&handle).await?;
         if node.address.is_some() {
-            info!("no enabled pool with VXLAN selects the node: the tunnel's address is given back");
+            info!("no enabled pool with VXLAN selects the node: the tunnel's address is released");
             ledger.note(node.version, None).await?;
         }
         return Ok(());
@@ -88,9 +88,9 @@ pub async fn reconcile(ledger: &impl Ledger, name: &str) -> Result<()> {
     let requested: Vec<String> = usable.iter().map(|pool| pool.cidr.clone()).collect();
     let address = ledger.assign(&owner, &requested).await?;
     if let Err(failure) = ledger.note(node.version, Some(address)).await {
-        // As Calico does: what no Node says is nobody's.
+        // As in Calico: an address that no Node has is released.
         if let Err(second) = ledger.release(&owner.handle).await {
-            error!("give {address} back: {second:#}");
+            error!("release {address}: {second:#}");
         }
         return Err(failure);
     }
@@ -111,7 +111,8 @@ fn is_tunnel(holder: &Owner, node: &str) -> bool {
     attribute("type") == Some("vxlanTunnelAddress") && attribute("node") == Some(node)
 }
 
-/// What makes Calico look at the address again: **not another node selector of a pool** (v3.31.7, measured), and nothing of the Node.
+/// The changes that make Calico check the address again: **not another node selector of a pool** (v3.31.7, measured),
+/// and no change of the Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched(Vec<Vec<Value>>);
 
@@ -127,7 +128,7 @@ impl Watched {
                 pool.disabled.into(),
                 pool.other.get("disableBGPExport").cloned().unwrap_or_default(),
                 pool.assignment_mode.clone().into(),
-                // The order of a list counts.
+                // The order of a list is relevant.
                 pool.allowed_uses.clone().into(),
             ]
         };
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_selector_of_a_pool_is_no_reason_to_look_and_another_order_of_its_uses_is() {
+    fn a_changed_pool_selector_causes_no_check_and_a_changed_order_of_uses_does() {
         let pool = IPPoolSpec {
             cidr: "10.244.0.0/16".to_owned(),
             allowed_uses: Some(vec!["Workload".to_owned(), "Tunnel".to_owned()]),
