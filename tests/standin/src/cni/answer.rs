@@ -1,19 +1,19 @@
-//! Answers of the plugins, in the form that the configuration's version of the protocol wants.
+//! Answers of the plugins, in the form of the configuration's protocol version.
 
 use anyhow::{Context, Error, Result};
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
-/// What ADD has made.
+/// Result of ADD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The address.
     pub address: Ipv4Net,
-    /// The devices; nothing from the plugin that gives out addresses.
+    /// The devices; empty from the IPAM plugin.
     pub devices: Option<Devices>,
 }
 
-/// The two ends of the pod's cable.
+/// The two ends of the pod's veth pair.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices {
     /// Name on the host.
@@ -22,7 +22,7 @@ pub struct Devices {
     pub pod: String,
     /// Hardware address in the pod.
     pub mac: String,
-    /// Largest packet.
+    /// MTU.
     pub mtu: u32,
     /// Path of the pod's network namespace.
     pub namespace: String,
@@ -32,7 +32,7 @@ impl Answer {
     /// The answer as text.
     pub fn json(&self, version: &str) -> Value {
         let mut address = json!({"address": self.address.to_string()});
-        // Before 1.0.0 an address says its family.
+        // Before 1.0.0 an address has its family.
         if !version.starts_with('1') {
             address["version"] = json!("4");
         }
@@ -48,7 +48,7 @@ impl Answer {
         answer
     }
 
-    /// The first IPv4 address out of another plugin's answer.
+    /// The first IPv4 address in another plugin's answer.
     pub fn address_of(answer: &Value) -> Result<Ipv4Net> {
         let addresses = answer.get("ips").and_then(Value::as_array);
         let first = addresses
@@ -60,7 +60,7 @@ impl Answer {
     }
 }
 
-/// The answer when a call has failed.
+/// The answer after a failed call.
 pub fn failure(version: &str, error: &Error) -> Value {
     json!({"cniVersion": version, "code": 999, "msg": format!("{error:#}")})
 }

@@ -1,4 +1,4 @@
-//! What a plugin is told: the configuration, and the pod in the environment.
+//! The inputs of a plugin: the configuration, and the pod in the environment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,14 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Where calico-node writes the node's name when it has started.
+/// Path of the node's name, written by calico-node at its start.
 const NODE_NAME_FILE: &str = "/var/lib/calico/nodename";
-/// Where the kernel tells the host's name.
+/// Path of the host's name.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-/// Where Felix writes the MTU for pods.
+/// Path of the MTU for pods, written by Felix.
 pub const MTU_FILE: &str = "/var/lib/calico/mtu";
 
-/// The part of the conflist that is this plugin's.
+/// The part of the conflist for this plugin.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -26,16 +26,16 @@ pub struct Config {
     nodename_file_optional: bool,
     mtu: u32,
     log_file_path: String,
-    /// Which plugin gives out addresses, and its settings.
+    /// The IPAM plugin and its settings.
     pub ipam: IpamConfig,
-    /// Where etcd is, for a Calico with etcd.
+    /// The address of etcd, for a Calico with etcd.
     #[serde(flatten)]
     pub etcd: Etcd,
     kubernetes: Kubernetes,
     container_settings: ContainerSettings,
 }
 
-/// Settings of the plugin that gives out addresses.
+/// Settings of the IPAM plugin.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct IpamConfig {
@@ -44,24 +44,24 @@ pub struct IpamConfig {
     pub kind: String,
     /// Restricts the pools.
     pub ipv4_pools: Vec<String>,
-    /// `"true"` where pods get an IPv6 address as well.
+    /// `"true"` if pods also get an IPv6 address.
     pub assign_ipv6: String,
     ipam_lock_file: String,
 }
 
-/// Where etcd is. Empty paths mean that there are no such files.
+/// The address of etcd. An empty path means that there is no such file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct Etcd {
     #[serde(rename = "etcd_endpoints")]
     endpoints: String,
-    /// Certificates that etcd's own is signed by.
+    /// Authority of etcd's certificate.
     #[serde(rename = "etcd_ca_cert_file")]
     pub authority: String,
-    /// The certificate to show.
+    /// The client certificate.
     #[serde(rename = "etcd_cert_file")]
     pub certificate: String,
-    /// Its key.
+    /// The key of the client certificate.
     #[serde(rename = "etcd_key_file")]
     pub key: String,
 }
@@ -139,7 +139,7 @@ impl Config {
         Ok(())
     }
 
-    /// The node's name: calico-node's file, then the configuration.
+    /// The node's name: from calico-node's file, otherwise from the configuration.
     pub fn node_name(&self) -> Result<String> {
         let path = self.node_name_file();
         let name = std::fs::read_to_string(path).unwrap_or_default();
@@ -151,7 +151,7 @@ impl Config {
         if !name.is_empty() && name != "__KUBERNETES_NODE_NAME__" {
             return Ok(name);
         }
-        // The last resort, and the only one that v2.6 has.
+        // The last resort, and the only source of v2.6.
         let host = std::fs::read_to_string(HOST_NAME).with_context(|| {
             format!(
                 "find the node's name: neither {} nor nodename in the configuration has it, and {HOST_NAME} cannot be read",
@@ -161,17 +161,17 @@ impl Config {
         Ok(host.trim().to_lowercase())
     }
 
-    /// Half of what was asked for would look like all of it.
+    /// Half of the requested addresses would look like all of them.
     pub fn refuse_ipv6(&self) -> Result<()> {
         if self.ipam.assign_ipv6 == "true" {
             bail!(
-                "assign_ipv6 is \"true\", and the stand-in gives out IPv4 addresses only: use the real Calico (--calico-bin)"
+                "assign_ipv6 is \"true\", and the stand-in assigns IPv4 addresses only: use the real Calico (--calico-bin)"
             );
         }
         Ok(())
     }
 
-    /// Largest packet of a pod's device.
+    /// MTU of a pod's device.
     pub fn mtu(&self) -> Result<u32> {
         if self.mtu > 0 {
             return Ok(self.mtu);
@@ -180,7 +180,7 @@ impl Config {
             Ok(text) => text
                 .trim()
                 .parse()
-                .with_context(|| format!("read the MTU from {MTU_FILE}: {text:?} is no number")),
+                .with_context(|| format!("read the MTU from {MTU_FILE}: {text:?} is not a number")),
             Err(_) => Ok(1500),
         }
     }
@@ -191,21 +191,21 @@ impl Config {
 pub struct Call {
     /// The configuration.
     pub config: Config,
-    /// The configuration as it came, for the plugin that gives out addresses.
+    /// The unchanged configuration, for the IPAM plugin.
     pub input: Value,
     /// Identifier of the sandbox.
     pub container: String,
     /// Path of the sandbox's network namespace; empty when it is gone.
     pub namespace_path: String,
-    /// Name of the device in the sandbox.
+    /// Path of the sandbox's network namespace; empty if it was deleted.
     pub device: String,
     /// Where plugins are.
     pub path: String,
-    /// Name of the pod.
+    /// Search path of plugins.
     pub pod: String,
     /// Namespace of the pod.
     pub namespace: String,
-    /// An address that the caller wants.
+    /// The requested address.
     pub address: Option<String>,
 }
 
@@ -243,7 +243,7 @@ impl Call {
         Ok(call)
     }
 
-    /// The handle by which the sandbox's address is released.
+    /// The handle that releases the sandbox's address.
     pub fn handle(&self) -> String {
         crate::ipam::names::pod_handle(&self.config.name, &self.container)
     }
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_read_as_calicos_conflist_makes_it() {
+    fn a_call_with_calicos_conflist_is_parsed() {
         let input = r#"{"name": "k8s-pod-network", "cniVersion": "1.0.0", "type": "calico",
             "log_level": "info", "log_file_path": "/tmp/cni.log", "datastore_type": "kubernetes",
             "nodename": "n1", "nodename_file_optional": true, "mtu": 1450, "ipam": {"type": "calico-ipam"},
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn without_calico_node_there_is_no_network() {
+    fn without_calico_node_a_call_is_refused() {
         let config: Config =
             serde_json::from_value(serde_json::json!({"nodename_file": "/nowhere/nodename"})).unwrap();
         let error = config.require_node_name_file().unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The plugin that gives out addresses.
+//! The IPAM plugin.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::config::Call;
 use crate::ipam::block::Owner;
 use crate::ipam::{Ipam, Use, names};
 
-/// Gives the pod an address.
+/// Assigns an address to the pod.
 pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
     call.config.refuse_ipv6()?;
     let node = call.config.node_name()?;
@@ -31,7 +31,7 @@ pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
         Some(wanted) => {
             let wanted = wanted
                 .parse()
-                .with_context(|| format!("read the wanted address {wanted:?}"))?;
+                .with_context(|| format!("parse the requested address {wanted:?}"))?;
             ipam.assign(wanted, &owner).await?;
             wanted.into()
         }
@@ -40,14 +40,14 @@ pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
                 .await?
         }
     };
-    info!(%address, handle = owner.handle, "gave out an address");
+    info!(%address, handle = owner.handle, "assigned an address");
     Ok(Answer {
         address,
         devices: None,
     })
 }
 
-/// Takes back the addresses of the sandbox, and those of the pod as the oldest Calico noted them.
+/// Releases the addresses of the sandbox, and those of the pod in the form of the oldest Calico.
 pub async fn delete(call: &Call, client: &Client) -> Result<()> {
     let node = call.config.node_name()?;
     let _lock = lock(call);
@@ -64,7 +64,7 @@ pub async fn delete(call: &Call, client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// One plugin at a time on this node. Without the lock it goes on: the API decides conflicts anyway.
+/// Lets one plugin at a time run on this node. Without the lock the plugin continues: the API resolves conflicts in any case.
 fn lock(call: &Call) -> Option<File> {
     let path = call.config.lock_file();
     let open = || -> std::io::Result<File> {
@@ -80,6 +80,6 @@ fn lock(call: &Call) -> Option<File> {
         Ok(file)
     };
     open()
-        .inspect_err(|error| warn!("lock {}: {error}; going on without", path.display()))
+        .inspect_err(|error| warn!("lock {}: {error}; continuing without", path.display()))
         .ok()
 }

@@ -1,4 +1,4 @@
-//! The plugins `calico` (a pod's network) and `calico-ipam` (its address), by the CNI protocol: the command in the
+//! The plugins `calico` (a pod's network) and `calico-ipam` (its address), with the CNI protocol: the command in the
 //! environment, the configuration on standard input, the answer on standard output.
 
 pub mod answer;
@@ -18,10 +18,10 @@ pub use self::config::MTU_FILE;
 use crate::version::{Datastore, Generation, Played};
 use crate::{banner, datastore, etcd, log};
 
-/// Versions of the protocol that the plugins speak.
+/// Protocol versions of the plugins.
 const VERSIONS: [&str; 6] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"];
 
-/// Which of the two plugins runs.
+/// The running plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// `calico`.
@@ -37,10 +37,10 @@ pub fn main(arguments: &[String], program: Program) -> ExitCode {
             println!("{}", banner::text());
             return ExitCode::SUCCESS;
         }
-        // Import of addresses of host-local from a network of Calico's own: there never was one here.
+        // Import of host-local addresses of a network of Calico: a lab never has one.
         Some("-upgrade") if program == Program::Ipam => {
             println!(
-                "{}\nno addresses of host-local in a network of Calico's: nothing to upgrade",
+                "{}\nno host-local addresses in a network of Calico: nothing to upgrade",
                 banner::text()
             );
             return ExitCode::SUCCESS;

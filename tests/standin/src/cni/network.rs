@@ -1,4 +1,4 @@
-//! The plugin that makes a pod's network.
+//! The plugin for a pod's network.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -23,12 +23,12 @@ use crate::ipam::names;
 const CONTAINER: &str = "cni.projectcalico.org/containerID";
 const ADDRESS: &str = "cni.projectcalico.org/podIP";
 const ADDRESSES: &str = "cni.projectcalico.org/podIPs";
-/// Annotation: the pools to take an address from.
+/// Annotation: the requested pools.
 pub const POOLS: &str = "cni.projectcalico.org/ipv4pools";
-/// Annotation: the address to take.
+/// Annotation: the requested address.
 pub const WANTED: &str = "cni.projectcalico.org/ipAddrs";
 
-/// Makes the pod's network.
+/// Creates the pod's network.
 pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
     require_ready(client).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &call.namespace);
@@ -37,7 +37,7 @@ pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
         .await
         .with_context(|| format!("read Pod {}/{}", call.namespace, call.pod))?;
     let given = address(call, client, &pod).await?;
-    // Whatever block the address is from, the pod has it alone.
+    // The address belongs only to the pod, whatever the size of its block.
     let address = Ipv4Net::from(given.addr());
     match connect(call, &pods, address).await {
         Ok(devices) => Ok(Answer {
@@ -45,9 +45,9 @@ pub async fn add(call: &Call, client: &Client) -> Result<Answer> {
             devices: Some(devices),
         }),
         Err(error) => {
-            warn!("giving {address} back, because the pod's network could not be made");
+            warn!("releasing {address}, because the pod's network could not be created");
             if let Err(second) = delegate(call, "DEL", call.input.clone(), None).await {
-                warn!("give {address} back: {second:#}");
+                warn!("release {address}: {second:#}");
             }
             Err(error)
         }
@@ -67,7 +67,7 @@ async fn connect(call: &Call, pods: &Api<Pod>, address: Ipv4Net) -> Result<Devic
     })
     .await?;
     note(pods, call, &address.to_string(), &call.container).await?;
-    info!(%address, host, mac = %mac, "made the pod's network");
+    info!(%address, host, mac = %mac, "created the pod's network");
     Ok(Devices {
         host,
         pod: call.device.clone(),
@@ -77,14 +77,14 @@ async fn connect(call: &Call, pods: &Api<Pod>, address: Ipv4Net) -> Result<Devic
     })
 }
 
-/// Takes the pod's network away. The pod's annotations go only when they are this sandbox's: a late DEL for an
-/// older sandbox must not touch the pod's present one.
+/// Removes the pod's network. The pod's annotations are removed only if they belong to this sandbox: a late DEL for
+/// an older sandbox must not change the annotations of the present one.
 pub async fn delete(call: &Call, client: &Client) -> Result<()> {
     require_ready(client).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &call.namespace);
     let pod = pods.get_opt(&call.pod).await;
     match pod.with_context(|| format!("read Pod {}/{}", call.namespace, call.pod))? {
-        None => info!("the pod is gone from the API: going on with what is on the node"),
+        None => info!("the pod no longer exists in the API: continuing with the settings on the node"),
         Some(pod) => match pod
             .annotations()
             .get(CONTAINER)
@@ -93,7 +93,7 @@ pub async fn delete(call: &Call, client: &Client) -> Result<()> {
             Some(container) if *container != call.container => {
                 warn!(
                     container,
-                    "the pod has another sandbox by now: its annotations stay"
+                    "the pod has another sandbox: its annotations stay"
                 );
             }
             _ => note(&pods, call, "", "").await?,
@@ -103,7 +103,7 @@ pub async fn delete(call: &Call, client: &Client) -> Result<()> {
     veth::delete(Path::new(&call.namespace_path), &call.device)
 }
 
-/// An address from the plugin that gives them out, from the pools or the very address that annotations ask for.
+/// An address from the IPAM plugin, from the pools or the address that annotations request.
 async fn address(call: &Call, client: &Client, pod: &Pod) -> Result<Ipv4Net> {
     let mut input = call.input.clone();
     if call.config.ipam.kind == "calico-ipam" {
@@ -125,13 +125,13 @@ async fn address(call: &Call, client: &Client, pod: &Pod) -> Result<Ipv4Net> {
     Answer::address_of(&delegate(call, "ADD", input, wanted.as_deref()).await?)
 }
 
-/// A list of texts out of an annotation.
+/// Parses a list of texts in an annotation.
 pub fn list(annotation: &str, text: &str) -> Result<Vec<String>> {
     serde_json::from_str(text)
-        .with_context(|| format!("read annotation {annotation}: {text:?} is no list of texts"))
+        .with_context(|| format!("read annotation {annotation}: {text:?} is not a list of texts"))
 }
 
-/// Runs the plugin that gives out addresses, as a program of its own.
+/// Runs the IPAM plugin as a separate program.
 pub async fn delegate(call: &Call, command: &str, input: Value, wanted: Option<&str>) -> Result<Value> {
     let kind = &call.config.ipam.kind;
     let Some(program) = call
@@ -167,7 +167,7 @@ pub async fn delegate(call: &Call, command: &str, input: Value, wanted: Option<&
         .context("wait for the IPAM plugin")?;
     let answer = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        // As Calico hands it on: the kubelet's Event says the plugin's own words.
+        // As in Calico: the kubelet's Event has the plugin's own message.
         let said = serde_json::from_str::<Value>(&answer).ok();
         match said.as_ref().and_then(|answer| answer.get("msg")?.as_str()) {
             Some(message) => bail!("{message}"),
@@ -180,7 +180,7 @@ pub async fn delegate(call: &Call, command: &str, input: Value, wanted: Option<&
     serde_json::from_str(&answer).with_context(|| format!("read the answer of {kind} {command}: {answer:?}"))
 }
 
-/// Calico's note of a pod's address and sandbox, by which Felix knows the pod before the kubelet has reported.
+/// Calico's annotation of a pod's address and sandbox, with which Felix knows the pod before the kubelet's report.
 async fn note(pods: &Api<Pod>, call: &Call, address: &str, container: &str) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {
         ADDRESS: address, ADDRESSES: address, CONTAINER: container
@@ -190,7 +190,7 @@ async fn note(pods: &Api<Pod>, call: &Call, address: &str, container: &str) -> R
         .await
     {
         Ok(_) => Ok(()),
-        // A pod that is gone needs no clearing.
+        // A deleted pod has no annotations to remove.
         Err(kube::Error::Api(status)) if status.is_not_found() && address.is_empty() => Ok(()),
         Err(error) => {
             Err(error).with_context(|| format!("note the address of Pod {}/{}", call.namespace, call.pod))
@@ -200,7 +200,7 @@ async fn note(pods: &Api<Pod>, call: &Call, address: &str, container: &str) -> R
 
 async fn require_ready(client: &Client) -> Result<()> {
     let found = Store::<ClusterInformation>::new(client).get("default").await?;
-    let found = found.context("error getting ClusterInformation: there is no object default")?;
+    let found = found.context("error getting ClusterInformation: no object default")?;
     if found.spec.datastore_ready != Some(true) {
         bail!(
             "Calico is currently not ready to process requests: ClusterInformation default has datastoreReady {:?}",

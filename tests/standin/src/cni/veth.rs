@@ -1,4 +1,4 @@
-//! The cable between a pod and its node.
+//! The veth pair between a pod and its node.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -11,12 +11,12 @@ use tracing::{info, warn};
 use crate::host::netlink::{self, Netlink};
 use crate::host::{Link, Mac, PROTOCOL_BOOT, Route, Target, namespace, sysctl};
 
-/// The gateway of every pod. No device has it: the host's end answers for it.
+/// The gateway of every pod. No device has this address: the host's end answers for it.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// Hardware address of every host end.
 const HOST_MAC: Mac = Mac([0xee; 6]);
 
-/// A cable to be laid.
+/// A veth pair to be created.
 pub struct Cable<'a> {
     /// Name of the device on the host.
     pub host: &'a str,
@@ -26,17 +26,17 @@ pub struct Cable<'a> {
     pub namespace: &'a Path,
     /// The pod's address.
     pub address: Ipv4Addr,
-    /// Largest packet.
+    /// MTU.
     pub mtu: u32,
     /// Whether the pod may forward packets.
     pub forwarding: bool,
 }
 
-/// Lays a cable; the hardware address of the pod's end.
+/// Creates a veth pair; returns the hardware address of the pod's end.
 pub async fn add(cable: &Cable<'_>) -> Result<Mac> {
     let Some(inside) = namespace::open(cable.namespace)? else {
         bail!(
-            "open the network namespace {}: there is none",
+            "open the network namespace {}: not found",
             cable.namespace.display()
         );
     };
@@ -91,10 +91,10 @@ async fn pod_end(netlink: Netlink, cable: &Cable<'_>) -> Result<Mac> {
     netlink.add_address(&link, Ipv4Net::from(cable.address)).await?;
     sysctl::set("net/ipv4/ip_forward", if cable.forwarding { "1" } else { "0" })?;
     link.mac
-        .with_context(|| format!("read the hardware address of {}: it has none", cable.pod))
+        .with_context(|| format!("read the hardware address of {}: none", cable.pod))
 }
 
-/// The host's route to the pod. Calico refuses to take an address whose route leads to another device.
+/// The host's route to the pod. As in Calico, an address whose route leads to another device is refused.
 async fn host_route(netlink: &Netlink, host: &Link, address: Ipv4Addr) -> Result<()> {
     let destination = Ipv4Net::from(address);
     let route = Route {
@@ -112,7 +112,7 @@ async fn host_route(netlink: &Netlink, host: &Link, address: Ipv4Addr) -> Result
     let routes = netlink.routes().await?;
     let mut same = routes.iter().filter(|known| known.destination == destination);
     if same.any(|known| known.target == route.target) {
-        info!(%destination, "the route is there already: Felix was faster");
+        info!(%destination, "the route exists already: Felix was faster");
         return Ok(());
     }
     let links = netlink.links().await?;
@@ -134,14 +134,14 @@ async fn host_route(netlink: &Netlink, host: &Link, address: Ipv4Addr) -> Result
     )
 }
 
-/// Takes the cable away, from the pod's end. A namespace or a device that is gone is no error.
+/// Removes the veth pair, from the pod's end. A missing namespace or device is not an error.
 pub fn delete(path: &Path, device: &str) -> Result<()> {
     if path.as_os_str().is_empty() {
-        info!("no network namespace in the call: nothing to take away");
+        info!("no network namespace in the call: nothing to remove");
         return Ok(());
     }
     let Some(inside) = namespace::open(path)? else {
-        info!("the network namespace {} is gone already", path.display());
+        info!("the network namespace {} does not exist any more", path.display());
         return Ok(());
     };
     namespace::within(&inside, |netlink| async move {
@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// A network namespace of its own for the test, gone with it.
+    /// A network namespace for the test, removed at its end.
     struct Scratch(String);
 
     impl Scratch {
@@ -196,7 +196,7 @@ mod tests {
         output.status.success().then_some(text)
     }
 
-    /// Whether a packet comes to this address in one namespace from the other.
+    /// Whether a packet from one namespace reaches this address in the other.
     fn reaches(from: &File, to: &File, address: Ipv4Addr) -> bool {
         let socket = |namespace: &File| {
             namespace::within(namespace, |_| async { Ok(UdpSocket::bind("0.0.0.0:0")?) }).unwrap()
@@ -213,14 +213,13 @@ mod tests {
             .is_ok_and(|(size, _)| &buffer[..size] == b"hello")
     }
 
-    /// Adds and deletes a cable between two namespaces, with packets over it. As root:
-    /// `cargo test -p standin -- --ignored`.
+    /// Adds and deletes a veth pair between two namespaces, with packets over it. As root: `cargo test -p standin -- --ignored`.
     #[test]
     #[ignore = "needs root, and ip"]
-    fn a_pod_reaches_its_node_and_its_node_reaches_it() {
+    fn a_pod_and_its_node_reach_each_other() {
         let (node, pod) = (Scratch::new("node"), Scratch::new("pod"));
         let (node_address, pod_address) = (Ipv4Addr::new(10, 99, 0, 1), Ipv4Addr::new(10, 99, 1, 5));
-        // The host answers for the pods' gateway only when it has a route to it elsewhere: its default route.
+        // The host answers for the pods' gateway only if it has a route to it through another device: its default route.
         for command in [
             "link set lo up",
             "address add 10.99.0.1/32 dev lo",
@@ -270,7 +269,7 @@ mod tests {
             "the node does not reach its pod"
         );
 
-        // A second ADD for the same pod puts a new cable in the place of the old one.
+        // A second ADD for the same pod replaces the veth pair.
         lay().unwrap();
         assert!(
             reaches(&in_pod, &on_node, node_address),
@@ -285,11 +284,11 @@ mod tests {
         assert!(!node.run(&["ip", "route"]).unwrap().contains("10.99.1.5"));
         assert!(
             !reaches(&on_node, &in_pod, pod_address),
-            "a packet came without a cable"
+            "a packet arrived without a veth pair"
         );
         remove().unwrap();
 
-        // An address whose route leads elsewhere is refused, and the other route stays.
+        // An address whose route leads to another device is refused, and the other route stays.
         node.run(&["ip", "link", "add", "cni0", "type", "bridge"])
             .unwrap();
         node.run(&["ip", "link", "set", "cni0", "up"]).unwrap();

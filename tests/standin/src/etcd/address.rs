@@ -1,4 +1,4 @@
-//! The plugin `calico-ipam` with etcd. It never looks at the flag: whoever calls it has.
+//! The plugin `calico-ipam` with etcd. The plugin never reads the flag: its caller has read it.
 
 use anyhow::{Context, Result};
 use ipnet::Ipv4Net;
@@ -10,7 +10,7 @@ use crate::cni::answer::Answer;
 use crate::cni::config::Call;
 use crate::ipam::names;
 
-/// Gives the pod an address.
+/// Assigns an address to the pod.
 pub async fn add(call: &Call, store: &Store) -> Result<Answer> {
     call.config.refuse_ipv6()?;
     let host = call.config.node_name()?;
@@ -20,21 +20,21 @@ pub async fn add(call: &Call, store: &Store) -> Result<Answer> {
         Some(wanted) => {
             let wanted = wanted
                 .parse()
-                .with_context(|| format!("read the wanted address {wanted:?}"))?;
+                .with_context(|| format!("parse the requested address {wanted:?}"))?;
             ipam.assign(wanted, &owner).await?;
             wanted
         }
         None => ipam.assign_any(&owner, &call.config.ipam.ipv4_pools).await?,
     };
-    info!(%address, handle = owner.handle, "gave out an address");
+    info!(%address, handle = owner.handle, "assigned an address");
     Ok(Answer {
         address: Ipv4Net::from(address),
         devices: None,
     })
 }
 
-/// Takes back the addresses of the sandbox, and those of the pod as the oldest Calico noted them. The handle is the same in
-/// v2 and v3: what v2 gave out, v3 takes back.
+/// Releases the addresses of the sandbox, and those of the pod in the form of the oldest Calico. The handle is the
+/// same in v2 and v3: v3 releases addresses that v2 has assigned.
 pub async fn delete(call: &Call, store: &Store) -> Result<()> {
     let host = call.config.node_name()?;
     let ipam = Ipam::new(store, &host);

@@ -1,6 +1,6 @@
-//! BIRD's part: routes to the blocks of other hosts by their addresses, black holes for the own blocks. In Calico, BIRDs
-//! tell each other by BGP; here every host reads the datastore. Neither BIRD nor what configures it looks at the flag: while
-//! Calico is paused, routes follow the blocks all the same, and when it ends, the kernel keeps them.
+//! BIRD's part: routes to the blocks of other hosts through their addresses, blackhole routes for own blocks. In
+//! Calico, BIRDs exchange routes with BGP; here every host reads the datastore. Neither BIRD nor its configuration
+//! reads the flag: routes follow the blocks also while Calico is paused, and when BIRD ends, the kernel keeps them.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -19,9 +19,9 @@ use crate::host::{PROTOCOL_BIRD, Route, Target};
 use crate::node::environment::Environment;
 use crate::version::Generation;
 
-/// How often the datastore is read.
+/// Time between two reads of the datastore.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// There when the routes are. In the container: a new one starts without it.
+/// The file exists when the routes are set. It is in the container: a new container starts without it.
 const READY_FILE: &str = "/run/bird.ready";
 
 /// Runs for ever.
@@ -40,14 +40,14 @@ pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
             }
             Err(error) if !failed => {
                 failed = true;
-                warn!("{error:#}; trying again every {INTERVAL:?}");
+                warn!("{error:#}; retrying every {INTERVAL:?}");
             }
             Err(_) => {}
         }
     }
 }
 
-/// Whether the routes are there. The real one looks whether its peers are connected.
+/// Whether the routes are set. The real probe checks the sessions with peers.
 pub fn is_ready() -> Result<()> {
     anyhow::ensure!(
         Path::new(READY_FILE).exists(),
@@ -88,7 +88,7 @@ async fn pass(netlink: &Netlink, store: &Store, host: &str) -> Result<()> {
             None => Target::Blackhole,
             Some(gateway) => match device_to(gateway) {
                 Some(device) => Target::Router(device, gateway),
-                // Without a tunnel only neighbours are reached.
+                // Without a tunnel only neighbours can be reached.
                 None => continue,
             },
         };
@@ -115,7 +115,7 @@ async fn pass(netlink: &Netlink, store: &Store, host: &str) -> Result<()> {
     Ok(())
 }
 
-/// Where each block is: at the address of its host, or here.
+/// The target of each block: the address of its host, or a blackhole for an own block.
 fn ways<'a>(
     own: &str,
     hosts: &BTreeMap<String, Ipv4Addr>,
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_blocks_are_black_holes_and_others_are_at_their_host() {
+    fn own_blocks_are_blackholes_and_others_lead_to_their_host() {
         let range = |text: &str| text.parse::<Ipv4Net>().unwrap();
         let address: Ipv4Addr = "172.30.0.12".parse().unwrap();
         let hosts = BTreeMap::from([("n2".to_owned(), address)]);

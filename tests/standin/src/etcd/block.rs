@@ -10,18 +10,18 @@ use super::store::Entry;
 use crate::datastore::types::{AllocationAttribute, IPAMBlockSpec, Other};
 use crate::version::Generation;
 
-/// How a host's claim on a block stands.
+/// State of a host's claim on a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// The block may be missing.
+    /// The block may not exist.
     Pending,
-    /// The block is the host's. v2 knows no other claims.
+    /// The block belongs to the host. v2 has only this state.
     Confirmed,
-    /// The block is about to go.
+    /// The block is being deleted.
     PendingDeletion,
 }
 
-/// A block as it is stored. Where Go has an empty list that was never filled it writes `null`.
+/// A stored block. Go's empty list that was never filled is `null`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Stored {
@@ -32,7 +32,7 @@ struct Stored {
     allocations: Option<Vec<Option<usize>>>,
     unallocated: Option<Vec<usize>>,
     attributes: Option<Vec<Attribute>>,
-    /// Of v3.
+    /// Only in v3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deleted: Option<bool>,
 }
@@ -46,10 +46,10 @@ struct Attribute {
 /// Addresses that are released together, by block.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handle {
-    /// How many of which block.
+    /// Number of addresses of each block.
     #[serde(default)]
     pub block: BTreeMap<String, usize>,
-    /// Of v3.
+    /// Only in v3.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deleted: Option<bool>,
 }
@@ -62,7 +62,7 @@ struct State {
     deleted: bool,
 }
 
-/// A block out of its value.
+/// Parses the value of a block.
 pub fn read(entry: &Entry) -> Result<IPAMBlockSpec> {
     let stored: Stored = serde_json::from_str(&entry.value).with_context(|| format!("read {}", entry.key))?;
     let attributes = stored.attributes.unwrap_or_default().into_iter();
@@ -84,7 +84,7 @@ pub fn read(entry: &Entry) -> Result<IPAMBlockSpec> {
     })
 }
 
-/// The value of a block. `fresh`: nobody has had an address of it yet.
+/// The value of a block. `fresh`: no address of the block has been assigned yet.
 pub fn text(block: &IPAMBlockSpec, generation: Generation, fresh: bool) -> Result<String> {
     let attributes = block.attributes.iter().map(|attribute| Attribute {
         handle_id: attribute.handle_id.clone(),
@@ -121,7 +121,7 @@ pub fn claim_text(claim: Claim, generation: Generation) -> Result<String> {
     })?)
 }
 
-/// A claim out of its value. What says nothing is confirmed: v2 writes `{}`, older ones nothing at all.
+/// Parses the value of a claim. A claim without a state is confirmed: v2 writes `{}`, older versions nothing.
 pub fn read_claim(entry: &Entry) -> Claim {
     let state: Option<State> = serde_json::from_str(&entry.value).ok();
     match state {
@@ -131,12 +131,12 @@ pub fn read_claim(entry: &Entry) -> Claim {
 }
 
 impl Handle {
-    /// Out of its value.
+    /// Parses the value.
     pub fn read(entry: &Entry) -> Result<Self> {
         serde_json::from_str(&entry.value).with_context(|| format!("read {}", entry.key))
     }
 
-    /// Its value.
+    /// The value.
     pub fn text(&self, generation: Generation) -> Result<String> {
         let written = Self {
             block: self.block.clone(),
@@ -145,12 +145,12 @@ impl Handle {
         Ok(serde_json::to_string(&written)?)
     }
 
-    /// One address more of this block.
+    /// Counts one more address of this block.
     pub fn add(&mut self, range: Ipv4Net) {
         *self.block.entry(range.to_string()).or_default() += 1;
     }
 
-    /// So many fewer of this block; at most all.
+    /// Subtracts this number of addresses of this block; at most all.
     pub fn take(&mut self, range: Ipv4Net, count: usize) {
         let block = range.to_string();
         if let Some(had) = self.block.get_mut(&block) {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_v2_is_stored_as_calico_v2_stores_it() {
+    fn a_block_of_v2_has_the_stored_form_of_calico_v2() {
         let mut block = block::new("10.244.1.0/30".parse().unwrap(), "n1", 0);
         assert_eq!(
             text(&block, Generation::V2, true).unwrap(),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_v3_says_who_has_an_address_and_that_it_is_not_deleted() {
+    fn a_block_of_v3_has_the_holders_of_its_addresses_and_is_not_deleted() {
         let mut block = block::new("10.244.1.0/31".parse().unwrap(), "n1", 0);
         block
             .assign_any(&owner(&[("pod", "p"), ("node", "n1")]), &[])
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_and_handles() {
+    fn claims_and_handles_have_the_stored_form_of_each_release() {
         let text = |claim, generation| claim_text(claim, generation).unwrap();
         assert_eq!(text(Claim::Confirmed, Generation::V2), "{}");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Which pools an address may come from, with etcd: of v3 those that select the node, or those that were asked for.
+//! The pools for an address with etcd: in v3 the pools that select the node, or the requested pools.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::datastore::types::IPPoolSpec;
 use crate::ipam::selects_node;
 use crate::version::Generation;
 
-/// What one address may come from.
+/// The pools for one address.
 pub struct Choice {
-    /// Pools to take it from, the first one first.
+    /// Pools for the assignment, in order.
     pub usable: Vec<IPPoolSpec>,
     /// Every pool that is not disabled.
     pub enabled: Vec<IPPoolSpec>,
@@ -23,7 +23,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// For a pod of this host that asks for these pools, by their ranges or names; for none, where it does not say.
+    /// For a pod of this host that requests these pools, by their ranges or names; empty without a request.
     pub async fn of(store: &Store, host: &str, requested: &[String]) -> Result<Self> {
         let all = pools::list(store).await?;
         let wanted = named(&all, requested)?;
@@ -32,14 +32,14 @@ impl Choice {
         let mut usable = Vec::new();
         for wanted in &wanted {
             let found = enabled.iter().find(|pool| pool.range() == Some(*wanted));
-            // Calico's words. What the pool selects is not asked then.
+            // Calico's message. The selector of a requested pool is ignored.
             let found = found
                 .with_context(|| format!("the given pool ({wanted}) does not exist, or is not enabled"))?;
             usable.push(found.clone());
         }
         if wanted.is_empty() {
             for pool in &enabled {
-                // v2 knows no selectors.
+                // v2 has no selectors.
                 if store.generation == Generation::V2 || selects_node(pool, &labels)? {
                     usable.push(pool.clone());
                 }
@@ -72,7 +72,7 @@ fn enabled(pools: Vec<Pool>) -> Vec<IPPoolSpec> {
     specs.filter(|pool| !pool.disabled).collect()
 }
 
-/// Ranges out of what an annotation or the conflist names: a range as it is, a name by its pool, disabled or not.
+/// Ranges of the names in an annotation or the conflist: a range as it is, a name by its pool, disabled or not.
 fn named(pools: &[Pool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
     let range_of = |text: &String| -> Result<Ipv4Net> {
         if let Ok(range) = text.parse::<Ipv4Net>() {

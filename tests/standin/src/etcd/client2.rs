@@ -1,4 +1,4 @@
-//! etcd's v2 API with everything that Calico v2 does with it: [`datastore::etcd2`] reads, and sets one key.
+//! etcd's v2 API with all requests of Calico v2: [`datastore::etcd2`] reads, and sets one key.
 
 use anyhow::{Context, Result, bail};
 use datastore::access::Access;
@@ -9,21 +9,21 @@ use serde::Deserialize;
 
 use super::store::Entry;
 
-/// etcd's own numbers of errors.
+/// etcd's error codes.
 const KEY_NOT_FOUND: u32 = 100;
 const COMPARE_FAILED: u32 = 101;
 const NOT_A_FILE: u32 = 102;
 const EXISTS: u32 = 105;
 const NOT_EMPTY: u32 = 108;
 
-/// What has to be so for a key to be written.
+/// The condition for a write of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
-    /// Nothing.
+    /// No condition.
     None,
-    /// It is not there.
+    /// The key does not exist.
     Absent,
-    /// It was written last at this index.
+    /// The last write of the key was at this index.
     At(u64),
 }
 
@@ -60,19 +60,19 @@ struct Refused {
 }
 
 impl Client2 {
-    /// Asks whether the v2 API is there.
+    /// Checks that the v2 API exists.
     pub async fn connect(access: &Access) -> Result<Self> {
         let mut client = Self {
             http: Http::new(access)?,
         };
         client
-            .ask("look for etcd's v2 API", Method::GET, "/v2/keys/", None, &[])
+            .ask("check etcd's v2 API", Method::GET, "/v2/keys/", None, &[])
             .await?;
         client.http.be_patient();
         Ok(client)
     }
 
-    /// One key; nothing when it is not there, or a directory.
+    /// One key; `None` if it does not exist, or is a directory.
     pub async fn get(&self, key: &str) -> Result<Option<Entry>> {
         let path = format!("{}?quorum=true", url(key));
         let found = self.read(&format!("read {key}"), &path).await?;
@@ -96,7 +96,7 @@ impl Client2 {
         Ok(entries)
     }
 
-    /// Writes a key; `false` when it is not as the guard says.
+    /// Writes a key; `false` if the condition does not hold.
     pub async fn set(&self, key: &str, value: &str, guard: Guard) -> Result<bool> {
         let query = match guard {
             Guard::None => String::new(),
@@ -113,17 +113,17 @@ impl Client2 {
         Ok(written.is_some())
     }
 
-    /// Makes a directory, if it is not there.
+    /// Creates a directory, if it does not exist.
     pub async fn make_directory(&self, key: &str) -> Result<()> {
         let path = format!("{}?dir=true&prevExist=false", url(key));
-        let attempt = format!("make the directory {key}");
+        let attempt = format!("create the directory {key}");
         let body = Some(String::new());
         self.ask(&attempt, Method::PUT, &path, body, &[EXISTS, NOT_A_FILE])
             .await?;
         Ok(())
     }
 
-    /// Deletes a key that was written last at this index; `false` when it was written since, or is gone.
+    /// Deletes a key that was last written at this index; `false` if it was written since, or deleted.
     pub async fn delete(&self, key: &str, index: u64) -> Result<bool> {
         let path = format!("{}?prevIndex={index}", url(key));
         let refusals = [KEY_NOT_FOUND, COMPARE_FAILED];
@@ -132,7 +132,7 @@ impl Client2 {
         Ok(deleted.is_some())
     }
 
-    /// Deletes a directory that has nothing in it; `false` when it has.
+    /// Deletes an empty directory; `false` if it is not empty.
     pub async fn delete_empty(&self, directory: &str) -> Result<bool> {
         let path = format!("{}?dir=true", url(directory));
         let refusals = [KEY_NOT_FOUND, NOT_EMPTY];
@@ -147,11 +147,11 @@ impl Client2 {
             .await?;
         let Some(reply) = reply else { return Ok(None) };
         let found: Found = serde_json::from_slice(&reply.body)
-            .with_context(|| format!("{attempt}: {} is no answer of etcd", reply.text()))?;
+            .with_context(|| format!("{attempt}: {} is not an answer of etcd", reply.text()))?;
         Ok(Some(found.node))
     }
 
-    /// The answer; nothing when etcd refuses with one of these numbers.
+    /// The answer; `None` if etcd refuses with one of these codes.
     async fn ask(
         &self,
         attempt: &str,

@@ -1,5 +1,5 @@
-//! kube-controllers of v2.6 and v3.8, as far as they make profiles and policies. **They never look at the flag**, here as there: they
-//! write while Calico is paused, and those of v3 make a `ClusterInformation` that says that v3 is ready when there is none.
+//! kube-controllers of v2.6 and v3.8, reduced to profiles and policies. **They never read the flag**, like Calico's:
+//! they write while Calico is paused, and those of v3 create a `ClusterInformation` with v3 ready if there is none.
 
 use std::fmt::Debug;
 use std::process::ExitCode;
@@ -25,14 +25,14 @@ use crate::node::environment::Environment;
 use crate::version::{Datastore, Generation, Played};
 use crate::{datastore, log};
 
-/// How often everything is compared when nothing has changed, as in Calico.
+/// Time between two comparisons of all objects without a change, as in Calico.
 const RECONCILIATION: Duration = Duration::from_mins(5);
 /// After a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often v3 looks whether it is ready, as in Calico.
+/// Time between two checks of v3's readiness, as in Calico.
 const HEALTH: Duration = Duration::from_secs(10);
 
-/// Runs until a signal.
+/// Runs until a signal arrives.
 pub fn main() -> ExitCode {
     log::to_standard_output("kube-controllers");
     let result = tokio::runtime::Builder::new_multi_thread()
@@ -103,7 +103,7 @@ fn enabled(environment: &Environment, generation: Generation) -> Vec<&str> {
         .collect()
 }
 
-/// What is played.
+/// The played controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Controller {
     Namespaces,
@@ -122,7 +122,7 @@ fn played(controller: &str) -> Option<Controller> {
 
 /// A kind of objects that a controller follows.
 trait Followed: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static {
-    /// Makes what all of them come to.
+    /// Creates the results of all of them.
     fn reconcile(store: &Store, all: &[Self]) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -144,7 +144,7 @@ impl Followed for NetworkPolicy {
     }
 }
 
-/// Makes what every object of a kind comes to, at each change and after each while.
+/// Creates the results of every object of a kind, at each change and after each interval.
 async fn follow<K: Followed>(client: Client, store: &'static Store) -> Result<()> {
     let api: Api<K> = Api::all(client);
     let mut changes = watcher(api.clone(), watcher::Config::default().any_semantic())
@@ -154,12 +154,12 @@ async fn follow<K: Followed>(client: Client, store: &'static Store) -> Result<()
         let pause = match pass(&api, store).await {
             Ok(()) => RECONCILIATION,
             Err(error) => {
-                warn!("{error:#}; trying again in {RETRY:?}");
+                warn!("{error:#}; retrying in {RETRY:?}");
                 RETRY
             }
         };
         if let Ok(Some(Err(error))) = tokio::time::timeout(pause, changes.next()).await {
-            warn!("watch every {}: {error}; trying again", K::kind(&()));
+            warn!("watch every {}: {error}; retrying", K::kind(&()));
         }
     }
 }
@@ -189,7 +189,7 @@ async fn profiles<K: Resource>(store: &Store, source: Source, objects: &[K]) -> 
     reconcile(store, source, &wanted).await
 }
 
-/// Ready is who can write `ClusterInformation` and reach the API server, whatever the flag says.
+/// Ready if `ClusterInformation` can be written and the API server reached, independent of the flag.
 async fn watch_health(client: Client, store: &'static Store) -> Result<()> {
     let mut interval = tokio::time::interval(HEALTH);
     let mut status = Status::default();
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_controllers_that_make_profiles_and_policies_are_played() {
+    fn only_controllers_of_profiles_and_policies_are_played() {
         let environment =
             Environment::from([("ENABLED_CONTROLLERS", "policy,namespace,serviceaccount,node")]);
         let all: Vec<Controller> = enabled(&environment, Generation::V3)

@@ -1,4 +1,4 @@
-//! Workload endpoints: what Calico knows of a pod's network.
+//! Workload endpoints: Calico's record of a pod's network.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use super::store::{Entry, Store};
 use super::{keys, resource};
 use crate::version::Generation;
 
-/// Where a pod is.
+/// Place of a pod.
 #[derive(Debug, Clone)]
 pub struct Place<'a> {
     /// The host.
@@ -23,10 +23,10 @@ pub struct Place<'a> {
     pub device: &'a str,
 }
 
-/// What is written about it.
+/// Contents of an endpoint.
 #[derive(Debug, Clone)]
 pub struct Endpoint<'a> {
-    /// Where it is.
+    /// The place of the pod.
     pub place: Place<'a>,
     /// The sandbox.
     pub container: &'a str,
@@ -42,7 +42,7 @@ pub struct Endpoint<'a> {
     pub account: &'a str,
 }
 
-/// What of an endpoint decides whether a DEL is about it, and what Felix needs.
+/// The fields of an endpoint that Felix needs and that a DEL compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The sandbox.
@@ -69,7 +69,7 @@ impl Place<'_> {
         }
     }
 
-    /// The endpoint that is there.
+    /// The stored endpoint.
     pub async fn get(&self, store: &Store) -> Result<Option<(Entry, Found)>> {
         match store.get(&self.key(store.generation)).await? {
             Some(entry) => {
@@ -80,13 +80,13 @@ impl Place<'_> {
         }
     }
 
-    /// Deletes the endpoint that was read; `false` when it was written since.
+    /// Deletes the endpoint that was read; `false` if it was written since.
     pub async fn delete(&self, store: &Store, entry: &Entry) -> Result<bool> {
         if !store.delete(entry).await? {
             return Ok(false);
         }
         let workload = keys::workload(self.host, self.namespace, self.pod);
-        // As Calico v2 does: empty directories go, from the inside.
+        // As in Calico v2: empty directories are deleted, the innermost first.
         let _ = store.delete_empty(&format!("{workload}/endpoint")).await?
             && store.delete_empty(&workload).await?;
         Ok(true)
@@ -94,7 +94,7 @@ impl Place<'_> {
 }
 
 impl Endpoint<'_> {
-    /// Writes it, whatever is there.
+    /// Writes the endpoint, replacing an existing one.
     pub async fn put(&self, store: &Store) -> Result<()> {
         let key = self.place.key(store.generation);
         let value = match store.generation {
@@ -149,7 +149,7 @@ impl Endpoint<'_> {
             "mac": self.mac,
         });
         let mut object = resource::object("WorkloadEndpoint", metadata, &spec)?;
-        // An update keeps who it is.
+        // An update keeps the UID.
         if let Some(entry) = before {
             let old = resource::parse(entry)?;
             for field in ["uid", "creationTimestamp"] {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_endpoint_is_written_where_its_generation_has_it_and_deleted() {
+    async fn an_endpoint_is_written_to_the_key_of_its_generation_and_deleted() {
         let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
         let endpoint = Endpoint {
             place: Place {
@@ -236,13 +236,13 @@ mod tests {
             endpoint.put(&store).await.unwrap();
             assert!(
                 !endpoint.place.delete(&store, &entry).await.unwrap(),
-                "it was written since"
+                "the endpoint was written since"
             );
             let (entry, _) = endpoint.place.get(&store).await.unwrap().unwrap();
             assert_eq!(
                 resource::parse(&entry).unwrap(),
                 first,
-                "written again it stays who it is"
+                "a second write keeps the UID"
             );
             assert!(endpoint.place.delete(&store, &entry).await.unwrap());
             assert!(endpoint.place.get(&store).await.unwrap().is_none());

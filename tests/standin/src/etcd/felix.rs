@@ -1,5 +1,5 @@
-//! Felix, of v2.6 and v3.8. It waits while Calico is paused, and ends when it is paused while it works: whoever runs it
-//! starts it again. The kernel keeps what it has.
+//! Felix, of v2.6 and v3.8. It waits while Calico is paused, and ends if Calico is paused while it runs: the
+//! supervisor restarts it. The kernel keeps its routes and rules.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::felix::work::Work;
 use crate::node::environment::Environment;
 use crate::version::Generation;
 
-/// How often everything is looked at. The real one waits this long between two looks at the flag, too; what else it needs it
-/// is told at once.
+/// Time between two reads of everything. The real Felix also waits this time between two reads of the flag, but
+/// watches its other inputs.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs until Calico is paused, or its settings change.
@@ -35,7 +35,8 @@ pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
         let flag = flag::read(store).await;
         match &flag {
             Ok(Flag::Ready) => break,
-            // So that a roll of the DaemonSet goes on while Calico is paused. v2.6 without a flag has an error instead.
+            // Ready, so that a rollout of the DaemonSet continues while Calico is paused. v2.6 without a flag has an
+            // error instead.
             Ok(Flag::NotReady) => health.passed(),
             Ok(Flag::Missing) if store.generation == Generation::V3 => health.passed(),
             Ok(Flag::Missing) | Err(_) => health.alive(),
@@ -64,20 +65,20 @@ pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
                         return Ok(code);
                     }
                 }
-                Err(error) => warn!("{error:#}; trying again in {INTERVAL:?}"),
+                Err(error) => warn!("{error:#}; retrying in {INTERVAL:?}"),
             },
             Ok(Flag::NotReady | Flag::Missing) => {
                 warn!("Datastore became unready, need to restart.");
                 return Ok(ExitCode::FAILURE);
             }
-            Err(error) => warn!("read the flag: {error:#}; going on with what is known"),
+            Err(error) => warn!("read the flag: {error:#}; continuing with the last state"),
         }
         health.passed();
         interval.tick().await;
     }
 }
 
-/// Where health is asked for: v2.6 answers everybody, v3.8 its own host.
+/// Address of the health port: v2.6 answers every host, v3.8 only its own.
 fn address(environment: &Environment, generation: Generation) -> Result<(String, u16)> {
     let everywhere = match generation {
         Generation::V2 => "0.0.0.0",
@@ -87,7 +88,7 @@ fn address(environment: &Environment, generation: Generation) -> Result<(String,
     let port = environment.get("FELIX_HEALTHPORT").unwrap_or("9099");
     let port = port
         .parse()
-        .with_context(|| format!("read FELIX_HEALTHPORT: {port:?} is no port"))?;
+        .with_context(|| format!("read FELIX_HEALTHPORT: {port:?} is not a port"))?;
     Ok((host.to_owned(), port))
 }
 

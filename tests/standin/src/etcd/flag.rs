@@ -1,4 +1,4 @@
-//! The flag by which all of Calico is paused while its data are converted: the key `Ready` in v2, `datastoreReady` of
+//! The flag that pauses all of Calico while its data are converted: the key `Ready` in v2, `datastoreReady` of
 //! `ClusterInformation` in v3.
 
 use anyhow::{Result, bail};
@@ -9,14 +9,14 @@ use super::store::Store;
 use super::{keys, resource};
 use crate::version::Generation;
 
-/// How the flag stands.
+/// State of the flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flag {
     /// Components work.
     Ready,
     /// They wait.
     NotReady,
-    /// There is none: nobody has initialized the datastore.
+    /// There is no flag: the datastore is not initialized.
     Missing,
 }
 
@@ -43,7 +43,7 @@ fn of_information(information: &Value) -> Flag {
     }
 }
 
-/// Refuses as Calico's plugins do, for ADD and for DEL.
+/// Refuses like Calico's plugins, for ADD and for DEL.
 pub async fn require(store: &Store) -> Result<()> {
     match (read(store).await?, store.generation) {
         (Flag::Ready, _) => Ok(()),
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn everything_but_true_is_no() {
+    async fn every_value_other_than_true_means_not_ready() {
         let store = Store::in_memory(Generation::V2);
         assert_eq!(read(&store).await.unwrap(), Flag::Missing);
         for (value, flag) in [

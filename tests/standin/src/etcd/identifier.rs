@@ -10,7 +10,7 @@ pub fn hexadecimal() -> Result<String> {
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
         .context("read random bytes for an identifier")?;
-    // Version 4 of its standard: random.
+    // Version 4 of the standard: random.
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identifier_has_its_form() {
+    fn an_identifier_has_the_form_of_a_random_uuid() {
         let text = uuid().unwrap();
         let parts: Vec<usize> = text.split('-').map(str::len).collect();
         assert_eq!(parts, [8, 4, 4, 4, 12], "{text}");

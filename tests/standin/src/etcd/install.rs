@@ -1,4 +1,4 @@
-//! `install-cni` of v2.6 and v3.8: the plugins, a kubeconfig with the pod's own token, and the conflist onto the host.
+//! `install-cni` of v2.6 and v3.8: copies the plugins, a kubeconfig with the pod's own token, and the conflist to the host.
 
 use std::fs;
 use std::path::Path;
@@ -14,12 +14,12 @@ use crate::install::{
 use crate::node::environment::Environment;
 use crate::version::Generation;
 
-/// Where the secret with etcd's certificates is mounted.
+/// Mount of the secret with etcd's certificates.
 const SECRETS: &str = "/calico-secrets";
-/// Where they are on the host, below the folder of the conflist.
+/// Their path on the host, below the folder of the conflist.
 const TLS: &str = "calico-tls";
 
-/// Installs. A container that is no init container stays; its end is a signal.
+/// Installs the files. A container that is not an init container stays until a signal.
 pub async fn run(environment: &Environment, generation: Generation) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
     plugins(Path::new(OWN_PLUGINS), Path::new(HOST_PLUGINS))?;
@@ -40,21 +40,20 @@ pub async fn run(environment: &Environment, generation: Generation) -> Result<()
     Ok(())
 }
 
-/// The plugin reads pods with what this pod may.
+/// The plugin reads pods with the rights of this pod.
 fn write_kubeconfig(environment: &Environment) -> Result<()> {
     let read = |name: &str| {
         let path = Path::new(CREDENTIALS).join(name);
         fs::read(&path).with_context(|| format!("read {}", path.display()))
     };
-    let token = String::from_utf8(read("token")?).context("read the pod's token: it is no text")?;
+    let token = String::from_utf8(read("token")?).context("read the pod's token: it is not text")?;
     let host = environment.get("KUBERNETES_SERVICE_HOST").unwrap_or_default();
     let port = environment.get("KUBERNETES_SERVICE_PORT").unwrap_or("443");
     let text = kubeconfig(host, port, &base64(&read("ca.crt")?), token.trim());
     write_secret(&Path::new(HOST_CONFIGURATION).join(KUBECONFIG), &text)
 }
 
-/// Copies what the secret has; the paths by which the plugin will find authority, certificate and key, empty for each that is
-/// not there.
+/// Copies the files of the secret; returns the plugin's paths of authority, certificate and key, empty for each missing one.
 fn copy_certificates(from: &Path, to: &Path, folder: &str) -> Result<[String; 3]> {
     let mut paths = [const { String::new() }; 3];
     for (name, path) in ["etcd-ca", "etcd-cert", "etcd-key"].iter().zip(&mut paths) {
@@ -69,8 +68,8 @@ fn copy_certificates(from: &Path, to: &Path, folder: &str) -> Result<[String; 3]
     Ok(paths)
 }
 
-/// The template with what is known put into it. **v2.6 knows no `__CNI_MTU__`, and neither looks whether JSON comes out**: a node
-/// that goes back to v2.6 with v3's template gets a file that no runtime can read.
+/// The template with known values inserted. **v2.6 does not know `__CNI_MTU__`, and neither release checks that the
+/// result is JSON**: a node that returns to v2.6 with v3's template gets a file that no runtime can parse.
 fn conflist(
     environment: &Environment,
     generation: Generation,
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_template_is_filled_with_what_the_secret_has() {
+    fn the_template_is_filled_with_the_contents_of_the_secret() {
         let folder = tempfile::tempdir().unwrap();
         let (secret, host) = (folder.path().join("secret"), folder.path().join("host"));
         fs::create_dir(&secret).unwrap();

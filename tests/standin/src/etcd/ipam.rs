@@ -1,5 +1,5 @@
-//! Calico's IPAM on its keys in etcd, of v2.6 or v3.8: the same steps, other values. Each write is guarded by the version
-//! that was read, and tried again from the start when another writer was faster.
+//! Calico's IPAM on its keys in etcd, of v2.6 or v3.8: the same steps, other values. Each write is guarded by the
+//! version that was read, and repeated from the start if another writer was faster.
 
 use std::net::Ipv4Addr;
 
@@ -17,10 +17,10 @@ use crate::ipam::block::{Owner, affinity, new};
 use crate::ipam::blocks_from;
 use crate::version::Generation;
 
-/// How often a guarded write is tried, as in Calico.
+/// Number of attempts of a guarded write, as in Calico.
 const TRIES: usize = 100;
 
-/// Rules for the whole cluster, by the names that both generations use.
+/// Rules of the whole cluster, by the names in both generations.
 #[derive(Debug, Deserialize)]
 struct Rules {
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct Ipam<'store> {
 }
 
 impl<'store> Ipam<'store> {
-    /// Addresses for this host.
+    /// The addresses of this host.
     pub fn new(store: &'store Store, host: &str) -> Self {
         Self {
             store,
@@ -44,7 +44,7 @@ impl<'store> Ipam<'store> {
         }
     }
 
-    /// Gives out one address from the host's blocks, or from a fresh one. `requested` restricts the pools, by their ranges.
+    /// Assigns one address from the host's blocks, or from a new one. `requested` restricts the pools, by their ranges.
     pub async fn assign_any(&self, owner: &Owner, requested: &[String]) -> Result<Ipv4Addr> {
         let rules = self.rules().await?;
         let choice = Choice::of(self.store, &self.host, requested).await?;
@@ -56,7 +56,7 @@ impl<'store> Ipam<'store> {
             .partition(|range| choice.has(*range));
         release::unselected(self.store, &self.host, &choice, &others).await;
         for range in &own {
-            // One that is not confirmed yet, or has lost its block, is claimed again.
+            // A claim that is not confirmed yet, or has lost its block, is claimed again.
             if self.claim(*range, &rules).await?
                 && let Some(address) = self.assign_from(*range, owner).await?
             {
@@ -65,7 +65,7 @@ impl<'store> Ipam<'store> {
         }
         if !rules.auto_allocate_blocks {
             bail!(
-                "give out an address: the blocks {own:?} are full, and the rules forbid to claim another one"
+                "assign an address: the blocks {own:?} are full, and the rules forbid to claim another one"
             );
         }
         for pool in pools {
@@ -79,13 +79,13 @@ impl<'store> Ipam<'store> {
             }
         }
         bail!(
-            "give out an address: no free block in the pools {:?} for host {}",
+            "assign an address: no free block in the pools {:?} for host {}",
             pools.iter().map(|pool| &pool.cidr).collect::<Vec<_>>(),
             self.host
         )
     }
 
-    /// Gives out exactly this address.
+    /// Assigns exactly this address.
     pub async fn assign(&self, address: Ipv4Addr, owner: &Owner) -> Result<()> {
         let rules = self.rules().await?;
         let range = self
@@ -99,7 +99,7 @@ impl<'store> Ipam<'store> {
             };
             if block.strict_affinity && block.affinity.as_deref() != Some(&affinity(&self.host)) {
                 bail!(
-                    "give out {address}: block {range} has affinity {:?}",
+                    "assign {address}: block {range} has affinity {:?}",
                     block.affinity
                 );
             }
@@ -110,10 +110,10 @@ impl<'store> Ipam<'store> {
                 return Ok(());
             }
         }
-        bail!("give out {address}: another writer was faster {TRIES} times")
+        bail!("assign {address}: another writer was faster {TRIES} times")
     }
 
-    /// Takes back every address of a handle; how many.
+    /// Releases every address of a handle; returns their number.
     pub async fn release(&self, id: &str) -> Result<usize> {
         let Some(entry) = self.store.get(&keys::handle(id)).await? else {
             return Ok(0);
@@ -122,13 +122,13 @@ impl<'store> Ipam<'store> {
         for range in Handle::read(&entry)?.block.keys() {
             let range = range
                 .parse()
-                .with_context(|| format!("read {}: {range:?} is no block of IPv4", entry.key))?;
+                .with_context(|| format!("read {}: {range:?} is not an IPv4 block", entry.key))?;
             released += self.release_from(range, id).await?;
         }
         Ok(released)
     }
 
-    /// Who has an address: the handle, and the attributes; nothing when nobody has it, or when it is in no enabled pool.
+    /// The holder of an address: the handle and the attributes; `None` if the address is free, or in no enabled pool.
     pub async fn holder(&self, address: Ipv4Addr) -> Result<Option<Owner>> {
         let Some(range) = self.block_of(address).await? else {
             return Ok(None);
@@ -142,7 +142,7 @@ impl<'store> Ipam<'store> {
         }))
     }
 
-    /// The block of an enabled pool that an address belongs to.
+    /// The block of an enabled pool with this address.
     async fn block_of(&self, address: Ipv4Addr) -> Result<Option<Ipv4Net>> {
         let pools = Choice::enabled(self.store).await?;
         let mut holding = pools
@@ -165,7 +165,7 @@ impl<'store> Ipam<'store> {
         }
     }
 
-    /// The blocks that the host has claims on.
+    /// The blocks that the host has claimed.
     async fn claimed(&self) -> Result<Vec<Ipv4Net>> {
         let entries = self.store.list(&keys::claims(&self.host)).await?;
         let claims = entries.iter().filter_map(|entry| keys::read_claim(&entry.key));
@@ -182,8 +182,8 @@ impl<'store> Ipam<'store> {
         }
     }
 
-    /// Makes a block the host's; `false` when it is somebody else's. v3 writes the claim as pending, makes the block, and then
-    /// confirms the claim; v2 has only the claim and the block.
+    /// Claims a block for the host; `false` if another host has it. v3 writes a pending claim, creates the block, and
+    /// then confirms the claim; v2 has only the claim and the block.
     async fn claim(&self, range: Ipv4Net, rules: &Rules) -> Result<bool> {
         let generation = self.store.generation;
         let key = keys::claim(&self.host, range);
@@ -229,10 +229,10 @@ impl<'store> Ipam<'store> {
                 return Ok(Some(address));
             }
         }
-        bail!("give out an address of block {range}: another writer was faster {TRIES} times")
+        bail!("assign an address of block {range}: another writer was faster {TRIES} times")
     }
 
-    /// Stores a block out of which one address was given. The handle is counted first: one that counts too much is harmless.
+    /// Stores a block after an assignment. The handle is counted first: a count that is too high is harmless.
     async fn store_assigned(
         &self,
         entry: &Entry,
@@ -272,7 +272,7 @@ impl<'store> Ipam<'store> {
         bail!("release {id} from block {range}: another writer was faster {TRIES} times")
     }
 
-    /// Changes a handle; one that counts nothing any more is deleted.
+    /// Changes a handle; a handle without addresses is deleted.
     async fn count(&self, id: &str, change: impl Fn(&mut Handle)) -> Result<()> {
         let key = keys::handle(id);
         for _ in 0..TRIES {
@@ -297,7 +297,7 @@ impl<'store> Ipam<'store> {
     }
 }
 
-/// Who has a pod's address. v2.6 notes only the handle.
+/// The holder of a pod's address. v2.6 stores only the handle.
 pub fn owner(generation: Generation, handle: String, host: &str, namespace: &str, pod: &str) -> Owner {
     let attributes = match generation {
         Generation::V2 => Vec::new(),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_is_given_out_and_taken_back_in_both_generations() {
+    async fn an_address_is_assigned_and_released_in_both_generations() {
         for generation in [Generation::V2, Generation::V3] {
             let store = store(generation).await;
             let ipam = Ipam::new(&store, "n1");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_hosts_have_different_blocks_until_there_is_none_left() {
+    async fn two_hosts_have_different_blocks_until_no_block_is_free() {
         let store = store(Generation::V3).await;
         let mut blocks = Vec::new();
         for host in ["n1", "n2", "n3", "n4"] {

@@ -1,14 +1,14 @@
-//! Where Calico keeps what, in both generations.
+//! Calico's keys, in both generations.
 
 use ipnet::Ipv4Net;
 
-/// v2: whether components may work. A raw `true`; everything else is no.
+/// v2: whether components may work. The raw text `true`; every other value means no.
 pub const READY: &str = "/calico/v1/Ready";
-/// v2: settings of the whole cluster, and what Calico says of itself.
+/// v2: settings of the whole cluster, and Calico's version and type.
 pub const CONFIG: &str = "/calico/v1/config";
-/// v2: what Felix knows of hosts: their settings, addresses and endpoints.
+/// v2: Felix's data of hosts: their settings, addresses and endpoints.
 pub const HOSTS: &str = "/calico/v1/host";
-/// v2: what BIRD knows of hosts.
+/// v2: BIRD's data of hosts.
 pub const BGP_HOSTS: &str = "/calico/bgp/v1/host";
 /// v2: settings of BIRD of the whole cluster.
 pub const BGP_GLOBAL: &str = "/calico/bgp/v1/global";
@@ -16,13 +16,13 @@ pub const BGP_GLOBAL: &str = "/calico/bgp/v1/global";
 pub const POOLS: &str = "/calico/v1/ipam";
 /// v2: profiles.
 pub const PROFILES: &str = "/calico/v1/policy/profile";
-/// v2: policies of the one tier.
+/// v2: policies of the only tier.
 pub const POLICIES: &str = "/calico/v1/policy/tier/default/policy";
 /// Blocks of IPv4.
 pub const BLOCKS: &str = "/calico/ipam/v2/assignment/ipv4/block";
 /// Claims on blocks, by host.
 pub const CLAIMS: &str = "/calico/ipam/v2/host";
-/// Rules of allocation for the whole cluster.
+/// Assignment rules of the whole cluster.
 pub const IPAM_CONFIG: &str = "/calico/ipam/v2/config";
 
 /// A range as a part of a key.
@@ -45,7 +45,7 @@ pub fn claim(host: &str, range: Ipv4Net) -> String {
     format!("{}/{}", claims(host), part(range))
 }
 
-/// The host and the block that a claim is about; nothing when the key is no claim on a block of IPv4.
+/// The host and the block of a claim; `None` if the key is not a claim on an IPv4 block.
 pub fn read_claim(key: &str) -> Option<(&str, Ipv4Net)> {
     let mut parts = key.strip_prefix(CLAIMS)?.strip_prefix('/')?.split('/');
     let host = parts.next()?;
@@ -66,7 +66,7 @@ pub fn pool(range: &str, family: u8) -> String {
     format!("{POOLS}/v{family}/pool/{}", range.replace('/', "-"))
 }
 
-/// v2: everything of one pod.
+/// v2: all keys of one pod.
 pub fn workload(host: &str, namespace: &str, pod: &str) -> String {
     format!("{HOSTS}/{host}/workload/k8s/{namespace}.{pod}")
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_calicos() {
+    fn keys_are_those_of_calico() {
         let range: Ipv4Net = "10.244.1.64/26".parse().unwrap();
         assert_eq!(
             block(range),

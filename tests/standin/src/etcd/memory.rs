@@ -1,4 +1,4 @@
-//! A store of the tests' own.
+//! A store in memory for the tests.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -34,7 +34,7 @@ impl Memory {
         below.map(|(key, found)| entry(key, found)).collect()
     }
 
-    /// Writes a key that is as the guard says.
+    /// Writes a key if the condition holds.
     pub fn set(&self, key: &str, value: &str, guard: Guard) -> bool {
         let mut kept = self.kept();
         let found = kept.keys.get(key).map(|(_, version)| *version);

@@ -1,11 +1,11 @@
-//! Calico with etcd, as it was: v2.6 on etcd's v2 store, v3.8 on its v3 store, played as far as a conversion from one to the
-//! other can see it.
-//!
-//! 1. [`store`] is one of etcd's stores, guarded by versions; [`keys`] says where what is, [`resource`] how v3 writes objects.
-//! 2. [`flag`] is the switch by which all of it is paused. [`felix`] and the plugins obey it, [`startup`], [`bird`] and
-//!    [`controllers`] do not, here as there.
-//! 3. [`world`] is what Felix computes from; [`tunnel_address`] gives a node with VXLAN the address of its tunnel.
-//! 4. [`ipam`] with [`block`] gives out addresses, [`endpoint`] writes down who has one, [`network`] and [`address`] are the
+//! Earlier Calico with etcd: v2.6 on etcd's v2 store, v3.8 on its v3 store, as far as a conversion from one to the
+//! other depends on it.
+//! 
+//! 1. [`store`] is one of etcd's stores, guarded by versions; [`keys`] has the keys, [`resource`] the form of objects in v3.
+//! 2. [`flag`] is the switch that pauses all of it. [`felix`] and the plugins obey it, [`startup`], [`bird`] and
+//!    [`controllers`] do not, like Calico's.
+//! 3. [`world`] is the input of Felix; [`tunnel_address`] gives a node with VXLAN the address of its tunnel.
+//! 4. [`ipam`] with [`block`] assigns addresses, [`endpoint`] stores their holders, [`network`] and [`address`] are the
 //!    plugins.
 
 pub mod address;
@@ -46,7 +46,7 @@ use crate::cni::config::Etcd;
 use crate::node::environment::Environment;
 use crate::version::Generation;
 
-/// The store that a manifest's environment names: `ETCD_ENDPOINTS` and so on, the same names in both generations.
+/// The store that a manifest's environment names: `ETCD_ENDPOINTS` and others, the same names in both generations.
 pub async fn of_environment(environment: &Environment, generation: Generation) -> Result<Store> {
     Store::connect(
         generation,

@@ -1,4 +1,4 @@
-//! The plugin `calico` with etcd: a pod's network, and the endpoint that tells Felix of it.
+//! The plugin `calico` with etcd: a pod's network, and the endpoint with which Felix learns of it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::cni::network::{POOLS, WANTED, delegate, list};
 use crate::cni::veth::{self, Cable};
 use crate::ipam::names;
 
-/// Makes the pod's network.
+/// Creates the pod's network.
 pub async fn add(call: &Call, store: &Store, client: &Client) -> Result<Answer> {
     flag::require(store).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &call.namespace);
@@ -44,9 +44,9 @@ pub async fn add(call: &Call, store: &Store, client: &Client) -> Result<Answer> 
             devices: Some(devices),
         }),
         Err(error) => {
-            warn!("giving {address} back, because the pod's network could not be made");
+            warn!("releasing {address}, because the pod's network could not be created");
             if let Err(second) = delegate(call, "DEL", call.input.clone(), None).await {
-                warn!("give {address} back: {second:#}");
+                warn!("release {address}: {second:#}");
             }
             Err(error)
         }
@@ -82,7 +82,7 @@ async fn connect(call: &Call, store: &Store, pod: &Pod, address: Ipv4Net) -> Res
         account: account.unwrap_or("default"),
     };
     endpoint.put(store).await?;
-    info!(%address, host_device, mac, "made the pod's network");
+    info!(%address, host_device, mac, "created the pod's network");
     Ok(Devices {
         host: host_device,
         pod: call.device.clone(),
@@ -92,18 +92,18 @@ async fn connect(call: &Call, store: &Store, pod: &Pod, address: Ipv4Net) -> Res
     })
 }
 
-/// Takes the pod's network away. **Refused while Calico is paused**, as in Calico: the kubelet tries again. An endpoint of
+/// Removes the pod's network. **Refused while Calico is paused**, as in Calico: the kubelet retries. An endpoint of
 /// another sandbox stays.
 pub async fn delete(call: &Call, store: &Store) -> Result<()> {
     flag::require(store).await?;
     let host = call.config.node_name()?;
     let place = place(call, &host);
     match place.get(store).await? {
-        None => warn!("there is no endpoint: going on with what is on the node"),
+        None => warn!("there is no endpoint: continuing with the settings on the node"),
         Some((_, found)) if !found.container.is_empty() && found.container != call.container => {
             warn!(
                 container = found.container,
-                "the pod has another sandbox by now: its endpoint stays"
+                "the pod has another sandbox: its endpoint stays"
             );
         }
         Some((entry, _)) => {

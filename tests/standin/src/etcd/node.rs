@@ -1,4 +1,4 @@
-//! `calico-node`, by the parts that there are with etcd.
+//! The parts of `calico-node` with etcd.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use super::{bird, felix, of_environment, startup, tunnel_address};
 use crate::node::environment::Environment;
 use crate::version::{Generation, Played};
 
-/// Parts that stay, each begun anew when it ends. The last is a later release's, which may be started by this.
+/// Permanent parts, each restarted when it ends. The last belongs to a later release, which may be started by this program.
 pub fn staying(environment: &Environment, generation: Generation) -> Vec<&'static str> {
     let mut parts = vec!["-felix"];
     if !["none", "vxlan"].contains(&environment.backend()) {
@@ -45,7 +45,7 @@ pub async fn run(
             if once {
                 tunnel_address::allocate(&store, &environment.node_name()?).await?;
             } else {
-                info!("v3.8 looks at the tunnel's address at its start alone");
+                info!("v3.8 checks the tunnel's address only at its start");
                 std::future::pending::<()>().await;
             }
         }

@@ -1,5 +1,5 @@
-//! Policies: what kube-controllers make of Kubernetes' `NetworkPolicy` objects. Nobody here enforces them, so only those are written that let
-//! everybody in.
+//! Policies that kube-controllers derive from Kubernetes' `NetworkPolicy` objects. The stand-in does not enforce
+//! policies, so it writes only those that allow all ingress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +14,15 @@ use super::store::Store;
 use super::{keys, resource};
 use crate::version::Generation;
 
-/// Beginning of the names of all of them.
+/// Prefix of the names of all of them.
 const PREFIX: &str = "knp.default.";
-/// Place among all policies, the least first.
+/// Order among all policies, the lowest first.
 const ORDER: u32 = 1000;
 
 /// Policies by their keys.
 type Wanted = BTreeMap<String, Value>;
 
-/// Makes the policies as they are in the cluster: writes what is missing, deletes what is too much.
+/// Adjusts the policies to those of the cluster: writes missing ones, deletes others.
 pub async fn reconcile(store: &Store, policies: &[NetworkPolicy]) -> Result<()> {
     let wanted = wanted(store.generation, policies)?;
     let there = store.list(&directory(store.generation)).await?;
@@ -35,7 +35,7 @@ pub async fn reconcile(store: &Store, policies: &[NetworkPolicy]) -> Result<()> 
         if wanted.contains_key(&entry.key) {
             keys.insert(entry.key.as_str());
         } else {
-            // A conflict means that somebody else has written it: the next pass sees it.
+            // A conflict means that another writer has written it: the next pass reads it.
             store.delete(entry).await?;
             info!("deleted policy {name}");
         }
@@ -54,7 +54,7 @@ fn wanted(generation: Generation, policies: &[NetworkPolicy]) -> Result<Wanted> 
         let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
         if !lets_everybody_in(policy.spec.as_ref()) {
             warn!(
-                "NetworkPolicy {namespace}/{name} is not written: the stand-in keeps nobody out, and would lie"
+                "NetworkPolicy {namespace}/{name} is not written: the stand-in does not enforce policies"
             );
             continue;
         }
@@ -97,7 +97,7 @@ fn directory(generation: Generation) -> String {
     }
 }
 
-/// Whether every pod of the namespace lets everybody in, and nothing else is said.
+/// Whether the policy allows all ingress to every pod of the namespace, and has no other rule.
 fn lets_everybody_in(spec: Option<&NetworkPolicySpec>) -> bool {
     let Some(spec) = spec else { return false };
     let only_ingress = spec
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_let_everybody_in_are_written_and_go_with_the_cluster_s() {
+    async fn policies_that_allow_all_ingress_are_written_and_deleted_with_the_network_policies() {
         for (generation, key) in [
             (
                 Generation::V2,

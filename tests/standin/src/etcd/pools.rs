@@ -1,4 +1,4 @@
-//! The pools, out of both data models.
+//! The pools of both data models.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +23,13 @@ pub struct PoolV2 {
     /// Empty, `always` or `cross-subnet`.
     #[serde(default)]
     pub ipip_mode: String,
-    /// Masquerade what leaves for addresses outside every pool.
+    /// Masquerade packets to addresses outside every pool.
     #[serde(default)]
     pub masquerade: bool,
-    /// Whether addresses are given out of it.
+    /// Whether addresses of the pool are assigned.
     #[serde(default)]
     pub ipam: bool,
-    /// No new address is given out.
+    /// No new address is assigned.
     #[serde(default)]
     pub disabled: bool,
 }
@@ -37,9 +37,9 @@ pub struct PoolV2 {
 /// A pool.
 #[derive(Debug, Clone)]
 pub struct Pool {
-    /// Its name; v2 has none.
+    /// The name; v2 has none.
     pub name: String,
-    /// What it says, in the words of v3.
+    /// The spec, in the words of v3.
     pub spec: IPPoolSpec,
 }
 
@@ -74,8 +74,8 @@ pub async fn list(store: &Store) -> Result<Vec<Pool>> {
     Ok(pools)
 }
 
-/// Labels of a Node, by which pools select it. kube-controllers bring them from Kubernetes; here nobody does, and only those are there
-/// that somebody has written.
+/// Labels of a Node, for the selectors of pools. In Calico kube-controllers copy them from Kubernetes; here only
+/// labels exist that another program has written.
 pub fn labels(entry: &Entry, node: &Value) -> Result<BTreeMap<String, String>> {
     let labels = node["metadata"].get("labels").cloned();
     let labels = labels.map(serde_json::from_value).transpose();

@@ -1,4 +1,4 @@
-//! Profiles: what kube-controllers make of every namespace, and v3 of every service account as well.
+//! Profiles that kube-controllers derive from every namespace, and in v3 also from every service account.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use crate::version::Generation;
 /// Profiles by name, with the labels that they give to their endpoints.
 pub type Wanted = BTreeMap<String, BTreeMap<String, String>>;
 
-/// What one controller writes.
+/// The source of one controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Namespaces.
     Namespaces,
-    /// Service accounts: only v3.
+    /// Service accounts: only in v3.
     ServiceAccounts,
 }
 
 impl Source {
-    /// Beginning of the names of its profiles; whatever else is there is somebody else's.
+    /// Prefix of the names of its profiles; other profiles belong to other writers.
     pub fn prefix(self, generation: Generation) -> &'static str {
         match (self, generation) {
             (Self::Namespaces, Generation::V2) => "k8s_ns.",
@@ -33,7 +33,7 @@ impl Source {
         }
     }
 
-    /// Beginning of the labels that its profiles give.
+    /// Prefix of the labels of its profiles.
     pub fn label_prefix(self) -> &'static str {
         match self {
             Self::Namespaces => "pcns.",
@@ -42,7 +42,7 @@ impl Source {
     }
 }
 
-/// Makes the profiles of a source as they are wanted: writes what is missing or differs, deletes what is too much.
+/// Adjusts the profiles of a source: writes missing or different ones, deletes others.
 pub async fn reconcile(store: &Store, source: Source, wanted: &Wanted) -> Result<()> {
     let prefix = source.prefix(store.generation);
     let names = names(store).await?;
@@ -106,7 +106,7 @@ async fn write(store: &Store, name: &str, labels: &BTreeMap<String, String>) -> 
     }
 }
 
-/// A rule that allows everything, with the empty parts that Calico writes.
+/// A rule that allows all traffic, with the empty parts that Calico writes.
 fn rule() -> Value {
     json!({ "action": "Allow", "source": {}, "destination": {} })
 }
@@ -122,7 +122,7 @@ async fn delete(store: &Store, name: &str) -> Result<()> {
         }
         Generation::V3 => {
             if let Some(entry) = store.get(&PROFILE.key(name)).await? {
-                // A conflict means that somebody else has written it: the next pass sees it.
+                // A conflict means that another writer has written it: the next pass reads it.
                 store.delete(&entry).await?;
             }
         }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn namespaces_become_profiles_and_go_with_them() {
+    async fn profiles_are_written_and_deleted_with_their_namespaces() {
         for generation in [Generation::V2, Generation::V3] {
             let store = Store::in_memory(generation);
             let prefix = Source::Namespaces.prefix(generation);

@@ -1,5 +1,5 @@
-//! Claims that v3 gives back: of empty blocks whose pool does not select their node any more. A disabled pool's are not: Calico
-//! looks at enabled pools only, and when it takes the next address only.
+//! Claims that v3 releases: of empty blocks whose pool no longer selects their node. Claims of a disabled pool stay:
+//! Calico checks only enabled pools, and only at the next assignment.
 
 use anyhow::{Result, bail};
 use ipnet::Ipv4Net;
@@ -14,11 +14,10 @@ use crate::ipam::block::affinity;
 use crate::ipam::selects_node;
 use crate::version::Generation;
 
-/// How often a guarded write is tried.
+/// Number of attempts of a guarded write.
 const TRIES: usize = 100;
 
-/// Gives back those of this host's blocks that are empty and of an enabled pool which does not select it. What fails is tried
-/// again by whoever takes the next address.
+/// Releases this host's empty blocks of enabled pools that do not select it. After a failure the next assignment tries again.
 pub async fn unselected(store: &Store, host: &str, choice: &Choice, blocks: &[Ipv4Net]) {
     if store.generation == Generation::V2 {
         return;
@@ -31,7 +30,7 @@ pub async fn unselected(store: &Store, host: &str, choice: &Choice, blocks: &[Ip
             Ok::<_, anyhow::Error>(())
         };
         if let Err(error) = released.await {
-            warn!(%range, "give back a block that the node is not selected for: {error:#}");
+            warn!(%range, "release a block of a pool that does not select the node: {error:#}");
         }
     }
 }
@@ -45,7 +44,8 @@ fn is_unselected(block: Ipv4Net, choice: &Choice) -> Result<bool> {
     }
 }
 
-/// Gives a host's claim back when nobody has an address of the block: the claim is marked, the block goes, the claim goes.
+/// Releases a host's claim if no address of the block is assigned: the claim is marked, the block is deleted, the
+/// claim is deleted.
 async fn claim(store: &Store, host: &str, range: Ipv4Net) -> Result<()> {
     for _ in 0..TRIES {
         let (Some(claim), Some(entry)) = (
@@ -65,11 +65,11 @@ async fn claim(store: &Store, host: &str, range: Ipv4Net) -> Result<()> {
         if let Some(claim) = store.get(&keys::claim(host, range)).await?
             && store.delete(&claim).await?
         {
-            info!(%range, host, "gave back an empty block: its pool does not select the node");
+            info!(%range, host, "released an empty block: its pool does not select the node");
             return Ok(());
         }
     }
-    bail!("give back block {range} of {host}: another writer was faster {TRIES} times")
+    bail!("release block {range} of {host}: another writer was faster {TRIES} times")
 }
 
 #[cfg(test)]
@@ -80,7 +80,7 @@ mod tests {
     use super::super::resource::POOL;
     use super::*;
 
-    /// Two pools of one block each, the second one closed.
+    /// Two pools of one block each, the second one disabled.
     async fn store() -> Store {
         let store = Store::in_memory(Generation::V3);
         for (name, range, disabled) in [("new", "10.200.0.0/26", true), ("old", "10.244.0.0/26", false)] {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disabled_pool_gives_nothing_and_its_empty_block_stays_the_nodes() {
+    async fn a_disabled_pool_assigns_no_address_and_its_empty_block_keeps_its_node() {
         let store = store().await;
         assert_eq!(give(&store, "before", &[]).await.unwrap(), "10.244.0.0");
         change(&store, "new", &json!({ "disabled": false })).await;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pool_that_selects_nobody_serves_whom_asks_and_takes_its_block_back_at_the_next_address() {
+    async fn a_pool_without_nodes_serves_requests_and_its_empty_block_is_released_at_the_next_assignment() {
         let store = store().await;
         change(
             &store,
@@ -152,17 +152,17 @@ mod tests {
             assert_eq!(give(&store, pod, &[pool]).await.unwrap(), address);
         }
         give(&store, "another", &[]).await.unwrap();
-        assert_eq!(blocks(&store).await.len(), 2, "it is in use");
+        assert_eq!(blocks(&store).await.len(), 2, "the block is in use");
         for pod in ["by-name", "by-range"] {
             Ipam::new(&store, "n1").release(pod).await.unwrap();
         }
-        assert_eq!(blocks(&store).await.len(), 2, "nobody has taken an address since");
+        assert_eq!(blocks(&store).await.len(), 2, "no address was assigned since");
         give(&store, "next", &[]).await.unwrap();
         assert_eq!(blocks(&store).await, ["10.244.0.0-26"]);
     }
 
     #[tokio::test]
-    async fn what_somebody_deletes_in_a_disabled_pool_is_not_claimed_again() {
+    async fn a_block_deleted_in_a_disabled_pool_is_not_claimed_again() {
         let store = store().await;
         give(&store, "before", &[]).await.unwrap();
         Ipam::new(&store, "n1").release("before").await.unwrap();

@@ -1,4 +1,4 @@
-//! Objects of Calico v3 as etcd has them: JSON with `kind`, `apiVersion`, `metadata` and `spec` under a key of their own.
+//! Objects of Calico v3 in etcd: JSON with `kind`, `apiVersion`, `metadata` and `spec` under one key each.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 use super::store::{Entry, Store};
 use super::{identifier, keys};
 
-/// How often a guarded write is tried.
+/// Number of attempts of a guarded write.
 const TRIES: usize = 100;
 
 /// A kind of object without a namespace.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// As the object says it.
+    /// The name in the object.
     pub name: &'static str,
-    /// As the key says it.
+    /// The name in the key.
     pub plural: &'static str,
 }
 
-/// What all components know of the cluster.
+/// Cluster information for all components.
 pub const CLUSTER_INFORMATION: Kind = Kind {
     name: "ClusterInformation",
     plural: "clusterinformations",
@@ -38,19 +38,19 @@ pub const NODE: Kind = Kind {
     name: "Node",
     plural: "nodes",
 };
-/// What the endpoints of a namespace or a service account have in common.
+/// The common settings of the endpoints of a namespace or a service account.
 pub const PROFILE: Kind = Kind {
     name: "Profile",
     plural: "profiles",
 };
 
 impl Kind {
-    /// Where the object of this name is.
+    /// The key of the object with this name.
     pub fn key(self, name: &str) -> String {
         format!("{}/{name}", keys::resources(self.plural))
     }
 
-    /// The object of this name, with the entry that it is in.
+    /// The object with this name, with its entry.
     pub async fn get(self, store: &Store, name: &str) -> Result<Option<(Entry, Value)>> {
         match store.get(&self.key(name)).await? {
             Some(entry) => {
@@ -71,14 +71,13 @@ impl Kind {
         parsed.collect()
     }
 
-    /// Makes an object; `false` when there is one of its name.
+    /// Creates an object; `false` if one with its name exists.
     pub async fn create(self, store: &Store, name: &str, spec: Value) -> Result<bool> {
         let object = object(self.name, json!({ "name": name }), &spec)?;
         store.create(&self.key(name), &object.to_string()).await
     }
 
-    /// Makes an object with what `change` puts into an empty spec, or changes the one that is there. Nothing is written when
-    /// nothing changes.
+    /// Creates an object with an empty spec edited by `change`, or edits the existing one. Without a change there is no write.
     pub async fn ensure(self, store: &Store, name: &str, change: impl Fn(&mut Value)) -> Result<()> {
         for _ in 0..TRIES {
             let done = match self.get(store, name).await? {
@@ -118,5 +117,5 @@ pub fn object(kind: &str, mut metadata: Value, spec: &Value) -> Result<Value> {
 
 /// An entry's value as JSON.
 pub fn parse(entry: &Entry) -> Result<Value> {
-    serde_json::from_str(&entry.value).with_context(|| format!("read {}: it is no JSON", entry.key))
+    serde_json::from_str(&entry.value).with_context(|| format!("read {}: it is not JSON", entry.key))
 }

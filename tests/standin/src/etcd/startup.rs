@@ -1,5 +1,4 @@
-//! What calico-node does before anything else of it runs. Neither generation asks for the flag first: a node that starts
-//! while Calico is paused writes all the same.
+//! The startup of calico-node. Neither generation reads the flag first: a node that starts while Calico is paused also writes.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -17,21 +16,21 @@ use crate::node::startup::complete;
 use crate::node::{autodetect, condition};
 use crate::version::{Generation, Played};
 
-/// Folder that v3's plugin looks into.
+/// Folder that v3's plugin checks.
 const FOLDER: &str = "/var/lib/calico";
 
-/// What is known of the node that starts.
+/// The settings of the starting node.
 #[derive(Debug)]
 pub struct Starting<'a> {
-    /// Its name.
+    /// The name.
     pub host: &'a str,
     /// The manifest's settings.
     pub environment: &'a Environment,
-    /// The release that is played.
+    /// The played release.
     pub version: &'a str,
 }
 
-/// Performs the start.
+/// Performs the startup.
 pub async fn run(environment: &Environment, store: &Store, played: &Played) -> Result<()> {
     let host = environment.node_name()?;
     let starting = Starting {
@@ -42,12 +41,12 @@ pub async fn run(environment: &Environment, store: &Store, played: &Played) -> R
     match store.generation {
         Generation::V2 => startup2::run(&starting, store).await?,
         Generation::V3 => {
-            // Calico goes on without it, too.
+            // Calico also continues without it.
             if let Err(error) = condition::set(environment, true).await {
                 warn!("unable to set NetworkUnavailable to False: {error:#}");
             }
             startup3::run(&starting, store).await?;
-            // v2.6 has no such file: its plugin takes the host's name.
+            // v2.6 has no such file: its plugin uses the host's name.
             let file = Path::new(FOLDER).join("nodename");
             std::fs::create_dir_all(FOLDER).with_context(|| format!("make {FOLDER}"))?;
             std::fs::write(&file, &host).with_context(|| format!("write {}", file.display()))?;
@@ -58,7 +57,7 @@ pub async fn run(environment: &Environment, store: &Store, played: &Played) -> R
 }
 
 impl Starting<'_> {
-    /// The host's address: the one given, or else the one noted before, or else the first of the host.
+    /// The host's address: the configured one, otherwise the stored one, otherwise the first of the host.
     pub async fn address(&self, noted: Option<Ipv4Net>) -> Result<Ipv4Net> {
         let netlink = Netlink::open()?;
         let devices = autodetect::candidates(netlink.links().await?, &netlink.addresses().await?);
@@ -75,7 +74,7 @@ impl Starting<'_> {
         }
     }
 
-    /// Two nodes of one address would take each other's packets.
+    /// Two nodes with one address would receive each other's packets.
     pub fn refuse_conflict(&self, own: Ipv4Addr, others: &[(String, Ipv4Addr)]) -> Result<()> {
         if self.environment.get("DISABLE_NODE_IP_CHECK") == Some("true") {
             return Ok(());
@@ -88,7 +87,7 @@ impl Starting<'_> {
         Ok(())
     }
 
-    /// The range of the pool that is made when there is none of IPv4; nothing when none is to be made.
+    /// The range of the pool that is created if there is no IPv4 pool; `None` if no pool should be created.
     pub fn default_range(&self) -> Option<&str> {
         (self.environment.get("NO_DEFAULT_POOLS") != Some("true")).then(|| {
             self.environment
@@ -97,25 +96,25 @@ impl Starting<'_> {
         })
     }
 
-    /// Refuses a tunnel that is not played.
+    /// Refuses a tunnel that is not supported.
     pub fn refuse_ipip(&self) -> Result<()> {
         let mode = self.mode("CALICO_IPV4POOL_IPIP")?;
         if mode != "Never" {
             bail!(
-                "CALICO_IPV4POOL_IPIP is {mode}: of tunnels the stand-in plays only VXLAN for Calico with etcd"
+                "CALICO_IPV4POOL_IPIP is {mode}: the only tunnel of the stand-in with etcd is VXLAN"
             );
         }
         Ok(())
     }
 
-    /// The `vxlanMode` of that pool, as v3 has it. BIRD would know nothing of a tunnel.
+    /// The `vxlanMode` of that pool, in v3's form. BIRD does not support a tunnel.
     pub fn default_vxlan(&self) -> Result<&'static str> {
         self.refuse_ipip()?;
         let mode = self.mode("CALICO_IPV4POOL_VXLAN")?;
         let backend = self.environment.backend();
         if mode != "Never" && backend != "vxlan" {
             bail!(
-                "CALICO_IPV4POOL_VXLAN is {mode} with CALICO_NETWORKING_BACKEND {backend}: the stand-in plays it with vxlan alone"
+                "CALICO_IPV4POOL_VXLAN is {mode} with CALICO_NETWORKING_BACKEND {backend}: the stand-in supports it only with vxlan"
             );
         }
         Ok(mode)
@@ -127,12 +126,12 @@ impl Starting<'_> {
             "off" | "never" => "Never",
             "always" => "Always",
             "crosssubnet" | "cross-subnet" => "CrossSubnet",
-            _ => bail!("read {variable}: {said:?} is none of Always, CrossSubnet, Never and off"),
+            _ => bail!("read {variable}: {said:?} is not one of Always, CrossSubnet, Never and off"),
         })
     }
 }
 
-/// The types of a cluster, with these added that are missing: `k8s,bgp`.
+/// The types of a cluster, with missing ones of these added: `k8s,bgp`.
 pub fn cluster_type(found: &str, added: &str) -> String {
     let mut types: Vec<&str> = found.split(',').filter(|kind| !kind.is_empty()).collect();
     for kind in added.split(',').filter(|kind| !kind.is_empty()) {
@@ -143,7 +142,7 @@ pub fn cluster_type(found: &str, added: &str) -> String {
     types.join(",")
 }
 
-/// Whether the kernel knows IPv6: both generations make a pool of it then.
+/// Whether the kernel supports IPv6: then both generations create an IPv6 pool.
 pub fn has_ipv6() -> bool {
     Path::new("/proc/sys/net/ipv6").exists()
 }
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_has_vxlan_where_nothing_else_carries_packets() {
+    fn a_pool_has_vxlan_only_with_the_vxlan_backend() {
         let of = |variables: [(&str, &str); 3]| {
             let starting = Starting {
                 host: "n1",

@@ -1,4 +1,4 @@
-//! The start of calico-node v2.6: what it writes into etcd's v2 store.
+//! The startup of calico-node v2.6: its writes into etcd's v2 store.
 
 use std::net::Ipv4Addr;
 
@@ -12,10 +12,10 @@ use super::startup::{Starting, cluster_type, has_ipv6};
 use super::store::Store;
 use super::{identifier, keys};
 
-/// The pool of IPv6 that every cluster gets.
+/// The IPv6 pool of every cluster.
 const IPV6_POOL: &str = "fd80:24e2:f998:72d6::/64";
 
-/// Writes all of it.
+/// Writes all keys.
 pub async fn run(starting: &Starting<'_>, store: &Store) -> Result<()> {
     let host = starting.host;
     let address = starting.address(noted(store, host).await?).await?;
@@ -59,7 +59,7 @@ pub async fn run(starting: &Starting<'_>, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Both are written only when they are not there: a flag that says no stays.
+/// Both are written only if missing: a flag with another value stays.
 async fn initialize(store: &Store) -> Result<()> {
     if store.create(keys::READY, "true").await? {
         info!("Ready flag is now set");
@@ -79,7 +79,7 @@ async fn write_host(starting: &Starting<'_>, store: &Store, address: Ipv4Net) ->
     let bgp = |name: &str| format!("{}/{host}/{name}", keys::BGP_HOSTS);
     store.put(&felix("metadata"), "{}").await?;
     store.put(&bgp("ip_addr_v4"), &address.addr().to_string()).await?;
-    // BIRD's configuration asks for it, whether there is one or not.
+    // BIRD's configuration reads the key in any case.
     store.put(&bgp("ip_addr_v6"), "").await?;
     store.put(&felix("bird_ip"), &address.addr().to_string()).await?;
     store
@@ -129,7 +129,7 @@ async fn ensure_pools(starting: &Starting<'_>, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Where each host is.
+/// The hosts' keys.
 pub async fn addresses(store: &Store) -> Result<Vec<(String, Ipv4Addr)>> {
     let entries = store.list(keys::BGP_HOSTS).await?;
     let found = entries.iter().filter_map(|entry| {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_writes_what_a_conversion_reads() {
+    async fn a_startup_writes_the_keys_that_a_conversion_reads() {
         let store = Store::in_memory(Generation::V2);
         start(&store).await;
         for (key, expected) in [
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_while_calico_is_paused_leaves_it_paused() {
+    async fn a_startup_while_calico_is_paused_keeps_it_paused() {
         let store = Store::in_memory(Generation::V2);
         start(&store).await;
         let identifier = value(&store, "/calico/v1/config/ClusterGUID").await;

@@ -1,5 +1,5 @@
-//! The start of calico-node v3.8: what it writes into etcd's v3 store. **A cluster that nobody has converted gets a
-//! `ClusterInformation` that says that v3 is ready**, and a pool of its own: the first node of v3 that starts too early does it.
+//! The startup of calico-node v3.8: its writes into etcd's v3 store. **A cluster without a conversion gets a
+//! `ClusterInformation` with v3 ready**, and a new pool: the first v3 node that starts too early creates them.
 
 use std::net::Ipv4Addr;
 
@@ -13,7 +13,7 @@ use super::resource::{CLUSTER_INFORMATION, FELIX_CONFIGURATION, NODE, POOL};
 use super::startup::{Starting, cluster_type, has_ipv6};
 use super::store::Store;
 
-/// Writes all of it.
+/// Writes all objects.
 pub async fn run(starting: &Starting<'_>, store: &Store) -> Result<()> {
     let host = starting.host;
     let noted = NODE.get(store, host).await?;
@@ -47,8 +47,8 @@ pub async fn run(starting: &Starting<'_>, store: &Store) -> Result<()> {
         .await
 }
 
-/// Makes `ClusterInformation` if it is missing, **and says then that the datastore is ready**; one that says no stays so. The
-/// version is that of the node which started last; kube-controllers give none.
+/// Creates `ClusterInformation` if missing, **with the datastore ready**; an existing value of false stays. The
+/// version is that of the last node that started; kube-controllers set none.
 pub async fn ensure_initialized(store: &Store, version: Option<&str>, types: &str) -> Result<()> {
     let identifier = identifier::hexadecimal()?;
     let change = |spec: &mut Value| {
@@ -101,7 +101,7 @@ async fn ensure_pools(starting: &Starting<'_>, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// A range of IPv6 that nobody else has.
+/// An IPv6 range that no other cluster has.
 fn unique_local() -> Result<String> {
     let digits = identifier::hexadecimal()?;
     Ok(format!(
@@ -112,7 +112,7 @@ fn unique_local() -> Result<String> {
     ))
 }
 
-/// Where each host is.
+/// The hosts' objects.
 pub async fn addresses(store: &Store) -> Result<Vec<(String, Ipv4Addr)>> {
     let nodes = NODE.list(store).await?;
     let found = nodes.iter().filter_map(|(_, node)| {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_before_any_conversion_says_that_v3_is_ready() {
+    async fn a_startup_before_any_conversion_sets_v3_ready() {
         let store = Store::in_memory(Generation::V3);
         start(&store).await;
         assert_eq!(information(&store).await["datastoreReady"], true);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_after_the_conversion_leaves_it_paused_and_says_its_version() {
+    async fn a_startup_after_the_conversion_keeps_v3_paused_and_sets_its_version() {
         let store = Store::in_memory(Generation::V3);
         let spec = json!({ "calicoVersion": "v2.6.12", "clusterGUID": "g", "clusterType": "k8s", "datastoreReady": false });
         CLUSTER_INFORMATION.create(&store, "default", spec).await.unwrap();
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(
             store.list("/calico").await.unwrap(),
             before,
-            "what is right is not written again"
+            "a correct value is not written again"
         );
     }
 }

@@ -1,5 +1,4 @@
-//! What kube-controllers of v3 say of themselves in a file, and `check-status`, which reads it: the readiness probe. v2.6 has
-//! neither.
+//! The status file of v3's kube-controllers, and `check-status`, the readiness probe that reads it. v2.6 has neither.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +26,7 @@ struct Condition {
 }
 
 impl Status {
-    /// Notes how a check ended.
+    /// Stores the result of a check.
     pub fn note(&mut self, name: &str, result: &Result<()>) {
         let condition = match result {
             Ok(()) => Condition {
@@ -66,12 +65,12 @@ impl Status {
         serde_json::from_str(&text).with_context(|| format!("read {}", path.display()))
     }
 
-    /// Ready when there is a condition, and every one is.
+    /// Ready if there is a condition, and every condition is ready.
     fn check(&self) -> Result<()> {
         let failed = self.readiness.values().filter(|condition| !condition.ready);
         let failed: Vec<&str> = failed.map(|condition| condition.reason.as_str()).collect();
         if self.readiness.is_empty() {
-            bail!("nothing is known yet");
+            bail!("no condition is known yet");
         }
         if !failed.is_empty() {
             bail!("{}", failed.join("; "));
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_when_every_check_is() {
+    fn the_status_is_ready_when_every_check_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("status.json");
         assert!(Status::read(&path).is_err());

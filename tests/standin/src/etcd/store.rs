@@ -1,5 +1,5 @@
-//! Calico's keys in etcd, by whichever API: read one, read those below a directory, write and delete guarded by the
-//! version that was read.
+//! Calico's keys in etcd, with either API: reads one key or those below a directory, writes and deletes guarded by
+//! the version that was read.
 
 use anyhow::{Context, Result};
 use datastore::access::{Said, Side};
@@ -15,7 +15,7 @@ pub struct Entry {
     pub key: String,
     /// The value.
     pub value: String,
-    /// When it was written last: the modified index of v2, the revision of v3.
+    /// Version of the last write: the modified index of v2, the revision of v3.
     pub version: u64,
 }
 
@@ -23,7 +23,7 @@ pub struct Entry {
 #[derive(Debug)]
 pub struct Store {
     backend: Backend,
-    /// Which.
+    /// The kind of store.
     pub generation: Generation,
 }
 
@@ -36,7 +36,7 @@ enum Backend {
 }
 
 impl Store {
-    /// Connects to the etcd that a manifest or a conflist names.
+    /// Connects to the etcd in a manifest or a conflist.
     pub async fn connect(generation: Generation, said: Said) -> Result<Self> {
         let side = match generation {
             Generation::V2 => Side::V2,
@@ -84,22 +84,22 @@ impl Store {
         }
     }
 
-    /// Writes a key, whatever is there.
+    /// Writes a key, replacing an existing value.
     pub async fn put(&self, key: &str, value: &str) -> Result<()> {
         self.set(key, value, Guard::None).await.map(drop)
     }
 
-    /// Writes a key that is not there; `false` when it is.
+    /// Creates a key; `false` if it exists.
     pub async fn create(&self, key: &str, value: &str) -> Result<bool> {
         self.set(key, value, Guard::Absent).await
     }
 
-    /// Writes a key that was read before; `false` when it was written since, or is gone.
+    /// Writes a key that was read before; `false` if it was written since, or deleted.
     pub async fn replace(&self, before: &Entry, value: &str) -> Result<bool> {
         self.set(&before.key, value, Guard::At(before.version)).await
     }
 
-    /// Deletes a key that was read before; `false` when it was written since, or is gone.
+    /// Deletes a key that was read before; `false` if it was written since, or deleted.
     pub async fn delete(&self, before: &Entry) -> Result<bool> {
         match &self.backend {
             Backend::V2(client) => client.delete(&before.key, before.version).await,
@@ -117,7 +117,7 @@ impl Store {
         }
     }
 
-    /// Makes a directory. Only v2 has them.
+    /// Creates a directory. Only v2 has directories.
     pub async fn make_directory(&self, key: &str) -> Result<()> {
         match &self.backend {
             Backend::V2(client) => client.make_directory(key).await,
@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Deletes a directory if nothing is in it; `false` when something is. Only v2 has them.
+    /// Deletes an empty directory; `false` if it is not empty. Only v2 has directories.
     pub async fn delete_empty(&self, directory: &str) -> Result<bool> {
         match &self.backend {
             Backend::V2(client) => client.delete_empty(directory).await,
@@ -169,9 +169,9 @@ fn conditions(key: &str, guard: Guard) -> Result<Vec<Condition>> {
 }
 
 fn entry(found: datastore::etcd3::Entry) -> Result<Entry> {
-    let version = u64::try_from(found.revision).context("a revision of etcd is no negative number")?;
+    let version = u64::try_from(found.revision).context("a revision of etcd is not negative")?;
     let value =
-        String::from_utf8(found.value).with_context(|| format!("read {}: it is no text", found.key))?;
+        String::from_utf8(found.value).with_context(|| format!("read {}: it is not text", found.key))?;
     Ok(Entry {
         key: found.key,
         value,

@@ -1,5 +1,5 @@
-//! The address of the node's tunnel device with etcd v3: it is in Calico's own Node. The steps are those with the Kubernetes API
-//! ([`crate::node::tunnel_address`]), and so is the code of Calico that is played; but v3.8 takes them at its start alone.
+//! The address of the node's tunnel device with etcd v3: a field of Calico's own Node. The steps are those with the
+//! Kubernetes API ([`crate::node::tunnel_address`]), as in Calico's code; but v3.8 takes them only at its start.
 
 use std::net::Ipv4Addr;
 
@@ -14,9 +14,9 @@ use crate::datastore::types::IPPoolSpec;
 use crate::ipam::block::Owner;
 use crate::node::tunnel_address::{Ledger, Read, reconcile};
 
-/// What Calico's Node says of it, in its spec.
+/// The field in the spec of Calico's Node.
 pub const FIELD: &str = "ipv4VXLANTunnelAddr";
-/// Makes the address right.
+/// Corrects the address.
 pub async fn allocate(store: &Store, host: &str) -> Result<()> {
     reconcile(&EtcdLedger { store, host }, host).await
 }
@@ -39,7 +39,7 @@ impl Ledger for EtcdLedger<'_> {
         let host = self.host;
         let found = NODE.get(self.store, host).await?;
         let (entry, node) = found.with_context(|| {
-            format!("read Node {host} of Calico: it is not there (does calico-node -startup run before?)")
+            format!("read Node {host} of Calico: not found (does calico-node -startup run before?)")
         })?;
         Ok(Read {
             labels: pools::labels(&entry, &node)?,
@@ -67,7 +67,7 @@ impl Ledger for EtcdLedger<'_> {
 
     async fn note(&self, (entry, mut node): Self::Version, address: Option<Ipv4Addr>) -> Result<()> {
         let spec = node["spec"].as_object_mut();
-        let spec = spec.with_context(|| format!("write {}: its spec is no object", entry.key))?;
+        let spec = spec.with_context(|| format!("write {}: its spec is not an object", entry.key))?;
         match address {
             Some(address) => {
                 spec.insert(FIELD.to_owned(), json!(address.to_string()));
@@ -76,7 +76,7 @@ impl Ledger for EtcdLedger<'_> {
                 spec.remove(FIELD);
             }
         }
-        // Calico tries no second time either: it ends, is started again, and looks at everything anew.
+        // Calico does not retry, either: it ends, is restarted, and reads everything again.
         ensure!(
             self.store.replace(&entry, &node.to_string()).await?,
             "write {FIELD} into {}: another writer was faster",
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_is_written_as_calico_writes_it_and_moves_when_its_pool_is_closed() {
+    async fn the_address_has_the_form_of_calico_and_moves_when_its_pool_is_disabled() {
         let store = store().await;
         assert_eq!(address(&store).await, "10.244.0.0");
         let handle = keys::handle("vxlan-tunnel-addr-n1");
@@ -162,11 +162,11 @@ mod tests {
         );
         pool(&store, "new", &json!({ "nodeSelector": "!all()" })).await;
         assert_eq!(address(&store).await, Value::Null);
-        assert_eq!(value(&store, &handle).await, "", "it is given back");
+        assert_eq!(value(&store, &handle).await, "", "the address is released");
     }
 
     #[tokio::test]
-    async fn a_node_that_somebody_writes_meanwhile_is_not_overwritten() {
+    async fn a_node_written_meanwhile_is_not_overwritten() {
         let store = store().await;
         let ledger = EtcdLedger {
             store: &store,

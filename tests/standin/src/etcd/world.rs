@@ -1,4 +1,4 @@
-//! What Felix computes from, out of etcd.
+//! The inputs of Felix from etcd.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -13,9 +13,9 @@ use crate::felix::settings::Settings;
 use crate::node::environment::Environment;
 use crate::version::Generation;
 
-/// The settings that hold for this host, and everything else.
+/// The settings of this host, and all other inputs.
 pub async fn read(store: &Store, host: &str, environment: &Environment) -> Result<(Settings, World)> {
-    // v2 has neither objects with settings nor tunnels that are played.
+    // v2 has neither objects with settings nor supported tunnels.
     let (nodes, configurations) = match store.generation {
         Generation::V2 => (Vec::new(), Vec::new()),
         Generation::V3 => (NODE.list(store).await?, configurations(store).await?),
@@ -82,7 +82,7 @@ mod tests {
     use crate::felix::model::{Demand, Way, desired};
 
     #[tokio::test]
-    async fn ends_settings_and_routes_are_those_that_etcd_says() {
+    async fn tunnel_ends_settings_and_routes_come_from_etcd() {
         let store = Store::in_memory(Generation::V3);
         for (host, number) in [("n1", 1), ("n2", 2)] {
             let spec = json!({ "bgp": { "ipv4Address": format!("172.30.0.{number}/24") }, FIELD: format!("10.244.{number}.0") });

@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// How long the loop may stand still before it is called dead, as in Felix.
+/// Maximum time without a pass before the loop counts as dead, as in Felix.
 const ALIVE: Duration = Duration::from_secs(90);
 
-/// What is known of Felix's state.
+/// State of Felix.
 #[derive(Debug)]
 pub struct Health {
     started: Instant,
@@ -29,8 +29,8 @@ impl Health {
         })
     }
 
-    /// A pass is over: Felix is in sync with the datastore, whether or not the kernel took everything. Felix, too,
-    /// calls itself ready without its tunnel device.
+    /// A pass has ended: Felix is in sync with the datastore, even if the kernel has refused some changes. The real
+    /// Felix is also ready without its tunnel device.
     pub fn passed(&self) {
         self.last_pass
             .store(self.started.elapsed().as_secs(), Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl Health {
     }
 }
 
-/// Opens the port and answers from a task of its own.
+/// Opens the port and answers in a separate task.
 pub async fn serve(health: Arc<Health>, (host, port): (String, u16)) -> Result<()> {
     let listener = TcpListener::bind((host.as_str(), port))
         .await
@@ -72,7 +72,7 @@ pub async fn serve(health: Arc<Health>, (host, port): (String, u16)) -> Result<(
         while let Ok((stream, _)) = listener.accept().await {
             let health = Arc::clone(&health);
             tokio::spawn(async move {
-                // Who asks and does not read the answer is no trouble of ours.
+                // A client that does not read the answer is no problem for Felix.
                 let _ = tokio::time::timeout(Duration::from_secs(5), reply(stream, &health)).await;
             });
         }

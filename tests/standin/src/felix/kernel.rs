@@ -1,4 +1,4 @@
-//! Makes the kernel hold what is desired, and nothing else of its own kind.
+//! Adjusts the kernel to the desired state, and removes other objects of Calico.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,18 +16,17 @@ use crate::host::{Link, Mac, PROTOCOL_BOOT, PROTOCOL_CALICO, PROTOCOL_KERNEL, Ro
 
 /// Name of the tunnel device.
 pub const DEVICE: &str = "vxlan.calico";
-/// How often the tunnel device is looked at when nothing has changed. As long as Calico's: a device that somebody
-/// deletes is not back sooner here than there.
+/// Time between two checks of the tunnel device without a change. As in Calico: a deleted device is not restored sooner.
 pub const DEVICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Attributes of the tunnel device that come from the settings.
+/// Attributes of the tunnel device from the settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
     /// Network identifier.
     pub vni: u32,
     /// UDP port.
     pub port: u16,
-    /// Largest packet; 0 means 50 less than the device under it.
+    /// MTU; 0 means 50 less than the parent device.
     pub mtu: u32,
 }
 
@@ -40,7 +39,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Connects, and lets the node forward packets.
+    /// Connects, and enables forwarding on the node.
     pub fn open(tunnel: Tunnel) -> Result<Self> {
         sysctl::set("net/ipv4/ip_forward", "1")?;
         Ok(Self {
@@ -51,12 +50,11 @@ impl Kernel {
         })
     }
 
-    /// Makes everything as desired. What fails does not keep the rest from being tried; the first failure comes
-    /// back, and every one is in the log.
+    /// Sets the desired state. A failure does not stop the other changes; the first failure is returned, and every one is logged.
     pub async fn apply(&mut self, desired: &Desired) -> Result<()> {
         let device = self.device(desired).await;
         let rules = self.rules(&desired.rules).await;
-        // A route through another end needs the end's neighbour, one through the old end has it until it is replaced.
+        // A new route needs the neighbour of its tunnel end; an old route needs its neighbour until the route is replaced.
         let ends = self.add_forwarding(desired).await;
         let routes = self.routes(desired).await;
         let old_ends = self.delete_forwarding(desired).await;
@@ -64,7 +62,7 @@ impl Kernel {
             .into_iter()
             .filter_map(|part| part.as_ref().err())
         {
-            warn!("{failure:#}; trying again within {DEVICE_INTERVAL:?}");
+            warn!("{failure:#}; retrying within {DEVICE_INTERVAL:?}");
         }
         device.and(rules).and(ends).and(routes).and(old_ends)
     }
@@ -95,7 +93,7 @@ impl Kernel {
         } else if let Some(own) = desired.own {
             self.tunnel_device(own, found).await?;
         } else {
-            warn!("the Node does not say all of its address and tunnel address: no tunnel yet");
+            warn!("the Node lacks its address or tunnel address: no tunnel yet");
         }
         self.checked = Some((Instant::now(), desired.own));
         Ok(())
@@ -113,7 +111,7 @@ impl Kernel {
             Some(link) if link.vxlan == Some(wanted) && link.mac == Some(own.mac) => link,
             Some(link) => {
                 warn!(
-                    "{DEVICE} has other attributes ({:?}, {:?}) than wanted ({wanted:?}, {}): making it anew",
+                    "{DEVICE} has other attributes ({:?}, {:?}) than wanted ({wanted:?}, {}): recreating it",
                     link.vxlan, link.mac, own.mac
                 );
                 self.netlink.delete_link(&link).await?;
@@ -138,7 +136,7 @@ impl Kernel {
             .remove(&link.index)
             .unwrap_or_default();
         for other in present.iter().filter(|present| **present != address) {
-            warn!("taking the address {other} from {DEVICE}");
+            warn!("removing the address {other} from {DEVICE}");
             self.netlink.delete_address(&link, *other).await?;
         }
         if !present.contains(&address) {
@@ -162,7 +160,7 @@ impl Kernel {
         index
             .and_then(|index| links.into_iter().find(|link| link.index == index))
             .with_context(|| {
-                format!("look for the device with the node's address {address}: none among {addresses:?}")
+                format!("find the device with the node's address {address}: none of {addresses:?}")
             })
     }
 
@@ -256,7 +254,7 @@ impl Kernel {
         }
         let present = self.netlink.routes().await?;
         let mut first = None;
-        // First what is missing, then what is too much: at no moment is a destination without a way.
+        // First missing routes are added, then others removed: a destination always has a route.
         for route in wanted.values().filter(|route| !present.contains(route)) {
             if let Err(error) = self.netlink.replace_route(route).await {
                 warn!("{error:#}");
@@ -276,7 +274,7 @@ impl Kernel {
     }
 }
 
-/// The ends of the other nodes' tunnels: the MAC that each address has, and the host behind each MAC.
+/// The other nodes' tunnel ends: the MAC of each address, and the host behind each MAC.
 fn ends(desired: &Desired) -> (BTreeMap<Ipv4Addr, Mac>, BTreeMap<Mac, Ipv4Addr>) {
     let peers = || desired.peers.values();
     (
@@ -285,7 +283,7 @@ fn ends(desired: &Desired) -> (BTreeMap<Ipv4Addr, Mac>, BTreeMap<Mac, Ipv4Addr>)
     )
 }
 
-/// Tells the plugin how wide a pod's device may be, for configurations that leave it open.
+/// Tells the plugin the MTU of pods' devices, for configurations without a value.
 fn note_mtu(mtu: u32) -> Result<()> {
     let text = mtu.to_string();
     if std::fs::read_to_string(MTU_FILE).is_ok_and(|found| found.trim() == text) {
@@ -319,8 +317,8 @@ fn route(destination: Ipv4Net, way: Way, tunnel: Option<&Link>, parent: Option<u
     })
 }
 
-/// Whether a route is of Calico's making, on the tunnel device or with Calico's mark, and its destination not wanted. One
-/// whose destination is wanted has been replaced by now, and deleting it could hit its successor.
+/// Whether a route belongs to Calico (on the tunnel device or with Calico's mark) and its destination is not desired.
+/// A route to a desired destination has been replaced by now, and deleting it could hit the new one.
 fn is_stale(route: &Route, tunnel: Option<u32>, wanted: &BTreeMap<Ipv4Net, Route>) -> bool {
     let on_tunnel = match route.target {
         Target::Device(device) | Target::Gateway(device, _) | Target::Router(device, _) => {
@@ -341,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn flannels_route_on_an_adopted_device_is_stale_and_a_legacy_pods_is_not() {
+    fn a_flannel_route_on_an_adopted_device_is_stale_and_a_route_of_an_old_pod_is_not() {
         let wanted = BTreeMap::new();
         let flannel = Route {
             destination: range("10.244.2.0/24"),
@@ -361,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_black_hole_is_stale() {
+    fn an_old_blackhole_is_stale() {
         let old = Route {
             destination: range("10.244.1.0/26"),
             target: Target::Blackhole,
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tunnel_device_only_black_holes_are_routes() {
+    fn without_a_tunnel_device_only_blackholes_are_set() {
         assert_eq!(route(range("10.244.2.0/26"), Way::TunnelEnd, None, Some(2)), None);
         let hole = route(range("10.244.1.0/26"), Way::Blackhole, None, None).unwrap();
         assert_eq!((hole.target, hole.protocol), (Target::Blackhole, PROTOCOL_CALICO));

@@ -20,7 +20,7 @@ use self::work::Work;
 use crate::datastore;
 use crate::node::environment::Environment;
 
-/// Changes that come within this time are applied together.
+/// Changes within this time are applied together.
 const SETTLE: Duration = Duration::from_millis(50);
 
 /// Runs until the settings change, with the Kubernetes API.

@@ -1,4 +1,4 @@
-//! What the kernel of this node shall hold, computed from Calico's objects. Pure.
+//! The desired state of this node's kernel, computed from Calico's objects. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -21,25 +21,25 @@ pub struct Endpoint {
     pub mac: Mac,
 }
 
-/// Which way to a destination.
+/// The path to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// Through the tunnel, to the tunnel address of the node that has it.
+    /// Through the tunnel, to the tunnel address of the node with the block.
     Tunnel(Ipv4Addr),
-    /// It is itself the other end of the tunnel.
+    /// The destination is the other end of the tunnel.
     TunnelEnd,
-    /// Without a tunnel, to the host that has it.
+    /// Without a tunnel, to the host with the block.
     Direct(Ipv4Addr),
-    /// To nobody: an own block, of which only the addresses in use have a better route.
+    /// Blackhole: an own block, of which only assigned addresses have a better route.
     Blackhole,
 }
 
-/// What the kernel shall hold.
+/// The desired state of the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// Whether there shall be a tunnel device at all.
+    /// Whether a tunnel device is desired.
     pub vxlan: bool,
-    /// The own end of the tunnel; nothing while the node's annotations are not complete.
+    /// The own end of the tunnel; `None` while the node's annotations are incomplete.
     pub own: Option<Endpoint>,
     /// The other ends, by node.
     pub peers: BTreeMap<String, Endpoint>,
@@ -51,10 +51,10 @@ pub struct Desired {
     pub rules: Rules,
 }
 
-/// Everything that is looked at, out of whichever datastore.
+/// All inputs, from either datastore.
 #[derive(Debug, Clone, Default)]
 pub struct World {
-    /// Ends of tunnels, by node. A node of which not all of it is written down has none.
+    /// Tunnel ends, by node. A node with incomplete data has none.
     pub ends: BTreeMap<String, Endpoint>,
     /// Every block.
     pub blocks: Vec<IPAMBlockSpec>,
@@ -64,17 +64,17 @@ pub struct World {
     pub pods: BTreeMap<Ipv4Addr, String>,
 }
 
-/// What the settings say of the tunnel, as far as it decides what the kernel holds.
+/// The settings of the tunnel that change the desired state.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand {
-    /// Whether they demand or forbid it; nothing means when a pool wants it.
+    /// Whether the settings demand or forbid it; `None`: if a pool needs it.
     pub vxlan: Option<bool>,
     /// Its UDP port.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// Out of what is written down of a node; nothing while a part of it is missing.
+    /// Computed from a node's data; `None` if a part is missing.
     pub fn of(node: &str, address: Option<&str>, tunnel: Option<&str>, mac: Option<&str>) -> Option<Self> {
         let address = address?;
         let host = address
@@ -91,7 +91,7 @@ impl Endpoint {
 }
 
 impl IPPoolSpec {
-    /// The range, when it is one of IPv4.
+    /// The range, if it is an IPv4 range.
     pub fn range(&self) -> Option<Ipv4Net> {
         self.cidr.parse().ok()
     }
@@ -106,12 +106,12 @@ impl IPPoolSpec {
     }
 }
 
-/// Whether this set of pools wants a tunnel, unless the settings say otherwise.
+/// Whether these pools need a tunnel, unless the settings override them.
 pub fn wants_vxlan<'a>(enabled: Option<bool>, pools: impl IntoIterator<Item = &'a IPPoolSpec>) -> bool {
     enabled.unwrap_or_else(|| pools.into_iter().any(IPPoolSpec::is_vxlan))
 }
 
-/// Computes what the kernel shall hold.
+/// Computes the desired state of the kernel.
 pub fn desired(node: &str, world: &World, demand: Demand) -> Desired {
     let vxlan = wants_vxlan(demand.vxlan, &world.pools);
     let mut desired = Desired {
@@ -133,7 +133,7 @@ pub fn desired(node: &str, world: &World, demand: Demand) -> Desired {
     desired.peers = world.ends.clone();
     desired.own = desired.peers.remove(node);
     for peer in desired.peers.values() {
-        // An address of no pool is nobody's way into the tunnel: its node is about to get another one.
+        // An address outside all pools is not a tunnel end: its node is about to get another one.
         if vxlan_pool(&world.pools, peer.tunnel).is_some() {
             desired.routes.insert(host_range(peer.tunnel), Way::TunnelEnd);
         }
@@ -148,7 +148,7 @@ pub fn desired(node: &str, world: &World, demand: Demand) -> Desired {
 
 fn add_block(desired: &mut Desired, own: &str, pools: &[IPPoolSpec], block: &IPAMBlockSpec) {
     let Some(range) = block.range() else { return };
-    // Disabled or not: what has an address keeps its way. A block of no pool has none.
+    // Disabled or not: an assigned address keeps its route. A block outside all pools has none.
     let Some(pool) = vxlan_pool(pools, range.addr()) else {
         return;
     };
@@ -167,7 +167,7 @@ fn add_block(desired: &mut Desired, own: &str, pools: &[IPPoolSpec], block: &IPA
     let mut found = Vec::new();
     let owner = block.node();
     if owner == Some(own) {
-        // One of a single address would hide the pod that has it.
+        // A blackhole of a single address would hide its pod.
         if range.prefix_len() < 32 {
             found.push((range, Way::Blackhole));
         }
@@ -196,7 +196,7 @@ fn add_block(desired: &mut Desired, own: &str, pools: &[IPPoolSpec], block: &IPA
     }
 }
 
-/// The pool of an address, when its packets go through a tunnel.
+/// The pool of an address, if its packets use a tunnel.
 fn vxlan_pool(pools: &[IPPoolSpec], address: Ipv4Addr) -> Option<&IPPoolSpec> {
     let holds = |pool: &&IPPoolSpec| pool.range().is_some_and(|range| range.contains(&address));
     pools.iter().find(holds).filter(|pool| pool.is_vxlan())
@@ -206,7 +206,7 @@ fn host_range(address: Ipv4Addr) -> Ipv4Net {
     Ipv4Net::from(address)
 }
 
-/// Every host that may send tunnel packets here, for the log.
+/// Every host that may send tunnel packets to this node, for the log.
 pub fn hosts(desired: &Desired) -> BTreeSet<Ipv4Addr> {
     desired.peers.values().map(|peer| peer.host.addr()).collect()
 }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn own_blocks_are_black_holes_and_those_of_others_lead_through_the_tunnel() {
+    fn own_blocks_are_blackholes_and_other_blocks_lead_through_the_tunnel() {
         let blocks = [
             block::new(range("10.244.1.0/26"), "n1", 1),
             block::new(range("10.244.2.64/26"), "n2", 1),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_borrowed_address_leads_to_the_node_that_has_it() {
+    fn a_borrowed_address_leads_to_its_borrower() {
         let mut borrowed = block::new(range("10.244.2.0/26"), "n2", 1);
         let owner = |node: &str| Owner {
             handle: format!("h-{node}"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn without_vxlan_there_is_neither_device_nor_route() {
+    fn without_vxlan_there_is_no_device_and_no_route() {
         let blocks = [block::new(range("10.244.1.0/26"), "n1", 1)];
         for (mode, enabled) in [("Never", None), ("Always", Some(false))] {
             let desired = compute(ends([1, 2]), &blocks, &[pool(mode)], enabled);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_pool_keeps_its_routes_and_its_place_among_the_pools_and_a_deleted_one_loses_both() {
+    fn a_disabled_pool_keeps_its_routes_and_masquerading_and_a_deleted_one_loses_both() {
         let blocks = [
             block::new(range("10.244.1.0/26"), "n1", 1),
             block::new(range("10.244.2.0/26"), "n2", 1),

@@ -1,4 +1,4 @@
-//! What Felix computes from, out of the Kubernetes API: Nodes with their annotations, Pods, and Calico's objects.
+//! The inputs of Felix from the Kubernetes API: Nodes with their annotations, Pods, and Calico's objects.
 
 use std::net::Ipv4Addr;
 
@@ -14,10 +14,10 @@ use crate::ipam::names;
 pub const ADDRESS: &str = "projectcalico.org/IPv4Address";
 /// Annotation of a node: the address of its tunnel device.
 pub const TUNNEL_ADDRESS: &str = "projectcalico.org/IPv4VXLANTunnelAddr";
-/// Annotation of a node: the hardware address of its tunnel device, when it is not the derived one.
+/// Annotation of a node: the hardware address of its tunnel device, if not derived.
 const TUNNEL_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
 
-/// The settings that hold for this node.
+/// The settings of this node.
 pub fn settings(cache: &Cache, name: &str) -> Settings {
     let objects = cache.configurations.state();
     let nodes = cache.nodes.state();
@@ -31,7 +31,7 @@ pub fn settings(cache: &Cache, name: &str) -> Settings {
     )
 }
 
-/// Everything else.
+/// All other inputs.
 pub fn world(cache: &Cache) -> World {
     let (nodes, blocks, pools, pods) = (
         cache.nodes.state(),
@@ -60,7 +60,7 @@ fn end(node: &Node) -> Option<Endpoint> {
     Endpoint::of(&node.name_any(), address, tunnel, mac)
 }
 
-/// The device and the address of a pod that has a network of its own and has not ended.
+/// The device and the address of a running pod with its own network.
 fn pod(pod: &Pod) -> Option<(Ipv4Addr, String)> {
     let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
     let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_without_annotations_has_no_end_and_one_without_mac_the_derived_one() {
+    fn a_node_without_annotations_has_no_tunnel_end_and_one_without_mac_has_the_derived_one() {
         let of = |annotations: Value| {
             let node = json!({ "metadata": { "name": "n3", "annotations": annotations } });
             end(&serde_json::from_value(node).unwrap())
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_a_route_while_it_lives() {
+    fn a_pod_has_a_route_while_it_runs() {
         let of = |phase: &str, host_network: bool, addresses: &[&str]| -> Pod {
             let addresses: Vec<_> = addresses.iter().map(|address| json!({"ip": address})).collect();
             serde_json::from_value(json!({

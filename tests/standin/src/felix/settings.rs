@@ -1,4 +1,4 @@
-//! Felix's settings: the environment wins over the node's own `FelixConfiguration`, which wins over `default`.
+//! Felix's settings: the environment overrides the node's own `FelixConfiguration`, which overrides `default`.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use serde_json::Value;
 
 use crate::datastore::types::FelixConfiguration;
 
-/// Settings as they hold for this node. Two that are not equal are a reason to restart, whichever setting it is.
+/// The settings of this node. Any difference is a reason to restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Every setting by its lower-case name.
     values: BTreeMap<String, String>,
 }
 
-/// The address of the node's tunnel device is a setting to Felix as well, though a Node says it.
+/// The address of the node's tunnel device is also a setting of Felix, although a Node has it.
 const TUNNEL_ADDRESS: &str = "ipv4vxlantunneladdr";
 
 impl Settings {
-    /// Merges what the environment and the objects say.
+    /// Merges the environment and the objects.
     pub fn new<'a>(
         node: &str,
         tunnel_address: Option<&str>,
@@ -64,7 +64,7 @@ impl Settings {
             None | Some("") => Ok(fallback),
             Some(value) => value
                 .parse()
-                .with_context(|| format!("read Felix's setting {name}: {value:?} is no number")),
+                .with_context(|| format!("read Felix's setting {name}: {value:?} is not a number")),
         }
     }
 
@@ -91,22 +91,22 @@ impl Settings {
         self.number("vxlanport", 4789)
     }
 
-    /// Largest packet of the tunnel device; 0 means 50 less than the device under it.
+    /// MTU of the tunnel device; 0 means 50 less than the parent device.
     pub fn mtu(&self) -> Result<u32> {
         self.number("vxlanmtu", 0)
     }
 
-    /// Whether there is a tunnel; nothing means when a pool wants it.
+    /// Whether there is a tunnel; `None`: if a pool needs it.
     pub fn vxlan_enabled(&self) -> Option<bool> {
         self.truth("vxlanenabled")
     }
 
-    /// Whether to answer questions for readiness.
+    /// Whether to serve readiness.
     pub fn health_enabled(&self) -> bool {
         self.truth("healthenabled").unwrap_or(false)
     }
 
-    /// Where to answer them.
+    /// Address of the health port.
     pub fn health_address(&self) -> Result<(String, u16)> {
         let host = self.values.get("healthhost").filter(|host| !host.is_empty());
         Ok((
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_wins_over_the_node_and_the_node_over_the_default() {
+    fn the_environment_overrides_the_node_and_the_node_overrides_the_default() {
         let objects = [
             configuration("node.n1", json!({"vxlanPort": 8473, "vxlanMTU": 1400})),
             configuration(
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn any_change_differs_and_is_named() {
+    fn any_changed_setting_is_named() {
         let one = Settings::new(
             "n1",
             None,

@@ -1,4 +1,4 @@
-//! Copies of the objects that Felix computes from, kept current by watches.
+//! Copies of Felix's input objects, updated by watches.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -28,7 +28,7 @@ pub struct Cache {
     pub configurations: Store<FelixConfiguration>,
     /// Pods of this node.
     pub pods: Store<Pod>,
-    /// Told at each change.
+    /// Notified at each change.
     pub changed: Arc<Notify>,
 }
 
@@ -83,10 +83,10 @@ where
                     failures.clear();
                     changed.notify_one();
                 }
-                // Once for each different failure: an API server that is away fails every second.
+                // Once for each different failure: an unavailable API server fails every second.
                 Err(error) => {
                     if failures.insert(error.to_string()) {
-                        warn!("watch every {}: {error}; trying again", K::kind(&()));
+                        warn!("watch every {}: {error}; retrying", K::kind(&()));
                     }
                 }
             }

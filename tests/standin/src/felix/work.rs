@@ -1,4 +1,4 @@
-//! Felix at work: what the kernel holds follows what the datastore says, until something changes that it only takes in at a start.
+//! The main loop of Felix: the kernel follows the datastore, until a setting changes that Felix reads only at its start.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::kernel::{Kernel, Tunnel};
 use super::model::{self, Demand, Desired, World};
 use super::settings::Settings;
 
-/// How Felix ends when its settings have changed: whoever runs it starts it again.
+/// Exit code of Felix after a change of its settings: the supervisor restarts it.
 const CONFIGURATION_CHANGED: u8 = 129;
-/// The real one needs 3.3 to 3.7 s from another tunnel address in the Node to the same on its device: it ends, starts and reads
-/// everything (v3.31.7, measured). What others do in that time finds the device as it was.
+/// The real Felix needs 3.3 to 3.7 s from a new tunnel address in the Node to the same address on its device: it
+/// ends, starts and reads everything (v3.31.7, measured). Meanwhile the device keeps its old address.
 const RESTART: Duration = Duration::from_secs(3);
 
-/// A Felix that has started.
+/// A started Felix.
 pub struct Work {
     node: String,
     settings: Settings,
@@ -44,7 +44,7 @@ impl Work {
         })
     }
 
-    /// Makes the kernel as all of this says; the code to end with, when Felix has to start anew for it.
+    /// Adjusts the kernel; returns the exit code if Felix must restart.
     pub async fn pass(&mut self, settings: &Settings, world: &World) -> Result<Option<ExitCode>> {
         if *settings != self.settings {
             info!(
@@ -74,7 +74,7 @@ impl Work {
             );
         }
         if self.kernel.apply(&desired).await.is_ok() {
-            debug!("the kernel is as desired");
+            debug!("the kernel has the desired state");
         }
         self.last = Some(desired);
         Ok(None)

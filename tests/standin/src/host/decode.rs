@@ -1,4 +1,4 @@
-//! From the kernel's messages to the types of the stand-in.
+//! Converts the kernel's messages to the types of the stand-in.
 
 use std::net::Ipv4Addr;
 
@@ -61,7 +61,7 @@ fn mac(bytes: &[u8]) -> Option<Mac> {
     bytes.try_into().ok().map(Mac)
 }
 
-/// A route; nothing for one of another table than the main one.
+/// A route; `None` for a route of another table than the main one.
 pub fn route(message: &RouteMessage) -> Option<Route> {
     let (mut table, mut destination) = (u32::from(message.header.table), Ipv4Addr::UNSPECIFIED);
     let (mut device, mut gateway, mut mtu) = (None, None, None);
@@ -103,14 +103,14 @@ pub fn route(message: &RouteMessage) -> Option<Route> {
     })
 }
 
-/// A hardware address and the address that it belongs to, or that it is behind.
+/// A hardware address and the address to which it belongs, or the host behind which it is.
 pub fn neighbour(message: &NeighbourMessage) -> Option<(Mac, Ipv4Addr)> {
     let (mut hardware, mut address) = (None, None);
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::LinkLayerAddress(bytes) => hardware = mac(bytes),
             NeighbourAttribute::Destination(NeighbourAddress::Inet(value)) => address = Some(*value),
-            // The family of a forwarding entry says nothing about the family of the host behind it.
+            // The family of a forwarding entry does not tell the family of the host behind it.
             NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
                 address = <[u8; 4]>::try_from(bytes.as_slice()).ok().map(Ipv4Addr::from);
             }

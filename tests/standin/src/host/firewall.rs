@@ -1,5 +1,5 @@
-//! The packet filter: masquerading of what leaves the pools, and the guard of the tunnel's port. One table of
-//! its own, so that nothing of anybody else's is touched and everything goes with one command.
+//! The packet filter: masquerading of packets that leave the pools, and the protection of the tunnel's port. A
+//! separate table, so that no other rules are changed and one command removes everything.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,19 +14,19 @@ use tokio::process::Command;
 /// Name of the table, in family `ip`.
 pub const TABLE: &str = "calico";
 
-/// What the table shall hold.
+/// The desired contents of the table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Pools whose addresses are hidden behind the node's when they leave for addresses outside every pool.
+    /// Pools whose addresses are masqueraded with the node's address for destinations outside every pool.
     pub masqueraded: BTreeSet<Ipv4Net>,
     /// Every pool.
     pub pools: BTreeSet<Ipv4Net>,
-    /// The tunnel's UDP port and the hosts that may use it; nothing without a tunnel.
+    /// The tunnel's UDP port and the hosts that may use it; `None` without a tunnel.
     pub tunnel: Option<(u16, BTreeSet<Ipv4Addr>)>,
 }
 
 impl Rules {
-    /// A script for `nft -f`: the old table goes and the new one comes in one transaction.
+    /// A script for `nft -f`: one transaction replaces the old table with the new one.
     pub fn script(&self) -> String {
         let mut text = format!("table ip {TABLE}\ndelete table ip {TABLE}\ntable ip {TABLE} {{\n");
         text.push_str("  comment \"made by replumb's stand-in for Calico\"\n");
@@ -45,7 +45,7 @@ impl Rules {
             } else {
                 format!("ip saddr != {{ {} }} ", join(hosts))
             };
-            // Calico drops tunnel packets from hosts that it does not know, too.
+            // Calico also drops tunnel packets from unknown hosts.
             let _ = writeln!(
                 text,
                 "  chain input {{\n    type filter hook input priority filter; policy accept;\n    udp dport {port} \
@@ -57,12 +57,12 @@ impl Rules {
     }
 }
 
-/// Puts the rules in place.
+/// Sets the rules.
 pub async fn apply(rules: &Rules) -> Result<()> {
     run(&["-f", "-"], &rules.script()).await.map(|_| ())
 }
 
-/// Whether the table is there.
+/// Whether the table exists.
 pub async fn present() -> Result<bool> {
     let tables = run(&["list", "tables", "ip"], "").await?;
     Ok(tables

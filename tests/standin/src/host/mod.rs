@@ -1,4 +1,4 @@
-//! The kernel's side: links, routes, neighbours, sysctls, the packet filter, network namespaces.
+//! The kernel's settings: links, routes, neighbours, sysctls, the packet filter, network namespaces.
 
 mod decode;
 pub mod firewall;
@@ -64,49 +64,49 @@ pub struct Link {
     pub name: String,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Largest packet.
+    /// MTU.
     pub mtu: u32,
     /// Hardware address, for devices that have one of six bytes.
     pub mac: Option<Mac>,
-    /// Attributes of a VXLAN device; none for another kind, and for one without a local address or parent.
+    /// Attributes of a VXLAN device; `None` for other kinds, and for a device without a local address or parent.
     pub vxlan: Option<Vxlan>,
 }
 
-/// Where packets go.
+/// Target of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// To a device that has the destination on it.
+    /// To a device with the destination on it.
     Device(u32),
-    /// To a gateway that is taken to be on the device, whatever its address.
+    /// To a gateway that counts as on the device, with any address.
     Gateway(u32, Ipv4Addr),
-    /// To a gateway that another route leads to.
+    /// To a gateway that another route reaches.
     Router(u32, Ipv4Addr),
-    /// Nowhere.
+    /// To a blackhole.
     Blackhole,
-    /// Something that the stand-in does not make.
+    /// A target that the stand-in does not create.
     Other,
 }
 
 /// A route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub destination: Ipv4Net,
-    /// Which way.
+    /// The target.
     pub target: Target,
-    /// Who made it: the number behind `proto`.
+    /// The creator: the number behind `proto`.
     pub protocol: u8,
-    /// Largest packet on the way, when the route says one.
+    /// MTU of the path, if the route has one.
     pub mtu: Option<u32>,
 }
 
-/// Number of the protocol of routes that the kernel made itself.
+/// Protocol number of the kernel's own routes.
 pub const PROTOCOL_KERNEL: u8 = 2;
-/// Number of the protocol `boot`, with which Calico marks routes over its own devices.
+/// Protocol number of `boot`, with which Calico marks routes over its own devices.
 pub const PROTOCOL_BOOT: u8 = 3;
-/// Number of the protocol with which BIRD marks its routes.
+/// Protocol number of BIRD's routes.
 pub const PROTOCOL_BIRD: u8 = 12;
-/// Number with which Calico marks routes that no device of its own identifies: `proto 80`.
+/// Protocol number of Calico's routes without a device of its own: `proto 80`.
 pub const PROTOCOL_CALICO: u8 = 80;
 
 #[cfg(test)]
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hardware_address_is_read_whatever_its_case() {
+    fn a_hardware_address_is_parsed_in_any_case() {
         let mac: Mac = "66:8A:0b:00:ff:1C".parse().unwrap();
         assert_eq!(mac.to_string(), "66:8a:0b:00:ff:1c");
         assert!("66:8a:0b:00:ff".parse::<Mac>().is_err());

@@ -9,7 +9,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::netlink::Netlink;
 
-/// Opens a network namespace by its path; nothing when there is no such file.
+/// Opens a network namespace by its path; `None` if there is no such file.
 pub fn open(path: &Path) -> Result<Option<File>> {
     match File::open(path) {
         Ok(file) => Ok(Some(file)),
@@ -18,8 +18,8 @@ pub fn open(path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// Runs work on a thread that lives in the namespace. Netlink sockets and `/proc/sys/net` belong to it there;
-/// the thread ends with the work, so that no other work can land in the wrong namespace.
+/// Runs work on a thread inside the namespace. Netlink sockets and `/proc/sys/net` belong to the namespace there; the
+/// thread ends with the work, so that no other work runs in the wrong namespace.
 pub fn within<T, W, F>(namespace: &File, work: W) -> Result<T>
 where
     T: Send,

@@ -1,4 +1,4 @@
-//! Reading and changing the kernel's network state by netlink. The only file that names `rtnetlink`.
+//! Reads and changes the kernel's network state with netlink. The only file that uses `rtnetlink`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -28,7 +28,7 @@ pub struct Netlink {
 }
 
 impl Netlink {
-    /// Connects. Needs a runtime: answers are read by a task of it.
+    /// Connects. Needs a runtime: a task reads the answers.
     pub fn open() -> Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection().context("open a netlink socket")?;
         tokio::spawn(connection);
@@ -54,12 +54,12 @@ impl Netlink {
         match request.execute().try_collect::<Vec<LinkMessage>>().await {
             Ok(messages) => Ok(messages.first().map(link)),
             Err(error) if code(&error) == Some(libc::ENODEV) => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("look for the device {name}")),
+            Err(error) => Err(error).with_context(|| format!("find the device {name}")),
         }
     }
 
-    /// Makes a VXLAN device that learns nothing by itself. [`exists`] tells whether it failed because there is
-    /// one of its VNI and port.
+    /// Creates a VXLAN device without learning. [`exists`] tells whether the failure was an existing device with the
+    /// same VNI and port.
     pub async fn add_vxlan(&self, name: &str, vxlan: Vxlan, mac: Mac) -> Result<()> {
         let message = LinkVxlan::new(name, vxlan.vni)
             .dev(vxlan.parent)
@@ -71,13 +71,13 @@ impl Netlink {
         let made = self.handle.link().add(message).execute().await;
         made.with_context(|| {
             format!(
-                "make the VXLAN device {name} (VNI {}, port {})",
+                "create the VXLAN device {name} (VNI {}, port {})",
                 vxlan.vni, vxlan.port
             )
         })
     }
 
-    /// Makes a pair of devices, one of them in another network namespace.
+    /// Creates a pair of devices, one of them in another network namespace.
     pub async fn add_veth(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Netlink {
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer_message)))
             .build();
         let made = self.handle.link().add(message).execute().await;
-        made.with_context(|| format!("make the pair {name} and {peer}"))
+        made.with_context(|| format!("create the pair {name} and {peer}"))
     }
 
     /// Deletes a device.
@@ -113,7 +113,7 @@ impl Netlink {
         set.with_context(|| format!("set the device {} up", link.name))
     }
 
-    /// Sets the largest packet of a device.
+    /// Sets the MTU of a device.
     pub async fn set_mtu(&self, link: &Link, mtu: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(link.index).mtu(mtu).build();
         let set = self.handle.link().set(message).execute().await;
@@ -136,7 +136,7 @@ impl Netlink {
         Ok(addresses)
     }
 
-    /// Gives a device an address.
+    /// Adds an address to a device.
     pub async fn add_address(&self, link: &Link, address: Ipv4Net) -> Result<()> {
         let request = self
             .handle
@@ -145,17 +145,17 @@ impl Netlink {
         request
             .execute()
             .await
-            .with_context(|| format!("give {} the address {address}", link.name))
+            .with_context(|| format!("add the address {address} to {}", link.name))
     }
 
-    /// Takes an address from a device.
+    /// Removes an address from a device.
     pub async fn delete_address(&self, link: &Link, address: Ipv4Net) -> Result<()> {
         let message = rtnetlink::AddressMessageBuilder::<Ipv4Addr>::new()
             .index(link.index)
             .address(address.addr(), address.prefix_len())
             .build();
         let taken = self.handle.address().del(message).execute().await;
-        taken.with_context(|| format!("take the address {address} from {}", link.name))
+        taken.with_context(|| format!("remove the address {address} from {}", link.name))
     }
 
     /// IPv4 routes of the main table.
@@ -172,13 +172,13 @@ impl Netlink {
         Ok(messages.iter().filter_map(route).collect())
     }
 
-    /// Adds a route. [`exists`] tells whether it failed because there is one for its destination.
+    /// Adds a route. [`exists`] tells whether the failure was an existing route to the same destination.
     pub async fn add_route(&self, route: &Route) -> Result<()> {
         let added = self.handle.route().add(route_message(route)).execute().await;
         added.with_context(|| format!("add the route {route:?}"))
     }
 
-    /// Puts a route in the place of the one for its destination, if there is one.
+    /// Replaces the route to the same destination, or adds the route.
     pub async fn replace_route(&self, route: &Route) -> Result<()> {
         let replaced = self
             .handle
@@ -190,7 +190,7 @@ impl Netlink {
         replaced.with_context(|| format!("set the route {route:?}"))
     }
 
-    /// Deletes a route; one that is gone already is no error.
+    /// Deletes a route; a missing route is not an error.
     pub async fn delete_route(&self, route: &Route) -> Result<()> {
         match self.handle.route().del(route_message(route)).execute().await {
             Err(error) if code(&error) == Some(libc::ESRCH) => Ok(()),
@@ -204,7 +204,7 @@ impl Netlink {
         Ok(found.into_iter().map(|(mac, address)| (address, mac)).collect())
     }
 
-    /// Permanent forwarding entries of a VXLAN device: behind which host a hardware address is.
+    /// Permanent forwarding entries of a VXLAN device: the host behind each hardware address.
     pub async fn forwarding(&self, link: &Link) -> Result<Vec<(Mac, Ipv4Addr)>> {
         self.permanent(link, AddressFamily::Bridge).await
     }
@@ -288,7 +288,7 @@ impl Netlink {
     }
 }
 
-/// Whether a change failed because the thing exists.
+/// Whether a change failed because the object exists.
 pub fn exists(error: &Error) -> bool {
     error.downcast_ref::<rtnetlink::Error>().and_then(code) == Some(libc::EEXIST)
 }
@@ -320,10 +320,10 @@ fn route_message(route: &Route) -> RouteMessage {
     message.build()
 }
 
-/// The index of a device that must be there.
+/// The index of a device that must exist.
 pub async fn existing(netlink: &Netlink, name: &str) -> Result<Link> {
     netlink
         .link(name)
         .await?
-        .ok_or_else(|| anyhow!("look for the device {name}: there is none"))
+        .ok_or_else(|| anyhow!("find the device {name}: not found"))
 }

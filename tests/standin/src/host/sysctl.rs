@@ -1,12 +1,11 @@
-//! Settings of the kernel under `/proc/sys`, in the network namespace of the calling thread.
+//! Kernel settings under `/proc/sys`, in the network namespace of the calling thread.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Sets one setting, by its path below `/proc/sys`. A setting that has the value already is not written: the
-/// mount may be read-only where the value is right.
+/// Sets one value, by its path below `/proc/sys`. A value that is already set is not written: the mount may be read-only.
 pub fn set(setting: &str, value: &str) -> Result<()> {
     let path = Path::new("/proc/sys").join(setting);
     let found = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
