@@ -23,13 +23,13 @@ pub fn workspace() -> Result<PathBuf> {
 /// them, a cargo that `cargo lab` starts would rebuild half of the dependencies, and the next `cargo lab` would, too.
 pub fn forget_caller(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        if is_of_caller(&name) {
+        if is_set_by_cargo(&name) {
             command.env_remove(name);
         }
     }
 }
 
-fn is_of_caller(name: &OsStr) -> bool {
+fn is_set_by_cargo(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     ["CARGO_BIN_", "CARGO_CRATE_", "CARGO_MANIFEST_", "CARGO_PKG_"]
         .iter()
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn variables_of_the_user_stay_and_variables_of_cargo_are_removed() {
         for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_VERSION_PRE", "CARGO_BIN_EXE_lab"] {
-            assert!(is_of_caller(OsStr::new(name)), "{name}");
+            assert!(is_set_by_cargo(OsStr::new(name)), "{name}");
         }
         for name in [
             "CARGO",
@@ -54,7 +54,7 @@ mod tests {
             "CARGO_NET_OFFLINE",
             "PATH",
         ] {
-            assert!(!is_of_caller(OsStr::new(name)), "{name}");
+            assert!(!is_set_by_cargo(OsStr::new(name)), "{name}");
         }
     }
 

@@ -87,7 +87,7 @@ fn last_lines(log: &Path) -> String {
 
 impl Ended {
     /// Whether the program has ended because another program has its port.
-    fn found_port_taken(&self) -> bool {
+    fn is_port_conflict(&self) -> bool {
         self.said.to_lowercase().contains("address already in use")
     }
 }
@@ -115,7 +115,7 @@ impl std::error::Error for Ended {}
 pub async fn on_free_ports<T>(mut start: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     for _ in 1..TRIES {
         match start().await {
-            Err(error) if error.downcast_ref().is_some_and(Ended::found_port_taken) => {
+            Err(error) if error.downcast_ref().is_some_and(Ended::is_port_conflict) => {
                 eprintln!("{error:#}\nstarting again on other ports");
             }
             ended => return ended,

@@ -221,7 +221,7 @@ async fn a_contender_leads_after_the_leader_has_ended_and_never_beside_it() {
 
     // Ended as with kill -9: without a release.
     first.abort();
-    let gone = std::time::Instant::now();
+    let ended = std::time::Instant::now();
     let limit = LEASE_DURATION + Duration::from_secs(15);
     until("the second to lead", limit, lab.folder(), async || {
         Ok(if *other.borrow() {
@@ -235,9 +235,9 @@ async fn a_contender_leads_after_the_leader_has_ended_and_never_beside_it() {
     // A leader that cannot renew steps down after RENEW_DEADLINE; no other may lead before that.
     let renew_deadline = RENEW_DEADLINE;
     assert!(
-        gone.elapsed() + RETRY_PERIOD > renew_deadline,
+        ended.elapsed() + RETRY_PERIOD > renew_deadline,
         "taken over after {:?}",
-        gone.elapsed()
+        ended.elapsed()
     );
     assert_eq!(
         read(&client, "running").await.holder_identity.as_deref(),

@@ -822,14 +822,14 @@ async fn rules(client: &Client, namespace: &str) -> BTreeSet<(String, String, St
 }
 
 /// The account's rights beyond those of every account; a right in all namespaces counts as cluster-wide.
-async fn given(client: &Client, nobody: &Client) -> BTreeSet<Right> {
+async fn granted(client: &Client, unprivileged: &Client) -> BTreeSet<Right> {
     let everywhere = rules(client, "default").await;
-    let of_anybody = rules(nobody, "default").await;
+    let common = rules(unprivileged, "default").await;
     let in_place = |place: &str, (verb, resource, name): (String, String, String)| {
         (place.to_owned(), verb, resource, name)
     };
     let mut rights: BTreeSet<Right> = everywhere
-        .difference(&of_anybody)
+        .difference(&common)
         .map(|right| in_place("cluster", right.clone()))
         .collect();
     for namespace in [names::NAMESPACE, "kube-system"] {
@@ -850,10 +850,10 @@ async fn the_document_lists_the_rights_of_each_account() {
         let folder = format!("{}/../deploy/{overlay}", env!("CARGO_MANIFEST_DIR"));
         lab.kubectl(&["apply", "--server-side", "-k", &folder]).unwrap();
     }
-    lab.kubectl(&["create", "serviceaccount", "nobody", "-n", "default"])
+    lab.kubectl(&["create", "serviceaccount", "unprivileged", "-n", "default"])
         .unwrap();
-    let nobody = lab
-        .with_token(&lab.token("default", "nobody", None).await.unwrap())
+    let unprivileged = lab
+        .with_token(&lab.token("default", "unprivileged", None).await.unwrap())
         .await
         .unwrap();
     for (account, client) in [
@@ -868,9 +868,9 @@ async fn the_document_lists_the_rights_of_each_account() {
             Duration::from_mins(1),
             Path::new("/"),
             async || {
-                let given = given(&client, &nobody).await;
-                let missing: Vec<&Right> = given.difference(&said).collect();
-                let stale: Vec<&Right> = said.difference(&given).collect();
+                let granted = granted(&client, &unprivileged).await;
+                let missing: Vec<&Right> = granted.difference(&said).collect();
+                let stale: Vec<&Right> = said.difference(&granted).collect();
                 Ok(if missing.is_empty() && stale.is_empty() {
                     Look::Done(())
                 } else {

@@ -54,7 +54,7 @@ static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
 const LIMIT: Duration = Duration::from_mins(1);
 /// Maximum of passes until one Service has reached its goal: each is a step, or a wait of a tenth of a second.
 /// Refused writes do not count.
-const LOOKS: usize = 600;
+const PASSES: usize = 600;
 /// The pause after a refused write.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Time limit for refused writes. The API server keeps the allocations of a failed write: an address for a minute, a
@@ -187,7 +187,7 @@ impl Bench {
         .unwrap();
     }
 
-    async fn until_gone(&self, name: &str) {
+    async fn until_deleted(&self, name: &str) {
         until("the range is gone", LIMIT, self.lab.folder(), async || {
             let names = self.lab.kubectl(&["get", "servicecidr", "-o", "name"])?;
             Ok(if names.lines().any(|line| line.ends_with(&format!("/{name}"))) {
@@ -276,7 +276,7 @@ impl Bench {
         }
     }
 
-    async fn look(&self, client: &Client, subject: &Subject) -> Option<Seen> {
+    async fn observe(&self, client: &Client, subject: &Subject) -> Option<Seen> {
         let slices: Api<EndpointSlice> = Api::all(client.clone());
         let services: Api<Service> = Api::all(client.clone());
         let all = ListParams::default();
@@ -301,15 +301,15 @@ impl Bench {
     }
 
     /// Continues until the Service has reached its goal, or a decision of the user is needed.
-    async fn go_on(&self, subject: &Subject) -> Result<(), String> {
-        self.go_on_with(&self.client, subject).await
+    async fn advance(&self, subject: &Subject) -> Result<(), String> {
+        self.advance_with(&self.client, subject).await
     }
 
-    async fn go_on_with(&self, client: &Client, subject: &Subject) -> Result<(), String> {
+    async fn advance_with(&self, client: &Client, subject: &Subject) -> Result<(), String> {
         let (mut last, mut waits, mut subject) = (None, Waits::default(), subject.clone());
-        let (mut refused, mut looks, mut refused_until) = (None, 0, Instant::now() + REFUSED);
-        while looks < LOOKS && Instant::now() < refused_until {
-            let seen = self.look(client, &subject).await.unwrap();
+        let (mut refused, mut passes, mut refused_until) = (None, 0, Instant::now() + REFUSED);
+        while passes < PASSES && Instant::now() < refused_until {
+            let seen = self.observe(client, &subject).await.unwrap();
             let decision = decide(&seen.view);
             last = Some((decision.clone(), seen.clone()));
             match decision {
@@ -327,7 +327,7 @@ impl Bench {
                     }
                 }
             }
-            looks += 1;
+            passes += 1;
             refused_until = Instant::now() + REFUSED;
         }
         panic!("{subject:?} does not settle: {last:?}; the last write: {refused:?}");
@@ -354,8 +354,8 @@ impl Bench {
     /// Continues until the exchange itself is the next step.
     async fn until_swap(&self, subject: &Subject) -> Seen {
         self.served(&subject.name).await;
-        for _ in 0..LOOKS {
-            let seen = self.look(&self.client, subject).await.unwrap();
+        for _ in 0..PASSES {
+            let seen = self.observe(&self.client, subject).await.unwrap();
             match decide(&seen.view) {
                 Decision::Run(Step::Swap) => return seen,
                 Decision::Run(step) => exchange(&self.client).make(subject, seen, step).await.unwrap(),
@@ -438,7 +438,7 @@ fn specs() -> Vec<(&'static str, Value)> {
             json!({ "selector": selector, "ports": ports, "internalTrafficPolicy": "Local", "publishNotReadyAddresses": true,
                 "trafficDistribution": "PreferClose" }),
         ),
-        ("nobody-selected", json!({ "ports": ports })),
+        ("without-selector", json!({ "ports": ports })),
         (
             "without-pods",
             json!({ "selector": { "app": "nothing" }, "ports": ports }),
@@ -456,19 +456,19 @@ async fn forward_and_back_only_the_address_of_a_service_changes() {
     let bench = Bench::new("swap").await;
     for (place, (name, spec)) in specs().into_iter().enumerate() {
         bench.service(name, &spec);
-        if name == "nobody-selected" {
+        if name == "without-selector" {
             bench.apply(&json!({
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": { "name": "by-hand", "namespace": "swap", "labels": { "kubernetes.io/service-name": name } },
                 "addressType": "IPv4", "endpoints": [{ "addresses": ["192.0.2.1"] }], "ports": [{ "name": "http", "port": 8080 }],
             }));
         }
-        if !["nobody-selected", "without-pods"].contains(&name) {
+        if !["without-selector", "without-pods"].contains(&name) {
             bench.served(name).await;
         }
         let before = bench.read("service", name);
         let mut subject = bench.subject(name, &format!("172.30.1.{}", place + 1));
-        bench.go_on(&subject).await.unwrap();
+        bench.advance(&subject).await.unwrap();
 
         let there = bench.read("service", name);
         assert_eq!(
@@ -483,15 +483,15 @@ async fn forward_and_back_only_the_address_of_a_service_changes() {
             "{name}"
         );
         same_but_address(name, &before, &there);
-        if !["nobody-selected", "without-pods"].contains(&name) {
+        if !["without-selector", "without-pods"].contains(&name) {
             assert_eq!(bench.slices(name).len(), 1, "{name}");
         }
         let slices = bench.slices(name);
 
         subject.goal = Side::Old;
-        bench.go_on(&subject).await.unwrap();
+        bench.advance(&subject).await.unwrap();
         subject.left_is_used = false;
-        bench.go_on(&subject).await.unwrap();
+        bench.advance(&subject).await.unwrap();
         let back = bench.read("service", name);
         assert_eq!(back["spec"], before["spec"], "{name}");
         same_but_address(name, &before, &back);
@@ -557,7 +557,7 @@ async fn a_service_that_is_edited_before_each_write_is_moved_and_rolled_back() {
         let client = edited_before_each_change(&bench.client, &admin, edits.collect());
         let mut subject = bench.subject(name, &format!("172.30.9.{}", place + 1));
         let before = bench.read("service", name);
-        bench.go_on_with(&client, &subject).await.unwrap();
+        bench.advance_with(&client, &subject).await.unwrap();
         let there = bench.read("service", name);
         assert_eq!(
             there["spec"]["clusterIP"],
@@ -565,9 +565,9 @@ async fn a_service_that_is_edited_before_each_write_is_moved_and_rolled_back() {
             "{name}"
         );
         subject.goal = Side::Old;
-        bench.go_on_with(&client, &subject).await.unwrap();
+        bench.advance_with(&client, &subject).await.unwrap();
         subject.left_is_used = false;
-        bench.go_on_with(&client, &subject).await.unwrap();
+        bench.advance_with(&client, &subject).await.unwrap();
         let back = bench.read("service", name);
         assert_eq!(back["spec"]["clusterIP"], before["spec"]["clusterIP"], "{name}");
         assert_eq!(back["spec"]["type"], before["spec"]["type"], "{name}");
@@ -601,7 +601,7 @@ fn same_but_address(name: &str, before: &Value, now: &Value) {
 }
 
 /// Kills the process after each number of changes of a Service that selects these pods; returns the number of kills.
-async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usize {
+async fn kills_at_each_change(bench: &Bench, app: &str, most: usize, part: u8) -> usize {
     let mut kills = 0;
     for goal in [Side::New, Side::Old] {
         for changes in 0..most {
@@ -617,8 +617,8 @@ async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usi
             let mut subject = bench.subject(&name, &format!("172.30.{}.{}", part + goal as u8, changes + 1));
             let mortal = mortal(&bench.client, changes);
             let mut is_dead = false;
-            for _ in 0..LOOKS {
-                let seen = bench.look(&mortal, &subject).await.unwrap();
+            for _ in 0..PASSES {
+                let seen = bench.observe(&mortal, &subject).await.unwrap();
                 match decide(&seen.view) {
                     Decision::Run(step) => {
                         if exchange(&mortal).make(&subject, seen, step).await.is_err() {
@@ -634,9 +634,9 @@ async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usi
             kills += usize::from(is_dead);
             // Either the migration continues, or it is rolled back.
             subject.goal = goal;
-            bench.go_on(&subject).await.unwrap();
+            bench.advance(&subject).await.unwrap();
             subject.left_is_used = false;
-            bench.go_on(&subject).await.unwrap();
+            bench.advance(&subject).await.unwrap();
             let after = bench.read("service", &name);
             same_but_address(&name, &before, &after);
             let expected = match goal {
@@ -653,7 +653,7 @@ async fn killed_anywhere(bench: &Bench, app: &str, most: usize, part: u8) -> usi
 #[ignore = "starts an API server: cargo lab test"]
 async fn a_service_killed_between_any_two_writes_is_moved_or_unchanged() {
     let bench = Bench::new("killed").await;
-    let kills = killed_anywhere(&bench, "web", 24, 2).await;
+    let kills = kills_at_each_change(&bench, "web", 24, 2).await;
     // Fourteen writes move a Service: two bridges created and given their endpoints, two helpers created, one parked,
     // four for the exchange, three deletions. Every write is necessary, except for a helper that must be warmed
     // again.
@@ -665,7 +665,7 @@ async fn a_service_killed_between_any_two_writes_is_moved_or_unchanged() {
 async fn a_service_without_endpoints_killed_between_any_two_writes_is_moved_or_unchanged() {
     let bench = Bench::new("killed-unserved").await;
     // The Service becomes a name, a helper takes its address, and the Service takes the other one.
-    assert_eq!(killed_anywhere(&bench, "nobody", 6, 40).await, 6);
+    assert_eq!(kills_at_each_change(&bench, "nobody", 6, 40).await, 6);
 }
 
 #[tokio::test]
@@ -713,12 +713,12 @@ async fn the_services_of_api_server_and_name_server_recover_from_a_kill_at_any_w
             kills += usize::from(made.is_err());
             let at = format!("{name} after {writes} writes, to {goal:?}");
             if goal == Side::New {
-                bench.go_on(&subject).await.unwrap();
+                bench.advance(&subject).await.unwrap();
                 let there = bench.read("service", name);
                 assert_eq!(there["spec"]["clusterIP"], new, "{at}");
                 same_but_address(&at, &before, &there);
             }
-            bench.go_on(&back).await.unwrap();
+            bench.advance(&back).await.unwrap();
             let after = bench.read("service", name);
             assert_eq!(after["spec"], before["spec"], "{at}");
             same_but_address(&at, &before, &after);
@@ -775,7 +775,7 @@ async fn a_bridge_is_used_if_the_api_server_allows_no_other_endpoint() {
         .map(|(_, bridge)| &bridge["spec"]["ports"][0]["port"])
         .collect();
     assert_eq!(ports, [81, 30083, 81]);
-    bench.go_on(&subject).await.unwrap();
+    bench.advance(&subject).await.unwrap();
     assert_eq!(bench.helpers(), "service/web-replumb-old");
 }
 
@@ -821,13 +821,13 @@ async fn an_address_taken_meanwhile_is_named_and_after_its_release_the_exchange_
         let error = format!("{:#}", anyhow::Error::from(killed.unwrap_err()));
         assert!(error.contains("killed"), "{words}: {error}");
         bench.apply(&thief(stolen));
-        let message = bench.go_on(&subject).await.unwrap_err();
+        let message = bench.advance(&subject).await.unwrap_err();
         assert!(
             message.contains("Service stolen/thief") && message.contains(words),
             "{message}"
         );
         bench.delete("thief");
-        bench.go_on(&subject).await.unwrap();
+        bench.advance(&subject).await.unwrap();
         same_but_address(words, &before, &bench.read("service", "web"));
         // Restored for the next case.
         let back = Subject {
@@ -835,7 +835,7 @@ async fn an_address_taken_meanwhile_is_named_and_after_its_release_the_exchange_
             left_is_used: false,
             ..subject.clone()
         };
-        bench.go_on(&back).await.unwrap();
+        bench.advance(&back).await.unwrap();
         assert_eq!(bench.read("service", "web")["spec"], before["spec"], "{words}");
     }
 }
@@ -859,13 +859,13 @@ async fn an_edit_or_deletion_in_the_middle_of_an_exchange_is_respected() {
         &json!({ "spec": { "selector": { "app": "other" }, "sessionAffinity": "ClientIP" } }),
     );
     // The helpers select other pods than the Service does now: no exchange starts before they match.
-    let seen = bench.look(&bench.client, &subject).await.unwrap();
+    let seen = bench.observe(&bench.client, &subject).await.unwrap();
     assert!(
         matches!(decide(&seen.view), Decision::Run(Step::Refresh(_))),
         "{:?}",
         seen.view
     );
-    bench.go_on(&subject).await.unwrap();
+    bench.advance(&subject).await.unwrap();
     let (web, shadow) = (
         bench.read("service", "web"),
         bench.read("service", "web-replumb-old"),
@@ -879,7 +879,7 @@ async fn an_edit_or_deletion_in_the_middle_of_an_exchange_is_respected() {
     bench.patch("web", &json!({ "metadata": { "finalizers": null } }));
     bench.delete("web");
     assert!(
-        bench.look(&bench.client, &subject).await.is_none(),
+        bench.observe(&bench.client, &subject).await.is_none(),
         "its helpers are deleted with it"
     );
 }
@@ -925,12 +925,12 @@ async fn a_deleted_range_keeps_its_addresses_until_another_range_covers_them() {
     // Both could be deleted now.
     assert_eq!(foreseen(cover), (Fate::Goes, Some(range.to_owned())));
     assert_eq!(foreseen(range).0, Fate::Goes);
-    bench.until_gone(range).await;
+    bench.until_deleted(range).await;
     assert_eq!(foreseen(cover), (Fate::Holds(vec![held]), None));
     bench.delete_range(cover);
     bench.until_terminating(cover).await;
     bench.delete("held");
-    bench.until_gone(cover).await;
+    bench.until_deleted(cover).await;
 }
 
 /// The range of a Service that was created late is closed before it is deleted. A Service without endpoints needs no
@@ -955,13 +955,13 @@ async fn late_services_leave_a_closed_range() {
         ..bench.subject(name, new)
     };
     let bare = late("bare", "172.30.12.1", false);
-    bench.go_on(&bare).await.unwrap();
+    bench.advance(&bare).await.unwrap();
     assert_eq!(bench.read("service", "bare")["spec"]["clusterIP"], "172.30.12.1");
     assert_eq!(bench.helpers(), "", "no helper has its address");
 
     let web = late("web", "172.30.12.2", true);
     let seen = loop {
-        let seen = bench.look(&bench.client, &web).await.unwrap();
+        let seen = bench.observe(&bench.client, &web).await.unwrap();
         match decide(&seen.view) {
             decision if waits_for_left(&decision) => break seen,
             Decision::Run(step) => exchange(&bench.client).make(&web, seen, step).await.unwrap(),
@@ -977,7 +977,7 @@ async fn late_services_leave_a_closed_range() {
     bench.range(cover, &[&covers(&left)[0].to_string()]).await;
     assert!(can_be_asked_for(&left[0], &bench.ranges()));
     bench
-        .go_on(&Subject {
+        .advance(&Subject {
             left_is_given: true,
             ..web
         })
@@ -998,14 +998,14 @@ async fn late_services_leave_a_closed_range() {
         (Fate::Goes, None)
     );
     bench.delete_range(cover);
-    bench.until_gone(cover).await;
+    bench.until_deleted(cover).await;
     let all = bench.ranges();
     let of = all.iter().find(|cidr| cidr.name == range).unwrap();
     assert_eq!(fate(of, &all, &held), Fate::Holds(held.to_vec()));
     bench.delete("web-replumb-old");
     bench.patch("stays", &json!({ "metadata": { "finalizers": null } }));
     bench.delete("stays");
-    bench.until_gone(range).await;
+    bench.until_deleted(range).await;
 }
 
 #[tokio::test]

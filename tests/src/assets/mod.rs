@@ -172,7 +172,7 @@ fn default_cache() -> Result<PathBuf> {
     match std::env::home_dir() {
         Some(home) if home.is_absolute() => Ok(home.join(".cache").join(NAME)),
         _ => bail!(
-            "there is no home folder for the cache: set HOME or XDG_CACHE_HOME, or use --assets with a folder"
+            "no home folder for the cache: set HOME or XDG_CACHE_HOME, or use --assets with a folder"
         ),
     }
 }
@@ -192,7 +192,7 @@ impl CalicoFolder {
             let path = folder.join(name);
             path.canonicalize().with_context(|| {
                 format!(
-                    "--calico-bin: there is no {}; the folder needs calico-node and calico (the CNI plugin), built for Linux",
+                    "--calico-bin: no {}; the folder needs calico-node and calico (the CNI plugin), built for Linux",
                     path.display()
                 )
             })

@@ -127,7 +127,7 @@ fn collect(folder: &Path, found: &mut BTreeSet<i32>) -> Result<()> {
                 .filter_map(|line| line.parse::<i32>().ok())
                 .filter(|pid| *pid > 0),
         ),
-        Err(error) if gone(&error) => return Ok(()),
+        Err(error) if is_missing(&error) => return Ok(()),
         Err(error) => {
             return Err(error).with_context(|| format!("read the processes of {}", folder.display()));
         }
@@ -170,7 +170,7 @@ fn remove_tree(folder: &Path) -> Result<()> {
     children.iter().try_for_each(|child| remove_tree(child))?;
     match fs::remove_dir(folder) {
         Ok(()) => Ok(()),
-        Err(error) if gone(&error) => Ok(()),
+        Err(error) if is_missing(&error) => Ok(()),
         Err(error) => Err(error).with_context(|| format!("remove the cgroup {}", folder.display())),
     }
 }
@@ -178,7 +178,7 @@ fn remove_tree(folder: &Path) -> Result<()> {
 fn folders(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if gone(&error) => return Ok(None),
+        Err(error) if is_missing(&error) => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("list the cgroup {}", folder.display())),
     };
     let mut found = Vec::new();
@@ -191,7 +191,7 @@ fn folders(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
     Ok(Some(found))
 }
 
-fn gone(error: &std::io::Error) -> bool {
+fn is_missing(error: &std::io::Error) -> bool {
     matches!(
         error.raw_os_error().map(Errno::from_raw),
         Some(Errno::ENOENT | Errno::ENODEV)

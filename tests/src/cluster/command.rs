@@ -15,7 +15,7 @@ pub async fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<Stri
             "`{}` failed ({}): {}",
             line(program, arguments),
             output.status,
-            said(&output)
+            output_text(&output)
         );
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -57,7 +57,7 @@ pub async fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], inp
             "`{}` failed ({}): {}",
             line(program, arguments),
             output.status,
-            said(&output)
+            output_text(&output)
         );
     }
     written.with_context(|| format!("write the input of `{}`", line(program, arguments)))?;
@@ -74,7 +74,7 @@ fn line<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> String {
         .join(" ")
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     let text = if error.trim().is_empty() {
         String::from_utf8_lossy(&output.stdout)

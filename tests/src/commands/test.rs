@@ -297,7 +297,7 @@ async fn scale_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally
 }
 
 async fn datastore_tests(arguments: &Arguments, progress: &Progress) -> Result<Tally> {
-    let folder = tempfile::tempdir().context("make a folder for etcd")?;
+    let folder = tempfile::tempdir().context("create a folder for etcd")?;
     let bench = Bench {
         old: assets::old_etcd(progress).await?,
         new: arguments.cluster.binaries(progress).await?.join("etcd"),

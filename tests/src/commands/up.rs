@@ -115,12 +115,12 @@ impl ClusterArguments {
         if self.no_calico {
             bail!("--no-calico: a migration needs Calico; omit it");
         }
-        self.can_come_up()?;
+        self.validate()?;
         self.calico_plays_every_family()
     }
 
     /// Refuses a cluster that cannot work.
-    fn can_come_up(&self) -> Result<()> {
+    fn validate(&self) -> Result<()> {
         if self.tunnel.is_some() && self.pod_network() != PodNetwork::CalicoEtcd {
             bail!(
                 "--tunnel with --network {}: only --network calico-etcd has this option (in demos: pod-cidr --datastore etcd); omit it",
@@ -163,7 +163,7 @@ impl ClusterArguments {
 
     /// Builds the needed programs and returns the size and form of the cluster.
     pub async fn options(&self) -> Result<UpOptions> {
-        self.can_come_up()?;
+        self.validate()?;
         let progress = Progress::default();
         let mut programs = vec![Program::Traffic];
         if !self.no_calico && (self.calico_bin.is_none() || self.pod_network().has_etcd()) {
@@ -224,10 +224,10 @@ impl ClusterArguments {
     pub async fn tools(&self) -> Result<Tools> {
         let calico = match &self.calico_bin {
             Some(folder) if self.pod_network().has_etcd() && self.tunnel != Some(Tunnel::Vxlan) => format!(
-                "v3 the real one of {}, v2.6 and BIRD by a stand-in",
+                "v3 real, from {}; v2.6 and BIRD from the stand-in",
                 folder.display()
             ),
-            Some(folder) => format!("the real one of {}", folder.display()),
+            Some(folder) => format!("real, from {}", folder.display()),
             None => "a stand-in".to_owned(),
         };
         Ok(Tools {
@@ -314,49 +314,49 @@ mod tests {
     fn flannel_is_the_default_network() {
         assert_eq!(cluster("").pod_network(), PodNetwork::Flannel);
         assert_eq!(cluster("--network calico").pod_network(), PodNetwork::Calico);
-        let mut nobody = cluster("");
-        nobody.start_on(PodNetwork::Calico).unwrap();
-        assert_eq!(nobody.pod_network(), PodNetwork::Calico);
+        let mut unset = cluster("");
+        unset.start_on(PodNetwork::Calico).unwrap();
+        assert_eq!(unset.pod_network(), PodNetwork::Calico);
     }
 
     #[test]
     fn a_cluster_that_cannot_work_or_migrate_is_refused_before_the_build() {
-        assert!(cluster("--network calico").can_come_up().is_ok());
+        assert!(cluster("--network calico").validate().is_ok());
         let other = cluster("--network calico").start_on(PodNetwork::Flannel);
         assert!(refusal(other).contains("--network calico: the migration starts from flannel"));
         assert!(refusal(cluster("--no-calico").start_on(PodNetwork::Flannel)).contains("--no-calico"));
         assert!(
-            refusal(cluster("--network calico --no-calico").can_come_up()).contains("leave one of them out")
+            refusal(cluster("--network calico --no-calico").validate()).contains("leave one of them out")
         );
         for network in ["calico-v2", "calico-etcd"] {
             for more in ["", " --calico-bin /nowhere"] {
                 let line = format!("--network {network}{more}");
-                assert!(cluster(&line).can_come_up().is_ok(), "{line}");
-                let without = refusal(cluster(&format!("{line} --no-calico")).can_come_up());
+                assert!(cluster(&line).validate().is_ok(), "{line}");
+                let without = refusal(cluster(&format!("{line} --no-calico")).validate());
                 assert!(without.contains("leave one of them out"), "{line}: {without}");
-                let dual = refusal(cluster(&format!("{line} --ip-families dual-stack")).can_come_up());
+                let dual = refusal(cluster(&format!("{line} --ip-families dual-stack")).validate());
                 assert!(dual.contains("the stand-in plays IPv4 only"), "{line}: {dual}");
             }
         }
         assert!(
             cluster("--network calico-etcd --tunnel vxlan")
-                .can_come_up()
+                .validate()
                 .is_ok()
         );
         for network in ["flannel", "calico", "calico-v2"] {
-            let said = refusal(cluster(&format!("--network {network} --tunnel vxlan")).can_come_up());
+            let said = refusal(cluster(&format!("--network {network} --tunnel vxlan")).validate());
             assert!(said.contains("--tunnel") && said.contains(network), "{said}");
         }
         let other = cluster("--network calico-v2").start_on(PodNetwork::Calico);
         assert!(refusal(other).contains("--network calico-v2: the migration starts from Calico"));
         let dual = "--network calico --ip-families dual-stack";
-        assert!(refusal(cluster(dual).can_come_up()).contains("--calico-bin"));
+        assert!(refusal(cluster(dual).validate()).contains("--calico-bin"));
         assert!(
             cluster(&format!("{dual} --calico-bin /nowhere"))
-                .can_come_up()
+                .validate()
                 .is_ok()
         );
-        assert!(cluster("--ip-families dual-stack").can_come_up().is_ok());
+        assert!(cluster("--ip-families dual-stack").validate().is_ok());
         assert!(
             refusal(cluster("--ip-families dual-stack").start_on(PodNetwork::Flannel))
                 .contains("--calico-bin")

@@ -32,7 +32,7 @@ impl Victim {
     pub const USUAL: [Self; 4] = [Self::Agent, Self::Coordinator, Self::ApiServer, Self::Node];
 
     /// Whether the victim runs at this step; otherwise it cannot crash.
-    fn is_there_at(self, step: Step) -> bool {
+    fn runs_at(self, step: Step) -> bool {
         match self {
             Self::Agent
             | Self::Coordinator
@@ -285,7 +285,7 @@ impl Wanted {
                 if !step.single && !self.edges.contains(edge) {
                     continue;
                 }
-                let there = self.victims.iter().filter(|victim| victim.is_there_at(*step));
+                let there = self.victims.iter().filter(|victim| victim.runs_at(*step));
                 cells.extend(there.map(|victim| Cell {
                     step: *step,
                     edge: *edge,

@@ -69,11 +69,11 @@ impl<'cluster> Bench<'cluster> {
     /// did not end, with the crashes that had ended by then.
     pub async fn run(&mut self, round: &Round) -> (Vec<Outcome>, Result<()>) {
         let mut outcomes = Vec::new();
-        let ended = self.there_and_back(round, &mut outcomes).await;
+        let ended = self.forward_and_back(round, &mut outcomes).await;
         (outcomes, ended)
     }
 
-    async fn there_and_back(&mut self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<()> {
+    async fn forward_and_back(&mut self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<()> {
         let before = Before::look(self.cluster).await?;
         let order = self.begin(round, outcomes).await?;
         self.there(round, &order, outcomes).await?;
@@ -89,7 +89,7 @@ impl<'cluster> Bench<'cluster> {
     }
 
     /// Runs the user's command; the output is shown only if the result is not the expected one.
-    async fn ask(&self, arguments: &[&str]) -> Result<()> {
+    async fn run_command(&self, arguments: &[&str]) -> Result<()> {
         let output = self.operator.run(arguments).await?;
         ensure!(
             output.exit == Exit::Done,
@@ -132,7 +132,7 @@ impl<'cluster> Bench<'cluster> {
             .map_or_else(|| start.clone(), |cell| point(&cell, &home));
         coordinator.go_on(self.cluster, Some(&first)).await?;
         let arguments = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
-        let apply = self.ask(&arguments);
+        let apply = self.run_command(&arguments);
         let struck = async {
             let Some(cell) = round.prepare else { return Ok(()) };
             let rolling = async || {
@@ -209,7 +209,7 @@ impl<'cluster> Bench<'cluster> {
                 back.await.map(|_| ())
             };
             let arguments = ["rollback", node.as_str(), "--yes", "--timeout", PATIENT];
-            self.ask_and_strike(&arguments, round.back.get(place), node, outcomes, returned)
+            self.run_command_and_strike(&arguments, round.back.get(place), node, outcomes, returned)
                 .await?;
         }
         Ok(())
@@ -221,13 +221,13 @@ impl<'cluster> Bench<'cluster> {
                 .await
         };
         let arguments = ["rollback", "--all", "--yes", "--timeout", PATIENT];
-        let node = order.first().context("there is no node")?;
-        self.ask_and_strike(&arguments, round.undo.as_ref(), node, outcomes, undone)
+        let node = order.first().context("the cluster has no node")?;
+        self.run_command_and_strike(&arguments, round.undo.as_ref(), node, outcomes, undone)
             .await
     }
 
     /// Runs the user's command, with a crash on the way if there is one.
-    async fn ask_and_strike(
+    async fn run_command_and_strike(
         &self,
         arguments: &[&str],
         cell: Option<&Cell>,
@@ -236,18 +236,18 @@ impl<'cluster> Bench<'cluster> {
         done: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<()> {
         let Some(cell) = cell else {
-            self.ask(arguments).await?;
+            self.run_command(arguments).await?;
             return done().await;
         };
         let door = self.door_of(cell, node).await?;
         door.go_on(self.cluster, Some(&point(cell, node))).await?;
         // The command waits for the coordinator, which may have stopped.
-        let ask = self.ask(arguments);
+        let run_command = self.run_command(arguments);
         let struck = async {
             outcomes.push(self.cell(cell, node, None, done).await?);
             Ok(())
         };
-        tokio::try_join!(ask, struck).map(|_| ())
+        tokio::try_join!(run_command, struck).map(|_| ())
     }
 
     /// Waits until the owner has stopped there, makes the crash, and waits until the node is finished.
@@ -293,7 +293,7 @@ impl<'cluster> Bench<'cluster> {
             .kubectl(&["delete", "migrations.replumb.dev", MIGRATION, "--wait"])
             .await?;
         let logs = self.cluster.directory().logs();
-        until("the Migration's objects are gone", STEP, &logs, async || {
+        until("the Migration's objects are deleted", STEP, &logs, async || {
             let left = self
                 .cluster
                 .api()

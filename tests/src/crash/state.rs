@@ -64,8 +64,8 @@ pub fn moved(
     before
         .iter()
         .filter_map(|(name, was)| match after.get(name) {
-            None => Some(format!("pod {name} is gone")),
-            Some(is) if is.0 != was.0 => Some(format!("pod {name} was created again")),
+            None => Some(format!("pod {name} was deleted")),
+            Some(is) if is.0 != was.0 => Some(format!("pod {name} was recreated")),
             Some(is) if is.1 != was.1 => Some(format!("pod {name}: {} containers restarted", is.1 - was.1)),
             Some(_) => None,
         })
@@ -76,11 +76,11 @@ pub fn moved(
 pub fn of_the_network(host: &Host) -> BTreeSet<String> {
     host.everything()
         .into_iter()
-        .filter(|line| !is_of_a_pod(line))
+        .filter(|line| !belongs_to_a_pod(line))
         .collect()
 }
 
-fn is_of_a_pod(line: &str) -> bool {
+fn belongs_to_a_pod(line: &str) -> bool {
     let link = ["\"veth", "\"cali", " veth", " cali"];
     let record = [
         "/var/lib/cni/results/",
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(
             moved(&before, &after),
             [
-                "pod b was created again",
+                "pod b was recreated",
                 "pod c: 1 containers restarted",
-                "pod d is gone"
+                "pod d was deleted"
             ]
         );
     }
@@ -170,7 +170,7 @@ mod tests {
             "link {\"ifname\":\"cali0123\"}",
             "file 600 0:0 abc  /var/lib/cni/results/k8s-pod-network-1-eth0",
         ] {
-            assert!(is_of_a_pod(line), "{line}");
+            assert!(belongs_to_a_pod(line), "{line}");
         }
         for line in [
             "route {\"dev\":\"cni0\",\"dst\":\"10.244.1.0/24\"}",
@@ -181,7 +181,7 @@ mod tests {
             "file 644 0:0 abc  /etc/cni/net.d/10-calico.conflist",
             "parameter /proc/sys/net/ipv4/conf/cni0/proxy_arp:1",
         ] {
-            assert!(!is_of_a_pod(line), "{line}");
+            assert!(!belongs_to_a_pod(line), "{line}");
         }
     }
 }

@@ -45,7 +45,7 @@ pub async fn strike(
             if owner == Owner::Agent {
                 go_on().await?;
             }
-            arm_anew(cluster, coordinator, next).await?;
+            arm_again(cluster, coordinator, next).await?;
         }
         Victim::ApiServer => {
             cluster.stop_api_server().await?;
@@ -60,7 +60,7 @@ pub async fn strike(
             }
             cluster.node_power_on(node).await?;
             if home == node {
-                arm_anew(cluster, coordinator, next).await?;
+                arm_again(cluster, coordinator, next).await?;
             }
             cluster
                 .api()
@@ -94,7 +94,7 @@ pub async fn strike(
 }
 
 /// A restarted coordinator does nothing before it leads again: there is time to arm it.
-async fn arm_anew(cluster: &Cluster, coordinator: Door, next: Option<&Point>) -> Result<()> {
+async fn arm_again(cluster: &Cluster, coordinator: Door, next: Option<&Point>) -> Result<()> {
     match next {
         Some(next) => coordinator.go_on(cluster, Some(next)).await,
         None => Ok(()),

@@ -39,7 +39,7 @@ pub struct Judge<'case> {
     found: BTreeSet<Intended>,
     wrong: Vec<String>,
     /// Whether `abort` has removed the written keys.
-    took_back: bool,
+    is_rolled_back: bool,
     /// Whether a `start` has written everything.
     is_converted: bool,
     /// Whether another program has written to v2 since.
@@ -58,7 +58,7 @@ impl<'case> Judge<'case> {
             case,
             found: BTreeSet::new(),
             wrong: Vec::new(),
-            took_back: false,
+            is_rolled_back: false,
             is_converted: false,
             is_changed: false,
             stale: case
@@ -97,7 +97,7 @@ impl<'case> Judge<'case> {
         }
         if name == "abort" && ours && came.keys != step.v3_key_count && came.keys == self.case.v3pre.len() {
             self.found.insert(Intended::AbortTakesBack);
-            self.took_back = true;
+            self.is_rolled_back = true;
         }
         if came.ready_v2 != step.v1_ready {
             self.say(format!(
@@ -105,7 +105,7 @@ impl<'case> Judge<'case> {
                 came.ready_v2, step.v1_ready
             ));
         }
-        if came.ready_v3 != step.v3_datastore_ready && !self.took_back {
+        if came.ready_v3 != step.v3_datastore_ready && !self.is_rolled_back {
             self.say(format!(
                 "{name}: datastoreReady is {:?} instead of {:?}",
                 came.ready_v3, step.v3_datastore_ready
@@ -117,14 +117,14 @@ impl<'case> Judge<'case> {
         // The keys themselves are compared at the end.
         let adds = [Difference::IpamConfig, Difference::PeerAsNumber];
         let verb = name.split(' ').next().unwrap_or_default();
-        self.somebody_wrote(verb, step);
+        self.record_other_write(verb, step);
         let expected = if self.is_converted || (verb == "start" && ours) {
             step.v3_key_count.saturating_sub(self.stale.len())
         } else {
             step.v3_key_count
         };
         let may_be_more = came.keys > expected && adds.iter().any(|one| self.meant.contains(one));
-        if came.keys != expected && !may_be_more && !self.took_back {
+        if came.keys != expected && !may_be_more && !self.is_rolled_back {
             self.say(format!("{name}: {} keys in v3 instead of {expected}", came.keys));
         }
         if matches!(verb, "dry-run" | "start") {
@@ -139,7 +139,7 @@ impl<'case> Judge<'case> {
     }
 
     /// Another program writes to v3: before a `start` like controllers of an earlier attempt, after it like running controllers.
-    fn somebody_wrote(&mut self, verb: &str, step: &Step) {
+    fn record_other_write(&mut self, verb: &str, step: &Step) {
         let Some(key) = &step.key else {
             return;
         };
@@ -168,7 +168,7 @@ impl<'case> Judge<'case> {
             }
             "start" if ours && self.case.v3pre.values().any(is_no_object) => Some(Intended::KeptAside),
             // After an abort that removed the written keys, v3 is empty again.
-            "start" | "dry-run" if ours && self.took_back => Some(Intended::AbortTakesBack),
+            "start" | "dry-run" if ours && self.is_rolled_back => Some(Intended::AbortTakesBack),
             "start" | "dry-run" if ours && self.is_converted => Some(Intended::StartsAgain),
             "start" | "dry-run" => {
                 let explains = |difference: &&Difference| explains(**difference, ours);
@@ -304,7 +304,7 @@ impl<'case> Judge<'case> {
 
     /// Compares the final contents of v3.
     pub fn end(&mut self, v3: &BTreeMap<String, String>) {
-        if self.took_back {
+        if self.is_rolled_back {
             return;
         }
         let mut theirs = self.case.v3.clone();

@@ -85,8 +85,8 @@ fn text(value: &Value) -> String {
 async fn perform(etcd: &Etcd, tool: &Tool, step: &Step, before: &BTreeMap<String, String>) -> Result<Came> {
     let words: Vec<&str> = step.step.split_whitespace().collect();
     let (rc, said) = match words.as_slice() {
-        ["needed"] => ask(tool, needed).await?,
-        ["inprogress"] => ask(tool, in_progress).await?,
+        ["needed"] => query_status(tool, needed).await?,
+        ["inprogress"] => query_status(tool, in_progress).await?,
         ["start", more @ ..] => {
             run_verb(tool, &["start", "--yes", "--no-hold", "--settle", "0s"], more).await?
         }
@@ -145,7 +145,7 @@ async fn run_verb(tool: &Tool, first: &[&str], more: &[&str]) -> Result<(i64, St
 }
 
 /// The result of `status -o json`; 2 without an answer.
-async fn ask(tool: &Tool, conclude: fn(&Value) -> i64) -> Result<(i64, String)> {
+async fn query_status(tool: &Tool, conclude: fn(&Value) -> i64) -> Result<(i64, String)> {
     let said = tool.run(&["status", "-o", "json"]).await?;
     let rc = serde_json::from_str(&said.answer).map_or(2, |status| conclude(&status));
     Ok((rc, said.all()))

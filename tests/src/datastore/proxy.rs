@@ -150,7 +150,7 @@ async fn serve(
         };
         let now = strike.filter(|strike| strike.write == number);
         match now.map(|strike| strike.moment) {
-            Some(Moment::Before) => return stand_still(struck).await,
+            Some(Moment::Before) => return wait_for_kill(struck).await,
             Some(Moment::Late) => {
                 struck.notify_one();
                 deliver.notified().await;
@@ -165,7 +165,7 @@ async fn serve(
                 delivered.notify_one();
                 return Ok(());
             }
-            Some(Moment::Before | Moment::After) => return stand_still(struck).await,
+            Some(Moment::Before | Moment::After) => return wait_for_kill(struck).await,
             None => {}
         }
         client.write_all(&answer).await?;
@@ -173,7 +173,7 @@ async fn serve(
 }
 
 /// Waits until the tool is killed.
-async fn stand_still(struck: &Notify) -> std::io::Result<()> {
+async fn wait_for_kill(struck: &Notify) -> std::io::Result<()> {
     struck.notify_one();
     std::future::pending().await
 }

@@ -101,7 +101,7 @@ pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
     let archives = archives?;
     for path in superseded(folder)? {
         if !archives.contains(&path) {
-            unless_gone(std::fs::remove_file(&path))
+            unless_missing(std::fs::remove_file(&path))
                 .with_context(|| format!("remove the old {}", path.display()))?;
         }
     }
@@ -109,7 +109,7 @@ pub fn archives(sources: &Sources, folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// `None` for a file that has been removed: another lab removes old archives at the same time.
-fn unless_gone<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
+fn unless_missing<T>(result: std::io::Result<T>) -> std::io::Result<Option<T>> {
     match result {
         Ok(done) => Ok(Some(done)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -126,7 +126,7 @@ fn superseded(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut of_image: BTreeMap<String, Vec<(SystemTime, PathBuf)>> = BTreeMap::new();
     for entry in std::fs::read_dir(folder).with_context(list)? {
         let entry = entry.with_context(list)?;
-        let Some(metadata) = unless_gone(entry.metadata()).with_context(list)? else {
+        let Some(metadata) = unless_missing(entry.metadata()).with_context(list)? else {
             continue;
         };
         let name = entry.file_name().to_string_lossy().into_owned();

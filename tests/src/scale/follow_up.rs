@@ -81,11 +81,11 @@ impl Person<'_> {
             ];
             self.lab
                 .kubectl(&[&["-n", "kube-system"], &command[..]].concat())?;
-            self.tell(&stand.message, format!("kubectl {}", command.join(" ")), all);
+            self.record(&stand.message, format!("kubectl {}", command.join(" ")), all);
         }
     }
 
-    fn tell(&self, asked: &str, done: String, all: &mut Vec<FollowUp>) {
+    fn record(&self, asked: &str, done: String, all: &mut Vec<FollowUp>) {
         self.progress.say(format_args!("the person: {done}"));
         all.push(FollowUp {
             asked: asked.chars().take(WORDS).collect(),
@@ -111,7 +111,7 @@ impl Person<'_> {
                 }
                 _ => continue,
             };
-            self.tell(&stand.message, done, all);
+            self.record(&stand.message, done, all);
         }
     }
 

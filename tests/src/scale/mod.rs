@@ -144,7 +144,7 @@ impl Measured<'_> {
             .until(MigrationPhase::Planned, PLAN_LIMIT, "planning", progress)
             .await?;
         if let Some(words) = unfinished {
-            bail!("there is no plan after {} s: {words}", PLAN_LIMIT.as_secs());
+            bail!("no plan after {} s: {words}", PLAN_LIMIT.as_secs());
         }
         let (planning, _) = self.part(&start)?;
 

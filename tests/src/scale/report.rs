@@ -128,7 +128,7 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             formatter,
-            "  memory: {:.1} MiB resident at most, {:.1} MiB of it anonymous ({} of {:.0} MiB)",
+            "  memory: at most {:.1} MiB resident, of which {:.1} MiB anonymous ({} of {:.0} MiB)",
             mebibytes(self.peak_resident_bytes),
             mebibytes(self.peak_anonymous_bytes),
             self.limited_by,

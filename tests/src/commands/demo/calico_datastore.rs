@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, Then, refused, tell};
+use super::{Arguments, Then, refused, print_report};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
@@ -52,6 +52,6 @@ impl Job {
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
         let late = run.migrate().await?;
         let report = run.report(late).await?;
-        tell(&report, &report.text(), &report.problems, file)
+        print_report(&report, &report.text(), &report.problems, file)
     }
 }

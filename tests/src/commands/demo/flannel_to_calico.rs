@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::json;
 
-use super::{Arguments, Then, refused, tell};
+use super::{Arguments, Then, refused, print_report};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
@@ -141,6 +141,6 @@ impl Job {
             None => {}
         }
         let report = run.report(watch).await?;
-        tell(&report, &report.text(), &report.problems, file)
+        print_report(&report, &report.text(), &report.problems, file)
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, Then, refused, tell};
+use super::{Arguments, Then, refused, print_report};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
@@ -126,6 +126,6 @@ impl Job {
             End::Back => run.migrate_and_back().await?,
         };
         let report = run.report(watch, followed, self.end).await?;
-        tell(&report, &report.text(), &report.problems, file)
+        print_report(&report, &report.text(), &report.problems, file)
     }
 }

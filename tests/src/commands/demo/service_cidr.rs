@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, Then, refused, tell};
+use super::{Arguments, Then, refused, print_report};
 use crate::cluster::{Cluster, PodNetwork, ProxyMode};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
@@ -74,6 +74,6 @@ impl Job {
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
         let followed = run.migrate().await?;
         let report = run.report(followed).await?;
-        tell(&report, &report.text(), &report.problems, file)
+        print_report(&report, &report.text(), &report.problems, file)
     }
 }

@@ -94,7 +94,7 @@ impl<'cluster> Bench<'cluster> {
                 self.arm(&first.point()).await?;
                 let there = async {
                     tokio::try_join!(
-                        ask(&run, &apply),
+                        run_command(&run, &apply),
                         self.chain(cells, MigrationPhase::Completed, outcomes)
                     )
                 };
@@ -102,12 +102,12 @@ impl<'cluster> Bench<'cluster> {
                 (self.wanted.from, self.wanted.to)
             }
             Leg::Back => {
-                ask(&run, &apply).await?;
+                run_command(&run, &apply).await?;
                 run.until_all_have_moved().await?;
                 self.arm(&first.point()).await?;
                 let back = async {
                     tokio::try_join!(
-                        ask(&run, &back),
+                        run_command(&run, &back),
                         self.chain(cells, MigrationPhase::RolledBack, outcomes)
                     )
                 };
@@ -117,7 +117,7 @@ impl<'cluster> Bench<'cluster> {
             Leg::Turn => {
                 self.arm(&first.point()).await?;
                 let turn =
-                    async { tokio::try_join!(ask(&run, &apply), self.turn(&run, first, &back, outcomes)) };
+                    async { tokio::try_join!(run_command(&run, &apply), self.turn(&run, first, &back, outcomes)) };
                 run.answered(turn).await?;
                 (self.wanted.to, self.wanted.from)
             }
@@ -170,7 +170,7 @@ impl<'cluster> Bench<'cluster> {
         let stop = self.stopped(cell).await?;
         let began = Instant::now();
         // The command waits until a coordinator has answered.
-        tokio::try_join!(ask(run, back), self.strike(cell, &stop, None))?;
+        tokio::try_join!(run_command(run, back), self.strike(cell, &stop, None))?;
         self.until_phase(MigrationPhase::RolledBack).await?;
         self.done(cell, &stop, began, outcomes).await
     }
@@ -188,7 +188,7 @@ impl<'cluster> Bench<'cluster> {
     async fn until_stopped(&self, cell: &Cell) -> Result<()> {
         // The coordinator moves, too, so each attempt searches for it.
         let logs = self.cluster.directory().logs();
-        until("the coordinator can be asked", STEP, &logs, async || {
+        until("the coordinator answers", STEP, &logs, async || {
             let (door, _) = self.coordinator().await?;
             door.until_stopped(self.cluster, STEP).await.map(Look::Done)
         })
@@ -243,7 +243,7 @@ impl<'cluster> Bench<'cluster> {
             .kubectl(&["delete", "migrations.replumb.dev", MIGRATION, "--wait"])
             .await?;
         let logs = self.cluster.directory().logs();
-        until("the Migration's objects are gone", STEP, &logs, async || {
+        until("the Migration's objects are deleted", STEP, &logs, async || {
             Ok(if is_forgotten(self.cluster).await? {
                 Look::Done(())
             } else {
@@ -255,7 +255,7 @@ impl<'cluster> Bench<'cluster> {
 }
 
 /// Runs the user's command; the output is shown only if the result is not the expected one.
-async fn ask(run: &Run<'_>, arguments: &[&str]) -> Result<()> {
+async fn run_command(run: &Run<'_>, arguments: &[&str]) -> Result<()> {
     let output = run.scene.operator.run(arguments).await?;
     ensure!(
         output.exit == Exit::Done,

@@ -115,13 +115,13 @@ impl Agent {
             let facts = service_cidr::facts(settings, question, services, &self.pods, self.network);
             self.waits = !matches!(&facts.unknown, Found::Present(unknown) if unknown.is_empty());
             Report {
-                message: "hollow: looks at Services, and changes nothing".to_owned(),
+                message: "hollow: observes Services, and changes nothing".to_owned(),
                 service_cidr: Some(facts),
                 ..Report::default()
             }
         } else if let Some(settings) = &spec.pod_cidr {
             Report {
-                message: format!("hollow: looks for {} and {}", settings.from, settings.to),
+                message: format!("hollow: observes {} and {}", settings.from, settings.to),
                 pod_cidr: Some(self.calico.look(settings, &self.node, &known.calico, &self.pods)),
                 ..Report::default()
             }
@@ -129,7 +129,7 @@ impl Agent {
             flannel.work(spec)
         } else {
             Report {
-                message: "hollow: nothing is asked of a host without flannel".to_owned(),
+                message: "hollow: a host without flannel has no step".to_owned(),
                 ..Report::default()
             }
         };

@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// The agent's report after this request.
-    fn says(agent: &mut Agent, goal: &str) -> NodeMigrationStatus {
+    fn report_for(agent: &mut Agent, goal: &str) -> NodeMigrationStatus {
         let object = serde_json::from_value(json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": {"name": "a"},
             "spec": {"nodeName": "a", "migration": "m", "goal": goal, "flannelToCalico": usual_settings()},
@@ -164,7 +164,7 @@ mod tests {
         .unwrap();
         match agent.turn(&object, &Known::default()) {
             Turn::Write(status) => *status,
-            other => panic!("it has said nothing yet: {other:?}"),
+            other => panic!("the agent has not reported yet: {other:?}"),
         }
     }
 
@@ -173,7 +173,7 @@ mod tests {
         let mut agent = agent();
         agent.run("f", pod(Role::Flannel));
         agent.run("0a-1", ordinary(2));
-        let status = says(&mut agent, "Hold");
+        let status = report_for(&mut agent, "Hold");
         assert_eq!(status.phase, Some(Phase::Flannel));
         assert!(
             status
@@ -192,33 +192,33 @@ mod tests {
         agent.run("f", pod(Role::Flannel));
         agent.run("0a-1", ordinary(2));
         assert_eq!(
-            says(&mut agent, "Held").phase,
+            report_for(&mut agent, "Held").phase,
             Some(Phase::Flannel),
             "flanneld runs"
         );
         agent.end("f");
-        assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
+        assert_eq!(report_for(&mut agent, "Held").phase, Some(Phase::Held));
         assert_eq!(
-            says(&mut agent, "Detached").phase,
+            report_for(&mut agent, "Detached").phase,
             Some(Phase::Held),
             "a pod lives"
         );
         agent.end("0a-1");
-        assert_eq!(says(&mut agent, "Detached").phase, Some(Phase::Detached));
+        assert_eq!(report_for(&mut agent, "Detached").phase, Some(Phase::Detached));
         assert_eq!(
-            says(&mut agent, "Calico").phase,
+            report_for(&mut agent, "Calico").phase,
             Some(Phase::Detached),
             "calico-node does not run"
         );
         agent.run("c", pod(Role::CalicoNode));
-        let status = says(&mut agent, "Calico");
+        let status = report_for(&mut agent, "Calico");
         assert_eq!(
             (status.phase, status.leftovers.len()),
             (Some(Phase::Calico), 0),
             "{status:?}"
         );
         agent.run("0b-2", ordinary(3));
-        let facts = says(&mut agent, "Calico").facts.unwrap();
+        let facts = report_for(&mut agent, "Calico").facts.unwrap();
         assert_eq!((facts.legacy_pods.len(), facts.calico.pods.len()), (0, 1));
     }
 
@@ -226,13 +226,13 @@ mod tests {
     fn in_place_pods_of_both_networks_run_side_by_side() {
         let mut agent = agent();
         agent.run("0a-1", ordinary(2));
-        assert_eq!(says(&mut agent, "Held").phase, Some(Phase::Held));
-        let status = says(&mut agent, "Swapped");
+        assert_eq!(report_for(&mut agent, "Held").phase, Some(Phase::Held));
+        let status = report_for(&mut agent, "Swapped");
         assert_eq!(status.phase, Some(Phase::Swapped));
         assert!(status.facts.unwrap().legacy_pods[0].routed);
         agent.run("c", pod(Role::CalicoNode));
         agent.run("0b-2", ordinary(3));
-        let status = says(&mut agent, "Mixed");
+        let status = report_for(&mut agent, "Mixed");
         assert_eq!(status.phase, Some(Phase::Mixed));
         let facts = status.facts.unwrap();
         assert_eq!((facts.legacy_pods.len(), facts.calico.pods.len()), (1, 1));
@@ -243,13 +243,13 @@ mod tests {
         let mut agent = agent();
         agent.run("f", pod(Role::Flannel));
         agent.run("0a-1", ordinary(2));
-        let before = says(&mut agent, "Hold").facts.unwrap();
+        let before = report_for(&mut agent, "Hold").facts.unwrap();
         agent.end("f");
-        says(&mut agent, "Swapped");
+        report_for(&mut agent, "Swapped");
         agent.run("c", pod(Role::CalicoNode));
-        assert_eq!(says(&mut agent, "Mixed").phase, Some(Phase::Mixed));
+        assert_eq!(report_for(&mut agent, "Mixed").phase, Some(Phase::Mixed));
         agent.end("c");
-        let status = says(&mut agent, "Flannel");
+        let status = report_for(&mut agent, "Flannel");
         assert_eq!(
             (status.phase, status.changes.len()),
             (Some(Phase::Flannel), 0),
@@ -257,6 +257,6 @@ mod tests {
             status.changes
         );
         agent.run("f", pod(Role::Flannel));
-        assert_eq!(says(&mut agent, "Hold").facts.unwrap(), before);
+        assert_eq!(report_for(&mut agent, "Hold").facts.unwrap(), before);
     }
 }

@@ -170,7 +170,7 @@ impl Fleet {
             Event::Delete(service) => self.known.services.forget(service),
             Event::Init | Event::InitDone => return,
         }
-        self.wake_who_waits();
+        self.wake_waiting_agents();
     }
 
     /// Schedules agents whose expected ports have changed.
@@ -183,7 +183,7 @@ impl Fleet {
         }
     }
 
-    fn wake_who_waits(&mut self) {
+    fn wake_waiting_agents(&mut self) {
         let waiting = self.agents.iter().filter(|(_, agent)| agent.waits_for_rules());
         wake(&mut self.due, waiting.map(|(node, _)| node), WORK);
     }

@@ -24,7 +24,7 @@ pub struct Pool {
 /// and is called again.
 pub fn pool(
     pools: &[(String, Value)],
-    asked: &[String],
+    requested: &[String],
     labels: &BTreeMap<String, String>,
 ) -> Result<Option<Pool>> {
     for (name, spec) in pools {
@@ -33,12 +33,12 @@ pub fn pool(
             continue;
         }
         // Calico ignores the selector of a pool that is named.
-        let gives = if asked.is_empty() {
+        let serves = if requested.is_empty() {
             selects(spec, labels).with_context(|| format!("read the selector of IPPool {name}"))?
         } else {
-            asked.iter().any(|asked| asked == name || asked == text)
+            requested.iter().any(|requested| requested == name || requested == text)
         };
-        if gives {
+        if serves {
             let range: Ipv4Net = text
                 .parse()
                 .with_context(|| format!("read the range {text:?} of IPPool {name}"))?;
@@ -154,11 +154,11 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn found(pools: &[(String, Value)], asked: &[&str], off: Option<&str>) -> Option<Ipv4Net> {
-        let asked: Vec<String> = asked.iter().map(|name| (*name).to_owned()).collect();
+    fn found(pools: &[(String, Value)], requested: &[&str], off: Option<&str>) -> Option<Ipv4Net> {
+        let requested: Vec<String> = requested.iter().map(|name| (*name).to_owned()).collect();
         let labels = off.map(|mark| (OFF_LABEL.to_owned(), mark.to_owned()));
         let labels = labels.into_iter().collect();
-        pool(pools, &asked, &labels).unwrap().map(|pool| pool.range)
+        pool(pools, &requested, &labels).unwrap().map(|pool| pool.range)
     }
 
     #[test]

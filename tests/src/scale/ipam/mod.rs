@@ -144,7 +144,7 @@ impl Ipam {
                     }
                     Some(_) => {}
                     None if is_to_go => {}
-                    None => self.ask(uid, &pod),
+                    None => self.request_address(uid, &pod),
                 }
             }
             Event::Delete(pod) => {
@@ -165,7 +165,7 @@ impl Ipam {
         }
     }
 
-    fn ask(&mut self, uid: String, pod: &SlimPod) {
+    fn request_address(&mut self, uid: String, pod: &SlimPod) {
         let name = name(pod);
         let node = pod.spec.node_name.clone();
         self.pods.insert(uid, served(pod, None));

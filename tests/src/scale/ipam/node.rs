@@ -110,7 +110,7 @@ impl OfNode {
         for job in jobs {
             let named = match &job {
                 Job::OnHost(pod) => {
-                    self.tell(pod, host(&node)?).await?;
+                    self.write_pod_address(pod, host(&node)?).await?;
                     continue;
                 }
                 Job::Take(address, handle) => {
@@ -126,18 +126,18 @@ impl OfNode {
             }
         }
         for (pool, jobs) in asking.into_values() {
-            self.give(&pool, jobs, &mut outcome).await?;
+            self.assign(&pool, jobs, &mut outcome).await?;
         }
         Ok(outcome)
     }
 
-    async fn give(&self, pool: &Pool, jobs: Vec<Job>, outcome: &mut Outcome) -> Result<()> {
+    async fn assign(&self, pool: &Pool, jobs: Vec<Job>, outcome: &mut Outcome) -> Result<()> {
         let holders: Vec<Holder> = jobs.iter().filter_map(|job| self.holder(job)).collect();
         let given = self.allocate(pool, &holders).await?;
         for (job, allocation) in jobs.into_iter().zip(given) {
             match &job {
                 Job::Give(pod, _) => {
-                    if self.tell(pod, allocation.address).await? {
+                    if self.write_pod_address(pod, allocation.address).await? {
                         outcome.given.push((pod.uid.clone(), allocation.address));
                     } else {
                         outcome
@@ -145,7 +145,7 @@ impl OfNode {
                             .push(Job::Take(allocation.address, allocation.handle));
                     }
                 }
-                Job::Tunnel => self.tell_tunnel(allocation.address).await?,
+                Job::Tunnel => self.write_tunnel_address(allocation.address).await?,
                 Job::OnHost(_) | Job::Take(..) => {}
             }
         }
@@ -302,7 +302,7 @@ impl OfNode {
     }
 
     /// Writes the address into the pod's status. Returns whether the pod still exists.
-    async fn tell(&self, pod: &PodName, address: IpAddr) -> Result<bool> {
+    async fn write_pod_address(&self, pod: &PodName, address: IpAddr) -> Result<bool> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let status = json!({
             "metadata": {"uid": pod.uid},
@@ -321,7 +321,7 @@ impl OfNode {
         }
     }
 
-    async fn tell_tunnel(&self, address: IpAddr) -> Result<()> {
+    async fn write_tunnel_address(&self, address: IpAddr) -> Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let change = Patch::Merge(json!({"metadata": {"annotations": {TUNNEL_ANNOTATION: address}}}));
         nodes

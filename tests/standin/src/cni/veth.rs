@@ -170,7 +170,7 @@ mod tests {
             let name = format!("standin-{name}-{}", std::process::id());
             assert!(
                 ip(&["netns", "add", &name]).is_some(),
-                "make the network namespace {name}"
+                "create the network namespace {name}"
             );
             Self(name)
         }

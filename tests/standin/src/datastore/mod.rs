@@ -38,7 +38,7 @@ pub async fn client(kubeconfig: Option<&Path>) -> Result<Client> {
             "use the pod's service account (set KUBECONFIG when this does not run in a pod of the cluster)",
         )?,
     };
-    Client::try_from(config).context("make a client of the API server")
+    Client::try_from(config).context("create a client of the API server")
 }
 
 /// Access to one kind.

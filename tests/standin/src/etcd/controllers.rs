@@ -63,7 +63,7 @@ async fn run(environment: &Environment) -> Result<()> {
 
 async fn controllers(environment: &Environment) -> Result<()> {
     let Datastore::Etcd(generation) = Played::of_program()?.datastore else {
-        bail!("the stand-in plays kube-controllers only of a Calico with etcd");
+        bail!("the stand-in plays kube-controllers only for a Calico with etcd");
     };
     let client = datastore::client(environment.kubeconfig().as_deref()).await?;
     let store: &'static Store = Box::leak(Box::new(of_environment(environment, generation).await?));

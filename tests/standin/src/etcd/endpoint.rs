@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn v2_has_its_own_names_for_everything() {
+    fn an_endpoint_of_v2_has_the_names_of_v2() {
         let labels = BTreeMap::new();
         let endpoint = Endpoint {
             place: Place {

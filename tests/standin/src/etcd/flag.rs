@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn v3_says_it_in_its_cluster_information() {
+    async fn v3_reads_the_flag_from_cluster_information() {
         let store = Store::in_memory(Generation::V3);
         assert_eq!(read(&store).await.unwrap(), Flag::Missing);
         for (value, flag) in [

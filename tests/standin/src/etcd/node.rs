@@ -32,7 +32,7 @@ pub async fn run(
     let kind = environment.get("DATASTORE_TYPE");
     if let Some(kind) = kind.filter(|kind| !["etcdv2", "etcdv3"].contains(kind)) {
         bail!(
-            "DATASTORE_TYPE is {kind:?}: of {} the stand-in plays only the one with etcd",
+            "DATASTORE_TYPE is {kind:?}: the stand-in plays {} only with etcd",
             played.version
         );
     }

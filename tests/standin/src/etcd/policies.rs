@@ -52,7 +52,7 @@ fn wanted(generation: Generation, policies: &[NetworkPolicy]) -> Result<Wanted> 
     let mut wanted = Wanted::new();
     for policy in policies {
         let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
-        if !lets_everybody_in(policy.spec.as_ref()) {
+        if !allows_all_ingress(policy.spec.as_ref()) {
             warn!(
                 "NetworkPolicy {namespace}/{name} is not written: the stand-in does not enforce policies"
             );
@@ -98,7 +98,7 @@ fn directory(generation: Generation) -> String {
 }
 
 /// Whether the policy allows all ingress to every pod of the namespace, and has no other rule.
-fn lets_everybody_in(spec: Option<&NetworkPolicySpec>) -> bool {
+fn allows_all_ingress(spec: Option<&NetworkPolicySpec>) -> bool {
     let Some(spec) = spec else { return false };
     let only_ingress = spec
         .policy_types

@@ -99,7 +99,7 @@ mod tests {
         POOL.ensure(store, pool, merge).await.unwrap();
     }
 
-    async fn give(store: &Store, pod: &str, requested: &[&str]) -> Result<String> {
+    async fn assign(store: &Store, pod: &str, requested: &[&str]) -> Result<String> {
         let requested: Vec<String> = requested.iter().map(|it| (*it).to_owned()).collect();
         let owner = owner(Generation::V3, pod.to_owned(), "n1", "default", pod);
         let address = Ipam::new(store, "n1").assign_any(&owner, &requested).await?;
@@ -121,14 +121,14 @@ mod tests {
     #[tokio::test]
     async fn a_disabled_pool_assigns_no_address_and_its_empty_block_keeps_its_node() {
         let store = store().await;
-        assert_eq!(give(&store, "before", &[]).await.unwrap(), "10.244.0.0");
+        assert_eq!(assign(&store, "before", &[]).await.unwrap(), "10.244.0.0");
         change(&store, "new", &json!({ "disabled": false })).await;
         change(&store, "old", &json!({ "disabled": true })).await;
-        assert_eq!(give(&store, "after", &[]).await.unwrap(), "10.200.0.0");
+        assert_eq!(assign(&store, "after", &[]).await.unwrap(), "10.200.0.0");
         Ipam::new(&store, "n1").release("before").await.unwrap();
-        assert_eq!(give(&store, "later", &[]).await.unwrap(), "10.200.0.1");
+        assert_eq!(assign(&store, "later", &[]).await.unwrap(), "10.200.0.1");
         assert_eq!(blocks(&store).await, ["10.200.0.0-26", "10.244.0.0-26"]);
-        let refused = give(&store, "pinned", &["old"]).await.unwrap_err().to_string();
+        let refused = assign(&store, "pinned", &["old"]).await.unwrap_err().to_string();
         assert_eq!(
             refused,
             "the given pool (10.244.0.0/26) does not exist, or is not enabled"
@@ -144,27 +144,27 @@ mod tests {
             &json!({ "disabled": false, "nodeSelector": "!all()" }),
         )
         .await;
-        assert_eq!(give(&store, "other", &[]).await.unwrap(), "10.244.0.0");
+        assert_eq!(assign(&store, "other", &[]).await.unwrap(), "10.244.0.0");
         for (pod, pool, address) in [
             ("by-name", "new", "10.200.0.0"),
             ("by-range", "10.200.0.0/26", "10.200.0.1"),
         ] {
-            assert_eq!(give(&store, pod, &[pool]).await.unwrap(), address);
+            assert_eq!(assign(&store, pod, &[pool]).await.unwrap(), address);
         }
-        give(&store, "another", &[]).await.unwrap();
+        assign(&store, "another", &[]).await.unwrap();
         assert_eq!(blocks(&store).await.len(), 2, "the block is in use");
         for pod in ["by-name", "by-range"] {
             Ipam::new(&store, "n1").release(pod).await.unwrap();
         }
         assert_eq!(blocks(&store).await.len(), 2, "no address was assigned since");
-        give(&store, "next", &[]).await.unwrap();
+        assign(&store, "next", &[]).await.unwrap();
         assert_eq!(blocks(&store).await, ["10.244.0.0-26"]);
     }
 
     #[tokio::test]
     async fn a_block_deleted_in_a_disabled_pool_is_not_claimed_again() {
         let store = store().await;
-        give(&store, "before", &[]).await.unwrap();
+        assign(&store, "before", &[]).await.unwrap();
         Ipam::new(&store, "n1").release("before").await.unwrap();
         change(&store, "new", &json!({ "disabled": false })).await;
         change(&store, "old", &json!({ "disabled": true })).await;
@@ -173,7 +173,7 @@ mod tests {
             let entry = store.get(&key).await.unwrap().unwrap();
             assert!(store.delete(&entry).await.unwrap());
         }
-        give(&store, "after", &[]).await.unwrap();
+        assign(&store, "after", &[]).await.unwrap();
         assert_eq!(blocks(&store).await, ["10.200.0.0-26"]);
     }
 }

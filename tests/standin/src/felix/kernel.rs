@@ -176,7 +176,7 @@ impl Kernel {
             }
             return Err(error);
         }
-        info!(?wanted, %mac, "made {DEVICE}");
+        info!(?wanted, %mac, "created {DEVICE}");
         netlink::existing(&self.netlink, DEVICE).await
     }
 

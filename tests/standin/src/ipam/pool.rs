@@ -52,7 +52,7 @@ impl Ipam {
             let namespace_labels = self.namespace_labels(&enabled, namespace).await?;
             automatic(&enabled, &labels, &namespace_labels)?
         } else {
-            asked_for(&enabled, &wanted)?
+            requested_pools(&enabled, &wanted)?
         };
         if selecting.is_empty() {
             bail!("no configured Calico pools for node {}", self.node);
@@ -127,7 +127,7 @@ fn named(pools: &[IPPool], requested: &[String]) -> Result<Vec<Ipv4Net>> {
 }
 
 /// The enabled pools of these ranges, with any selector.
-fn asked_for(enabled: &[IPPool], wanted: &[Ipv4Net]) -> Result<Vec<IPPool>> {
+fn requested_pools(enabled: &[IPPool], wanted: &[Ipv4Net]) -> Result<Vec<IPPool>> {
     let pool_of = |range: &Ipv4Net| -> Result<IPPool> {
         let found = enabled.iter().find(|pool| pool.spec.range() == Some(*range));
         found
@@ -340,10 +340,10 @@ mod tests {
         let mut pools = pools();
         pools[1].spec.node_selector = Some("!all()".to_owned());
         let wanted = named(&pools, &["new".to_owned()]).unwrap();
-        let chosen = asked_for(&enabled(pools.clone()), &wanted).unwrap();
+        let chosen = requested_pools(&enabled(pools.clone()), &wanted).unwrap();
         assert_eq!(ranges(&chosen), ["10.200.0.0/16"]);
         pools[1].spec.disabled = true;
-        let error = asked_for(&enabled(pools.clone()), &wanted)
+        let error = requested_pools(&enabled(pools.clone()), &wanted)
             .unwrap_err()
             .to_string();
         assert_eq!(

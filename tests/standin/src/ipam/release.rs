@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    async fn give(api: &FakeApi, name: &str, requested: &[&str]) -> Result<String> {
+    async fn assign(api: &FakeApi, name: &str, requested: &[&str]) -> Result<String> {
         let requested: Vec<String> = requested.iter().map(|it| (*it).to_owned()).collect();
         let address = ipam(api)
             .assign_any(&pod(name), Use::Workload, &requested)
@@ -153,33 +153,33 @@ mod tests {
     #[tokio::test]
     async fn a_disabled_pool_assigns_no_address_and_its_empty_block_keeps_its_node() {
         let api = api();
-        assert_eq!(give(&api, "before", &[]).await.unwrap(), "10.244.0.0");
+        assert_eq!(assign(&api, "before", &[]).await.unwrap(), "10.244.0.0");
         change(&api, NEW, &json!({ "disabled": false }));
         change(&api, OLD, &json!({ "disabled": true }));
-        assert_eq!(give(&api, "after", &[]).await.unwrap(), "10.200.0.0");
+        assert_eq!(assign(&api, "after", &[]).await.unwrap(), "10.200.0.0");
         assert_eq!(ipam(&api).release(&pod("before").handle).await.unwrap(), 1);
-        assert_eq!(give(&api, "later", &[]).await.unwrap(), "10.200.0.1");
+        assert_eq!(assign(&api, "later", &[]).await.unwrap(), "10.200.0.1");
         assert_eq!(blocks(&api), ["10-200-0-0-26", "10-244-0-0-26"]);
         change(&api, NEW, &json!({ "disabled": true }));
-        let error = give(&api, "none", &[]).await.unwrap_err().to_string();
+        let error = assign(&api, "none", &[]).await.unwrap_err().to_string();
         assert_eq!(error, "cannot find a qualified ippool");
     }
 
     #[tokio::test]
     async fn a_pool_without_nodes_serves_requests_and_its_empty_block_is_released_at_once() {
         let api = api();
-        give(&api, "before", &[]).await.unwrap();
-        let error = give(&api, "early", &["new"]).await.unwrap_err().to_string();
+        assign(&api, "before", &[]).await.unwrap();
+        let error = assign(&api, "early", &["new"]).await.unwrap_err().to_string();
         assert_eq!(
             error,
             "the given pool (10.200.0.0/26) does not exist, or is not enabled"
         );
         change(&api, NEW, &json!({ "disabled": false, "nodeSelector": "!all()" }));
         assert_eq!(
-            give(&api, "probe", &["10.200.0.0/26"]).await.unwrap(),
+            assign(&api, "probe", &["10.200.0.0/26"]).await.unwrap(),
             "10.200.0.0"
         );
-        assert_eq!(give(&api, "other", &[]).await.unwrap(), "10.244.0.1");
+        assert_eq!(assign(&api, "other", &[]).await.unwrap(), "10.244.0.1");
         assert_eq!(blocks(&api), ["10-200-0-0-26", "10-244-0-0-26"], "the block is in use");
         ipam(&api).release(&pod("probe").handle).await.unwrap();
         assert_eq!(blocks(&api), ["10-244-0-0-26"]);
@@ -194,26 +194,26 @@ mod tests {
             &json!({ "disabled": false, "nodeSelector": "zone == 'a'" }),
         );
         for (name, pool) in [("one", "old"), ("two", "new")] {
-            give(&api, name, &[pool]).await.unwrap();
+            assign(&api, name, &[pool]).await.unwrap();
         }
         ipam(&api).release(&pod("one").handle).await.unwrap();
         assert_eq!(blocks(&api).len(), 2, "the pool still selects the node");
         change(&api, OLD, &json!({ "nodeSelector": "zone == 'b'" }));
-        give(&api, "three", &[]).await.unwrap();
+        assign(&api, "three", &[]).await.unwrap();
         assert_eq!(blocks(&api), ["10-200-0-0-26"]);
     }
 
     #[tokio::test]
     async fn a_block_deleted_in_a_disabled_pool_is_not_claimed_again() {
         let api = api();
-        give(&api, "before", &[]).await.unwrap();
+        assign(&api, "before", &[]).await.unwrap();
         ipam(&api).release(&pod("before").handle).await.unwrap();
         change(&api, NEW, &json!({ "disabled": false }));
         change(&api, OLD, &json!({ "disabled": true }));
         let claim = format!("{CALICO}/blockaffinities/n1-10-244-0-0-26");
         api.edit(&claim, &json!({ "spec": { "state": PENDING_DELETION } }));
         api.remove(&format!("{CALICO}/ipamblocks/10-244-0-0-26"));
-        give(&api, "after", &[]).await.unwrap();
+        assign(&api, "after", &[]).await.unwrap();
         assert_eq!(api.names(&format!("{CALICO}/ipamblocks")), ["10-200-0-0-26"]);
         assert_eq!(api.get(&claim).unwrap()["spec"]["state"], PENDING_DELETION);
     }
@@ -221,7 +221,7 @@ mod tests {
     #[tokio::test]
     async fn a_claim_marked_as_deleted_is_confirmed_by_a_new_version_of_the_block() {
         let api = api();
-        give(&api, "before", &[]).await.unwrap();
+        assign(&api, "before", &[]).await.unwrap();
         let claim = format!("{CALICO}/blockaffinities/n1-10-244-0-0-26");
         let block = format!("{CALICO}/ipamblocks/10-244-0-0-26");
         api.edit(&claim, &json!({ "spec": { "state": PENDING_DELETION } }));
@@ -231,7 +231,7 @@ mod tests {
                 .unwrap()
         };
         let before = number();
-        assert_eq!(give(&api, "after", &[]).await.unwrap(), "10.244.0.1");
+        assert_eq!(assign(&api, "after", &[]).await.unwrap(), "10.244.0.1");
         assert_eq!(api.get(&claim).unwrap()["spec"]["state"], "confirmed");
         assert_eq!(number(), before + 2, "once for the claim, once for the address");
     }
@@ -239,11 +239,11 @@ mod tests {
     #[tokio::test]
     async fn a_block_marked_as_deleted_is_deleted_at_its_next_read() {
         let api = api();
-        give(&api, "before", &[]).await.unwrap();
+        assign(&api, "before", &[]).await.unwrap();
         let block = format!("{CALICO}/ipamblocks/10-244-0-0-26");
         api.edit(&block, &json!({ "spec": { "deleted": true } }));
         // Its address is free by now: the new block starts with the first one again.
-        assert_eq!(give(&api, "after", &[]).await.unwrap(), "10.244.0.0");
+        assert_eq!(assign(&api, "after", &[]).await.unwrap(), "10.244.0.0");
         assert_eq!(api.get(&block).unwrap()["spec"]["deleted"], false);
         assert_eq!(blocks(&api), ["10-244-0-0-26"]);
     }

@@ -68,7 +68,7 @@ pub async fn ensure_pool(client: &Client, environment: &Environment) -> Result<(
         ..IPPoolSpec::default()
     };
     if let Written::Done(pool) = store.create(&IPPool::new(POOL, spec)).await? {
-        info!(cidr = pool.spec.cidr, "made the default pool: there was none");
+        info!(cidr = pool.spec.cidr, "created the default pool: there was none");
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub async fn run(checks: &[&str], environment: &Environment) -> Result<()> {
             "felix-ready" => ask(environment, "readiness").await?,
             "felix-live" => ask(environment, "liveness").await?,
             "bird-ready" | "bird-live" if with_etcd()? => etcd::bird::is_ready()?,
-            other => bail!("calico/node is not ready: {other} is about BIRD, and the stand-in has none"),
+            other => bail!("calico/node is not ready: {other} needs BIRD, which the stand-in does not play here"),
         }
     }
     Ok(())

@@ -32,14 +32,14 @@ pub async fn run(environment: &Environment) -> Result<()> {
     match environment.backend() {
         "vxlan" | "none" => {}
         other => {
-            warn!("CALICO_NETWORKING_BACKEND is {other}: the stand-in speaks no BGP, only VXLAN pools work");
+            warn!("CALICO_NETWORKING_BACKEND is {other}: the stand-in has no BGP, only VXLAN pools work");
         }
     }
     if let Some(kind) = environment
         .get("DATASTORE_TYPE")
         .filter(|kind| *kind != "kubernetes")
     {
-        bail!("DATASTORE_TYPE is {kind:?}: the stand-in knows only kubernetes");
+        bail!("DATASTORE_TYPE is {kind:?}: the stand-in supports only kubernetes");
     }
     let name = environment.node_name()?;
     let client = datastore::client(environment.kubeconfig().as_deref()).await?;
