@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 /// One module of `tests/modules`.
 #[derive(Debug)]
 pub struct Module {
-    /// Its folder.
+    /// The folder.
     pub folder: &'static str,
     /// The name in messages.
     pub title: &'static str,

@@ -204,7 +204,6 @@ impl Values {
 
     /// The traffic generator: pods that answer, and on every node pods that send probes. Each of its flows has one
     /// probe in this number of milliseconds.
-    /// Each of its flows has a probe every so many milliseconds.
     pub fn traffic(&self, interval_ms: u64) -> Result<String> {
         let mut values = self.clone();
         values

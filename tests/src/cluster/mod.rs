@@ -72,13 +72,13 @@ pub struct Lock {
 /// One machine in the output of `status`.
 #[derive(Clone, Debug)]
 pub struct MachineStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its address.
+    /// The address.
     pub address: std::net::Ipv4Addr,
     /// Process 1's pid on the host, if the machine is on.
     pub pid: Option<u32>,
-    /// Its services.
+    /// The services.
     pub services: Vec<ServiceStatus>,
 }
 

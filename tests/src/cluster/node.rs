@@ -24,9 +24,9 @@ const BASE_PLUGINS: [&str; 5] = ["bandwidth", "bridge", "host-local", "loopback"
 /// The values that differ between nodes.
 #[derive(Debug)]
 pub struct NodeConfig<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
-    /// Its address.
+    /// The address.
     pub address: Ipv4Addr,
     /// The API server's address.
     pub api_server: Ipv4Addr,

@@ -62,7 +62,7 @@ pub struct State {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
-    /// Its address on the lab's subnet.
+    /// The address on the lab's subnet.
     pub address: Ipv4Addr,
     /// Whether the machine should be on.
     pub on: bool,

@@ -19,7 +19,7 @@ const FORMAT: &str = "1";
 pub struct Image {
     /// The full reference, with registry and tag.
     pub name: String,
-    /// Its files.
+    /// The files.
     pub tree: Tree,
     /// The default command.
     pub entrypoint: Vec<String>,

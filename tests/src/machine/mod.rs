@@ -1,6 +1,6 @@
 //! A machine: one "computer" of the lab, made of namespaces instead of hardware.
 //!
-//! It has a network, mount, pid, uts and ipc namespace, its own root file system (only `/usr` is shared with the
+//! A machine has a network, mount, pid, uts and ipc namespace, its own root file system (only `/usr` is shared with the
 //! host, read-only), and a process 1 that starts its services and restarts them after a crash. Killing process 1 is a
 //! power failure; the root file system stays on disk, so the machine can be powered on again.
 //! 
@@ -82,7 +82,7 @@ impl MachineSpec {
 /// A program that process 1 keeps running.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Service {
-    /// Its name; the log is `NAME.log`.
+    /// The name; the log is `NAME.log`.
     pub name: String,
     /// Program and arguments.
     pub command: Vec<String>,
@@ -99,14 +99,14 @@ pub enum Request {
     Start(Service),
     /// Stop a service without a restart: SIGTERM, then SIGKILL after the given milliseconds.
     Stop {
-        /// Its name.
+        /// The name.
         name: String,
         /// Time limit for the service to end after SIGTERM.
         grace_milliseconds: u64,
     },
     /// Remove a service that has ended from the list: it had a single task.
     Forget {
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// List the services.
@@ -128,9 +128,9 @@ pub enum Reply {
 /// One service as process 1 reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its pid inside the machine, if it runs.
+    /// The pid inside the machine, if it runs.
     pub pid: Option<i32>,
     /// Number of restarts after a crash.
     pub restarts: u32,

@@ -21,9 +21,9 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// The status of the Migration.
 #[derive(Clone, Debug)]
 pub struct Stand {
-    /// Its phase.
+    /// The phase.
     pub phase: MigrationPhase,
-    /// Its progress and its message.
+    /// The progress and its message.
     pub words: String,
     /// The reason for which the Migration waits.
     pub blocked: String,

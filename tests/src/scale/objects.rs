@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Largest {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Bytes of its JSON, as in etcd.
     pub bytes: usize,

@@ -25,12 +25,12 @@ const CONTAINER_ID: &str = "containerd://486ea46224d1bb4fb680f34f7c9ad96a8f24ec8
 pub struct Workload(pub u32);
 
 impl Workload {
-    /// Its name.
+    /// The name.
     pub fn name(self) -> String {
         format!("service-{:05}-7d4b9c6f8d", self.0)
     }
 
-    /// Its namespace.
+    /// The namespace.
     pub fn namespace(self) -> String {
         namespace(self.0)
     }

@@ -17,7 +17,7 @@ const ANSWER_LENGTH: usize = LENGTH + 16;
 pub struct Packet {
     /// The sender's flow.
     pub flow: u64,
-    /// Its number in the flow.
+    /// The number in the flow.
     pub number: u64,
 }
 

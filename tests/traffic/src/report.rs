@@ -45,7 +45,7 @@ pub struct Flow {
     pub class: String,
     /// The pod or the Service.
     pub target: String,
-    /// Its address and port.
+    /// The address and port.
     pub address: String,
     /// The node that the pod runs on.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,7 +116,7 @@ pub struct Outage {
 pub struct PathOutage {
     /// The prober.
     pub prober: String,
-    /// Its node.
+    /// The node.
     pub from: String,
     /// Class of the path.
     pub class: String,

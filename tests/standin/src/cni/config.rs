@@ -195,7 +195,7 @@ pub struct Call {
     pub input: Value,
     /// Identifier of the sandbox.
     pub container: String,
-    /// Path of the sandbox's network namespace; empty when it is gone.
+    /// Path of the sandbox's network namespace; empty if it was deleted.
     pub namespace_path: String,
     /// Path of the sandbox's network namespace; empty if it was deleted.
     pub device: String,

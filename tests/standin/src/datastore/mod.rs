@@ -82,7 +82,7 @@ impl<K: Stored> Store<K> {
         }
     }
 
-    /// Writes an object that was read before; a conflict when it has changed since, or is gone.
+    /// Writes an object that was read before; a conflict if it was changed since, or deleted.
     pub async fn replace(&self, object: &K) -> Result<Written<K>> {
         let name = object.name_any();
         match self.api.replace(&name, &PostParams::default(), object).await {

@@ -38,7 +38,7 @@ pub struct Endpoint<'a> {
     pub address: Ipv4Addr,
     /// The pod's labels.
     pub labels: &'a BTreeMap<String, String>,
-    /// Its service account.
+    /// The service account.
     pub account: &'a str,
 }
 

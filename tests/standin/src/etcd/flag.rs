@@ -14,7 +14,7 @@ use crate::version::Generation;
 pub enum Flag {
     /// Components work.
     Ready,
-    /// They wait.
+    /// Components wait.
     NotReady,
     /// There is no flag: the datastore is not initialized.
     Missing,

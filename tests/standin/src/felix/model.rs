@@ -69,7 +69,7 @@ pub struct World {
 pub struct Demand {
     /// Whether the settings demand or forbid it; `None`: if a pool needs it.
     pub vxlan: Option<bool>,
-    /// Its UDP port.
+    /// The UDP port.
     pub port: u16,
 }
 

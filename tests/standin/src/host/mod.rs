@@ -42,7 +42,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What identifies a VXLAN device, next to its name.
+/// Identifying attributes of a VXLAN device, besides its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vxlan {
     /// Network identifier.

@@ -33,9 +33,9 @@ const EXCLUDED: [&str; 17] = [
 /// A device with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its addresses.
+    /// The addresses.
     pub addresses: Vec<Ipv4Net>,
 }
 

@@ -20,9 +20,9 @@ const RETRY: Duration = Duration::from_millis(500);
 pub struct Target {
     /// The pod's name.
     pub name: String,
-    /// Its address and port.
+    /// The address and port.
     pub address: SocketAddr,
-    /// Its node.
+    /// The node.
     pub node: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::ipam::{names, selects_node};
 
 /// A Node from the datastore.
 pub struct Read<Version> {
-    /// Its labels.
+    /// The labels.
     pub labels: BTreeMap<String, String>,
     /// The address of its tunnel device.
     pub address: Option<Ipv4Addr>,
@@ -117,7 +117,7 @@ fn is_tunnel(holder: &Owner, node: &str) -> bool {
 pub struct Watched(Vec<Vec<Value>>);
 
 impl Watched {
-    /// Of these pools.
+    /// The relevant fields of these pools.
     pub fn of(pools: &[IPPoolSpec]) -> Self {
         let watched = |pool: &IPPoolSpec| {
             vec![
