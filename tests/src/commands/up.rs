@@ -33,9 +33,9 @@ pub struct ClusterArguments {
     /// Folder with ready programs, or an empty one to build them into
     #[arg(long, value_name = "DIR", env = "KUBEBUILDER_ASSETS")]
     pub assets: Option<PathBuf>,
-    /// Folder with the real `calico-node` and `calico`; without it a stand-in plays Calico. With `--network
-    /// calico-v2` these programs are of v3, and a stand-in plays v2.6 and BIRD; `kube-controllers` and `check-status`
-    /// are taken from the folder if they exist.
+    /// Folder with the real `calico-node` and `calico`; without it a stand-in plays Calico. With `--network calico-v2`
+    /// these programs are of v3, and a stand-in plays v2.6 and BIRD; `kube-controllers` and `check-status` are taken
+    /// from the folder if they exist.
     #[arg(long, value_name = "DIR")]
     pub calico_bin: Option<PathBuf>,
     /// Pod network. Default: flannel.

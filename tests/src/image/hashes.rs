@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
-/// A file that was written more recently may be written again within the same tick of the file system's clock: it is read each time.
+/// A file that was written more recently may be written again within the same tick of the file system's clock: each read
+/// hashes it again.
 const SETTLED: Duration = Duration::from_secs(10);
 
 static KNOWN: LazyLock<Mutex<HashMap<PathBuf, Known>>> = LazyLock::new(Mutex::default);
