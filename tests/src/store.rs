@@ -85,7 +85,7 @@ impl Store {
     }
 
     /// Creates the objects, in as few transactions as etcd allows.
-    /// 
+    ///
     /// # Errors
     /// One of the objects exists. Those of earlier transactions stay.
     pub async fn create(&self, objects: &[Stored]) -> Result<()> {

@@ -21,7 +21,7 @@ const SCRIPT: &str = "
 
 impl Cluster {
     /// Adds them to every node.
-    /// 
+    ///
     /// Only before traffic starts: adding them beside traffic lost one of half a million packets, and that loss is
     /// not the migration's.
     pub(super) async fn plant_foreign(&self) -> Result<()> {

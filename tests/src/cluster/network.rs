@@ -1,5 +1,5 @@
 //! The lab's links: one bridge inside the control plane's namespace, a link to every node and one to the host.
-//! 
+//!
 //! The bridge is not on the host, so the host's packet filter and bridge settings do not apply to the lab's traffic,
 //! and the host sees only one interface of the lab, which ends with the control plane.
 

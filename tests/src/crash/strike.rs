@@ -17,7 +17,7 @@ const OUTAGE: Duration = Duration::from_secs(2);
 const NODE_LIMIT: Duration = Duration::from_mins(3);
 
 /// Makes the crash while the step's owner has stopped there, and releases the owner if it still runs.
-/// 
+///
 /// `node` is the step's node; for a step of the whole cluster, any node. `door` belongs to the owner. `next` is the
 /// coordinator's next stop: a restarted coordinator has lost it.
 /// is started anew has forgotten it.

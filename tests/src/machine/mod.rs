@@ -3,7 +3,7 @@
 //! A machine has a network, mount, pid, uts and ipc namespace, its own root file system (only `/usr` is shared with the
 //! host, read-only), and a process 1 that starts its services and restarts them after a crash. Killing process 1 is a
 //! power failure; the root file system stays on disk, so the machine can be powered on again.
-//! 
+//!
 //! Three processes are involved: the *holder* (outside the pid namespace, in the machine's cgroup, only waits),
 //! *process 1* inside, and the program that sends requests to the socket of process 1 with [`Control`].
 

@@ -1,5 +1,5 @@
 //! `cargo lab scale`: a migration of a large cluster, and its cost for the coordinator.
-//! 
+//!
 //! etcd, kube-apiserver, kube-controller-manager, kube-scheduler and the coordinator are real; the coordinator is a
 //! release build with its memory limit. kwok plays kubelets and pods, and [`hollow`] plays the agents.
 

@@ -1,6 +1,6 @@
 //! Earlier Calico with etcd: v2.6 on etcd's v2 store, v3.8 on its v3 store, as far as a conversion from one to the
 //! other depends on it.
-//! 
+//!
 //! 1. [`store`] is one of etcd's stores, guarded by versions; [`keys`] has the keys, [`resource`] the form of objects in v3.
 //! 2. [`flag`] is the switch that pauses all of it. [`felix`] and the plugins obey it, [`startup`], [`bird`] and
 //!    [`controllers`] do not, like Calico's.
