@@ -16,7 +16,7 @@ pub fn workspace() -> Result<PathBuf> {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map(Path::to_owned)
-        .context("the workspace is above the lab")
+        .context("find the workspace above the lab")
 }
 
 /// Removes from a command the variables that cargo has set for the lab. Build scripts watch these variables: with

@@ -163,7 +163,7 @@ impl ApiLab {
             .with_context(|| format!("request a token of ServiceAccount {namespace}/{account}"))?;
         Ok(answer
             .status
-            .context("the TokenRequest has a status")?
+            .context("read the status of the TokenRequest")?
             .token)
     }
 

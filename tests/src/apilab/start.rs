@@ -253,5 +253,5 @@ pub(super) fn spawn_as(
         .arg(programs.join(name))
         .args(arguments.split_whitespace());
     Process::start(name, folder.join(format!("{log}.log")), &mut command)
-        .context("setpriv is in Debian's package util-linux")
+        .context("find setpriv (Debian: apt-get install util-linux)")
 }

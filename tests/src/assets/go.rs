@@ -120,7 +120,7 @@ async fn run_build(module: &Module, target: &Path, detail: &Detail) -> Result<(E
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("run go build in {}: {HINT}", module.path().display()))?;
-    let output = child.stderr.take().context("go has an error output")?;
+    let output = child.stderr.take().context("open the error output of go")?;
     let mut lines = BufReader::new(output).lines();
     let (mut packages, mut said) = (0_u32, Vec::new());
     while let Some(line) = lines.next_line().await.context("read the output of go")? {

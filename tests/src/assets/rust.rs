@@ -122,8 +122,8 @@ async fn compile(programs: &[Program], wanted: Build, detail: &Detail) -> Result
                 workspace.display()
             )
         })?;
-    let stdout = child.stdout.take().context("cargo has an output")?;
-    let stderr = child.stderr.take().context("cargo has an error output")?;
+    let stdout = child.stdout.take().context("open the output of cargo")?;
+    let stderr = child.stderr.take().context("open the error output of cargo")?;
     let errors = async {
         let (mut lines, mut text) = (BufReader::new(stderr).lines(), String::new());
         while let Some(line) = lines.next_line().await? {

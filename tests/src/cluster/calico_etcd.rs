@@ -47,7 +47,7 @@ impl Cluster {
     /// Starts this program, and waits until it answers.
     pub(super) async fn start_calico_etcd(&self, program: &Path) -> Result<()> {
         let target = self.disk(CONTROL_PLANE).join(PROGRAM);
-        let folder = target.parent().context("a program has a folder")?;
+        let folder = target.parent().context("find the folder of the program")?;
         std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         std::fs::copy(program, &target)
             .with_context(|| format!("copy {} to {}", program.display(), target.display()))?;
@@ -104,7 +104,7 @@ impl Cluster {
                         .decode(text)
                         .with_context(|| format!("decode {name} of {pair}"))
                 };
-                let key = String::from_utf8(part("key")?).context("a key of Calico is text")?;
+                let key = String::from_utf8(part("key")?).context("read a key of Calico as text")?;
                 let value =
                     serde_json::from_slice(&part("value")?).with_context(|| format!("parse {key}"))?;
                 Ok((key, value))

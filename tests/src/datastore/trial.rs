@@ -91,7 +91,7 @@ impl<'etcd> Trial<'etcd> {
         let proxy = Proxy::start(self.etcd.port(), None).await?;
         let started = Instant::now();
         let child = self.tool(&proxy.url()).spawn(&self.start())?;
-        let memory = peak(child.id().context("the tool has ended")?);
+        let memory = peak(child.id().context("read the process number: the tool has already ended")?);
         let (output, memory) = tokio::join!(child.wait_with_output(), memory);
         let output = output.context("wait for the tool")?;
         ensure!(

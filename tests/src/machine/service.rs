@@ -163,7 +163,7 @@ impl Services {
             .with_context(|| format!("start service {:?}: {program}", service.name))?;
         i32::try_from(child.id())
             .map(Pid::from_raw)
-            .context("a pid is a positive i32")
+            .context("convert the pid to a positive i32")
     }
 
     /// Reaps every child for ever: the services, and the orphans that become children of process 1.

@@ -25,7 +25,7 @@ pub async fn churn(client: Client, pods_a_second: u32) -> Result<()> {
     }
     let namespace = shape::namespace(0);
     let job: Job = create(&client, Some(namespace.clone()), shape::job(JOB)).await?;
-    let owner = job.uid().context("a Job that was created has a UID")?;
+    let owner = job.uid().context("read the UID of the created Job")?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let living = usize::try_from(LIFE.as_secs())? * usize::try_from(pods_a_second)?;
     let mut names: VecDeque<String> = VecDeque::new();

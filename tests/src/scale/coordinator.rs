@@ -74,7 +74,7 @@ impl Coordinator {
         let log = lab.folder().join("coordinator.log");
         let mut coordinator = Self {
             process: Process::start("the coordinator", log, &mut command)
-                .context("setpriv is in Debian's package util-linux")?,
+                .context("find setpriv (Debian: apt-get install util-linux)")?,
             port,
             proxy,
             limit,
@@ -159,7 +159,7 @@ async fn token(lab: &OwnApiLab) -> Result<String> {
         .context("request the coordinator's token")?;
     Ok(answer
         .status
-        .context("the TokenRequest has a status")?
+        .context("read the status of the TokenRequest")?
         .token)
 }
 

@@ -141,7 +141,7 @@ impl Person<'_> {
         let address: Ipv4Addr = service
             .spec
             .and_then(|spec| spec.cluster_ip)
-            .context("Service kube-system/kube-dns has an address")?
+            .context("read the clusterIP of Service kube-system/kube-dns")?
             .parse()
             .context("read the address of Service kube-system/kube-dns")?;
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");

@@ -160,7 +160,7 @@ async fn workloads(client: &Client, store: Store, size: &Size, detail: &Detail) 
                 let namespace = Some(workload.namespace());
                 let set = workload.replica_set(replicas, size.pod_shape);
                 let set = create::<ReplicaSet>(client, namespace, set).await?;
-                let owner = set.uid().context("a ReplicaSet that was created has a UID")?;
+                let owner = set.uid().context("read the UID of the created ReplicaSet")?;
                 let first = workload.pod(&owner, 0, &Place(0).name(), size.pod_shape);
                 let pattern = would_create(client, workload, first).await?;
                 store

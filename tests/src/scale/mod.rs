@@ -102,7 +102,7 @@ async fn pod_bytes(client: &Client) -> Result<usize> {
         .list(&ListParams::default().limit(1))
         .await
         .context("list a pod")?;
-    let first = some.items.first().context("there is an ordinary pod")?;
+    let first = some.items.first().context("find an ordinary pod")?;
     Ok(serde_json::to_vec(first).context("write a pod")?.len())
 }
 

@@ -80,7 +80,7 @@ fn take(directory: &Path) -> Result<(Run, Vec<Run>)> {
             None => {}
         }
     }
-    Ok((own.context("there are more test runs than numbers")?, idle))
+    Ok((own.context("find a free number for this test run")?, idle))
 }
 
 /// Locks this folder; `None` if another run has locked it.

@@ -162,14 +162,14 @@ fn conditions(key: &str, guard: Guard) -> Result<Vec<Condition>> {
         Guard::None => Vec::new(),
         Guard::Absent => vec![Condition::Created { key, at: 0 }],
         Guard::At(version) => {
-            let at = i64::try_from(version).context("a revision of etcd is a signed number")?;
+            let at = i64::try_from(version).context("convert a revision to a signed number")?;
             vec![Condition::Modified { key, at }]
         }
     })
 }
 
 fn entry(found: datastore::etcd3::Entry) -> Result<Entry> {
-    let version = u64::try_from(found.revision).context("a revision of etcd is not negative")?;
+    let version = u64::try_from(found.revision).context("convert a revision to an unsigned number")?;
     let value =
         String::from_utf8(found.value).with_context(|| format!("read {}: it is not text", found.key))?;
     Ok(Entry {
