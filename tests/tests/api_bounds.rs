@@ -492,7 +492,7 @@ async fn calico_nodes_template_is_changed_only_with_the_right_of_rbac() {
     ] {
         lab.kubectl(&[arguments, &["-n", "convert"]].concat()).unwrap();
     }
-    until("the right is known", LIMIT, Path::new("/"), async || {
+    until("the right to be known", LIMIT, Path::new("/"), async || {
         Ok(match sets.patch("calico-node", &dry(), &image).await {
             Ok(_) => Look::Done(()),
             Err(error) => Look::NotYet(error.to_string()),
@@ -859,7 +859,7 @@ async fn only_the_coordinators_own_pods_without_privileges_are_created() {
     ])
     .unwrap();
     let elsewhere: Api<Pod> = Api::namespaced(context.client.clone(), "of-strangers");
-    until("the role is known", LIMIT, Path::new("/"), async || {
+    until("the role to be known", LIMIT, Path::new("/"), async || {
         let words = match elsewhere.create(&dry_post(), &pod(&json!({}))).await {
             Err(kube::Error::Api(status)) => status.message.clone(),
             other => panic!("a pod elsewhere: {other:?}"),
@@ -1437,7 +1437,7 @@ async fn a_deployment_accepts_one_more_replica_and_a_secret_only_a_backup() {
         .unwrap()
     };
     let backup = secret("replumb-calico-datastore-1-000", "Opaque", true);
-    until("the role is known", LIMIT, Path::new("/"), async || {
+    until("the role to be known", LIMIT, Path::new("/"), async || {
         Ok(match secrets.create(&dry_post(), &backup).await {
             Ok(_) => Look::Done(()),
             Err(error) => Look::NotYet(error.to_string()),
@@ -1632,7 +1632,7 @@ async fn a_service_cidr_must_be_the_coordinators_own_and_within_the_ranges_of_ho
     ])
     .unwrap();
     let labelled = merge(json!({ "metadata": { "labels": { "a": "b" } } }));
-    until("the role is known", LIMIT, Path::new("/"), async || {
+    until("the role to be known", LIMIT, Path::new("/"), async || {
         let words = match ranges.patch("kubernetes", &dry(), &labelled).await {
             Err(kube::Error::Api(status)) => status.message.clone(),
             other => panic!("a range is changed: {other:?}"),
@@ -1680,7 +1680,7 @@ async fn during_a_change_of_ranges_no_other_range_is_created() {
         let range = range(name, "replumb", &[cidr]);
         ranges.create(&PostParams::default(), &range).await
     };
-    until("the Migration is known", LIMIT, Path::new("/"), async || {
+    until("the Migration to be known", LIMIT, Path::new("/"), async || {
         Ok(match make("replumb-keep-other", "10.123.0.0/30").await {
             Ok(_) => {
                 ranges
@@ -1718,7 +1718,7 @@ async fn during_a_change_of_ranges_no_other_range_is_created() {
         .patch_status("ranges", &PatchParams::default(), &over)
         .await
         .unwrap();
-    until("it is over", LIMIT, Path::new("/"), async || {
+    until("the Migration to be finished", LIMIT, Path::new("/"), async || {
         Ok(match make("replumb-keep-after", "10.123.0.4/30").await {
             Ok(_) => Look::Done(()),
             Err(error) => Look::NotYet(error.to_string()),
@@ -1782,7 +1782,7 @@ async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() 
         sets.patch(name, &PatchParams::default(), &merge(selects(value)))
             .await
     };
-    until("the Migration is known", LIMIT, Path::new("/"), async || {
+    until("the Migration to be known", LIMIT, Path::new("/"), async || {
         Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
             Ok(_) => {
                 selector("kube-flannel-ds-arm64", &Value::Null).await.ok();
@@ -1830,7 +1830,7 @@ async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() 
         .await
         .unwrap();
     status("Completed").await;
-    until("it is over", LIMIT, Path::new("/"), async || {
+    until("the Migration to be finished", LIMIT, Path::new("/"), async || {
         Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
             Ok(_) => Look::Done(()),
             Err(error) => Look::NotYet(error.to_string()),

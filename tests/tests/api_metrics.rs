@@ -142,7 +142,7 @@ async fn only_tokens_with_the_right_to_metrics_can_read_them() {
 
     // An authorizer learns of a role a moment later.
     let text = until(
-        "Prometheus reads metrics",
+        "Prometheus to read metrics",
         Duration::from_mins(1),
         Path::new("/"),
         async || {

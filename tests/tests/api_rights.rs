@@ -864,7 +864,7 @@ async fn the_document_lists_the_rights_of_each_account() {
         assert!(said.len() > 2, "docs/security.md has no table of {account}");
         // An authorizer learns of a role a moment later.
         until(
-            "the roles are known",
+            "the roles to be known",
             Duration::from_mins(1),
             Path::new("/"),
             async || {

@@ -402,11 +402,11 @@ async fn admission_protects_running_migration_inputs() {
     status("Rolling").await;
     // An API server learns of a status a moment later.
     until(
-        "the label is guarded",
+        "the label to be guarded",
         Duration::from_mins(1),
         Path::new("/"),
         async || match nodes.patch("guarded", &dry, &label).await {
-            Ok(_) => Ok(Look::NotYet("it was let pass".to_owned())),
+            Ok(_) => Ok(Look::NotYet("the write was accepted".to_owned())),
             Err(refused) => {
                 let words = refused.to_string();
                 assert!(words.contains("kubectl replumb rollback guarded"), "{words}");
@@ -460,7 +460,7 @@ async fn admission_protects_running_migration_inputs() {
         .to_string();
     assert!(words.contains("replumb-drift-daemonsets"), "{words}");
     status("Completed").await;
-    until("it is over", Duration::from_mins(1), Path::new("/"), async || {
+    until("the Migration to be finished", Duration::from_mins(1), Path::new("/"), async || {
         nodes.patch("guarded", &dry, &label).await?;
         sets.patch("guarded", &dry, &selector).await?;
         Ok(Look::Done(()))
@@ -500,7 +500,7 @@ async fn namesake(lab: &ApiLab) -> Client {
     let client = lab.with_token(&token).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     until(
-        "the role is known",
+        "the role to be known",
         Duration::from_mins(1),
         Path::new("/"),
         async || {

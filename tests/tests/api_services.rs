@@ -137,7 +137,7 @@ impl Bench {
         if let Err(error) = made {
             assert!(format!("{error:#}").contains("AlreadyExists"), "{error:#}");
         }
-        until("the range is Ready", LIMIT, self.lab.folder(), async || {
+        until("the range to be Ready", LIMIT, self.lab.folder(), async || {
             let object = self.lab.kubectl(&["get", "servicecidr", name, "-o", "json"])?;
             Ok(if object.contains("Kubernetes Service CIDR is ready") {
                 Look::Done(())
@@ -171,7 +171,7 @@ impl Bench {
 
     async fn until_terminating(&self, name: &str) {
         until(
-            "the range is being deleted",
+            "the range to be in deletion",
             LIMIT,
             self.lab.folder(),
             async || {
@@ -188,7 +188,7 @@ impl Bench {
     }
 
     async fn until_deleted(&self, name: &str) {
-        until("the range is gone", LIMIT, self.lab.folder(), async || {
+        until("the range to be deleted", LIMIT, self.lab.folder(), async || {
             let names = self.lab.kubectl(&["get", "servicecidr", "-o", "name"])?;
             Ok(if names.lines().any(|line| line.ends_with(&format!("/{name}"))) {
                 Look::NotYet(names)
@@ -335,7 +335,7 @@ impl Bench {
 
     /// Waits until an endpoint answers for this Service.
     async fn served(&self, name: &str) {
-        let what = format!("Service {name} has endpoints");
+        let what = format!("Service {name} to have endpoints");
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &self.namespace);
         let of = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
         until(&what, LIMIT, self.lab.folder(), async || {

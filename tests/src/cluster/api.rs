@@ -160,7 +160,7 @@ impl ClusterApi {
                 Ok(if node_trouble(&node).is_some() {
                     Look::Done(())
                 } else {
-                    Look::NotYet("it is Ready".into())
+                    Look::NotYet("the node is Ready".into())
                 })
             },
         )

@@ -54,7 +54,7 @@ impl Cluster {
         let address = self.control_plane_address().await;
         self.control(CONTROL_PLANE).start(etcd(address)).await?;
         let logs = self.directory.machine_logs(CONTROL_PLANE);
-        until("Calico's etcd answers", START_LIMIT, &logs, async || {
+        until("Calico's etcd to answer", START_LIMIT, &logs, async || {
             let answer = crate::http::ask(address, PORT, "GET", "/health", "").await?;
             Ok(if answer.status == 200 {
                 Look::Done(())

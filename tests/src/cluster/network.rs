@@ -43,7 +43,7 @@ struct Route {
 pub async fn alone(logs: &Path) -> Result<UnixListener> {
     let name = SocketAddr::from_abstract_name("replumb-lab-network").context("name a socket")?;
     until(
-        "another lab that is choosing its subnet",
+        "another lab to choose its subnet",
         Duration::from_mins(1),
         logs,
         async || match UnixListener::bind_addr(&name) {

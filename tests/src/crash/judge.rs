@@ -104,7 +104,7 @@ impl Before {
 async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     let look = Looker::new(cluster);
     let logs = cluster.directory().logs();
-    let clean = until("the remains of flannel's pods are removed", CLEAN, &logs, async || {
+    let clean = until("the remains of flannel's pods to be removed", CLEAN, &logs, async || {
         if !look.facts(node).await?.legacy_pods.is_empty() {
             return Ok(Look::Done(()));
         }

@@ -40,7 +40,7 @@ impl Moment {
         let wanted = Timestamp::now() + BEHIND;
         let nodes = cluster.node_names().await;
         let logs = cluster.directory().logs();
-        until("every node's probers have reported", LIMIT, &logs, async || {
+        until("every node's probers to report", LIMIT, &logs, async || {
             let reports = so_far(cluster).await?;
             let late = nodes.iter().find(|node| {
                 let of_node = reports.iter().filter(|report| report.node == **node);

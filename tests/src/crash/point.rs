@@ -52,7 +52,7 @@ impl Door {
         let body = to.map(serde_json::to_string).transpose()?.unwrap_or_default();
         let method = if to.is_some() { "PUT" } else { "DELETE" };
         let logs = cluster.directory().logs();
-        until("a process that can be armed", ANSWERS, &logs, async || {
+        until("the process to accept a crash point", ANSWERS, &logs, async || {
             let Answer { status, body, .. } = self.ask(method, &body).await?;
             Ok(match status {
                 200 => Look::Done(()),
@@ -67,7 +67,7 @@ impl Door {
     /// Waits until the process has stopped at the armed point.
     pub async fn until_stopped(self, cluster: &Cluster, limit: Duration) -> Result<()> {
         let logs = cluster.directory().logs();
-        until("the process stops at its crash point", limit, &logs, async || {
+        until("the process to stop at its crash point", limit, &logs, async || {
             Ok(match self.state().await? {
                 State::Stopped(_) => Look::Done(()),
                 State::Armed(point) => Look::NotYet(format!("{point:?} is not reached yet")),

@@ -136,7 +136,7 @@ impl<'cluster> Bench<'cluster> {
         let struck = async {
             let Some(cell) = round.prepare else { return Ok(()) };
             let rolling = async || {
-                self.until_phase("the Migration is prepared", MigrationPhase::Rolling)
+                self.until_phase("the Migration to be prepared", MigrationPhase::Rolling)
                     .await
             };
             outcomes.push(self.cell(&cell, &home, Some(&start), rolling).await?);
@@ -170,7 +170,7 @@ impl<'cluster> Bench<'cluster> {
             self.arm(cell, node, next.as_ref()).await?;
             outcomes.push(self.cell(cell, node, next.as_ref(), finished).await?);
         }
-        self.until_phase("every node is on Calico", MigrationPhase::Mixed)
+        self.until_phase("every node to be on Calico", MigrationPhase::Mixed)
             .await
     }
 
@@ -217,7 +217,7 @@ impl<'cluster> Bench<'cluster> {
 
     async fn undo(&self, round: &Round, order: &[String], outcomes: &mut Vec<Outcome>) -> Result<()> {
         let undone = async || {
-            self.until_phase("the migration is rolled back", MigrationPhase::RolledBack)
+            self.until_phase("the migration to be rolled back", MigrationPhase::RolledBack)
                 .await
         };
         let arguments = ["rollback", "--all", "--yes", "--timeout", PATIENT];
@@ -293,7 +293,7 @@ impl<'cluster> Bench<'cluster> {
             .kubectl(&["delete", "migrations.replumb.dev", MIGRATION, "--wait"])
             .await?;
         let logs = self.cluster.directory().logs();
-        until("the Migration's objects are deleted", STEP, &logs, async || {
+        until("the Migration's objects to be deleted", STEP, &logs, async || {
             let left = self
                 .cluster
                 .api()

@@ -59,7 +59,7 @@ pub async fn delete(cluster: &Cluster) -> Result<()> {
     ])
     .await?;
     let logs = cluster.directory().logs();
-    until("its pods are deleted", LIMIT, &logs, async || {
+    until("its pods to be deleted", LIMIT, &logs, async || {
         let left = kubectl(&["get", "pods", "-l", "app=newcomer", "-o", "name"]).await?;
         Ok(if left.trim().is_empty() {
             Look::Done(())

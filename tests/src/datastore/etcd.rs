@@ -91,7 +91,7 @@ impl Etcd {
     }
 
     async fn answers(&mut self, logs: &Path) -> Result<()> {
-        until("etcd answers", START_LIMIT, logs, async || {
+        until("etcd to answer", START_LIMIT, logs, async || {
             if let Some(ended) = self.process.ended()? {
                 return Ok(Look::Never(ended.into()));
             }

@@ -170,7 +170,7 @@ mod tests {
             }
         };
         let number = tokio::select! {
-            ended = stream(command) => panic!("it has ended: {ended:?}"),
+            ended = stream(command) => panic!("the command has ended: {ended:?}"),
             number = number => number,
         };
         // The process is killed but perhaps not yet reaped: then it has no command line.

@@ -188,7 +188,7 @@ impl<'cluster> Bench<'cluster> {
     async fn until_stopped(&self, cell: &Cell) -> Result<()> {
         // The coordinator moves, too, so each attempt searches for it.
         let logs = self.cluster.directory().logs();
-        until("the coordinator answers", STEP, &logs, async || {
+        until("the coordinator to answer", STEP, &logs, async || {
             let (door, _) = self.coordinator().await?;
             door.until_stopped(self.cluster, STEP).await.map(Look::Done)
         })
@@ -228,7 +228,7 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn until_phase(&self, phase: MigrationPhase) -> Result<()> {
-        let what = format!("the Migration is {phase:?}");
+        let what = format!("the Migration to be {phase:?}");
         let reached = self.look.until_migration(&what, STEP, |migration| {
             let status = migration.status.as_ref();
             status.is_some_and(|status| status.phase == phase)
@@ -243,7 +243,7 @@ impl<'cluster> Bench<'cluster> {
             .kubectl(&["delete", "migrations.replumb.dev", MIGRATION, "--wait"])
             .await?;
         let logs = self.cluster.directory().logs();
-        until("the Migration's objects are deleted", STEP, &logs, async || {
+        until("the Migration's objects to be deleted", STEP, &logs, async || {
             Ok(if is_forgotten(self.cluster).await? {
                 Look::Done(())
             } else {

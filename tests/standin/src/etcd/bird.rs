@@ -51,7 +51,7 @@ pub async fn run(environment: &Environment, store: &Store) -> Result<ExitCode> {
 pub fn is_ready() -> Result<()> {
     anyhow::ensure!(
         Path::new(READY_FILE).exists(),
-        "calico/node is not ready: BIRD is not ready: it has not set its routes yet"
+        "calico/node is not ready: BIRD is not ready: routes are not set yet"
     );
     Ok(())
 }

@@ -123,7 +123,7 @@ fn internal_address(node: &Node) -> Result<Ipv4Addr> {
         .find_map(|address| address.address.parse().ok())
         .with_context(|| {
             format!(
-                "read the internal address of Node {:?}: it has none",
+                "read the internal address of Node {:?}: none",
                 node.metadata.name
             )
         })
