@@ -20,7 +20,6 @@ const NODE_LIMIT: Duration = Duration::from_mins(3);
 ///
 /// `node` is the step's node; for a step of the whole cluster, any node. `door` belongs to the owner. `next` is the
 /// coordinator's next stop: a restarted coordinator has lost it.
-/// is started anew has forgotten it.
 pub async fn strike(
     cluster: &Cluster,
     look: &Looker,
