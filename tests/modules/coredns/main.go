@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with only the plugins in the lab's Corefile: the plugins of clouds, and their tracing
-// libraries, take minutes to build.
+// Command coredns is CoreDNS with the plugins that the lab's Corefile names, and no others: those of the clouds, and what
+// they trace by, take minutes to build.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Command flanneld is the flannel daemon of the lab: flannel's own packages with a small main, because upstream's
-// main imports a cloud backend whose module is not available. It supports the Kubernetes subnet manager and the
-// backends vxlan and host-gw, and accepts the flags of upstream's manifest.
+// Command flanneld is the flannel daemon of the lab: flannel's own packages with a small main, because upstream's main
+// imports a cloud backend whose module is not to be had. It knows the Kubernetes subnet manager and the backends vxlan
+// and host-gw, and takes the flags of upstream's manifest.
 package main
 
 import (
@@ -57,7 +57,7 @@ func main() {
 	klog.Info("Exiting cleanly...")
 }
 
-// version is that of the flannel packages in this binary.
+// version is that of the flannel packages that this binary was built from.
 func version() string {
 	if information, found := debug.ReadBuildInfo(); found {
 		for _, module := range information.Deps {
@@ -69,12 +69,12 @@ func version() string {
 	return "unknown"
 }
 
-// run joins the node to the pod network and keeps it there until the context ends. Device, routes and rules stay
-// afterwards, as in flannel: traffic of pods continues while flanneld restarts.
+// run brings the node into the pod network and keeps it there until the context ends. It leaves device, routes and
+// rules behind, as flannel does: pods go on talking while flanneld restarts.
 func run(parent context.Context, o options) error {
 	ctx, cancel := context.WithCancel(parent)
 	var tasks sync.WaitGroup
-	// Everything started here ends with the context; run waits for it before it returns.
+	// Everything started here ends with the context; nobody returns before it has.
 	defer tasks.Wait()
 	defer cancel()
 
@@ -114,7 +114,7 @@ func run(parent context.Context, o options) error {
 	}
 	owned := network.Lease()
 	if err := manager.HandleSubnetFile(o.subnetFile, configuration, o.masquerade, owned.Subnet, owned.IPv6Subnet, network.MTU()); err != nil {
-		// Only new pods need the file: the network has priority over the file.
+		// Pods cannot start without the file, those that run can: the network is worth more than the file.
 		klog.Errorf("writing the subnet file %s: %v", o.subnetFile, err)
 	} else {
 		klog.Infof("Wrote subnet file to %s", o.subnetFile)
@@ -133,7 +133,7 @@ func run(parent context.Context, o options) error {
 	return nil
 }
 
-// ignoreEnd returns nil for an error that only reports the requested end.
+// ignoreEnd turns an error that only says that we were asked to end into none.
 func ignoreEnd(parent context.Context, err error) error {
 	if parent.Err() != nil {
 		return nil
@@ -146,9 +146,9 @@ func newSubnetManager(ctx context.Context, o options) (subnet.Manager, error) {
 	if err == nil {
 		return manager, nil
 	}
-	// Upstream's switch for clusters in which the first list of nodes takes longer than its time limit.
+	// Upstream's switch for clusters so big that the first list of nodes takes longer than its patience.
 	if manager != nil && errors.Is(err, context.DeadlineExceeded) && os.Getenv("CONT_WHEN_CACHE_NOT_READY") == "true" {
-		klog.Warningf("continuing without the list of nodes: %v", err)
+		klog.Warningf("going on without the list of nodes: %v", err)
 		return manager, nil
 	}
 	return nil, fmt.Errorf("creating the Kubernetes subnet manager: %w", err)
@@ -170,8 +170,8 @@ func networkConfiguration(ctx context.Context, manager subnet.Manager) (*subnet.
 	}
 }
 
-// requireBridgeFilter returns an error if iptables does not filter bridged packets: Services would fail for pods of
-// one node, without any message.
+// requireBridgeFilter refuses to run where iptables would not see what crosses the bridge: services would fail for
+// pods of one node, and nothing would say why.
 func requireBridgeFilter(configuration *subnet.Config) error {
 	if configuration.EnableNFTables {
 		return nil
@@ -180,14 +180,14 @@ func requireBridgeFilter(configuration *subnet.Config) error {
 	for family, enabled := range needed {
 		path := "/proc/sys/net/bridge/bridge-nf-call-" + family
 		if _, err := os.Stat(path); enabled && err != nil {
-			return fmt.Errorf("reading %s: %w; load the module br_netfilter, or set EnableNFTables", path, err)
+			return fmt.Errorf("looking at %s: %w; load the module br_netfilter, or set EnableNFTables", path, err)
 		}
 	}
 	return nil
 }
 
-// externalInterface finds the interface between hosts: by the public address in the node's annotations, otherwise by
-// the flags, in order, otherwise by the default route.
+// externalInterface finds the interface between hosts: by what the node's annotations say of its public address, else
+// by the flags, in their order, else by the default route.
 func externalInterface(ctx context.Context, manager subnet.Manager, configuration *subnet.Config, o options) (*backend.ExternalInterface, error) {
 	stack, err := ipmatch.GetIPFamily(configuration.EnableIPv4, configuration.EnableIPv6)
 	if err != nil {
@@ -231,8 +231,8 @@ func externalInterface(ctx context.Context, manager subnet.Manager, configuratio
 	return nil, fmt.Errorf("no interface between hosts found: %w", errors.Join(problems...))
 }
 
-// setUpRules removes the rules of the unused traffic manager (a cluster may have changed its setting) and sets up
-// those of the used one.
+// setUpRules clears the rules of the traffic manager that is not in use (a cluster may have changed its mind) and
+// sets up those of the one that is.
 func setUpRules(ctx context.Context, configuration *subnet.Config, owned *lease.Lease, o options) error {
 	var used, unused trafficmngr.TrafficManager = &iptables.IPTablesManager{}, &nftables.NFTablesManager{}
 	if configuration.EnableNFTables {
@@ -247,8 +247,8 @@ func setUpRules(ctx context.Context, configuration *subnet.Config, owned *lease.
 	if o.masquerade {
 		previous, err := readPreviousLease(o.subnetFile)
 		if err != nil {
-			// Upstream also continues as after a first start: stale rules are better than no network.
-			klog.Errorf("the previous lease is unknown: %v", err)
+			// Upstream goes on as after a first start, too: stale rules are better than no network.
+			klog.Errorf("taking the previous lease as unknown: %v", err)
 		}
 		if err := used.SetupAndEnsureMasqRules(ctx,
 			configuration.Network, previous.subnet, previous.network,
@@ -263,7 +263,7 @@ func setUpRules(ctx context.Context, configuration *subnet.Config, owned *lease.
 	return nil
 }
 
-// keepBlackhole keeps a blackhole route for this node's own subnet, for clusters without the bridge plugin.
+// keepBlackhole holds a blackhole route for this node's own subnet, for set-ups without the bridge plugin.
 func keepBlackhole(ctx context.Context, tasks *sync.WaitGroup, configuration *subnet.Config, owned *lease.Lease, seconds int) {
 	tasks.Add(1)
 	go func() {
@@ -290,8 +290,8 @@ func keepBlackhole(ctx context.Context, tasks *sync.WaitGroup, configuration *su
 	}()
 }
 
-// serveHealth answers /healthz until the context ends. The port is opened before the function returns, so that a
-// conflict is an error at the start.
+// serveHealth answers /healthz until the context ends. The port is taken before this returns, so that a clash is an
+// error at the start.
 func serveHealth(ctx context.Context, tasks *sync.WaitGroup, address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

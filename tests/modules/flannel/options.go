@@ -11,7 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// environmentPrefix is the prefix of environment variables that set a flag: FLANNELD_IP_MASQ sets --ip-masq.
+// environmentPrefix is what an environment variable that sets a flag begins with: FLANNELD_IP_MASQ sets --ip-masq.
 const environmentPrefix = "FLANNELD_"
 
 // repeated is a flag that may be given more than once.
@@ -24,8 +24,8 @@ func (r *repeated) Set(value string) error {
 	return nil
 }
 
-// options holds the settings of the command line and the environment. The names are those of upstream's flanneld, so
-// that the arguments of a real manifest work here; flags of missing parts (etcd) do not exist and are refused.
+// options holds what the command line and the environment say. The names are those of upstream's flanneld, so that
+// the arguments of a real manifest work here; flags of parts that are not built in (etcd) do not exist and are refused.
 type options struct {
 	interfaces                repeated
 	interfacePatterns         repeated
@@ -49,7 +49,7 @@ type options struct {
 	version                   bool
 }
 
-// parseOptions reads flags from the arguments, then from the environment those that the arguments do not set.
+// parseOptions reads flags from arguments, then from the environment those that the arguments did not set.
 func parseOptions(arguments []string, environment []string, output io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("flanneld", flag.ContinueOnError)
@@ -88,7 +88,7 @@ func parseOptions(arguments []string, environment []string, output io.Writer) (o
 	return o, o.validate()
 }
 
-// validate refuses invalid settings before any change.
+// validate refuses what cannot work before anything is touched.
 func (o options) validate() error {
 	switch {
 	case o.version:
@@ -103,7 +103,7 @@ func (o options) validate() error {
 	return nil
 }
 
-// addLogFlags adds klog's verbosity, which upstream's manifests use, and sends all logs to standard error.
+// addLogFlags offers klog's verbosity, which upstream's manifests use, and sends everything to standard error.
 func addLogFlags(flags *flag.FlagSet) {
 	all := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(all)
@@ -114,7 +114,7 @@ func addLogFlags(flags *flag.FlagSet) {
 	}
 }
 
-// setFromEnvironment sets each flag that is not on the command line from its variable, if there is one.
+// setFromEnvironment gives each flag that the command line left alone the value of its variable, if there is one.
 func setFromEnvironment(flags *flag.FlagSet, environment []string) error {
 	values := map[string]string{}
 	for _, entry := range environment {

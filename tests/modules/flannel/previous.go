@@ -13,8 +13,8 @@ import (
 	"github.com/flannel-io/flannel/pkg/ip"
 )
 
-// previousLease is the content of an earlier run's subnet file: the masquerade rules of that network are replaced
-// when it differs from the present one.
+// previousLease is what the subnet file of an earlier run says: the masquerade rules of that network are to be
+// replaced when it differs from today's.
 type previousLease struct {
 	network     ip.IP4Net
 	subnet      ip.IP4Net
@@ -22,7 +22,7 @@ type previousLease struct {
 	subnetIPv6  ip.IP6Net
 }
 
-// readPreviousLease reads the subnet file. A missing file means a first start, not an error.
+// readPreviousLease reads the subnet file. A file that is not there is a first start, no error.
 func readPreviousLease(path string) (previousLease, error) {
 	lease := previousLease{
 		networkIPv6: ip.IP6Net{IP: (*ip.IP6)(big.NewInt(0))},

@@ -1,2 +1,2 @@
-// Package kwok pins the program that simulates kubelets for `cargo lab scale`. It holds no code.
+// Package kwok pins the program that plays kubelets for `cargo lab scale`. It holds no code.
 package kwok

@@ -1,5 +1,5 @@
-// promlint reads metrics in Prometheus' text format from its standard input and checks them with Prometheus' own
-// rules, like `promtool check metrics`.
+// promlint reads metrics in Prometheus' text format from its standard input and judges them by Prometheus' own
+// rules: the ones that `promtool check metrics` goes by.
 package main
 
 import (
