@@ -1,9 +1,9 @@
-//! Pauses between attempts that fail. They grow, and no two agents of a cluster have the same ones: thousands that lost the API
-//! server at the same moment do not come back at the same moment.
+//! Pauses between failed attempts. Pauses grow, and differ between the agents of a cluster: thousands that lose the API server at the
+//! same moment do not reconnect at the same moment.
 
 use std::time::Duration;
 
-/// The pause after the first failure, at most.
+/// The longest pause after the first failure.
 const FIRST: Duration = Duration::from_secs(1);
 
 /// Failures in a row.
@@ -13,8 +13,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after one more failure: between half of what it may be and all of it, by this random number. What it may be doubles
-    /// each time, up to `longest`.
+    /// The pause after one more failure: between half of the limit and the limit, by this random number. The limit doubles each time, up
+    /// to `longest`.
     pub fn after_failure(&mut self, longest: Duration, random: u64) -> Duration {
         let doubled = FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = self.failures.saturating_add(1).min(31);
@@ -25,7 +25,7 @@ impl Backoff {
         half + Duration::from_micros(random % spread)
     }
 
-    /// It worked: the next failure is a first one.
+    /// Records a success: the next failure counts as the first one.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
@@ -38,7 +38,7 @@ mod tests {
     const LONGEST: Duration = Duration::from_mins(1);
 
     #[test]
-    fn pauses_grow_and_have_an_end() {
+    fn pauses_grow_up_to_the_limit() {
         let mut backoff = Backoff::default();
         let pauses: Vec<u128> = (0..9)
             .map(|_| backoff.after_failure(LONGEST, 0).as_millis())
@@ -52,8 +52,8 @@ mod tests {
     }
 
     #[test]
-    fn thousands_do_not_come_back_at_the_same_moment() {
-        // Tenths of a second of a fourth pause, of 5 000 agents.
+    fn pauses_of_5000_agents_are_spread() {
+        // Fourth pause of 5 000 agents, in tenths of a second.
         let mut tenths = std::collections::BTreeMap::<u128, u32>::new();
         for agent in 0..5000_u64 {
             let mut backoff = Backoff { failures: 3 };

@@ -1,4 +1,4 @@
-//! The probe pod: answers questions on UDP and TCP, and says who it is. What is no question of ours has no answer.
+//! The probe pod: answers questions on UDP and TCP with its own UID. Other packets are not answered.
 
 pub mod flood;
 pub mod message;
@@ -16,33 +16,33 @@ use self::flood::Sources;
 use self::message::LINE;
 use crate::host::socket::{self, SocketError};
 
-/// The largest UDP payload there is.
+/// The largest possible UDP payload.
 const LARGEST_DATAGRAM: usize = 65_535;
-/// How long a TCP connection may take for one question.
+/// Timeout of one question on a TCP connection.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Questions that one connection may ask: a client that wants more connects again.
+/// Questions that one connection may ask: a client with more questions reconnects.
 const MOST_QUESTIONS: usize = 16;
-/// A traffic pod has a few connections at a time to each other one, and behind a Service many may come from one address.
+/// A traffic pod has a few connections at a time to each other traffic pod; behind a Service many may have the same source address.
 const CONNECTIONS: Limits = Limits {
     all: 512,
     of_one: 64,
     own: 64,
 };
 
-/// Why the probe pod cannot answer.
+/// Reason why the probe pod cannot answer.
 #[derive(Debug, Error)]
 pub enum EchoError {
     /// A socket could not be opened.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// A socket broke.
+    /// A socket failed.
     #[error("{attempt} port {port}")]
     Io {
-        /// What was attempted.
+        /// The operation that failed.
         attempt: &'static str,
         /// The port.
         port: u16,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: std::io::Error,
     },
@@ -75,7 +75,7 @@ impl Echo {
         })
     }
 
-    /// Answers until a socket breaks.
+    /// Answers until a socket fails.
     pub async fn serve(self) -> Result<(), EchoError> {
         let Self {
             datagrams,
@@ -108,9 +108,9 @@ impl Echo {
                 let Some(answer) = message::answer(question, &uid, flooded_by) else {
                     continue;
                 };
-                // A datagram that does not fit the path back is the very thing that a probe looks for.
+                // An answer that does not fit the path back is not an error here: the prober detects it as lost.
                 if let Err(error) = datagrams.send_to(&answer, peer).await {
-                    tracing::debug!(%peer, length, %error, "an answer could not be sent");
+                    tracing::debug!(%peer, length, %error, "sending an answer failed");
                 }
             }
         };
@@ -122,7 +122,7 @@ impl Echo {
 }
 
 fn lock(sources: &Mutex<Sources>) -> MutexGuard<'_, Sources> {
-    // Every change of it is whole before something can fail.
+    // Each change is complete before a panic is possible.
     sources.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -134,14 +134,14 @@ async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<S
         tokio::spawn(async move {
             match seat.hold(converse(stream, &uid, &sources)).await {
                 Some(Ok(())) => {}
-                Some(Err(error)) => tracing::debug!(%peer, %error, "a connection ended"),
-                None => tracing::debug!(%peer, "a connection was ended: another one has its place"),
+                Some(Err(error)) => tracing::debug!(%peer, %error, "connection failed"),
+                None => tracing::debug!(%peer, "connection closed to make room for another one"),
             }
         });
     }
 }
 
-/// Questions of one size, each with an end of line: nothing else is waited for or kept.
+/// Answers questions of one size, each with an end of line. Anything else ends the connection.
 async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) -> std::io::Result<()> {
     let mut line = [0; LINE];
     for _ in 0..MOST_QUESTIONS {
@@ -167,7 +167,7 @@ async fn converse(mut stream: TcpStream, uid: &str, sources: &Mutex<Sources>) ->
     Ok(())
 }
 
-/// Asks one question over a new connection, and reads what comes back: no more bytes than an answer has.
+/// Asks one question over a new connection, and reads the reply: at most as many bytes as an answer has.
 pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(peer).await?;
     stream.write_all(&[question, b"\n"].concat()).await?;
@@ -177,8 +177,8 @@ pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> 
     Ok(line)
 }
 
-/// A port on which nobody listens, of both protocols, until somebody binds it: below those that the kernel gives to whoever asks for none
-/// (from 32768 on), of which one is another test's socket a moment later.
+/// A port without a listener, for both protocols. Its number is below the ephemeral ports (from 32768 on), since the kernel may assign one
+/// of those to another test's socket a moment later.
 #[cfg(test)]
 pub(crate) fn free_port() -> u16 {
     use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -186,15 +186,15 @@ pub(crate) fn free_port() -> u16 {
 
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 12_000;
-    static GIVEN: AtomicU16 = AtomicU16::new(0);
-    // Another process begins elsewhere.
+    static USED: AtomicU16 = AtomicU16::new(0);
+    // Another process starts with another port.
     let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
     let is_free = |port: &u16| {
         let all = (Ipv4Addr::UNSPECIFIED, *port);
         UdpSocket::bind(all).is_ok() && TcpListener::bind(all).is_ok()
     };
     (0..COUNT)
-        .map(|_| FIRST + (start + GIVEN.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .map(|_| FIRST + (start + USED.fetch_add(1, Ordering::Relaxed)) % COUNT)
         .find(is_free)
         .unwrap()
 }

@@ -29,11 +29,11 @@ async fn to(address: SocketAddr) -> UdpSocket {
 }
 
 const SOON: Duration = Duration::from_secs(5);
-const AWHILE: Duration = Duration::from_millis(500);
+const NO_ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
-/// One datagram from the one to the other: were it answered, the two would go on for ever.
+/// An answer of one pod is sent to the other: an answer to it would start an endless exchange.
 #[tokio::test]
-async fn two_that_answer_do_not_talk_to_each_other() {
+async fn an_answer_is_not_answered() {
     let (one, first) = start("u-1");
     let (other, second) = start("u-2");
     let asker = Asker::new().unwrap();
@@ -44,23 +44,23 @@ async fn two_that_answer_do_not_talk_to_each_other() {
     assert_eq!(answer.len(), question.len());
     let socket = to(other).await;
     socket.send(&answer).await.unwrap();
-    assert_eq!(received(&socket, AWHILE).await, None);
+    assert_eq!(received(&socket, NO_ANSWER_WITHIN).await, None);
     first.abort();
     second.abort();
 }
 
 #[tokio::test]
-async fn what_is_no_question_gets_nothing() {
+async fn a_packet_that_is_no_question_is_not_answered() {
     let (address, task) = start("u-1");
     let socket = to(address).await;
     for bytes in [b"who".as_slice(), b"", &[b'x'; 1400]] {
         socket.send(bytes).await.unwrap();
     }
-    assert_eq!(received(&socket, AWHILE).await, None);
+    assert_eq!(received(&socket, NO_ANSWER_WITHIN).await, None);
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(&vec![b'x'; 70_000]).await.unwrap();
     let mut back = Vec::new();
-    // Closed with a reset: what was written is not read.
+    // The connection is closed with a reset, since unread data remains.
     let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut back))
         .await
         .unwrap();
@@ -69,13 +69,13 @@ async fn what_is_no_question_gets_nothing() {
 }
 
 #[tokio::test]
-async fn one_that_floods_is_named_to_those_that_ask_by_either_protocol() {
+async fn a_flooding_source_is_named_in_answers_on_udp_and_tcp() {
     let (address, task) = start("u-1");
     let flooder = to(address).await;
     let asker = Asker::new().unwrap();
     let question = message::question(asker.nonce(0), LEAST);
     for _ in 0..flood::MOST_OF_ONE * 2 {
-        // A full buffer loses some, as a flood does.
+        // A full buffer drops some, as with a real flood.
         let _ = flooder.send(&question).await;
         tokio::task::yield_now().await;
     }
@@ -86,24 +86,24 @@ async fn one_that_floods_is_named_to_those_that_ask_by_either_protocol() {
         if asker.read(&reply).unwrap().flooded_by == Some(source) {
             break;
         }
-        assert!(Instant::now() < deadline, "it is not named");
+        assert!(Instant::now() < deadline, "the source is not named");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // In the next second its share is there again, and the flood is told still.
+    // In the next second the source is answered again, and the flood is still reported.
     let reply = loop {
         let socket = to(address).await;
         socket.send(&question).await.unwrap();
-        if let Some(reply) = received(&socket, AWHILE).await {
+        if let Some(reply) = received(&socket, NO_ANSWER_WITHIN).await {
             break reply;
         }
-        assert!(Instant::now() < deadline, "it is not answered any more");
+        assert!(Instant::now() < deadline, "no more answers");
     };
     assert_eq!(asker.read(&reply).unwrap().flooded_by, Some(source));
     task.abort();
 }
 
 #[tokio::test]
-async fn silent_connections_keep_no_other_one_out_and_come_to_an_end() {
+async fn silent_connections_block_no_other_one_and_time_out() {
     let (address, task) = start("u-1");
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS.own {
@@ -113,8 +113,8 @@ async fn silent_connections_keep_no_other_one_out_and_come_to_an_end() {
     ask(address, &question).await.unwrap();
     let mut byte = [0];
     let first = held.swap_remove(0).read(&mut byte).await;
-    assert!(matches!(first, Ok(0) | Err(_)), "{first:?}: the oldest one ends");
-    // Those that say nothing are closed.
+    assert!(matches!(first, Ok(0) | Err(_)), "{first:?}: the oldest one is closed");
+    // Silent connections are closed.
     for mut silent in held {
         let ended = tokio::time::timeout(SILENCE + SOON, silent.read(&mut byte)).await;
         assert!(matches!(ended.unwrap(), Ok(0) | Err(_)));

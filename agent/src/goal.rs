@@ -1,4 +1,4 @@
-//! Watches this node's own `NodeMigration`, and no other. Reads the API.
+//! Watches this node's own `NodeMigration`, and no other. Reads from the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,21 +15,21 @@ use tokio::task::JoinHandle;
 use crate::backoff::Backoff;
 use crate::host::random;
 
-/// The longest pause between two attempts to reach the API server while the node is in work, which should not wait longer.
+/// The longest pause between two attempts to reach the API server while the node is being migrated and should not wait longer.
 pub const LONGEST_PAUSE_IN_WORK: Duration = Duration::from_secs(5);
-/// The same while the agent is asked for what it finds, since the rollout waits for that. All agents of a large cluster may be, and all of
-/// them lose the API server at the same moment: they come back spread over half of this time.
+/// The same while the rollout waits for the agent's observations. In a large cluster all agents may lose the API server at the same moment:
+/// their attempts are spread over half of this time.
 pub const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
-/// The same while nothing is asked.
+/// The same while the agent has no task.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// What is known of the object.
+/// State of the watched object.
 #[derive(Clone, Debug, Default)]
 pub enum Seen {
     /// The API server has not answered yet.
     #[default]
     NotYet,
-    /// There is none for this node.
+    /// No `NodeMigration` exists for this node.
     Absent,
     /// The object.
     Present(Arc<NodeMigration>),
@@ -48,8 +48,8 @@ pub fn follow(client: Client, node: &str) -> (watch::Receiver<Seen>, JoinHandle<
                 Ok(Some(object)) => Seen::Present(Arc::new(object)),
                 Ok(None) => Seen::Absent,
                 Err(error) => {
-                    // The last goal stands: a node in work is not stopped by an API server that is away.
-                    tracing::warn!(%node, error = runtime::error::chain(&error), "the NodeMigration is not watched; trying again");
+                    // The last goal stays valid: an unreachable API server does not stop the migration of the node.
+                    tracing::warn!(%node, error = runtime::error::chain(&error), "watching the NodeMigration failed; retrying");
                     let random = random::number().unwrap_or_default();
                     tokio::time::sleep(failures.after_failure(longest, random)).await;
                     continue;
@@ -70,16 +70,16 @@ fn longest_pause(seen: &Seen) -> Duration {
         Seen::Present(object) if object.spec.admitted || object.spec.goal != Goal::Hold => {
             LONGEST_PAUSE_IN_WORK
         }
-        Seen::Present(object) if is_asked(&object.spec) => LONGEST_PAUSE_ON_WATCH,
+        Seen::Present(object) if is_observed(&object.spec) => LONGEST_PAUSE_ON_WATCH,
         Seen::NotYet | Seen::Absent | Seen::Present(_) => LONGEST_PAUSE,
     }
 }
 
-/// Whether the agent is asked for something, though nothing is done on its node now.
-fn is_asked(spec: &NodeMigrationSpec) -> bool {
-    let of_every_node =
+/// Whether the coordinator needs the agent's observations, though the node is not being migrated now.
+fn is_observed(spec: &NodeMigrationSpec) -> bool {
+    let on_every_node =
         spec.pod_cidr.is_some() || spec.service_cidr.is_some() || spec.calico_datastore.is_some();
-    !spec.flows.is_empty() || !spec.probes.is_empty() || (of_every_node && spec.finished_at.is_none())
+    !spec.flows.is_empty() || !spec.probes.is_empty() || (on_every_node && spec.finished_at.is_none())
 }
 
 #[cfg(test)]
@@ -90,23 +90,23 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::is_idle(json!({}), LONGEST_PAUSE)]
-    #[case::works(json!({ "admitted": true }), LONGEST_PAUSE_IN_WORK)]
-    #[case::goes_somewhere(json!({ "goal": "Flannel" }), LONGEST_PAUSE_IN_WORK)]
-    #[case::watches_traffic(
+    #[case::idle(json!({}), LONGEST_PAUSE)]
+    #[case::admitted(json!({ "admitted": true }), LONGEST_PAUSE_IN_WORK)]
+    #[case::goal_flannel(json!({ "goal": "Flannel" }), LONGEST_PAUSE_IN_WORK)]
+    #[case::with_flows(
         json!({ "flows": [{ "class": "OldToOld", "source": "u", "to": "node b", "address": "10.244.1.2", "port": 9812 }] }),
         LONGEST_PAUSE_ON_WATCH
     )]
-    #[case::probes_another(
+    #[case::with_probes(
         json!({ "probes": [{ "node": "b", "address": "10.244.1.2", "port": 9812, "podUid": "u" }] }),
         LONGEST_PAUSE_ON_WATCH
     )]
-    #[case::is_asked_like_every_node(json!({ "calicoDatastore": {} }), LONGEST_PAUSE_ON_WATCH)]
-    #[case::is_done(json!({ "calicoDatastore": {}, "finishedAt": "2026-01-01T00:00:00Z" }), LONGEST_PAUSE)]
-    fn the_pause_is_as_long_as_others_can_wait(#[case] asked: Value, #[case] expected: Duration) {
+    #[case::kind_observes_every_node(json!({ "calicoDatastore": {} }), LONGEST_PAUSE_ON_WATCH)]
+    #[case::finished(json!({ "calicoDatastore": {}, "finishedAt": "2026-01-01T00:00:00Z" }), LONGEST_PAUSE)]
+    fn the_longest_pause_depends_on_the_spec(#[case] fields_of_case: Value, #[case] expected: Duration) {
         let mut spec = json!({ "nodeName": "a", "migration": "m" });
         let fields = spec.as_object_mut().unwrap();
-        fields.extend(asked.as_object().unwrap().clone());
+        fields.extend(fields_of_case.as_object().unwrap().clone());
         let object = json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": "a" }, "spec": spec,
         });

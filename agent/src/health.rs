@@ -1,14 +1,14 @@
-//! What health of the agent is judged by. No I/O.
+//! Health of the agent. No I/O.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use runtime::admin::{self, Turns};
 
-/// A loop that has not turned for this long is stuck: the kubelet restarts the process.
+/// A loop without a turn for this long is stuck: the kubelet restarts the process.
 const STUCK: Duration = Duration::from_mins(3);
 
-/// What health is judged by.
+/// State from which liveness and readiness follow.
 #[derive(Debug)]
 pub struct Health {
     turns: Turns,
@@ -26,18 +26,18 @@ impl Health {
         }
     }
 
-    /// The loop turned.
+    /// Records a turn of the loop.
     pub fn turned(&self) {
         self.turns.turned();
     }
 
-    /// Whether the host could be read in the last turn.
+    /// Records whether the host could be read in the last turn.
     pub fn set_host_read(&self, read: bool) {
         self.host_read.store(read, Ordering::Relaxed);
     }
 
-    /// The API server has said once whether this node has a goal. An API server that is away afterwards takes
-    /// nothing away from the agent.
+    /// Records that the API server has answered whether this node has a goal. The agent stays ready if the API server is
+    /// unreachable afterwards.
     pub fn goal_read(&self) {
         self.goal_read.store(true, Ordering::Relaxed);
     }
@@ -50,10 +50,10 @@ impl admin::Health for Health {
 
     fn ready(&self) -> Result<(), String> {
         if !self.host_read.load(Ordering::Relaxed) {
-            return Err("the host could not be read; see the log".to_owned());
+            return Err("host state could not be read: see the agent's log".to_owned());
         }
         if !self.goal_read.load(Ordering::Relaxed) {
-            return Err("the API server has not said this node's goal yet".to_owned());
+            return Err("NodeMigration of this node not read from the API server yet".to_owned());
         }
         Ok(())
     }

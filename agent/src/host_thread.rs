@@ -1,5 +1,5 @@
-//! The host's own thread: looks at the host, steps, and the dead man's switch. Nothing of the API, of probes or of listeners runs here:
-//! however busy those are, and whoever keeps them so, a host that has to go back goes back in time.
+//! The host thread: observations of the host, steps, and the dead man's switch. API requests, probes and listeners run elsewhere: however
+//! busy they are, a host that has to be rolled back is rolled back in time.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -21,52 +21,52 @@ use crate::kinds::Kinds;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
-/// Changes come in bursts (a device, its address, its routes): one look for all of them.
+/// Changes arrive in bursts (a device, its address, its routes): one observation for all of them.
 const BURST: Duration = Duration::from_millis(150);
-/// Shortest pause between two looks while nothing is asked of the node: pods come and go.
+/// Shortest pause between two observations while the node has no goal: pods are created and deleted.
 const CALM: Duration = Duration::from_secs(1);
-/// Next look while a process is waited for: nothing announces its end.
+/// Pause while the agent waits for a process: no event announces its end.
 const PROCESS: Duration = Duration::from_millis(500);
-/// Next look while anything else is waited for: links and files announce themselves, this is the second net.
+/// Pause while the agent waits for any other change: links and files cause events, so that this is only a fallback.
 const WORKING: Duration = Duration::from_secs(2);
-/// Next look while others are watched who announce nothing: what pods were told, and whom they have connections to.
+/// Pause while state is observed that causes no events: environment of pods and their connections.
 const UNANNOUNCED: Duration = Duration::from_secs(5);
-/// A pause that lasts longer than it should by this was none of ours.
+/// A pause that is longer than planned by this means that the process was suspended.
 const STOOD_STILL: Duration = Duration::from_secs(10);
-/// Next try after something failed.
+/// Pause after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
-/// Next look while nothing changes: what no event announces (a kernel parameter, a firewall chain) is seen then.
+/// Pause without events: changes that cause no event (a kernel parameter, a firewall chain) are seen then.
 const RESYNC: Duration = Duration::from_mins(1);
-/// The same while a check does not pass: a person who corrects a kernel parameter wants to see that it is correct.
+/// The same while a check does not pass: a user who corrects a kernel parameter sees the result soon.
 const RESYNC_WHILE_REFUSED: Duration = Duration::from_secs(10);
 
 /// The thread could not be started.
 #[derive(Debug, Error)]
-#[error("could not start the host's own thread")]
+#[error("could not start the host thread")]
 pub struct StartError(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// What the thread works with. It is made on the thread: its sockets belong to the thread's own loop.
+/// The objects that the thread works with, created on the thread: their sockets belong to the thread's own loop.
 pub struct Parts {
-    /// Hands and eyes, for each kind.
+    /// Worker or observer of each kind.
     pub kinds: Kinds,
-    /// Woken by each change of the host.
+    /// Notified by each change of the host.
     pub changed: Arc<Notify>,
-    /// The watch of the host: a thread without one would be blind.
+    /// The watch of the host: the thread ends if it ends.
     pub watching: tokio::task::JoinHandle<()>,
 }
 
-/// What the thread found in its last look.
+/// Report of the thread's last turn.
 #[derive(Clone, Debug)]
 pub struct Told {
-    /// UID of the object that asked for it; `None` where there was none.
+    /// UID of the NodeMigration; `None` without one.
     pub uid: Option<String>,
     /// Generation of that object.
     pub generation: i64,
-    /// What was found and done.
+    /// Observations and results.
     pub report: Report,
 }
 
-/// The running thread. It ends with this.
+/// The running thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct HostThread {
     reports: watch::Receiver<Option<Arc<Told>>>,
@@ -75,7 +75,7 @@ pub struct HostThread {
 }
 
 impl HostThread {
-    /// Starts it in the network namespace of the calling thread, and waits until it has its parts.
+    /// Starts the thread in the network namespace of the calling thread, and waits until its parts are created.
     pub fn start<Error>(
         parts: impl FnOnce() -> Result<Parts, Error> + Send + 'static,
         goals: watch::Receiver<Seen>,
@@ -92,7 +92,7 @@ impl HostThread {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 Err(error) => {
-                    // The other end waits for it.
+                    // The receiver waits for it.
                     let _ = started.send(Err(error.into()));
                     return;
                 }
@@ -117,7 +117,7 @@ impl HostThread {
                     tell,
                     metrics,
                     health,
-                    complaint: String::new(),
+                    last_failure: String::new(),
                 };
                 tokio::select! {
                     () = Box::pin(turns.run()) => {}
@@ -141,7 +141,7 @@ impl HostThread {
         }
     }
 
-    /// What it finds. It is closed when the thread has ended.
+    /// Reports of the thread. The channel is closed when the thread has ended.
     pub fn reports(&self) -> watch::Receiver<Option<Arc<Told>>> {
         self.reports.clone()
     }
@@ -153,16 +153,16 @@ impl Drop for HostThread {
         if let Some(thread) = self.thread.take()
             && let Err(panic) = thread.join()
         {
-            tracing::error!(?panic, "the host's own thread panicked");
+            tracing::error!(?panic, "the host thread panicked");
         }
     }
 }
 
-/// When to look again without a change.
+/// Time of the next observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pace {
     next: Duration,
-    /// Shortest pause before a change of the host makes the next look.
+    /// Shortest pause before a change of the host causes the next observation.
     rest: Duration,
 }
 
@@ -173,34 +173,34 @@ struct Turns {
     tell: watch::Sender<Option<Arc<Told>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
-    /// What went wrong in the last turn: it is logged once, not every time it is tried again.
-    complaint: String,
+    /// The failure of the last turn: logged once, not at each retry.
+    last_failure: String,
 }
 
 impl Turns {
-    /// Turns until no goal can come any more.
+    /// Runs until the channel of goals is closed.
     async fn run(mut self) {
         loop {
             let pace = self.turn().await;
             self.health.turned();
             let until = Instant::now() + pace.next;
             tokio::select! {
-                // A new goal is not kept waiting, nor is a new question.
+                // A new goal is handled immediately, and so is a new question.
                 changed = self.goals.changed() => if changed.is_err() { return },
                 () = self.kinds.are_asked_anew() => {}
                 () = self.changed.notified() => {
                     tokio::select! {
-                        // A look that is due is not put off by what comes before it.
+                        // A change does not delay an observation that is due.
                         () = tokio::time::sleep_until(until.min(Instant::now() + pace.rest)) => {}
                         changed = self.goals.changed() => if changed.is_err() { return },
                         () = self.kinds.are_asked_anew() => {}
                     }
-                    // What came during the pause is seen by the next look as well.
+                    // The next observation includes changes during the pause.
                     let _ = self.changed.notified().now_or_never();
                 }
                 () = tokio::time::sleep_until(until) => {}
             }
-            // The process was stopped, or the machine was: what was said meanwhile is not heard yet.
+            // The process or the machine was suspended: changes of the API during that time are not known yet.
             if Instant::now().saturating_duration_since(until) > STOOD_STILL {
                 self.kinds.stood_still();
             }
@@ -222,7 +222,7 @@ impl Turns {
         };
         let spec = object.as_ref().map(|object| &object.spec);
         let report = self.kinds.work(spec, &self.goals).await;
-        self.complain(&report);
+        self.log_failure(&report);
         let pace = pace(&report);
         let told = Told {
             uid: object.as_ref().and_then(|object| object.uid()),
@@ -233,19 +233,19 @@ impl Turns {
         pace
     }
 
-    fn complain(&mut self, report: &Report) {
+    fn log_failure(&mut self, report: &Report) {
         match &report.failure {
             Some(Failure {
                 category, message, ..
-            }) if *message != self.complaint => {
-                tracing::warn!(category, message, "the agent does not go on");
-                self.complaint.clone_from(message);
+            }) if *message != self.last_failure => {
+                tracing::warn!(category, message, "the agent cannot continue");
+                self.last_failure.clone_from(message);
             }
             Some(_) => {}
-            None if self.complaint.is_empty() => {}
+            None if self.last_failure.is_empty() => {}
             None => {
-                tracing::info!(phase = ?report.phase, "the agent goes on");
-                self.complaint.clear();
+                tracing::info!(phase = ?report.phase, "the agent continues");
+                self.last_failure.clear();
             }
         }
     }
@@ -256,8 +256,8 @@ fn generation(object: &NodeMigration) -> i64 {
 }
 
 fn pace(report: &Report) -> Pace {
-    let well = report.checks.iter().all(|check| check.verdict == Verdict::Pass);
-    let slow = if well { RESYNC } else { RESYNC_WHILE_REFUSED };
+    let all_pass = report.checks.iter().all(|check| check.verdict == Verdict::Pass);
+    let slow = if all_pass { RESYNC } else { RESYNC_WHILE_REFUSED };
     let (next, rest) = match (&report.failure, report.pending) {
         (Some(_), _) => (AFTER_FAILURE, CALM),
         (None, Pending::Process) => (PROCESS, BURST),
@@ -266,10 +266,10 @@ fn pace(report: &Report) -> Pace {
         (None, Pending::Nothing) => (slow, CALM),
         (None, Pending::Reached) => (slow, BURST),
     };
-    // Its time is over and it did not go back: that has failed, and has its own pace.
-    let falls_back_in = report.falls_back_in.filter(|left| !left.is_zero());
+    // The time is over and the host was not rolled back: the rollback has failed, and a failure has its own pause.
+    let falls_back_in = report.falls_back_in.filter(|remaining| !remaining.is_zero());
     Pace {
-        next: falls_back_in.map_or(next, |left| next.min(left)),
+        next: falls_back_in.map_or(next, |remaining| next.min(remaining)),
         rest,
     }
 }
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_look_is_due_when_the_host_has_to_go_back() {
+    fn the_next_observation_is_due_when_the_host_has_to_be_rolled_back() {
         let report = Report {
             pending: Pending::Change,
             falls_back_in: Some(Duration::from_millis(700)),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_cannot_be_started_with_is_said() {
+    fn a_failed_start_names_the_cause() {
         let (_goals, seen) = watch::channel(Seen::NotYet);
         let error = HostThread::start(
             || Err("no netlink"),

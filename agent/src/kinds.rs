@@ -1,4 +1,4 @@
-//! What differs by the kind of a migration, in one place: the loop names no kind.
+//! Selects the kind of the migration: the loop names no kind.
 
 pub mod flannel_to_calico;
 pub mod pod_cidr;
@@ -16,18 +16,18 @@ use crate::kinds::flannel_to_calico::work::Worker;
 use crate::probe::LEAST_MTU;
 use crate::report::Report;
 
-/// The agent's hands on its host, for each kind.
+/// The workers and observers of each kind.
 #[derive(Debug)]
 pub struct Kinds {
     flannel_to_calico: Worker,
     pod_cidr: pod_cidr::observe::Observer,
     service_cidr: service_cidr::observe::Observer,
-    /// Whether nothing of a change of range is on the host any more.
+    /// Whether no files and routes that a podCidr migration kept are on the host.
     released: bool,
 }
 
 impl Kinds {
-    /// Nothing has been looked at yet.
+    /// Nothing has been observed yet.
     pub fn new(
         flannel_to_calico: Worker,
         pod_cidr: pod_cidr::observe::Observer,
@@ -41,53 +41,53 @@ impl Kinds {
         }
     }
 
-    /// The host's thread stood still.
+    /// The host thread was suspended.
     pub fn stood_still(&mut self) {
         self.flannel_to_calico.stood_still();
     }
 
-    /// Waits until something is asked of all agents that no `NodeMigration` says.
+    /// Waits until a `MigrationRecord` has a new question to all agents.
     pub async fn are_asked_anew(&mut self) {
         self.service_cidr.is_asked_anew().await;
     }
 
-    /// Looks at the host and does what is asked of it. `goals` says whether something else has been asked meanwhile.
+    /// Observes the host and works towards the spec. `goals` shows whether the spec has changed meanwhile.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
-        let asked = Asked::of(spec);
-        if !matches!(asked, Asked::ServiceCidr(_)) {
-            // Whoever asks next wants to know what is there then.
+        let requested = Requested::of(spec);
+        if !matches!(requested, Requested::ServiceCidr(_)) {
+            // The next serviceCidr migration needs a new observation.
             self.service_cidr.forget();
         }
-        // What is asked for another kind says nothing of a host that a migration from flannel has left between two networks.
-        if !matches!(asked, Asked::FlannelToCalicoOrNothing) && self.flannel_to_calico.may_be_between() {
+        // A spec of another kind does not say how to continue a host that a flannelToCalico migration left between two networks.
+        if !matches!(requested, Requested::FlannelToCalicoOrNothing) && self.flannel_to_calico.may_be_between() {
             let report = self.flannel_to_calico.work(None, goals).await;
             if self.flannel_to_calico.is_between() {
                 return report;
             }
         }
-        match asked {
-            // Orders of flannel's kind may be in its journal when nobody asks any more.
-            Asked::FlannelToCalicoOrNothing => {
+        match requested {
+            // The journal of flannelToCalico may have a goal although the spec has none any more.
+            Requested::FlannelToCalicoOrNothing => {
                 let report = self.flannel_to_calico.work(spec, goals).await;
-                // Nobody knows yet what is asked for: an agent that starts in the middle of it takes nothing away.
+                // The spec is not known yet: an agent that starts in the middle of a migration removes nothing.
                 if matches!(*goals.borrow(), Seen::NotYet) {
                     return report;
                 }
                 self.release(report).await
             }
-            Asked::PodCidr(settings) => {
+            Requested::PodCidr(settings) => {
                 self.released = false;
                 self.pod_cidr.look(settings).await
             }
-            Asked::ServiceCidr(settings) => {
+            Requested::ServiceCidr(settings) => {
                 let report = self.service_cidr.look(settings).await;
                 self.release(report).await
             }
-            // Of the host nothing changes: it is there for the traffic.
-            Asked::CalicoDatastore => self.release(Report::default()).await,
-            Asked::Several => {
+            // The host does not change: the agent only watches the traffic.
+            Requested::CalicoDatastore => self.release(Report::default()).await,
+            Requested::Several => {
                 let message = "more than one of spec.flannelToCalico, spec.podCidr, spec.serviceCidr and spec.calicoDatastore is set, needed \
-                               one of them; nothing is looked at and nothing is changed";
+                               exactly one; the agent observes and changes nothing";
                 Report {
                     message: message.to_owned(),
                     failure: Some(Failure {
@@ -102,18 +102,18 @@ impl Kinds {
     }
 }
 
-/// What is asked of an agent.
-enum Asked<'spec> {
-    /// What a migration from flannel asks; or nothing, and it looks what is left of such a one.
+/// The kind that the spec requests.
+enum Requested<'spec> {
+    /// flannelToCalico; or none, and the agent observes the remains of such a migration.
     FlannelToCalicoOrNothing,
     PodCidr(&'spec PodCidrSettings),
     ServiceCidr(&'spec ServiceCidrSettings),
     CalicoDatastore,
-    /// More than one thing.
+    /// More than one kind.
     Several,
 }
 
-impl<'spec> Asked<'spec> {
+impl<'spec> Requested<'spec> {
     fn of(spec: Option<&'spec NodeMigrationSpec>) -> Self {
         let Some(spec) = spec else {
             return Self::FlannelToCalicoOrNothing;
@@ -134,7 +134,7 @@ impl<'spec> Asked<'spec> {
 }
 
 impl Kinds {
-    /// Takes from the host what was there for a change of range: its Migration may have been deleted on the way.
+    /// Removes from the host what was kept for a podCidr migration, which may have been deleted before its end.
     async fn release(&mut self, mut report: Report) -> Report {
         if self.released {
             return report;
@@ -145,7 +145,7 @@ impl Kinds {
                 report.failure.get_or_insert_with(|| Failure {
                     category: error.category().to_owned(),
                     message: format!(
-                        "what was kept for a change of range is on the host still: {}",
+                        "could not remove from the host what was kept for a podCidr migration: {}",
                         chain(&error)
                     ),
                     retriable: true,
@@ -156,7 +156,7 @@ impl Kinds {
     }
 }
 
-/// The MTU that pods have on this node; the least there is while nobody knows.
+/// The MTU of pods on this node; the smallest possible one while the settings do not say it.
 pub fn pod_mtu(spec: Option<&NodeMigrationSpec>) -> u32 {
     let of_kind = |spec: &NodeMigrationSpec| match (&spec.flannel_to_calico, &spec.pod_cidr) {
         (Some(settings), _) => Some(HostSettings::pod_mtu(settings)),

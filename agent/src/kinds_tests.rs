@@ -9,7 +9,7 @@ fn spec(field: &str, settings: serde_json::Value) -> NodeMigrationSpec {
 }
 
 #[test]
-fn pods_are_as_wide_as_the_settings_of_any_kind_say() {
+fn pod_mtu_is_taken_from_the_settings_of_each_kind() {
     assert_eq!(pod_mtu(None), LEAST_MTU);
     let ranges = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16" });
     assert_eq!(pod_mtu(Some(&spec("podCidr", ranges))), LEAST_MTU);
@@ -23,18 +23,18 @@ fn pods_are_as_wide_as_the_settings_of_any_kind_say() {
     assert_eq!(
         pod_mtu(Some(&spec("serviceCidr", services))),
         LEAST_MTU,
-        "of pods that kind knows nothing"
+        "serviceCidr has no setting for pods"
     );
 }
 
 #[test]
-fn one_thing_is_asked_at_a_time() {
+fn two_kinds_in_one_spec_are_several() {
     let services = json!({ "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
-    assert!(matches!(Asked::of(None), Asked::FlannelToCalicoOrNothing));
+    assert!(matches!(Requested::of(None), Requested::FlannelToCalicoOrNothing));
     let datastore = spec("calicoDatastore", json!({}));
-    assert!(matches!(Asked::of(Some(&datastore)), Asked::CalicoDatastore));
+    assert!(matches!(Requested::of(Some(&datastore)), Requested::CalicoDatastore));
     let mut both = spec("serviceCidr", services);
-    assert!(matches!(Asked::of(Some(&both)), Asked::ServiceCidr(_)));
+    assert!(matches!(Requested::of(Some(&both)), Requested::ServiceCidr(_)));
     both.calico_datastore = datastore.calico_datastore;
-    assert!(matches!(Asked::of(Some(&both)), Asked::Several));
+    assert!(matches!(Requested::of(Some(&both)), Requested::Several));
 }

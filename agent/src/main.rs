@@ -29,19 +29,19 @@ use runtime::secure_metrics::SecureMetrics;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 
-/// Between two tries to open what another process may have for the moment.
+/// Pause between two attempts to open a socket that another process may hold for now.
 const NEXT_TRY: Duration = Duration::from_secs(5);
-/// Between being told to end and ending, a pod answers still: its Service sends to it until every node has heard.
+/// A pod still answers for this long after SIGTERM: its Service sends to it until every node has removed the endpoint.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// How long one request to the API may take.
+/// Timeout of one request to the API.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// The requests of each client: a few at each step of a node. Thousands of agents share one API server.
+/// Request limit of each client: a step of a node needs a few requests. Thousands of agents share one API server.
 const RATE: Limit = Limit {
     requests: 20,
     period: Duration::from_secs(4),
 };
 
-// One thread: the agent waits for its host and the API, and shares the node with everybody's pods.
+// One thread: the agent mostly waits for its host and the API, and shares the node with the cluster's pods.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let Arguments { command, run } = Arguments::parse();
@@ -56,14 +56,14 @@ async fn main() -> ExitCode {
             let answers = answer(echo.clone());
             return exit_code(tokio::select! {
                 ended = answers => ended,
-                () = sends => Err(anyhow::anyhow!("it sends no more")),
+                () = sends => Err(anyhow::anyhow!("sending of probes ended")),
             });
         }
         Some(Command::Run(run)) => *run,
         None => run,
     };
     run.log.start();
-    exit_code(Box::pin(look_after(run)).await)
+    exit_code(Box::pin(run_agent(run)).await)
 }
 
 fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
@@ -80,7 +80,7 @@ async fn answer(echo: Echo) -> anyhow::Result<()> {
     let Echo { port, pod_uid } = echo;
     anyhow::ensure!(
         !pod_uid.is_empty(),
-        "the environment has no POD_UID: an answer could not be told from another pod's"
+        "POD_UID is not set, needed the UID of this pod: set it through the downward API (metadata.uid)"
     );
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let echo = agent::echo::Echo::bind(port, &pod_uid)?;
@@ -98,7 +98,7 @@ async fn answer(echo: Echo) -> anyhow::Result<()> {
     }
 }
 
-async fn look_after(run: Run) -> anyhow::Result<()> {
+async fn run_agent(run: Run) -> anyhow::Result<()> {
     let Run {
         node_name,
         listen,
@@ -114,14 +114,16 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         pod_uid,
         log: _,
     } = run;
-    let node = node_name.context("the name of the node is missing; set NODE_NAME or --node-name")?;
-    let mut config = Config::infer().await.context("finding the API server")?;
+    let node = node_name.context("node name is not set: set NODE_NAME or --node-name")?;
+    let mut config = Config::infer()
+        .await
+        .context("no configuration of the API server found (tried $KUBECONFIG, ~/.kube/config, in-cluster)")?;
     config.connect_timeout = Some(REQUEST_LIMIT);
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let requests: Arc<dyn ClientObserver> = Arc::new(metrics.api.clone());
     let watching = runtime::client::client(config.clone(), requests.clone(), RATE)
         .context("building the client of the watch")?;
-    // A watch is long and has a limit of its own; every other request has this one.
+    // A watch is long-lived and has its own timeout; every other request has this one.
     config.read_timeout = Some(REQUEST_LIMIT);
     let client =
         runtime::client::client(config.clone(), requests.clone(), RATE).context("building the client")?;
@@ -145,7 +147,7 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
                 proc: proc_dir,
                 flannel: flannel_dir,
                 cni_state: cni_state_dir,
-                // What is looked at until the settings of a Migration say otherwise.
+                // Observed until the settings of a Migration name another folder.
                 cni_configuration: CNI_CONFIGURATION_DIRECTORY.into(),
                 cni_plugins: cni_plugins_dir,
                 sysctl: sysctl_dir,
@@ -160,12 +162,12 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
     );
     let host = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), Arc::clone(&health))?;
     let serves = async {
-        // The host's thread needs neither: a program that has the port does not put the dead man's switch off.
-        let hub = until_there("the socket of traffic pods", async || {
+        // The host thread needs neither of them: a program that holds the port cannot delay the dead man's switch.
+        let hub = retry_until_open("socket for traffic pods", async || {
             Hub::listen(&node, &run_dir)
         })
         .await;
-        let listener = until_there("the port of metrics and health", async || {
+        let listener = retry_until_open("port for metrics and health", async || {
             listening::bind(listen, host_address, api::names::AGENT_PORT).await
         })
         .await;
@@ -173,43 +175,43 @@ async fn look_after(run: Run) -> anyhow::Result<()> {
         tracing::info!(
             node,
             version = env!("CARGO_PKG_VERSION"),
-            "looking after this node"
+            "agent started"
         );
         tokio::select! {
             never = admin::serve(
                 listener, secure, move || metrics.text(), health, crash_point::routes(),
             ) => match never {},
-            () = agent.run() => anyhow::bail!("the loop ended"),
+            () = agent.run() => anyhow::bail!("the agent's loop ended"),
         }
     };
     tokio::select! {
         ended = serves => ended,
-        // A task that ends took its watch with it: better a new process than a blind one.
-        ended = &mut goals => anyhow::bail!("the watch of the goal ended: {ended:?}"),
-        ended = &mut questions => anyhow::bail!("the watch of the question to all agents ended: {ended:?}"),
+        // A task that ends takes its watch with it: a new process is better than one without a watch.
+        ended = &mut goals => anyhow::bail!("the watch of this node's NodeMigration ended: {ended:?}"),
+        ended = &mut questions => anyhow::bail!("the watch of MigrationRecords ended: {ended:?}"),
         _ = terminate.recv() => Ok(()),
         _ = tokio::signal::ctrl_c() => Ok(()),
     }
 }
 
-/// Tries until it is there.
-async fn until_there<T, Error>(what: &str, attempt: impl AsyncFn() -> Result<T, Error>) -> T
+/// Repeats the attempt until it succeeds.
+async fn retry_until_open<T, Error>(what: &str, attempt: impl AsyncFn() -> Result<T, Error>) -> T
 where
     Error: std::error::Error,
 {
     loop {
         match attempt().await {
-            Ok(there) => return there,
+            Ok(opened) => return opened,
             Err(error) => {
                 let error = runtime::error::chain(&error);
-                tracing::warn!(error, "{what} cannot be opened; trying again");
+                tracing::warn!(error, "{what} could not be opened; retrying");
                 tokio::time::sleep(NEXT_TRY).await;
             }
         }
     }
 }
 
-/// Everything that touches the host, to be made on its own thread.
+/// Everything that touches the host, to be created on the host thread.
 fn parts_of_host(
     configuration: Configuration,
     pod_uid: String,

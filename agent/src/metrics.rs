@@ -26,20 +26,20 @@ pub struct Metrics {
     registry: Registry,
     phase: IntGaugeVec,
     checks: IntGaugeVec,
-    /// What of the old network is on the host.
+    /// Objects of the old network on the host.
     pub leftovers: IntGauge,
-    /// 1 while the agent does not go on.
+    /// 1 while the agent reports a failure.
     pub failing: IntGauge,
-    /// Seconds that a step took, by name and outcome.
+    /// Duration of a step, by name and outcome.
     pub step_duration: HistogramVec,
-    /// Seconds that one look at the host took.
+    /// Duration of one observation of the host.
     pub observe_duration: Histogram,
     /// Turns of the loop.
     pub turns: IntCounter,
     /// Writes to the API by outcome.
     pub writes: IntCounterVec,
     probes: IntGaugeVec,
-    /// What the traffic pods found.
+    /// Metrics of the traffic pods.
     pub traffic: TrafficMetrics,
     /// Requests to the API server and its warnings.
     pub api: ApiMetrics,
@@ -60,14 +60,14 @@ impl Metrics {
             phase: IntGaugeVec::new(
                 Opts::new(
                     "replumb_agent_phase",
-                    "1 for the phase that the host is in, 0 for every other.",
+                    "1 for the current phase of the host, 0 for every other phase.",
                 ),
                 &["phase"],
             )?,
             checks: IntGaugeVec::new(
                 Opts::new(
                     "replumb_agent_check",
-                    "1 for the verdict of a check, 0 for every other verdict.",
+                    "1 for the current verdict of a check, 0 for every other verdict.",
                 ),
                 &["check", "verdict"],
             )?,
@@ -79,7 +79,7 @@ impl Metrics {
             step_duration: HistogramVec::new(
                 HistogramOpts::new(
                     "replumb_agent_step_duration_seconds",
-                    "Seconds that a step on the host took.",
+                    "Duration of a step on the host in seconds.",
                 )
                 .buckets(vec![0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0]),
                 &["step", "outcome"],
@@ -87,7 +87,7 @@ impl Metrics {
             observe_duration: Histogram::with_opts(
                 HistogramOpts::new(
                     "replumb_agent_observe_duration_seconds",
-                    "Seconds that one look at the host took.",
+                    "Duration of one observation of the host in seconds.",
                 )
                 .buckets(vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0]),
             )?,
@@ -102,7 +102,7 @@ impl Metrics {
             probes: IntGaugeVec::new(
                 Opts::new(
                     "replumb_agent_probe_targets",
-                    "Targets that the agent probes, by whether they are reached.",
+                    "Probe targets of the agent, by outcome.",
                 ),
                 &["outcome"],
             )?,
@@ -136,7 +136,7 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The phase that the host is in; `None` while it cannot be told.
+    /// Sets the phase of the host; `None` while it is unknown.
     pub fn set_phase(&self, phase: Option<Phase>) {
         for each in Phase::ALL {
             self.phase
@@ -145,7 +145,7 @@ impl Metrics {
         }
     }
 
-    /// The verdicts of the checks. A check that means nothing at the moment has no verdict.
+    /// Sets the verdicts of the checks. A check that does not apply at the moment has no verdict.
     pub fn set_checks(&self, checks: &[Check]) {
         for each in HostCheck::ALL {
             let found = checks.iter().find(|check| check.name == each.as_str());
@@ -158,7 +158,7 @@ impl Metrics {
         }
     }
 
-    /// How many targets are probed and reached, and how many are probed and not reached.
+    /// Sets the numbers of targets that are reached and not reached.
     pub fn set_probes(&self, reached: usize, not_reached: usize) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.probes.with_label_values(&["reached"]).set(count(reached));
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_phase_and_one_verdict_is_set() {
+    fn one_phase_and_one_verdict_are_set() {
         let metrics = Metrics::new().unwrap();
         metrics.set_phase(Some(Phase::Held));
         metrics.set_checks(&[Check::pass("Leftovers", "Node a", "nothing")]);

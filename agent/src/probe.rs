@@ -1,4 +1,4 @@
-//! Probes an address in another node's pod network: UDP, TCP, and a datagram as large as the tunnel carries.
+//! Probes an address in another node's pod network: UDP, TCP, and the largest datagram that the tunnel carries.
 //! Opens sockets.
 
 use std::collections::BTreeMap;
@@ -15,18 +15,18 @@ use crate::echo;
 use crate::echo::message::{self, Asker, LEAST, Nonce};
 use crate::host::socket;
 
-/// How long one answer may take: the pod network of one cluster answers in milliseconds.
+/// Timeout of one answer: a pod network of one cluster answers in milliseconds.
 const ANSWER: Duration = Duration::from_secs(1);
-/// How often a question is asked before the path counts as broken: one may fall victim to an address that is being resolved.
+/// Attempts before the path counts as broken: one may be lost while the neighbor's address is being resolved.
 const TRIES: u32 = 3;
 /// Pause between two probes of a target that was not reached.
 const SOON: Duration = Duration::from_millis(500);
 /// Pause between two probes of a target that was reached.
 const LATER: Duration = Duration::from_secs(5);
-/// MTU while the settings are not known: what every IPv4 path of a tunnel carries.
+/// MTU while the settings are not known: every IPv4 path of a tunnel carries it.
 pub const LEAST_MTU: u32 = 1280;
 
-/// Probes every target until it is no longer asked for; results wake the loop.
+/// Probes every target until it is removed from the spec; results wake the loop.
 #[derive(Debug)]
 pub struct Probes {
     changed: Arc<Notify>,
@@ -35,7 +35,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// No target yet. `changed` is woken by each result.
+    /// Without targets. Each result notifies `changed`.
     pub fn new(changed: Arc<Notify>) -> Self {
         Self {
             changed,
@@ -44,7 +44,7 @@ impl Probes {
         }
     }
 
-    /// Probes these targets and no others. A target's size of datagram follows from the tunnel's MTU.
+    /// Probes these targets and no others. The size of the large datagram follows from the tunnel's MTU.
     pub fn set(&mut self, targets: &[ProbeTarget], mtu: u32) {
         let wanted: BTreeMap<String, &ProbeTarget> =
             targets.iter().map(|target| (key(target, mtu), target)).collect();
@@ -78,7 +78,7 @@ impl Probes {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ProbeResult>> {
-        // A poisoned map is still a map of whole results.
+        // A poisoned map still contains only complete results.
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -124,14 +124,14 @@ async fn follow(
     }
 }
 
-/// What one round of probes found: for each kind, nothing or what went wrong.
+/// Results of one round of probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// A small datagram, answered by the pod that was meant.
+    /// A small datagram, answered by the expected pod.
     pub udp: Result<(), String>,
-    /// A connection, answered by the pod that was meant.
+    /// A connection, answered by the expected pod.
     pub tcp: Result<(), String>,
-    /// A datagram as large as the tunnel carries, in both directions.
+    /// The largest datagram that the tunnel carries, in both directions.
     pub large: Result<(), String>,
     /// The size of that datagram's IP packet.
     pub mtu: u32,
@@ -143,7 +143,7 @@ impl Outcome {
         self.udp.is_ok() && self.tcp.is_ok() && self.large.is_ok()
     }
 
-    /// What was answered and what was not. The words stay the same from round to round.
+    /// The result of each probe. The text does not change while the results do not.
     pub fn message(&self) -> String {
         let say = |name: String, outcome: &Result<(), String>| match outcome {
             Ok(()) => format!("{name} answered"),
@@ -184,16 +184,16 @@ pub async fn probe(target: &ProbeTarget, mtu: u32) -> Outcome {
     Outcome { udp, tcp, large, mtu }
 }
 
-/// How a question goes out.
+/// Transport of a question.
 #[derive(Clone, Copy)]
 enum Over {
     Udp,
-    /// By a new connection.
+    /// Over a new connection.
     Tcp,
 }
 
-/// Asks until one try is answered; `first` is the number of the first, and `size` the bytes of each. Each has a number of its own: a late
-/// answer to another is not an answer to this one.
+/// Asks until one attempt is answered; `first` is the number of the first question, and `size` the bytes of each. Each question has its own
+/// number: a late answer to another question does not count.
 async fn ask(
     over: Over,
     address: SocketAddr,
@@ -211,13 +211,13 @@ async fn ask(
         };
         match reply.and_then(|reply| understood(asker, nonce, &reply, question.len(), uid)) {
             Ok(()) => return Ok(()),
-            Err(words) => problem = words,
+            Err(text) => problem = text,
         }
     }
     Err(problem)
 }
 
-/// What comes back has as many bytes as the question; of more, one is enough to see that it is no answer.
+/// Sends a datagram and receives the reply. A valid answer has as many bytes as the question; one byte more shows that it is not valid.
 async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, String> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -235,19 +235,19 @@ async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, Strin
     timed(talk).await
 }
 
-/// Whether this is the answer of the pod that was meant to this very question.
+/// Checks that this is the answer of the expected pod to this question.
 fn understood(asker: Asker, nonce: Nonce, reply: &[u8], size: usize, uid: &str) -> Result<(), String> {
     let Some(answer) = asker.read(reply).filter(|answer| answer.nonce == nonce) else {
         let start: String = String::from_utf8_lossy(reply).trim().chars().take(80).collect();
         return Err(format!(
-            "something else answered: {start:?}, needed pod UID {uid}"
+            "answer is not from a replumb pod: {start:?}, needed pod UID {uid}"
         ));
     };
     if answer.uid != uid {
         return Err(format!("pod UID {} answered, needed pod UID {uid}", answer.uid));
     }
     if answer.size != size {
-        return Err(format!("came back as {} bytes of {size}", answer.size));
+        return Err(format!("answer has {} bytes, needed {size}", answer.size));
     }
     Ok(())
 }

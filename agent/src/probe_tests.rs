@@ -1,7 +1,7 @@
 use super::*;
 use crate::echo::{Echo, free_port};
 
-/// A probe pod on a port that is free.
+/// A probe pod on a free port.
 fn pod(uid: &str) -> (ProbeTarget, JoinHandle<()>) {
     let free = free_port();
     let echo = Echo::bind(free, uid).unwrap();
@@ -30,7 +30,7 @@ async fn a_pod_that_answers_is_reached() {
 }
 
 #[tokio::test]
-async fn another_pod_at_the_address_is_not_taken_for_the_one_that_was_meant() {
+async fn an_answer_of_another_pod_at_the_address_is_refused() {
     let (mut target, task) = pod("u-1");
     target.pod_uid = "u-2".to_owned();
     let outcome = probe(&target, 1450).await;
@@ -44,7 +44,7 @@ async fn another_pod_at_the_address_is_not_taken_for_the_one_that_was_meant() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_said_for_each_kind() {
+async fn without_a_listener_each_probe_reports_an_error() {
     let (target, task) = pod("u-1");
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
@@ -57,9 +57,9 @@ async fn nobody_there_is_said_for_each_kind() {
 }
 
 #[tokio::test]
-async fn a_datagram_that_does_not_fit_is_not_cut_into_pieces() {
+async fn a_datagram_larger_than_the_mtu_is_not_fragmented() {
     let (target, task) = pod("u-1");
-    // The loopback's MTU is 65536 at most: this cannot leave whole, and must not leave in pieces.
+    // The MTU of the loopback link is 65536 at most: this datagram cannot be sent whole, and must not be fragmented.
     let outcome = probe(&target, 65_534 + 28).await;
     assert!(
         outcome.udp.is_ok() && outcome.large.is_err(),

@@ -1,4 +1,4 @@
-//! What the agent says of its node, and the smallest patch that says it.
+//! The status that the agent reports, and the smallest patch that writes it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,40 +17,40 @@ use runtime::error::chain;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-/// What one pass found out.
+/// Result of one pass.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// What is provably true of the host.
+    /// The phase that the host is provably in.
     pub phase: Option<Phase>,
     /// What the agent does or waits for.
     pub message: String,
-    /// Why it does not go on.
+    /// Why the agent cannot continue.
     pub failure: Option<Failure>,
-    /// What it read.
+    /// Facts read from the host.
     pub facts: Option<HostFacts>,
-    /// What it found of the two ranges of pods, where they were asked for.
+    /// Facts about the two pod ranges, if a podCidr migration requests them.
     pub pod_cidr: Option<pod_cidr::host::HostFacts>,
-    /// What it found of the two ranges of Services, where they were asked for.
+    /// Facts about the two Service ranges, if a serviceCidr migration requests them.
     pub service_cidr: Option<service_cidr::host::HostFacts>,
-    /// What of the old network is there.
+    /// Objects of the old network that are on the host.
     pub leftovers: Vec<String>,
-    /// What is different from before the migration.
+    /// Differences from the state before the migration.
     pub changes: Vec<String>,
-    /// The goal that was worked towards.
+    /// The goal that the agent worked towards.
     pub goal: Option<Goal>,
-    /// Why the host goes back by itself.
+    /// Why the host was rolled back automatically.
     pub fell_back: Option<String>,
-    /// When it goes back by itself, if nobody does anything until then.
+    /// Time until the host is rolled back automatically, unless the migration continues before.
     pub falls_back_in: Option<Duration>,
-    /// What the next look waits for.
+    /// The change that the next observation waits for.
     pub pending: Pending,
-    /// Its checks.
+    /// Checks of the host.
     pub checks: Vec<Check>,
     /// Steps performed, the newest last.
     pub steps: Vec<StepDone>,
     /// Results of the probes.
     pub probes: Vec<ProbeResult>,
-    /// What the traffic pods found.
+    /// Report of the traffic pods.
     pub traffic: Option<TrafficReport>,
 }
 
@@ -76,19 +76,19 @@ impl Report {
     }
 }
 
-/// What the next look waits for.
+/// The change that the next observation waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pending {
-    /// Nothing is asked of this host.
+    /// The host has no goal.
     #[default]
     Nothing,
-    /// What was asked is so, and has to stay so.
+    /// The goal is reached, and has to stay reached.
     Reached,
-    /// What somebody waits for and nobody announces: the end of a process, a rule of kube-proxy's.
+    /// A change that causes no event, and that the migration waits for: the end of a process, a rule of kube-proxy.
     Process,
-    /// Anything else that somebody has to do first.
+    /// Any other change that the migration waits for.
     Change,
-    /// Nothing is asked of this host, and what is looked for there is announced by nobody.
+    /// The host has no goal, and changes of what is observed cause no events.
     Unannounced,
 }
 
@@ -102,7 +102,7 @@ pub struct ReportError {
     pub source: kube::Error,
 }
 
-/// The status that says this. Times stay as they were where what they date has not changed.
+/// The status with this report. A time is kept while the value that it dates is unchanged.
 pub fn status(
     report: &Report,
     generation: i64,
@@ -160,12 +160,12 @@ pub fn status(
         checks: checks.clone(),
         steps: steps.clone(),
         probes,
-        traffic: traffic_to_tell(old.traffic.as_ref(), traffic.as_ref()),
+        traffic: traffic_to_report(old.traffic.as_ref(), traffic.as_ref()),
     }
 }
 
-/// Probes that are sent and answered are no news: with them goes what else is told.
-fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> Option<TrafficReport> {
+/// The new report; the old one while only the counts of sent probes differ, which are no reason to write.
+fn traffic_to_report(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> Option<TrafficReport> {
     let news = |report: &TrafficReport| {
         let lost: Vec<_> = report
             .classes
@@ -194,16 +194,16 @@ fn traffic_to_tell(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -> 
     }
 }
 
-/// How long a change of mere facts may wait for its write.
+/// How long the write of a change in facts alone may be delayed.
 const FACTS_WAIT: Duration = Duration::from_secs(10);
-/// How long the news that pods have come or gone may wait where no decision needs it. Pods come and go on every node of a cluster all the
-/// time: with 5 000 nodes a write for each is more than all writes of a migration.
+/// How long the write of added and removed pods may be delayed while no decision depends on it. Pods change on every node all the time:
+/// with 5 000 nodes, one write for each change is more than all writes of a migration.
 const PODS_WAIT: Duration = Duration::from_mins(10);
 
-/// How long after the last write a change may wait for its own (R: no write to the API that nobody waits for). `asked` is the goal of the
-/// spec.
-pub fn may_wait(asked: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
-    let goal = goal(asked, new);
+/// How long after the last write a change may be delayed (R: no write to the API that no component waits for). `spec_goal` is the goal of
+/// the spec.
+pub fn may_wait(spec_goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
+    let goal = goal(spec_goal, new);
     if is_urgent(goal, old, new) {
         Duration::ZERO
     } else if without_pods(goal, old) == without_pods(goal, new) {
@@ -213,16 +213,16 @@ pub fn may_wait(asked: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatu
     }
 }
 
-/// Where the host is led. An agent whose journal cannot be written works towards no goal and reports [`Goal::Hold`], wherever its host is:
-/// the goal of the spec counts then.
-fn goal(asked: Goal, new: &NodeMigrationStatus) -> Goal {
+/// The goal of the host. An agent that cannot write its journal works towards no goal and reports [`Goal::Hold`], whatever the state of
+/// its host: the goal of the spec counts then.
+fn goal(spec_goal: Goal, new: &NodeMigrationStatus) -> Goal {
     match new.goal {
-        None | Some(Goal::Hold) => asked,
+        None | Some(Goal::Hold) => spec_goal,
         Some(worked_towards) => worked_towards,
     }
 }
 
-/// Whether a change is worth a write at once.
+/// Whether a change has to be written immediately.
 fn is_urgent(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let without_facts = |status: &NodeMigrationStatus| NodeMigrationStatus {
         facts: None,
@@ -256,11 +256,11 @@ fn is_urgent(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -
         || old.facts.is_some() != new.facts.is_some()
         || without_facts(old) != without_facts(new)
         || (pods_decide(goal, new) && pods(old) != pods(new))
-        || has_come_late(goal, old, new)
+        || has_late_pod(goal, old, new)
 }
 
-/// Whether a pod has come to the old network of a host that leaves it: Calico must not give its address to another one.
-fn has_come_late(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
+/// Whether a pod was added to the old network of a host that leaves it: Calico must not assign its address to another pod.
+fn has_late_pod(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     let pods = |status: &NodeMigrationStatus| {
         let facts = status.facts.iter();
         let pods = facts.flat_map(|facts| &facts.legacy_pods);
@@ -269,10 +269,10 @@ fn has_come_late(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatu
     goal.is_forward() && !pods(new).is_subset(&pods(old))
 }
 
-/// Whether who lives on the host decides what the coordinator does next: while something is asked of the host and is not so yet; and once
-/// it is so, when the last pods of the old network go.
+/// Whether the coordinator's next action depends on the pods of the host: while the goal is not reached; and afterwards, when the last
+/// pods of the old network end.
 fn pods_decide(goal: Goal, status: &NodeMigrationStatus) -> bool {
-    /// Each of so few counts: the last ones may be our own traffic pods, which go when no other one is left.
+    /// With at most this many pods each one counts: the last ones may be replumb's traffic pods, which are deleted after all others.
     const FEW: usize = 3;
     let few = || {
         status
@@ -280,11 +280,11 @@ fn pods_decide(goal: Goal, status: &NodeMigrationStatus) -> bool {
             .as_ref()
             .is_none_or(|facts| facts.legacy_pods.len() <= FEW)
     };
-    let is_there = |wanted| status.phase.is_some_and(|phase| phase.reaches(wanted));
-    goal == Goal::Flannel || goal.phase().is_some_and(|wanted| !is_there(wanted) || few())
+    let is_reached = |wanted| status.phase.is_some_and(|phase| phase.reaches(wanted));
+    goal == Goal::Flannel || goal.phase().is_some_and(|wanted| !is_reached(wanted) || few())
 }
 
-/// Checks without what was found by those that hold: it counts pods.
+/// Checks without the found value of those that pass: it contains the number of pods.
 fn verdicts(checks: &[Check]) -> Vec<Check> {
     let without_found = |check: &Check| match check.verdict {
         Verdict::Pass => Check {
@@ -296,8 +296,9 @@ fn verdicts(checks: &[Check]) -> Vec<Check> {
     checks.iter().map(without_found).collect()
 }
 
-/// A status without what changes with each pod. Pods of the old network only go once something is asked of the host, each once: they stay
-/// in it then, and on the way back so do Calico's. Pods on the bridge that no record names stay always: preflight tells them.
+/// A status without the values that change with each pod. Once the host has a goal, pods of the old network only end, each once: the
+/// result contains them then; on the way back it contains Calico's pods, too. Pods on the bridge without a record are always contained,
+/// since preflight reports them.
 fn without_pods(goal: Goal, status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
     let unknown = status.facts.as_ref().map(unknown_ports).unwrap_or_default();
     let mut rest = NodeMigrationStatus {
@@ -314,7 +315,7 @@ fn without_pods(goal: Goal, status: &NodeMigrationStatus) -> (NodeMigrationStatu
             (facts.leases, facts.delegates) = (0, 0);
         }
         if goal != Goal::Flannel {
-            // Whether there is any is a question of its own.
+            // Whether any pod exists still counts.
             facts.calico.pods.truncate(1);
             facts.calico.pods.iter_mut().for_each(String::clear);
             facts.calico.records = 0;
@@ -323,7 +324,7 @@ fn without_pods(goal: Goal, status: &NodeMigrationStatus) -> (NodeMigrationStatu
     (rest, unknown)
 }
 
-/// The merge patch of the status; `None` when the object says it already.
+/// The merge patch of the status; `None` when the object has this status already.
 pub fn patch(
     object: &NodeMigration,
     wanted: &NodeMigrationStatus,
@@ -335,14 +336,14 @@ pub fn patch(
     let new = serde_json::to_value(wanted)?;
     Ok(api::merge::difference(&old, &new).map(|change| {
         json!({
-            // Another object of the same name is another Migration's, with another goal.
+            // Another object with the same name belongs to another Migration, with another goal.
             "metadata": { "uid": object.uid() },
             "status": change,
         })
     }))
 }
 
-/// Writes the status and returns the object as it is then; `None` when there is nothing to write.
+/// Writes the status and returns the object after the write; `None` when there is nothing to write.
 pub async fn write(
     api: &Api<NodeMigration>,
     object: &NodeMigration,

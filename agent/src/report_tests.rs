@@ -5,12 +5,12 @@ use runtime::error::chain;
 
 use super::*;
 
-/// How long a change may wait where the spec asks for what the agent works towards.
+/// How long a change may be delayed if the agent works towards the goal of the spec.
 fn waits(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
     may_wait(new.goal.unwrap_or_default(), old, new)
 }
 
-/// Whether a change is written at once.
+/// Whether a change is written immediately.
 fn at_once(old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> bool {
     waits(old, new).is_zero()
 }
@@ -60,7 +60,7 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
 fn report() -> Report {
     Report {
         phase: Some(Phase::Flannel),
-        message: "looks and changes nothing".to_owned(),
+        message: "observing, no changes".to_owned(),
         ..Report::default()
     }
 }
@@ -79,7 +79,7 @@ fn probe(reached: bool, second: i64) -> ProbeResult {
     }
 }
 
-/// A host on flannel with so many pods, of which the record of the last one may be unknown.
+/// A host on flannel with this number of pods; the first `unknown` ones have no record.
 fn with_pods(number: u32, goal: Option<Goal>, phase: Phase, unknown: u32) -> Report {
     let link = |pod: u32| format!("veth{pod}");
     let pods: Vec<Value> = (unknown..number)
@@ -123,20 +123,20 @@ fn with_pods(number: u32, goal: Option<Goal>, phase: Phase, unknown: u32) -> Rep
 }
 
 #[test]
-fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_otherwise() {
+fn changed_pods_are_written_immediately_only_if_a_decision_needs_them() {
     use Goal::{Calico, Flannel, Hold, Mixed, Swapped};
-    let told = |report: &Report| status(report, 3, &NodeMigrationStatus::default(), at(100));
+    let status_of = |report: &Report| status(report, 3, &NodeMigrationStatus::default(), at(100));
     let changes = |goal, phase, from: u32, to: u32| {
         waits(
-            &told(&with_pods(from, goal, phase, 0)),
-            &told(&with_pods(to, goal, phase, 0)),
+            &status_of(&with_pods(from, goal, phase, 0)),
+            &status_of(&with_pods(to, goal, phase, 0)),
         )
     };
-    // Nothing is asked of the node.
+    // The node has no goal.
     for goal in [None, Some(Hold)] {
         assert_eq!(changes(goal, Phase::Flannel, 30, 31), PODS_WAIT);
     }
-    // It is brought somewhere, or back.
+    // The node is on its way to a goal, or rolled back.
     for (goal, phase) in [
         (Swapped, Phase::Held),
         (Mixed, Phase::Swapped),
@@ -145,29 +145,32 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
     ] {
         assert_eq!(changes(Some(goal), phase, 30, 29), Duration::ZERO, "{goal:?}");
     }
-    // It is there, and pods of the old network go one by one; the last few are waited for. Calico's come and go.
+    // The goal is reached, and pods of the old network end one by one; the coordinator waits for the last few. Calico's pods change.
     assert_eq!(changes(Some(Mixed), Phase::Mixed, 30, 29), FACTS_WAIT);
     let late = changes(Some(Swapped), Phase::Swapped, 30, 31);
-    assert_eq!(late, Duration::ZERO, "a pod that came late");
+    assert_eq!(late, Duration::ZERO, "a pod that was added late");
     let of_calico = |goal, pods: &[&str]| {
-        let mut told = told(&with_pods(30, Some(goal), Phase::Mixed, 0));
-        told.facts.as_mut().unwrap().calico.pods = pods.iter().map(ToString::to_string).collect();
-        told
+        let mut status = status_of(&with_pods(30, Some(goal), Phase::Mixed, 0));
+        status.facts.as_mut().unwrap().calico.pods = pods.iter().map(ToString::to_string).collect();
+        status
     };
     let (one, two) = (&["cali1"][..], &["cali1", "cali2"][..]);
     for (goal, wait) in [(Mixed, PODS_WAIT), (Flannel, FACTS_WAIT)] {
         assert_eq!(waits(&of_calico(goal, one), &of_calico(goal, two)), wait);
         assert_eq!(waits(&of_calico(goal, &[]), &of_calico(goal, one)), FACTS_WAIT);
     }
-    for left in [2, 1, 0] {
-        assert_eq!(changes(Some(Mixed), Phase::Mixed, left + 1, left), Duration::ZERO);
+    for remaining in [2, 1, 0] {
+        assert_eq!(
+            changes(Some(Mixed), Phase::Mixed, remaining + 1, remaining),
+            Duration::ZERO
+        );
     }
-    // A pod that no record names is a finding of preflight, and so is that there is none any more.
-    let known = told(&with_pods(30, None, Phase::Flannel, 0));
-    let unknown = told(&with_pods(30, None, Phase::Flannel, 1));
+    // Preflight reports a pod without a record, and also that no such pod remains.
+    let known = status_of(&with_pods(30, None, Phase::Flannel, 0));
+    let unknown = status_of(&with_pods(30, None, Phase::Flannel, 1));
     assert_eq!(waits(&known, &unknown), FACTS_WAIT);
     assert_eq!(waits(&unknown, &known), FACTS_WAIT);
-    // Anything else of the host.
+    // Other facts of the host.
     let mut other = known.clone();
     other.facts.as_mut().unwrap().uplink = Some("eth0".to_owned());
     assert_eq!(waits(&known, &other), FACTS_WAIT);
@@ -178,13 +181,13 @@ fn pods_that_come_and_go_are_written_when_a_decision_needs_them_and_seldom_other
 
 /// An agent whose journal cannot be written reports the goal Hold, wherever its host is.
 #[test]
-fn an_agent_that_cannot_remember_its_goal_tells_pods_as_soon_as_one_that_can() {
+fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
     use Goal::{Calico, Flannel, Hold, Mixed, Swapped};
-    let told = |pods: u32, phase, goal| {
+    let status_of = |pods: u32, phase, goal| {
         let failing = Report {
             failure: Some(Failure {
                 category: "JournalFile".to_owned(),
-                message: "the goal cannot be remembered: No space left on device".to_owned(),
+                message: "the goal cannot be saved: No space left on device".to_owned(),
                 retriable: true,
             }),
             ..with_pods(pods, Some(goal), phase, 0)
@@ -192,17 +195,17 @@ fn an_agent_that_cannot_remember_its_goal_tells_pods_as_soon_as_one_that_can() {
         status(&failing, 3, &NodeMigrationStatus::default(), at(100))
     };
     for (asked, phase, from, to) in [
-        // A pod that came late, one that went on the way there and back, and the last one.
+        // A pod that was added late, one that ended on the way forward and back, and the last one.
         (Swapped, Phase::Swapped, 30, 31),
         (Mixed, Phase::Mixed, 30, 31),
         (Mixed, Phase::Swapped, 30, 29),
         (Calico, Phase::Mixed, 30, 29),
         (Mixed, Phase::Mixed, 1, 0),
         (Flannel, Phase::Swapped, 30, 29),
-        // One of many pods goes on a node that is there.
+        // One of many pods ends on a node that has reached its goal.
         (Mixed, Phase::Mixed, 30, 29),
     ] {
-        let wait = |goal| may_wait(asked, &told(from, phase, goal), &told(to, phase, goal));
+        let wait = |goal| may_wait(asked, &status_of(from, phase, goal), &status_of(to, phase, goal));
         assert_eq!(
             wait(Hold),
             wait(asked),
@@ -210,32 +213,32 @@ fn an_agent_that_cannot_remember_its_goal_tells_pods_as_soon_as_one_that_can() {
         );
         assert!(wait(Hold) < PODS_WAIT);
     }
-    // The agent has gone back by itself, and the coordinator has not asked for that yet.
+    // The agent has rolled back without the coordinator, which has not changed the goal yet.
     let wait = may_wait(
         Mixed,
-        &told(30, Phase::Held, Flannel),
-        &told(29, Phase::Held, Flannel),
+        &status_of(30, Phase::Held, Flannel),
+        &status_of(29, Phase::Held, Flannel),
     );
     assert_eq!(wait, Duration::ZERO);
-    // Nothing is asked of the host.
+    // The host has no goal.
     let wait = may_wait(
         Hold,
-        &told(30, Phase::Flannel, Hold),
-        &told(31, Phase::Flannel, Hold),
+        &status_of(30, Phase::Flannel, Hold),
+        &status_of(31, Phase::Flannel, Hold),
     );
     assert_eq!(wait, PODS_WAIT);
 }
 
 #[test]
-fn what_is_said_already_is_not_written_again() {
+fn an_unchanged_status_is_not_written_again() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
     let again = status(&report(), 3, &first, at(200));
-    assert_eq!(again, first, "no clock in it");
+    assert_eq!(again, first, "the status does not depend on the time");
     assert_eq!(patch(&object(Some(first)), &again).unwrap(), None);
 }
 
 #[test]
-fn the_patch_names_what_changed_and_the_object_that_is_meant() {
+fn the_patch_has_the_changed_fields_and_the_uid() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
     let held = Report {
         phase: Some(Phase::Held),
@@ -253,7 +256,7 @@ fn the_patch_names_what_changed_and_the_object_that_is_meant() {
 }
 
 #[test]
-fn what_is_no_longer_true_is_taken_away() {
+fn a_failure_that_ended_is_removed_from_the_status() {
     let broken = Report {
         failure: Some(Failure {
             category: "HostFile".to_owned(),
@@ -279,12 +282,12 @@ fn a_host_that_cannot_be_read_has_no_phase_and_no_facts() {
     };
     let second = status(&blind, 3, &first, at(200));
     assert_eq!((second.phase, second.phase_since), (None, None));
-    // And when it is read again, the phase counts from then.
+    // When the host is read again, the phase dates from then.
     assert_eq!(status(&report(), 3, &second, at(300)).phase_since, Some(at(300)));
 }
 
 #[test]
-fn a_probe_that_says_the_same_is_not_news() {
+fn a_probe_with_the_same_result_is_not_written_again() {
     let with = |result| Report {
         probes: vec![result],
         ..report()
@@ -303,7 +306,7 @@ fn a_probe_that_says_the_same_is_not_news() {
 }
 
 #[test]
-fn mere_facts_can_wait_and_everything_else_cannot() {
+fn only_facts_are_written_with_a_delay() {
     let first = status(&report(), 3, &NodeMigrationStatus::default(), at(100));
     let more = Report {
         leftovers: vec!["2 host-local leases".to_owned()],
@@ -317,13 +320,13 @@ fn mere_facts_can_wait_and_everything_else_cannot() {
     assert!(at_once(&first, &status(&held, 3, &first, at(200))));
     assert!(
         at_once(&first, &status(&report(), 4, &first, at(200))),
-        "the generation is waited for"
+        "the coordinator waits for the generation"
     );
 }
 
-/// The last pod that leaves the old range is waited for; one of many is not.
+/// The coordinator waits for the last pod that leaves the old range; not for one of many.
 #[test]
-fn an_old_range_that_is_empty_is_told_at_once() {
+fn an_empty_old_range_is_written_immediately() {
     use engine::found::Found;
     use engine::kernel::{Device, Tables};
     use pod_cidr::host::{HostFacts, HostSettings, facts};
@@ -335,7 +338,7 @@ fn an_old_range_that_is_empty_is_told_at_once() {
         cni_configuration_directory: None,
         tunnel_ends: Vec::new(),
     };
-    let look = |addresses: &[&str]| -> Option<HostFacts> {
+    let observed = |addresses: &[&str]| -> Option<HostFacts> {
         let device = Device {
             name: "eth1".to_owned(),
             mtu: 1500,
@@ -348,7 +351,7 @@ fn an_old_range_that_is_empty_is_told_at_once() {
         };
         Some(facts(&settings, Found::Absent, &tables))
     };
-    let told = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
+    let status_of = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
         let report = Report {
             phase: None,
             pod_cidr: facts,
@@ -357,26 +360,26 @@ fn an_old_range_that_is_empty_is_told_at_once() {
         status(&report, 3, old, at(200))
     };
     let both = Report {
-        pod_cidr: look(&["10.244.1.1/32", "10.244.1.2/32"]),
+        pod_cidr: observed(&["10.244.1.1/32", "10.244.1.2/32"]),
         leftovers: vec!["link cni0".to_owned()],
         ..report()
     };
     assert_eq!(both.left(), 3);
-    let before = told(None, &NodeMigrationStatus::default());
-    let two = told(look(&["10.244.1.1/32", "10.244.1.2/32"]), &before);
+    let before = status_of(None, &NodeMigrationStatus::default());
+    let two = status_of(observed(&["10.244.1.1/32", "10.244.1.2/32"]), &before);
     assert!(at_once(&before, &two), "the first report");
-    let one = told(look(&["10.244.1.1/32"]), &two);
+    let one = status_of(observed(&["10.244.1.1/32"]), &two);
     assert_ne!(one, two);
     assert!(!waits(&two, &one).is_zero());
-    let none = told(look(&[]), &one);
+    let none = status_of(observed(&[]), &one);
     assert!(at_once(&one, &none));
-    assert!(at_once(&none, &told(None, &none)), "nobody can look any more");
+    assert!(at_once(&none, &status_of(None, &none)), "facts that are missing now");
     assert_eq!((none.phase, none.phase_since, none.goal), (None, None, None));
 }
 
-/// What is found of Services: connections come and go and can wait, everything else cannot.
+/// Connections to Services change all the time and can be written with a delay; no other fact about Services can.
 #[test]
-fn of_services_only_connections_can_wait() {
+fn only_connections_to_services_are_written_with_a_delay() {
     use engine::found::Found;
     use service_cidr::host::{Connection, HostFacts, InTarget, ProxyMode, ServicePort};
     let port = ServicePort {
@@ -402,7 +405,7 @@ fn of_services_only_connections_can_wait() {
         carriers: Found::Absent,
         connections: connections(&["10.244.1.5"]),
     };
-    let told = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
+    let status_of = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
         let report = Report {
             phase: None,
             service_cidr: facts,
@@ -410,27 +413,27 @@ fn of_services_only_connections_can_wait() {
         };
         status(&report, 3, old, at(200))
     };
-    let nobody = told(None, &NodeMigrationStatus::default());
-    let before = told(Some(one.clone()), &nobody);
+    let none = status_of(None, &NodeMigrationStatus::default());
+    let before = status_of(Some(one.clone()), &none);
     assert_eq!(before.service_cidr, Some(one.clone()));
-    assert!(at_once(&nobody, &before), "the first report");
+    assert!(at_once(&none, &before), "the first report");
     let two = HostFacts {
         connections: connections(&["10.244.1.5", "10.244.1.6"]),
         ..one.clone()
     };
-    let two = told(Some(two), &before);
+    let two = status_of(Some(two), &before);
     assert_ne!(two, before);
     assert!(!waits(&before, &two).is_zero());
     let known = HostFacts {
         unknown: Found::Present(Vec::new()),
         ..one
     };
-    assert!(at_once(&before, &told(Some(known), &before)));
-    assert!(at_once(&before, &told(None, &before)), "nobody can look any more");
+    assert!(at_once(&before, &status_of(Some(known), &before)));
+    assert!(at_once(&before, &status_of(None, &before)), "facts that are missing now");
 }
 
 #[test]
-fn an_error_is_told_with_its_causes() {
+fn an_error_names_its_causes() {
     let error = ReportError {
         name: "a".to_owned(),
         source: kube::Error::Service("connection refused".into()),
@@ -477,23 +480,23 @@ fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
     }
 }
 
-/// Probes that are answered are no news, a lost one can wait a little, a breach cannot.
+/// Answered probes are not written, a lost one is written with a delay, a breach immediately.
 #[test]
-fn traffic_is_told_when_it_says_something_new() {
-    let told = |traffic: TrafficReport, old: &NodeMigrationStatus| {
+fn only_a_breach_of_traffic_is_written_immediately() {
+    let status_of = |traffic: TrafficReport, old: &NodeMigrationStatus| {
         let report = Report {
             traffic: Some(traffic),
             ..report()
         };
         status(&report, 1, old, at(5))
     };
-    let first = told(traffic(10, 0, false), &NodeMigrationStatus::default());
+    let first = status_of(traffic(10, 0, false), &NodeMigrationStatus::default());
     assert!(first.traffic.is_some());
-    assert_eq!(told(traffic(20, 0, false), &first), first);
-    let lost = told(traffic(30, 1, false), &first);
+    assert_eq!(status_of(traffic(20, 0, false), &first), first);
+    let lost = status_of(traffic(30, 1, false), &first);
     assert_eq!(lost.traffic, Some(traffic(30, 1, false)));
     assert!(!waits(&first, &lost).is_zero());
-    let breach = told(traffic(40, 9, true), &lost);
+    let breach = status_of(traffic(40, 9, true), &lost);
     assert!(at_once(&lost, &breach));
-    assert!(at_once(&breach, &told(traffic(50, 9, false), &breach)));
+    assert!(at_once(&breach, &status_of(traffic(50, 9, false), &breach)));
 }

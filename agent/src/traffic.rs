@@ -1,7 +1,7 @@
-//! Traffic without pause: a traffic pod on the node's pod network sends and counts, the agent judges and reports.
+//! Continuous traffic: a traffic pod on the node's pod network sends and counts probes, the agent judges and reports.
 //!
-//! They talk over a socket in a folder of the host ([`line`]), so that what they say does not depend on the network
-//! that they look at: the pod ([`pod`], [`prober`]) says what it counted, the agent ([`hub`]) what to send to whom.
+//! Both communicate over a socket in a folder of the host ([`line`]), independent of the network under test: the pod ([`pod`],
+//! [`prober`]) reports its counts, the agent ([`hub`]) says which flows to send.
 
 pub mod hub;
 pub mod line;

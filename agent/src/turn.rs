@@ -1,4 +1,4 @@
-//! The agent's loop: what the host's thread found, what probes and traffic pods found, and one status that says it.
+//! The agent's loop: combines the reports of the host thread, the probes and the traffic pods into one status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::probe::Probes;
 use crate::report::{self, Report};
 use crate::traffic::hub::Hub;
 
-/// Results of probes come in bursts: one write for all of them.
+/// Results of probes arrive in bursts: one write for all of them.
 const BURST: Duration = Duration::from_millis(150);
-/// Next look at what is there to tell while nothing is announced.
+/// Pause before the next turn when no event arrives.
 const RESYNC: Duration = Duration::from_mins(1);
 
 /// The agent of one node.
@@ -37,17 +37,17 @@ pub struct Agent {
     metrics: Arc<Metrics>,
     probes: Probes,
     traffic: Hub,
-    /// The object as our last write left it, until the watch has seen that write.
+    /// The object after the last write, until the watch has seen that write.
     written: Option<Arc<NodeMigration>>,
     /// When the status was last written.
     wrote_at: Option<Instant>,
-    /// Writes that failed in a row, and until when the next one waits.
+    /// Failed writes in a row, and the earliest time of the next attempt.
     failures: Backoff,
     not_before: Option<Instant>,
 }
 
 impl Agent {
-    /// The agent, which has told nothing yet.
+    /// An agent that has written nothing yet.
     pub fn new(
         host: HostThread,
         api: Api<NodeMigration>,
@@ -72,12 +72,12 @@ impl Agent {
         }
     }
 
-    /// Turns until the process ends, or the host's thread.
+    /// Runs until the process or the host thread ends.
     pub async fn run(mut self) {
         loop {
             let next = self.turn().await;
             tokio::select! {
-                // A new goal is not kept waiting, and neither is what may stop the rollout.
+                // A new goal is handled immediately, and so is a report that may stop the rollout.
                 changed = self.seen.changed() => if changed.is_err() { break },
                 changed = self.reports.changed() => if changed.is_err() { break },
                 () = self.traffic.has_news() => {}
@@ -91,7 +91,7 @@ impl Agent {
         drop(self.host);
     }
 
-    /// The object as far as it is known: the watch's, or our own write that the watch has not seen yet.
+    /// The newest known object: from the watch, or from a write that the watch has not seen yet.
     fn object(&mut self) -> Option<Arc<NodeMigration>> {
         let seen = self.seen.borrow_and_update().clone();
         let watched = match seen {
@@ -126,15 +126,15 @@ impl Agent {
         let mut report = told.report.clone();
         report.probes = self.probes.results(&targets);
         report.traffic = self.traffic.report();
-        self.tell_metrics(&report, targets.len());
+        self.set_metrics(&report, targets.len());
         match object {
-            // What was found for another object of the name says nothing of this one.
-            Some(object) if object.uid() == told.uid => self.tell(&object, told.generation, &report).await,
+            // A report for another object with this name says nothing about this one.
+            Some(object) if object.uid() == told.uid => self.write_status(&object, told.generation, &report).await,
             Some(_) | None => RESYNC,
         }
     }
 
-    fn tell_metrics(&self, report: &Report, targets: usize) {
+    fn set_metrics(&self, report: &Report, targets: usize) {
         self.metrics.set_phase(report.phase);
         self.metrics.set_checks(&report.checks);
         self.metrics
@@ -146,8 +146,8 @@ impl Agent {
         self.metrics.traffic.set(report.traffic.as_ref());
     }
 
-    /// Writes the status when it says something new, and returns when to try again.
-    async fn tell(&mut self, object: &Arc<NodeMigration>, generation: i64, report: &Report) -> Duration {
+    /// Writes the status if it has changed, and returns the pause until the next turn.
+    async fn write_status(&mut self, object: &Arc<NodeMigration>, generation: i64, report: &Report) -> Duration {
         let old = object.status.clone().unwrap_or_default();
         let wanted = report::status(report, generation, &old, Timestamp::now());
         if object.status.as_ref() == Some(&wanted) {
@@ -156,18 +156,18 @@ impl Agent {
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
             && let may_wait = report::may_wait(object.spec.goal, &old, &wanted)
-            && let left = may_wait.saturating_sub(wrote_at.elapsed())
-            && !left.is_zero()
+            && let remaining = may_wait.saturating_sub(wrote_at.elapsed())
+            && !remaining.is_zero()
         {
-            return left.min(RESYNC);
+            return remaining.min(RESYNC);
         }
         let now = Instant::now();
-        if let Some(left) = self
+        if let Some(remaining) = self
             .not_before
             .map(|until| until.saturating_duration_since(now))
-            .filter(|left| !left.is_zero())
+            .filter(|remaining| !remaining.is_zero())
         {
-            return left;
+            return remaining;
         }
         match report::write(&self.api, object, &wanted).await {
             Ok(None) => RESYNC,
@@ -183,11 +183,11 @@ impl Agent {
                 self.metrics.writes.with_label_values(&["error"]).inc();
                 tracing::warn!(
                     error = chain(&error),
-                    "the status cannot be written; trying again"
+                    "writing the status failed; retrying"
                 );
-                // Another object of the name, or none: the watch says which.
+                // The object may have been replaced or deleted: the watch shows which.
                 self.written = None;
-                // Without a random number the pause is the shortest: the kernel has none only at its very start.
+                // Without a random number the pause is the shortest one: the kernel has none only right after its start.
                 let pause = self
                     .failures
                     .after_failure(LONGEST_PAUSE_IN_WORK, random::number().unwrap_or_default());
@@ -198,7 +198,7 @@ impl Agent {
     }
 }
 
-/// The resource version as a number. A version that is none is older than everything.
+/// The resource version as a number. A version that is not a number counts as the oldest.
 fn version(object: &NodeMigration) -> u64 {
     object
         .metadata

@@ -1,30 +1,30 @@
-//! Who sends how much: what one source sends past its share is not answered, and is named. Pure.
+//! Limits answers per source: datagrams above the limit are not answered, and the source is named. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Datagrams a second of one source that are answered. Traffic pods and agents send some tens.
+/// Answered datagrams per second and source. Traffic pods and agents send some tens.
 pub const MOST_OF_ONE: u32 = 500;
-/// Sources that are told apart within a second. Whoever is not is one of the many that have a share together.
+/// Sources that are counted separately within a second. All others share one limit.
 const MOST_SOURCES: usize = 1024;
-/// What is counted together.
+/// Period of counting.
 const SECOND: Duration = Duration::from_secs(1);
-/// For how long a flood is told of after its last second: those whose questions were lost ask again by then.
+/// How long a flood is still reported after its last second: probers whose questions were lost ask again within this time.
 const TOLD: Duration = Duration::from_secs(5);
 
-/// Counts of the present second, and the flood that there was last.
+/// Counts of the current second, and the last flood.
 #[derive(Debug, Default)]
 pub struct Sources {
     since: Option<Instant>,
     counts: BTreeMap<IpAddr, u32>,
-    /// Datagrams of those that are not told apart.
+    /// Datagrams of sources that are not counted separately.
     others: u32,
     flood: Option<(IpAddr, Instant)>,
 }
 
 impl Sources {
-    /// Counts one datagram; whether it may be answered.
+    /// Counts one datagram, and returns whether it may be answered.
     pub fn may_answer(&mut self, source: IpAddr, now: Instant) -> bool {
         let source = source.to_canonical();
         if self.since.is_none_or(|since| now.duration_since(since) >= SECOND) {
@@ -46,7 +46,7 @@ impl Sources {
         may
     }
 
-    /// Who sends more than it may, or did a moment ago.
+    /// The source that exceeds its limit, or exceeded it a moment ago.
     pub fn flooded_by(&self, now: Instant) -> Option<IpAddr> {
         let (source, at) = self.flood?;
         (now.duration_since(at) < TOLD).then_some(source)
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_floods_is_named_and_the_others_are_answered() {
+    fn a_flooding_source_is_named_and_other_sources_are_answered() {
         let mut sources = Sources::default();
         let now = Instant::now();
         let answered = (0..10_000)
@@ -74,14 +74,14 @@ mod tests {
         let later = now + SECOND;
         assert!(
             sources.may_answer(at("::ffff:10.244.1.7"), later),
-            "another second"
+            "the next second"
         );
         assert_eq!(sources.flooded_by(later), Some(at("10.244.1.7")));
         assert_eq!(sources.flooded_by(now + TOLD), None);
     }
 
     #[test]
-    fn many_addresses_cost_no_more_memory_and_have_one_share() {
+    fn a_million_sources_use_bounded_memory_and_share_one_limit() {
         let mut sources = Sources::default();
         let now = Instant::now();
         let answered = (0..1_000_000_u32)

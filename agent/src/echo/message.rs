@@ -1,29 +1,29 @@
-//! What probes ask and what is answered. Pure.
+//! Questions of probes and their answers. Pure.
 //!
-//! An answer begins with other words than a question, so that two that answer never talk to each other; it carries the question's
-//! nonce, so that nothing else can have sent it; and it has as many bytes as the question, never more.
+//! An answer begins with other words than a question, so that two pods never answer each other's answers; an answer has the question's
+//! nonce, so that no other program can have sent it; and an answer has as many bytes as the question, never more.
 
 use std::io;
 use std::net::IpAddr;
 
 use crate::host::random;
 
-/// What a question begins with.
+/// Start of a question.
 const ASKS: &[u8] = b"replumb-asks ";
-/// What an answer begins with.
+/// Start of an answer.
 const SAYS: &[u8] = b"replumb-says ";
-/// What fills either up to its size.
+/// Fills a message up to its size.
 const FILLER: u8 = b'.';
-/// Where nothing floods the pod that answers.
+/// Stands for "no flood" in an answer.
 const QUIET: &str = "-";
 /// Hexadecimal digits of a nonce.
 const DIGITS: usize = 32;
-/// Bytes of the smallest question: every answer has room in it.
+/// Bytes of the smallest question: every answer fits.
 pub const LEAST: usize = 160;
-/// Bytes of a line over TCP, with its end.
+/// Bytes of a line over TCP, with the end of line.
 pub const LINE: usize = LEAST + 1;
 
-/// What makes a question one of its own: a number that the asking process chose by chance, and the question's own number.
+/// Identifies a question: a random number of the asking process, and the question's own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce {
     token: u64,
@@ -31,14 +31,14 @@ pub struct Nonce {
     pub number: u64,
 }
 
-/// The questions of one who asks.
+/// Creates questions and reads their answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     token: u64,
 }
 
 impl Asker {
-    /// Nothing outside of this process can guess its nonces.
+    /// An asker with a random token: no other process can guess its nonces.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             token: random::number()?,
@@ -53,13 +53,13 @@ impl Asker {
         }
     }
 
-    /// What comes back for one of the questions of this asker; `None` for everything else.
+    /// The answer to one of this asker's questions; `None` for any other packet.
     pub fn read(self, bytes: &[u8]) -> Option<Answer> {
         Answer::read(bytes).filter(|answer| answer.nonce.token == self.token)
     }
 }
 
-/// A question of this many bytes, or of the fewest there are.
+/// A question of this many bytes, at least [`LEAST`].
 pub fn question(nonce: Nonce, size: usize) -> Vec<u8> {
     let mut question = ASKS.to_vec();
     question.extend(format!("{:016x}{:016x} ", nonce.token, nonce.number).into_bytes());
@@ -67,7 +67,7 @@ pub fn question(nonce: Nonce, size: usize) -> Vec<u8> {
     question
 }
 
-/// The answer to one datagram or line of the pod with this UID; `None` where it is no question.
+/// The answer of the pod with this UID to one datagram or line; `None` if that is no question.
 pub fn answer(question: &[u8], uid: &str, flooded_by: Option<IpAddr>) -> Option<Vec<u8>> {
     let (nonce, rest) = question.strip_prefix(ASKS)?.split_at_checked(DIGITS)?;
     let is_nonce = nonce.iter().all(u8::is_ascii_hexdigit);
@@ -76,25 +76,25 @@ pub fn answer(question: &[u8], uid: &str, flooded_by: Option<IpAddr>) -> Option<
         return None;
     }
     let flood = flooded_by.map_or_else(|| QUIET.to_owned(), |source| source.to_string());
-    let said = [SAYS, nonce, format!(" {uid} {flood} ").as_bytes()].concat();
-    // An UID is not longer than that; what is, gets no answer rather than a larger one.
-    (said.len() <= question.len()).then(|| {
-        let mut answer = said;
+    let content = [SAYS, nonce, format!(" {uid} {flood} ").as_bytes()].concat();
+    // A UID fits; a longer text gets no answer, since an answer is never larger than its question.
+    (content.len() <= question.len()).then(|| {
+        let mut answer = content;
         answer.resize(question.len(), FILLER);
         answer
     })
 }
 
-/// An answer that was understood.
+/// A valid answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The question's.
+    /// Nonce of the question.
     pub nonce: Nonce,
-    /// UID of the pod that answers.
+    /// UID of the answering pod.
     pub uid: String,
-    /// From where that pod gets more than it answers, if it does.
+    /// Source that sends to that pod more than it answers, if any.
     pub flooded_by: Option<IpAddr>,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
@@ -133,7 +133,7 @@ mod tests {
     const UID: &str = "8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11";
 
     #[test]
-    fn an_answer_says_who_and_for_which_question_and_has_the_questions_size() {
+    fn an_answer_has_the_uid_the_nonce_and_the_size_of_the_question() {
         let asker = Asker::new().unwrap();
         for size in [0, LEAST, 1422, 8972] {
             for flooded_by in [
@@ -151,21 +151,21 @@ mod tests {
                 );
                 assert!(
                     Asker::new().unwrap().read(&reply).is_none(),
-                    "the answer to another"
+                    "the answer to another asker"
                 );
             }
         }
     }
 
     #[test]
-    fn answers_are_answered_by_none() {
+    fn an_answer_is_not_answered() {
         let question = question(Asker::new().unwrap().nonce(1), 0);
         let reply = answer(&question, UID, None).unwrap();
         assert_eq!(answer(&reply, UID, None), None);
     }
 
     #[test]
-    fn what_is_no_question_has_no_answer() {
+    fn a_packet_that_is_no_question_is_not_answered() {
         let whole = question(Asker::new().unwrap().nonce(1), 0);
         let changed = |at: usize, byte: u8| {
             let mut bytes = whole.clone();
@@ -191,17 +191,17 @@ mod tests {
             );
         }
         let long = "u".repeat(LEAST);
-        assert_eq!(answer(&whole, &long, None), None, "no room for it");
+        assert_eq!(answer(&whole, &long, None), None, "the UID does not fit");
     }
 
     #[test]
-    fn what_is_no_answer_is_not_read() {
+    fn a_packet_that_is_no_answer_is_not_read() {
         let asker = Asker::new().unwrap();
         let question = question(asker.nonce(7), 0);
-        assert_eq!(asker.read(&question), None, "it came back as it was sent");
+        assert_eq!(asker.read(&question), None, "the question itself was returned");
         let reply = answer(&question, UID, None).unwrap();
         for end in 0..reply.len() {
-            // Filler may be missing; words may not.
+            // Filler may be missing; the words before it may not.
             if let Some(read) = asker.read(&reply[..end]) {
                 assert_eq!((read.uid.as_str(), read.size), (UID, end));
             }

@@ -412,7 +412,7 @@ fn settled(goal: Goal) -> String {
     match goal.phase() {
         Some(Phase::Flannel) => "the host is as it was before the migration".to_owned(),
         Some(phase) => format!("the host is at {} or further", phase.as_str()),
-        None => "looks and changes nothing".to_owned(),
+        None => "observing, no changes".to_owned(),
     }
 }
 
