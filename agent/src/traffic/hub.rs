@@ -1,4 +1,4 @@
-//! The agent's end: tells the traffic pods of its node what to send, judges what they counted, and keeps the sum.
+//! The agent's side: gives tasks to the traffic pods of its node, judges their counts, and keeps the totals.
 
 mod state;
 
@@ -23,38 +23,38 @@ use super::line::{self, Counts, Hello, SOCKET, Task};
 use super::prober::Prober;
 use state::State;
 
-/// How often somebody looks whether there is something new to report.
-const LOOK: Duration = Duration::from_millis(250);
+/// Period of checking whether the report has changed.
+const CHECK_PERIOD: Duration = Duration::from_millis(250);
 /// The user of the traffic pods.
 const ROOT: u32 = 0;
-/// Connections at a time: a node has a pod of each network, and one of either may be about to end.
+/// Maximum number of connections: a node has a traffic pod of each network, and one more of each may be terminating.
 const MOST_CONNECTIONS: usize = 16;
-/// How long a new connection may take to say whose it is.
+/// Timeout of the first line of a new connection, which names the pod.
 const HELLO: Duration = Duration::from_secs(5);
 
-/// The socket for the traffic pods could not be made.
+/// The socket for the traffic pods could not be created.
 #[derive(Debug, Error)]
 #[error("could not listen for traffic pods on {path}")]
 pub struct HubError {
     path: PathBuf,
-    /// The kernel's answer.
+    /// The kernel's error.
     #[source]
     source: io::Error,
 }
 
-/// The traffic pods of this node and what is known of them. Cloning shares it.
+/// The traffic pods of this node and their state. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Hub {
     node: String,
     orders: Arc<watch::Sender<Orders>>,
     state: Arc<Mutex<State>>,
-    /// Sends to the API server from the host, whose network nobody changes: where this is not answered either, it is not the
-    /// pods' path that is broken.
+    /// Sends to the API server from the host network, which does not change: if these probes are not answered either, the pods' path is
+    /// not the cause.
     own: Arc<Mutex<Prober>>,
     news: Arc<Notify>,
 }
 
-/// What is wanted of the traffic pods.
+/// Task of all traffic pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Orders {
     flows: Vec<Flow>,
@@ -69,7 +69,7 @@ impl Hub {
         let path = folder.join(SOCKET);
         let open = || -> io::Result<UnixListener> {
             std::fs::create_dir_all(folder)?;
-            // The last agent's, who does not listen any more.
+            // The socket of the previous agent, which has ended.
             match std::fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
@@ -90,16 +90,16 @@ impl Hub {
             news: Arc::default(),
         };
         tokio::spawn(hub.clone().accept(listener));
-        tokio::spawn(hub.clone().look_out());
+        tokio::spawn(hub.clone().watch_for_news());
         Ok(hub)
     }
 
-    /// Completes when a breach has begun or ended, or a pod begins or ceases to report, since it completed last.
+    /// Completes when a breach started or ended, or a pod started or stopped reporting, since the last completion.
     pub async fn has_news(&self) {
         self.news.notified().await;
     }
 
-    /// Asks for these flows and no others. With another `judged_since` everything begins anew but the counts.
+    /// Requests these flows and no others. A changed `judged_since` restarts everything except the counts.
     pub fn set(&self, flows: &[Flow], gates: Option<Gates>, judged_since: Option<Timestamp>, mtu: u32) {
         let orders = Orders {
             flows: flows.to_vec(),
@@ -107,7 +107,7 @@ impl Hub {
             judged_since,
             mtu,
         };
-        let anew = self.orders.borrow().judged_since != judged_since;
+        let restarts = self.orders.borrow().judged_since != judged_since;
         let changed = self.orders.send_if_modified(|now| {
             let differs = *now != orders;
             if differs {
@@ -119,28 +119,28 @@ impl Hub {
             lock(&self.own).set(&own_task(&self.orders.borrow()));
             let wanted: BTreeSet<&Flow> = flows.iter().collect();
             let mut state = lock(&self.state);
-            if anew {
+            if restarts {
                 state.forget_all_but(&BTreeSet::new());
             }
             state.forget_all_but(&wanted);
         }
     }
 
-    /// What is known now; `None` while nothing is asked for and nothing was.
+    /// The current report; `None` as long as no flow was ever requested.
     pub fn report(&self) -> Option<TrafficReport> {
         let orders = self.orders.borrow().clone();
         let mut state = lock(&self.state);
         let reporting: Vec<String> = sources(&orders)
             .into_iter()
-            .filter(|uid| !state.is_silent(uid) && state.has_begun(uid, &orders))
+            .filter(|uid| !state.is_silent(uid) && state.has_started(uid, &orders))
             .map(str::to_owned)
             .collect();
-        let silent = not_answered(&lock(&self.own).counts());
+        let silent = unanswered(&lock(&self.own).counts());
         state.judge(&self.node, &orders, &silent, Timestamp::now());
         let classes: Vec<ClassCount> = state.sums();
         let breaches: Vec<Breach> = state.breaches.values().cloned().collect();
-        let nothing = orders.flows.is_empty() && classes.is_empty();
-        (!nothing).then(|| TrafficReport {
+        let is_empty = orders.flows.is_empty() && classes.is_empty();
+        (!is_empty).then(|| TrafficReport {
             flows: u32::try_from(orders.flows.len()).unwrap_or(u32::MAX),
             judged_since: orders.judged_since,
             reporting,
@@ -152,34 +152,34 @@ impl Hub {
     }
 
     async fn accept(self, listener: UnixListener) {
-        let seats = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let slots = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else {
+                    let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
                         continue;
                     };
                     let hub = self.clone();
                     tokio::spawn(async move {
                         if let Err(error) = hub.converse(stream).await {
-                            tracing::debug!(%error, "a traffic pod is gone");
+                            tracing::debug!(%error, "connection of a traffic pod failed");
                         }
-                        drop(seat);
+                        drop(slot);
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a traffic pod could not be let in");
-                    tokio::time::sleep(LOOK).await;
+                    tracing::warn!(%error, "accepting a connection of a traffic pod failed");
+                    tokio::time::sleep(CHECK_PERIOD).await;
                 }
             }
         }
     }
 
     async fn converse(&self, stream: UnixStream) -> io::Result<()> {
-        // The traffic pod runs as root, and nothing else of the node has to say something here.
+        // Traffic pods run as root, and no other program of the node may report here.
         let user = stream.peer_cred()?.uid();
         if user != ROOT {
-            let problem = format!("user {user} connected, needed root");
+            let problem = format!("user of the connecting process is {user}, needed {ROOT} (root)");
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
         }
         let (read, mut write) = stream.into_split();
@@ -187,9 +187,9 @@ impl Hub {
         let Some(Hello { pod_uid }) = tokio::time::timeout(HELLO, line::read(&mut read)).await?? else {
             return Ok(());
         };
-        tracing::info!(pod_uid, "a traffic pod is in touch");
+        tracing::info!(pod_uid, "traffic pod connected");
         let mut orders = self.orders.subscribe();
-        let tell = async {
+        let send_tasks = async {
             loop {
                 let task = task(&orders.borrow_and_update(), &pod_uid);
                 line::write(&mut write, &task).await?;
@@ -198,23 +198,23 @@ impl Hub {
                 }
             }
         };
-        let listen = async {
+        let receive_counts = async {
             while let Some(counts) = line::read::<Counts>(&mut read).await? {
                 let orders = self.orders.borrow().clone();
-                lock(&self.state).hear(&pod_uid, counts, &orders);
+                lock(&self.state).add_counts(&pod_uid, counts, &orders);
             }
             Ok(())
         };
         tokio::select! {
-            ended = tell => ended,
-            ended = listen => ended,
+            ended = send_tasks => ended,
+            ended = receive_counts => ended,
         }
     }
 
-    /// Wakes the loop when there is something that the coordinator has to know at once.
-    async fn look_out(self) {
-        let mut told = None;
-        let mut ticks = tokio::time::interval(LOOK);
+    /// Wakes the loop when the coordinator has to know a change immediately.
+    async fn watch_for_news(self) {
+        let mut notified = None;
+        let mut ticks = tokio::time::interval(CHECK_PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -226,8 +226,8 @@ impl Hub {
                     report.floods,
                 )
             });
-            if now != told {
-                told = now;
+            if now != notified {
+                notified = now;
                 self.news.notify_one();
             }
         }
@@ -235,7 +235,7 @@ impl Hub {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of it is whole before something can fail.
+    // Each change is complete before a panic is possible.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -257,7 +257,7 @@ fn task(orders: &Orders, pod_uid: &str) -> Task {
     }
 }
 
-/// The API server's addresses, once each.
+/// Flows from the host to each address of the API server.
 fn own_task(orders: &Orders) -> Task {
     let flows: BTreeSet<Flow> = orders
         .flows
@@ -276,8 +276,8 @@ fn own_task(orders: &Orders) -> Task {
     }
 }
 
-/// Whom the host itself had an answer missing from lately.
-fn not_answered(own: &Counts) -> BTreeSet<SocketAddr> {
+/// Peers that left a probe of the host unanswered in the last seconds.
+fn unanswered(own: &Counts) -> BTreeSet<SocketAddr> {
     own.streams
         .iter()
         .filter(|stream| stream.recent.lost > 0)

@@ -18,8 +18,8 @@ const STRICT: Option<Gates> = Some(Gates {
     max_gap_milliseconds: 500,
 });
 
-/// An agent that listens in a folder, and a pod `u-a` that sends what it is told there.
-fn begin() -> (TempDir, Hub, JoinHandle<()>) {
+/// An agent that listens in a folder, and a pod `u-a` that receives its task there.
+fn start() -> (TempDir, Hub, JoinHandle<()>) {
     let folder = tempfile::tempdir().unwrap();
     let hub = Hub::listen("a", folder.path()).unwrap();
     let path = folder.path().to_owned();
@@ -38,9 +38,9 @@ fn flow(class: PathClass, source: &str, port: u16, pod_uid: Option<&str>) -> Flo
     }
 }
 
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+async fn until<T>(what: &str, mut observe: impl FnMut() -> Option<T>) -> T {
     for _ in 0..400 {
-        if let Some(found) = look() {
+        if let Some(found) = observe() {
             return found;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -53,10 +53,10 @@ fn sent(report: &TrafficReport, class: PathClass) -> Totals {
     count.map(|count| count.totals).unwrap_or_default()
 }
 
-/// A pod that sends, one that answers and then ceases to: the report says how much was sent, and names the path.
+/// A pod that sends, and one that answers and then stops: the report has the number of probes, and names the path.
 #[tokio::test]
-async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
-    let (_folder, hub, sends) = begin();
+async fn a_breach_starts_and_ends_with_the_answers_of_a_pod() {
+    let (_folder, hub, sends) = start();
     let port = free_port();
     let answers = |uid: &'static str| tokio::spawn(Echo::bind(port, uid).unwrap().serve());
     let answering = answers("u-b");
@@ -94,8 +94,8 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
         .await
         .expect("the loop is woken");
 
-    let wrong = answers("somebody");
-    until("another's answer", || {
+    let wrong = answers("u-x");
+    until("another pod's answer", || {
         let report = hub.report()?;
         let lost = sent(&report, PathClass::OldToNew).lost;
         (lost > 10).then_some(())
@@ -103,7 +103,7 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
     .await;
     assert!(
         !hub.report().unwrap().breaches.is_empty(),
-        "another pod's answer is none"
+        "another pod's answer does not count"
     );
     wrong.abort();
     let _ = wrong.await;
@@ -120,15 +120,15 @@ async fn a_path_that_ends_is_a_breach_and_one_that_comes_back_is_none() {
     assert_eq!(
         sent(&report, PathClass::OldToNew).lost,
         lost,
-        "what was counted stays"
+        "the counts are kept"
     );
     sends.abort();
     again.abort();
 }
 
 #[tokio::test]
-async fn any_name_servers_and_api_servers_answer_counts() {
-    let (_folder, hub, sends) = begin();
+async fn any_answer_of_dns_and_api_server_counts() {
+    let (_folder, hub, sends) = start();
     let server = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().unwrap().port();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -163,10 +163,10 @@ async fn any_name_servers_and_api_servers_answer_counts() {
     refusing.abort();
 }
 
-/// A name server that thinks for longer than the gates allow has lost every question, and the network none.
+/// A name server that needs longer than the gates allow loses every question, although the network loses none.
 #[tokio::test]
-async fn an_answer_that_comes_too_late_is_lost_and_counted_as_late() {
-    let (_folder, hub, sends) = begin();
+async fn a_late_answer_counts_as_lost_and_as_late() {
+    let (_folder, hub, sends) = start();
     let server = Arc::new(tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap());
     let port = server.local_addr().unwrap().port();
     let slow = tokio::spawn(async move {
@@ -187,22 +187,22 @@ async fn an_answer_that_comes_too_late_is_lost_and_counted_as_late() {
         None,
         1450,
     );
-    let totals = until("answers that come late", || {
+    let totals = until("late answers", || {
         let totals = sent(&hub.report()?, PathClass::PodToDns);
         (totals.late > 2).then_some(totals)
     })
     .await;
-    // A stream has time to begin: its first answers are in time.
+    // A stream has time to start: its first answers are in time.
     assert!(totals.lost + 3 >= totals.sent, "{totals:?}");
     assert!(totals.late <= totals.lost, "{totals:?}");
     sends.abort();
     slow.abort();
 }
 
-/// After an operator's word nothing of before counts, neither what was lost nor that somebody watched; the sums stay.
+/// After `resume` neither earlier losses nor earlier reports count; the totals stay.
 #[tokio::test]
-async fn an_operators_word_begins_anew() {
-    let (_folder, hub, sends) = begin();
+async fn resume_restarts_judging_and_keeps_the_totals() {
+    let (_folder, hub, sends) = start();
     let port = free_port();
     let flows = [flow(PathClass::PodToService, "u-a", port, None)];
     hub.set(&flows, STRICT, None, 1450);
@@ -213,15 +213,15 @@ async fn an_operators_word_begins_anew() {
     assert_eq!(report.reporting, ["u-a"]);
 
     let answers = tokio::spawn(Echo::bind(port, "u-b").unwrap().serve());
-    let word = Some(Timestamp::from_second(1_800_000_000).unwrap());
-    hub.set(&flows, STRICT, word, 1450);
-    let anew = hub.report().unwrap();
-    assert_eq!(anew.judged_since, word);
-    assert_eq!((anew.reporting, anew.breaches), (Vec::new(), Vec::new()));
+    let resumed_at = Some(Timestamp::from_second(1_800_000_000).unwrap());
+    hub.set(&flows, STRICT, resumed_at, 1450);
+    let restarted = hub.report().unwrap();
+    assert_eq!(restarted.judged_since, resumed_at);
+    assert_eq!((restarted.reporting, restarted.breaches), (Vec::new(), Vec::new()));
     let lost = sent(&report, PathClass::PodToService).lost;
-    let watched = until("somebody who watches", || {
+    let watched = until("a reporting pod", || {
         hub.report().filter(|report| {
-            assert_eq!(report.breaches, [], "it is mended");
+            assert_eq!(report.breaches, [], "the path works again");
             !report.reporting.is_empty()
         })
     })
@@ -232,14 +232,14 @@ async fn an_operators_word_begins_anew() {
     answers.abort();
 }
 
-/// When the API server is away, the host does not hear of it either: nothing is wrong with the pods' network.
+/// When the API server is unreachable from the host, too, the pods' network is not the cause.
 #[tokio::test]
-async fn an_api_server_that_is_away_is_nobodys_breach() {
-    let (_folder, hub, sends) = begin();
-    let away = free_port();
+async fn an_unreachable_api_server_is_not_a_breach() {
+    let (_folder, hub, sends) = start();
+    let unreachable = free_port();
     let flows = [
-        flow(PathClass::PodToApi, "u-a", away, None),
-        flow(PathClass::PodToService, "u-a", away, None),
+        flow(PathClass::PodToApi, "u-a", unreachable, None),
+        flow(PathClass::PodToService, "u-a", unreachable, None),
     ];
     hub.set(&flows, STRICT, None, 1450);
     let report = until("the time of a breach, twice", || {
@@ -250,38 +250,37 @@ async fn an_api_server_that_is_away_is_nobodys_breach() {
     let classes: Vec<PathClass> = report.breaches.iter().map(|breach| breach.flow.class).collect();
     assert_eq!(classes, [PathClass::PodToService], "another Service is judged");
 
-    // By the host's own word it is there, and the pods have no answer: now it is their path.
-    let (not, lost) = (BTreeSet::new(), Timestamp::now());
+    // The host reaches the API server, and the pods have no answer: now their path is the cause.
+    let (none, now) = (BTreeSet::new(), Timestamp::now());
     let orders = hub.orders.borrow().clone();
     let mut state = lock(&hub.state);
-    state.judge("a", &orders, &not, lost);
+    state.judge("a", &orders, &none, now);
     assert_eq!(state.breaches.len(), 2);
     drop(state);
     sends.abort();
 }
 
 #[tokio::test]
-async fn a_pod_that_says_nothing_is_a_breach_of_its_own() {
+async fn a_pod_that_does_not_report_is_a_breach() {
     let folder = tempfile::tempdir().unwrap();
     let hub = Hub::listen("a", folder.path()).unwrap();
     hub.set(&[flow(PathClass::NewToNew, "u-a", 1, None)], None, None, 1450);
-    assert_eq!(hub.report().unwrap().breaches, [], "it has time to begin");
+    assert_eq!(hub.report().unwrap().breaches, [], "the pod has time to start");
     let breach = until("silence", || hub.report().unwrap().breaches.pop()).await;
     assert_eq!(breach.protocol, None);
     assert!(breach.message.contains("does not report"), "{}", breach.message);
 }
 
-/// Counts of a process that was started anew are added to what its predecessor counted, and what was not asked for is
-/// not counted at all.
+/// Counts of a restarted process are added to those of its predecessor, and flows that were not requested are not counted.
 #[test]
-fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
-    let asked = flow(PathClass::OldToOld, "u-a", 1, None);
+fn counts_of_a_restarted_process_are_added() {
+    let requested = flow(PathClass::OldToOld, "u-a", 1, None);
     let orders = Orders {
-        flows: vec![asked.clone()],
+        flows: vec![requested.clone()],
         ..Orders::default()
     };
     let mut state = State::default();
-    let mut hear = |flow: &Flow, sent: u64, lost: u64| {
+    let mut add = |flow: &Flow, sent: u64, lost: u64| {
         let totals = Totals {
             sent,
             lost,
@@ -303,21 +302,21 @@ fn a_new_process_begins_at_nothing_and_nothing_is_forgotten() {
         tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap()
-            .block_on(async { state.hear("u-a", counts, &orders) });
+            .block_on(async { state.add_counts("u-a", counts, &orders) });
         state.sums()
     };
-    hear(&asked, 50, 2);
-    hear(&asked, 10, 1);
-    let sums = hear(&asked, 20, 1);
+    add(&requested, 50, 2);
+    add(&requested, 10, 1);
+    let sums = add(&requested, 20, 1);
     assert_eq!((sums[0].totals.sent, sums[0].totals.lost), (70, 3));
     let foreign = flow(PathClass::NewToNew, "u-a", 2, None);
-    assert_eq!(hear(&foreign, 9, 9), sums);
+    assert_eq!(add(&foreign, 9, 9), sums);
 }
 
-/// A pod that is flooded says so in what it answers: what is lost on the way to it does not stop the rollout, and is named. One that
-/// answers nothing at all is a breach.
+/// A flooded pod says so in its answers: loss on the path to it does not stop the rollout, and the flood is reported. A pod without any
+/// answer is a breach.
 #[tokio::test]
-async fn a_flood_from_one_source_is_named_and_no_breach() {
+async fn a_flood_from_one_source_is_reported_and_not_a_breach() {
     let to_flooded = flow(PathClass::OldToNew, "u-a", 1, Some("u-b"));
     let to_another = flow(PathClass::OldToNew, "u-a", 2, Some("u-c"));
     let orders = Orders {
@@ -325,7 +324,7 @@ async fn a_flood_from_one_source_is_named_and_no_breach() {
         ..Orders::default()
     };
     let source = "10.244.1.7".parse().unwrap();
-    let told = |flooded_by: Option<std::net::IpAddr>| {
+    let counts_with = |flooded_by: Option<std::net::IpAddr>| {
         let count = |flow: &Flow, protocol, flooded_by| StreamCount {
             flow: flow.clone(),
             protocol,
@@ -354,33 +353,33 @@ async fn a_flood_from_one_source_is_named_and_no_breach() {
     };
     let mut state = State::default();
     let judge = |state: &mut State, counts: Counts| {
-        state.hear("u-a", counts, &orders);
+        state.add_counts("u-a", counts, &orders);
         state.judge("a", &orders, &BTreeSet::new(), Timestamp::now());
         let ports: Vec<u16> = state.breaches.keys().map(|(flow, _)| flow.port).collect();
         let floods: Vec<String> = state.floods.iter().cloned().collect();
         (ports, floods)
     };
-    let (breaches, floods) = judge(&mut state, told(Some(source)));
-    assert_eq!(breaches, [2], "of another path the flood is no excuse");
+    let (breaches, floods) = judge(&mut state, counts_with(Some(source)));
+    assert_eq!(breaches, [2], "the flood does not excuse another path");
     assert_eq!(
         floods,
         [
-            "10.244.1.7 sends more than 500 datagrams a second to node b (127.0.0.1): what is lost there does not count"
+            "10.244.1.7 sends more than 500 datagrams per second to node b (127.0.0.1): probes lost on this path are not counted"
         ]
     );
-    let (breaches, floods) = judge(&mut state, told(None));
+    let (breaches, floods) = judge(&mut state, counts_with(None));
     assert_eq!(breaches, [1, 1, 2]);
     assert_eq!(floods, Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_line_that_is_none_ends_its_connection_only() {
+async fn an_invalid_line_ends_only_its_own_connection() {
     let folder = tempfile::tempdir().unwrap();
     let hub = Hub::listen("a", folder.path()).unwrap();
     let mut stream = UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     assert_eq!(hub.report(), None);
-    // The next agent listens at the same place.
+    // The next agent listens on the same path.
     let _next = Hub::listen("a", folder.path()).unwrap();
     UnixStream::connect(folder.path().join(SOCKET)).await.unwrap();
 }

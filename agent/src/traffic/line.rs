@@ -1,4 +1,4 @@
-//! What a traffic pod and its agent say to each other: one JSON object a line.
+//! Messages between a traffic pod and its agent: one JSON object per line.
 
 use std::io;
 use std::net::IpAddr;
@@ -11,11 +11,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Name of the socket in the folder that both have.
+/// Name of the socket in the folder that both share.
 pub const SOCKET: &str = "traffic.sock";
-/// How often a pod says what it counted.
+/// Period of a pod's reports.
 pub const REPORT: Duration = Duration::from_millis(250);
-/// More than any honest line has.
+/// Limit of a line; no valid line is as long.
 const LONGEST_LINE: u64 = 1024 * 1024;
 
 /// The pod's first line.
@@ -26,13 +26,13 @@ pub struct Hello {
     pub pod_uid: String,
 }
 
-/// The agent's lines: what to send from now on, and nothing else.
+/// The agent's lines: the flows to send from now on; all others end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Task {
-    /// Whom to send to.
+    /// Flows to send.
     pub flows: Vec<Flow>,
-    /// Another one than before: everything is counted from now on.
+    /// Start of judging. A changed value restarts all counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_since: Option<Timestamp>,
     /// Bytes of the largest IP packet that the pod network carries.
@@ -45,29 +45,29 @@ pub struct Task {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Of the task that this belongs to.
+    /// `judged_since` of the task that these counts belong to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_since: Option<Timestamp>,
-    /// One for each flow and protocol that something was sent on.
+    /// One for each flow and protocol on which probes were sent.
     pub streams: Vec<StreamCount>,
 }
 
-/// One stream as it is now.
+/// Current counts of one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StreamCount {
     /// The flow.
     pub flow: Flow,
-    /// What is sent on it.
+    /// Protocol of the probes.
     pub protocol: Protocol,
-    /// Since the pod began to send on it.
+    /// Counts since the pod started the stream.
     pub totals: Totals,
-    /// The last seconds.
+    /// Counts of the last seconds.
     pub recent: Recent,
-    /// What the kernel said last, or whoever else answered; empty where the answers just did not come.
+    /// Last error of the kernel, or an unexpected answer; empty if answers are only missing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// From where the pod that answers gets more than it answers, by its own word, if it did lately.
+    /// Source that floods the answering pod according to its recent answers, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flooded_by: Option<IpAddr>,
 }
@@ -80,7 +80,7 @@ pub async fn read<T: DeserializeOwned>(from: &mut (impl AsyncBufRead + Unpin)) -
         return Ok(None);
     }
     if !line.ends_with(b"\n") {
-        let problem = format!("a line has no end within {LONGEST_LINE} bytes");
+        let problem = format!("line is longer than {LONGEST_LINE} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
     }
     Ok(Some(serde_json::from_slice(&line)?))

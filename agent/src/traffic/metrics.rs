@@ -6,7 +6,7 @@ use api::traffic::TrafficReport;
 use prometheus::core::Collector;
 use prometheus::{GaugeVec, IntGauge, IntGaugeVec, Opts};
 
-/// What the traffic pods of the node found.
+/// Metrics of the node's traffic pods.
 #[derive(Debug)]
 pub struct TrafficMetrics {
     probes: IntGaugeVec,
@@ -16,35 +16,35 @@ pub struct TrafficMetrics {
 }
 
 impl TrafficMetrics {
-    /// The metrics, which nobody has registered yet.
+    /// The metrics, not registered yet.
     pub fn new() -> Result<Self, prometheus::Error> {
         Ok(Self {
             probes: IntGaugeVec::new(
                 Opts::new(
                     "replumb_agent_traffic_probes",
-                    "Probes that the node's traffic pods sent, by class of path and outcome, since the agent's start.",
+                    "Probes sent by the node's traffic pods since the agent's start, by path class and outcome.",
                 ),
                 &["class", "outcome"],
             )?,
             longest_gap: GaugeVec::new(
                 Opts::new(
                     "replumb_agent_traffic_longest_gap_seconds",
-                    "The longest time without an answer by class of path, since the agent's start.",
+                    "Longest time without an answer in seconds since the agent's start, by path class.",
                 ),
                 &["class"],
             )?,
             breaches: IntGauge::new(
                 "replumb_agent_traffic_breaches",
-                "Paths that lose more now than the gates of the Migration allow.",
+                "Paths that currently lose more probes than the gates of the Migration allow.",
             )?,
             floods: IntGauge::new(
                 "replumb_agent_traffic_floods",
-                "Pods that are sent more probes than they answer, by one source each; what is lost there does not count.",
+                "Pods that one source sends more datagrams than a pod answers; their lost probes are not counted as breaches.",
             )?,
         })
     }
 
-    /// What is registered.
+    /// The collectors to register.
     pub fn collectors(&self) -> [Box<dyn Collector>; 4] {
         [
             Box::new(self.probes.clone()),
@@ -54,7 +54,7 @@ impl TrafficMetrics {
         ]
     }
 
-    /// What the traffic pods found.
+    /// Sets the metrics from the report of the traffic pods.
     pub fn set(&self, report: Option<&TrafficReport>) {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         for count in report.into_iter().flat_map(|report| &report.classes) {

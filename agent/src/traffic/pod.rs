@@ -1,4 +1,4 @@
-//! The traffic pod: keeps in touch with the agent of its node, and sends what that says.
+//! The traffic pod: stays connected to the agent of its node, and sends the probes of the agent's task.
 
 use std::io;
 use std::path::Path;
@@ -12,24 +12,23 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::line::{self, Hello, REPORT, Task};
 use super::prober::Prober;
 
-/// Pause before the agent is looked for again: it is started anew now and then.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Pause before the pod connects to the agent again: the agent restarts now and then.
+const RECONNECT: Duration = Duration::from_millis(500);
 
-/// Sends for as long as the process lives. Without the agent it goes on with what it was told last: what is counted
-/// meanwhile is told later.
+/// Sends until the process ends. Without the agent the pod continues with its last task, and reports the counts later.
 pub async fn send(folder: &Path, pod_uid: &str) {
     let mut prober = Prober::default();
-    let mut complained = false;
+    let mut is_logged = false;
     loop {
-        match converse(folder, pod_uid, &mut prober, &mut complained).await {
-            Ok(()) => tracing::info!("the agent has closed; looking for it again"),
-            Err(error) if !complained => {
-                complained = true;
-                tracing::warn!(%error, folder = %folder.display(), "the agent is not there; looking for it again");
+        match converse(folder, pod_uid, &mut prober, &mut is_logged).await {
+            Ok(()) => tracing::info!("the agent closed the connection; reconnecting"),
+            Err(error) if !is_logged => {
+                is_logged = true;
+                tracing::warn!(%error, folder = %folder.display(), "connecting to the agent failed; retrying");
             }
             Err(_) => {}
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RECONNECT).await;
     }
 }
 
@@ -37,7 +36,7 @@ async fn converse(
     folder: &Path,
     pod_uid: &str,
     prober: &mut Prober,
-    complained: &mut bool,
+    is_logged: &mut bool,
 ) -> io::Result<()> {
     let stream = UnixStream::connect(folder.join(line::SOCKET)).await?;
     let (read, mut write) = stream.into_split();
@@ -45,17 +44,17 @@ async fn converse(
         pod_uid: pod_uid.to_owned(),
     };
     line::write(&mut write, &hello).await?;
-    *complained = false;
-    tracing::info!("in touch with the agent");
+    *is_logged = false;
+    tracing::info!("connected to the agent");
     let mut ticks = interval(REPORT);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // A line that has begun is read to its end, whatever else happens meanwhile.
+    // A started line is read to its end, also while reports are sent.
     let mut next = Box::pin(read_task(BufReader::new(read)));
     loop {
         tokio::select! {
             (task, rest) = &mut next => {
                 let Some(task) = task? else { return Ok(()) };
-                tracing::info!(flows = task.flows.len(), "a new task");
+                tracing::info!(flows = task.flows.len(), "task received");
                 prober.set(&task);
                 next = Box::pin(read_task(rest));
             }

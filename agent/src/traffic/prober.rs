@@ -21,20 +21,20 @@ use crate::host::socket;
 
 /// IPv4 and UDP headers; IPv6 has 20 bytes more.
 const HEADERS: u32 = 28;
-/// For how long a pod counts as flooded after it has said so.
+/// How long a pod counts as flooded after its last answer that says so.
 const FLOODED: Duration = Duration::from_secs(10);
-/// A question that every DNS server answers, if only with a refusal: the name servers of the root. Header of RFC 1035
+/// A question that every DNS server answers, at least with a refusal: the name servers of the root. Header of RFC 1035
 /// §4.1.1 (recursion desired, one question) without its identifier, then the empty name, type NS, class IN.
 const QUESTION: [u8; 15] = [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
-/// A DNS answer over UDP without EDNS has no more bytes (RFC 1035 §2.3.4).
+/// Maximum size of a DNS answer over UDP without EDNS (RFC 1035 §2.3.4).
 const LONGEST_DNS_ANSWER: usize = 512;
-/// The bit of a DNS header's third byte that says "answer".
+/// The bit of a DNS header's third byte that marks an answer.
 const IS_ANSWER: u8 = 0x80;
 
 type Key = (Flow, Protocol);
 type Counted = Arc<Mutex<BTreeMap<Key, StreamCount>>>;
 
-/// Streams that are sent now.
+/// The current streams.
 #[derive(Debug, Default)]
 pub struct Prober {
     judged_since: Option<Timestamp>,
@@ -42,7 +42,7 @@ pub struct Prober {
     running: BTreeMap<Key, (Limits, JoinHandle<()>)>,
 }
 
-/// What a stream is told beside whom to send to.
+/// Settings of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
     judged_since: Option<Timestamp>,
@@ -51,7 +51,7 @@ struct Limits {
 }
 
 impl Prober {
-    /// Sends on the flows of this task and no others. A stream that goes on keeps its counts.
+    /// Sends on the flows of this task and no others. A stream that continues keeps its counts.
     pub fn set(&mut self, task: &Task) {
         self.judged_since = task.judged_since;
         let limits = Limits {
@@ -67,8 +67,8 @@ impl Prober {
                 protocols.map(|protocol| (flow.clone(), *protocol))
             })
             .collect();
-        self.running.retain(|key, (told, stream)| {
-            let keep = *told == limits && wanted.contains(key);
+        self.running.retain(|key, (current, stream)| {
+            let keep = *current == limits && wanted.contains(key);
             if !keep {
                 stream.abort();
                 lock(&self.counted).remove(key);
@@ -78,8 +78,8 @@ impl Prober {
         let asker = match Asker::new() {
             Ok(asker) => asker,
             Err(error) => {
-                // A stream that does not begin is one that the agent waits for; the next task begins it.
-                tracing::error!(%error, "no random number, so no probe");
+                // The agent waits for a stream that does not start; the next task starts it.
+                tracing::error!(%error, "no random number available; no probes are sent");
                 return;
             }
         };
@@ -92,7 +92,7 @@ impl Prober {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         Counts {
             judged_since: self.judged_since,
@@ -110,25 +110,25 @@ impl Drop for Prober {
 }
 
 fn lock(counted: &Counted) -> std::sync::MutexGuard<'_, BTreeMap<Key, StreamCount>> {
-    // A poisoned map is still a map of whole counts.
+    // A poisoned map still contains only complete counts.
     counted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One stream in the making.
+/// One running stream.
 struct Run {
     key: Key,
     limits: Limits,
     asker: Asker,
     counted: Counted,
     stream: Stream,
-    /// Who floods the pod that answers, by its own word, and when it said so last, in running time.
+    /// Source that floods the answering pod according to its answers, and when it last said so, in running time.
     flooded: Option<(IpAddr, Duration)>,
     problem: String,
-    /// When the problem was met, in running time.
-    met: Duration,
+    /// When the problem occurred, in running time.
+    problem_at: Duration,
     /// Time for which this process has run: see [`Stream`].
     running: Duration,
-    looked: Instant,
+    last_beat: Instant,
 }
 
 impl Run {
@@ -141,26 +141,26 @@ impl Run {
             flooded: None,
             stream: Stream::default(),
             problem: String::new(),
-            met: Duration::ZERO,
+            problem_at: Duration::ZERO,
             running: Duration::ZERO,
-            looked: Instant::now(),
+            last_beat: Instant::now(),
         }
     }
 
     async fn send_for_ever(mut self, place: usize) {
         let period = TICK * self.key.1.ticks();
-        // Streams that begin together do not send together.
+        // Streams that start together do not send at the same moments.
         let places = u32::try_from(place % 16).unwrap_or_default();
         tokio::time::sleep(period / 16 * places).await;
-        self.looked = Instant::now();
+        self.last_beat = Instant::now();
         match self.key.1 {
             Protocol::Udp | Protocol::LargeUdp => loop {
                 match self.open() {
                     Ok(socket) => self.datagrams(&socket, period).await,
                     Err(problem) => {
-                        // Whatever is in the way, what cannot be sent is not answered.
+                        // A probe that cannot be sent counts as not answered, whatever the reason.
                         self.beat(period);
-                        self.meet(problem.to_string());
+                        self.set_problem(problem.to_string());
                         let _ = self.stream.send(self.running);
                         tokio::time::sleep(period).await;
                     }
@@ -170,15 +170,15 @@ impl Run {
         }
     }
 
-    /// The time goes on, and what is late by now is lost.
+    /// Advances the running time, and counts late probes as lost.
     fn beat(&mut self, period: Duration) {
         let now = Instant::now();
-        // A process that was not let run for a while was not listening either: that time does not count.
-        self.running += now.duration_since(self.looked).min(period * 2);
-        self.looked = now;
+        // A process that was not scheduled for a while did not receive answers either: that time does not count.
+        self.running += now.duration_since(self.last_beat).min(period * 2);
+        self.last_beat = now;
         let recent = self.stream.look(self.running, self.limits.patience);
-        // What is unanswered because of it is known to be lost only later.
-        if recent.lost == 0 && self.running.saturating_sub(self.met) > self.limits.patience + BEGINNING {
+        // Probes that are unanswered because of the problem count as lost only later.
+        if recent.lost == 0 && self.running.saturating_sub(self.problem_at) > self.limits.patience + BEGINNING {
             self.problem.clear();
         }
         lock(&self.counted).insert(
@@ -205,12 +205,12 @@ impl Run {
         socket::datagrams(any_like(self.peer())).map_err(|error| error.source)
     }
 
-    /// One socket for the stream's whole life, as long as it works: what is between two pods (a connection that
-    /// somebody tracks) is what their own traffic has.
+    /// Uses one socket for the stream's lifetime, as long as the socket works: connection tracking between the two pods then treats the
+    /// probes like the pods' own traffic.
     async fn datagrams(&mut self, socket: &UdpSocket, period: Duration) {
         if let Err(error) = socket.connect(self.peer()).await {
             self.beat(period);
-            self.meet(error.to_string());
+            self.set_problem(error.to_string());
             let _ = self.stream.send(self.running);
             tokio::time::sleep(period).await;
             return;
@@ -220,26 +220,26 @@ impl Run {
         let mut buffer = vec![0; 65_535];
         loop {
             tokio::select! {
-                // Answers that wait are read before the time is looked at.
+                // Pending answers are read before the time advances.
                 biased;
                 received = socket.recv(&mut buffer) => match received {
                     Ok(length) => self.received(buffer.get(..length).unwrap_or_default()),
-                    Err(error) => self.meet(error.to_string()),
+                    Err(error) => self.set_problem(error.to_string()),
                 },
                 _ = ticks.tick() => {
                     self.beat(period);
                     let number = self.stream.send(self.running);
                     if let Err(error) = socket.send(&self.question(number)).await {
-                        self.meet(error.to_string());
+                        self.set_problem(error.to_string());
                     }
                 }
             }
         }
     }
 
-    fn meet(&mut self, problem: String) {
+    fn set_problem(&mut self, problem: String) {
         self.problem = problem;
-        self.met = self.running;
+        self.problem_at = self.running;
     }
 
     fn question(&self, number: u64) -> Vec<u8> {
@@ -256,19 +256,19 @@ impl Run {
     fn received(&mut self, bytes: &[u8]) {
         let Some(answer) = self.asker.read(bytes) else {
             let start = bytes.get(..bytes.len().min(60)).unwrap_or_default();
-            self.meet_first(format!(
-                "something else answered: {:?}",
+            self.set_first_problem(format!(
+                "answer is not from a replumb pod: {:?}",
                 String::from_utf8_lossy(start)
             ));
             return;
         };
-        let meant = self.key.0.pod_uid.as_deref();
-        if meant.is_some_and(|meant| meant != answer.uid) {
-            self.meet_first(format!("pod UID {} answered", answer.uid));
+        let expected = self.key.0.pod_uid.as_deref();
+        if expected.is_some_and(|expected| expected != answer.uid) {
+            self.set_first_problem(format!("pod UID {} answered", answer.uid));
             return;
         }
         if answer.size != self.question(answer.nonce.number).len() {
-            self.meet_first(format!("an answer came back as {} bytes", answer.size));
+            self.set_first_problem(format!("answer has a wrong size: {} bytes", answer.size));
             return;
         }
         if let Some(source) = answer.flooded_by {
@@ -277,14 +277,14 @@ impl Run {
         self.stream.answer(answer.nonce.number);
     }
 
-    fn meet_first(&mut self, problem: String) {
+    fn set_first_problem(&mut self, problem: String) {
         if self.problem.is_empty() {
-            self.meet(problem);
+            self.set_problem(problem);
         }
     }
 
-    /// A socket of its own for each probe, as a client has: that a connection can be made is what is looked at, and a
-    /// resolver that kept its port would be led to a name server that ended by whoever tracks connections.
+    /// Uses a new socket for each probe, as a client does: the probe tests whether a connection can be opened, and with a fixed source port
+    /// connection tracking would send DNS queries to a name server that has ended.
     async fn exchanges(&mut self, period: Duration) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -294,16 +294,16 @@ impl Run {
             tokio::select! {
                 biased;
                 Some((number, outcome)) = outcomes.recv() => match outcome {
-                    Ok(Answer::ByAnybody) => self.stream.answer(number),
+                    Ok(Answer::Anonymous) => self.stream.answer(number),
                     Ok(Answer::Line(answer)) => self.received(&answer),
-                    Err(problem) => self.meet(problem),
+                    Err(problem) => self.set_problem(problem),
                 },
                 Some(_) = open.join_next() => {}
                 _ = ticks.tick() => {
                     self.beat(period);
                     let number = self.stream.send(self.running);
                     let (peer, protocol, done) = (self.peer(), self.key.1, done.clone());
-                    // A lost probe that is answered still is counted as late.
+                    // A lost probe that is answered later is counted as late.
                     let limit = self.limits.patience.max(WINDOW);
                     let question = self.question(number);
                     open.spawn(async move {
@@ -313,7 +313,7 @@ impl Run {
                             Ok(Err(error)) => Err(error.to_string()),
                             Err(_) => Err(String::new()),
                         };
-                        // Nobody listens any more when the stream has ended.
+                        // The receiver is dropped when the stream has ended.
                         let _ = done.send((number, outcome));
                     });
                 }
@@ -322,18 +322,18 @@ impl Run {
     }
 }
 
-/// What came back over a socket that had one probe alone.
+/// The answer on a socket with only one probe.
 enum Answer {
-    /// What was waited for, and it does not matter from whom.
-    ByAnybody,
-    /// A line that says who answered what.
+    /// The expected answer, from any peer.
+    Anonymous,
+    /// A line that names the answering pod and the question.
     Line(Vec<u8>),
 }
 
 async fn exchange(peer: SocketAddr, protocol: Protocol, number: u64, question: &[u8]) -> io::Result<Answer> {
     match protocol {
         Protocol::Dns => resolve(peer, number).await,
-        Protocol::Connect => TcpStream::connect(peer).await.map(|_| Answer::ByAnybody),
+        Protocol::Connect => TcpStream::connect(peer).await.map(|_| Answer::Anonymous),
         Protocol::Udp | Protocol::LargeUdp | Protocol::Tcp => {
             echo::ask(peer, question).await.map(Answer::Line)
         }
@@ -352,7 +352,7 @@ async fn resolve(peer: SocketAddr, number: u64) -> io::Result<Answer> {
             Some([first, second, flags, ..])
                 if (*first, *second) == (high, low) && flags & IS_ANSWER != 0 =>
             {
-                return Ok(Answer::ByAnybody);
+                return Ok(Answer::Anonymous);
             }
             _ => {}
         }

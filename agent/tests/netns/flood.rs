@@ -158,7 +158,7 @@ fn a_pod_that_floods_is_named_and_stops_nothing() {
             assert_eq!(report.breaches, [], "the path works");
             if named.is_none() && !report.floods.is_empty() {
                 assert!(
-                    report.floods[0].starts_with("10.9.2.2 sends more than 500 datagrams a second to node b"),
+                    report.floods[0].starts_with("10.9.2.2 sends more than 500 datagrams per second to node b"),
                     "{:?}",
                     report.floods
                 );

@@ -1,4 +1,4 @@
-//! What is known of the streams of one node: counts, who reports, and which paths lose more than they may. No I/O.
+//! State of the streams of one node: counts, reporting pods, and paths that lose more than the gates allow. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,67 +15,67 @@ use super::super::line::Counts;
 use super::Orders;
 use crate::echo::flood::MOST_OF_ONE;
 
-/// A pod that says nothing for this long is one that nobody knows anything of.
+/// The loss of a pod without a report for this long is unknown.
 const SILENCE: Duration = Duration::from_secs(5);
-/// A path to the API server is a breach only after this time: by then the agent knows whether it hears of it itself.
-const OWN_LOOK: Duration = Duration::from_secs(1);
+/// A path to the API server is a breach only after this time: by then the agent knows whether the host reaches the API server.
+const OWN_PROBE_TIME: Duration = Duration::from_secs(1);
 
 type Key = (Flow, Protocol);
 
-/// What is known of every stream.
+/// State of all streams.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Since when each flow is asked for.
-    asked: BTreeMap<Flow, Instant>,
-    /// When each pod said something last, by UID.
-    heard: BTreeMap<String, Instant>,
+    /// When each flow was first requested.
+    requested: BTreeMap<Flow, Instant>,
+    /// Time of each pod's last report, by UID.
+    reported: BTreeMap<String, Instant>,
     streams: BTreeMap<Key, Known>,
-    /// Streams that are not sent any more.
-    over: BTreeMap<PathClass, Totals>,
+    /// Totals of streams that ended.
+    ended: BTreeMap<PathClass, Totals>,
     pub(super) breaches: BTreeMap<(Flow, Option<Protocol>), Breach>,
-    /// Pods that answer and are flooded, one sentence each.
+    /// Pods that answer and are flooded, one text each.
     pub(super) floods: BTreeSet<String>,
 }
 
-/// What is known of one stream.
+/// State of one stream.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// From before the pod's process was started anew.
+    /// Totals from before the restart of the pod's process.
     before: Totals,
     last: Totals,
-    /// The words, and since when without a pause.
+    /// The start of the current breach, and its text.
     exceeded: Option<(Instant, String)>,
-    /// From where the pod at its other end gets more than it answers.
+    /// Source that floods the pod at the other end.
     flooded_by: Option<IpAddr>,
 }
 
 impl State {
     pub(super) fn forget_all_but(&mut self, wanted: &BTreeSet<&Flow>) {
         let now = Instant::now();
-        let (kept, over): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.streams)
+        let (kept, ended): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.streams)
             .into_iter()
             .partition(|((flow, _), _)| wanted.contains(flow));
         self.streams = kept;
-        for ((flow, _), known) in over {
-            let sum = self.over.entry(flow.class).or_default();
+        for ((flow, _), known) in ended {
+            let sum = self.ended.entry(flow.class).or_default();
             *sum = sum.and(known.totals());
         }
-        self.asked.retain(|flow, _| wanted.contains(flow));
+        self.requested.retain(|flow, _| wanted.contains(flow));
         for flow in wanted {
-            self.asked.entry((*flow).clone()).or_insert(now);
+            self.requested.entry((*flow).clone()).or_insert(now);
         }
-        self.heard
+        self.reported
             .retain(|uid, _| wanted.iter().any(|flow| flow.source == *uid));
     }
 
-    pub(super) fn hear(&mut self, pod_uid: &str, counts: Counts, orders: &Orders) {
-        // It has not heard of its new task yet.
+    pub(super) fn add_counts(&mut self, pod_uid: &str, counts: Counts, orders: &Orders) {
+        // The pod has not received its new task yet.
         if counts.judged_since != orders.judged_since {
             return;
         }
-        self.heard.insert(pod_uid.to_owned(), Instant::now());
+        self.reported.insert(pod_uid.to_owned(), Instant::now());
         for count in counts.streams {
-            // What it sends still, although it is not asked for any more, is counted already.
+            // A stream that is not requested any more is counted already.
             if count.flow.source != pod_uid || !orders.flows.contains(&count.flow) {
                 continue;
             }
@@ -90,22 +90,22 @@ impl State {
                 .exceeded
                 .take()
                 .map_or_else(Instant::now, |(since, _)| since);
-            known.exceeded = judge(class, &count.recent, &orders.gates).map(|words| {
+            known.exceeded = judge(class, &count.recent, &orders.gates).map(|text| {
                 if count.problem.is_empty() {
-                    (since, words)
+                    (since, text)
                 } else {
-                    (since, format!("{words} ({})", count.problem))
+                    (since, format!("{text} ({})", count.problem))
                 }
             });
         }
     }
 
     pub(super) fn is_silent(&self, pod_uid: &str) -> bool {
-        self.heard.get(pod_uid).is_none_or(|at| at.elapsed() > SILENCE)
+        self.reported.get(pod_uid).is_none_or(|at| at.elapsed() > SILENCE)
     }
 
-    /// Whether something is counted on each of the pod's streams.
-    pub(super) fn has_begun(&self, pod_uid: &str, orders: &Orders) -> bool {
+    /// Whether each of the pod's streams has counts.
+    pub(super) fn has_started(&self, pod_uid: &str, orders: &Orders) -> bool {
         let mut flows = orders.flows.iter().filter(|flow| flow.source == pod_uid);
         flows.all(|flow| {
             flow.class.protocols().iter().all(|protocol| {
@@ -115,7 +115,7 @@ impl State {
         })
     }
 
-    /// Breaches that begin now get their words; those that go on keep theirs, and those that are over go.
+    /// Adds breaches that start now; a breach that continues keeps its text, and one that has ended is removed.
     pub(super) fn judge(
         &mut self,
         node: &str,
@@ -129,43 +129,43 @@ impl State {
             .values()
             .map(|(flow, source)| {
                 format!(
-                    "{source} sends more than {MOST_OF_ONE} datagrams a second to {} ({}): what is lost there does not count",
+                    "{source} sends more than {MOST_OF_ONE} datagrams per second to {} ({}): probes lost on this path are not counted",
                     flow.to, flow.address
                 )
             })
             .collect();
         for flow in &orders.flows {
-            let patient = self.asked.get(flow).is_none_or(|at| at.elapsed() <= SILENCE);
+            let is_new = self.requested.get(flow).is_none_or(|at| at.elapsed() <= SILENCE);
             if self.is_silent(&flow.source) {
-                if !patient {
-                    let words = "the traffic pod does not report: nobody knows what is lost".to_owned();
-                    found.insert((flow.clone(), None), words);
+                if !is_new {
+                    let text = "the traffic pod does not report, so the loss is unknown".to_owned();
+                    found.insert((flow.clone(), None), text);
                 }
                 continue;
             }
             for protocol in flow.class.protocols() {
                 let known = self.streams.get(&(flow.clone(), *protocol));
-                let Some((since, words)) = known.and_then(|known| known.exceeded.clone()) else {
+                let Some((since, text)) = known.and_then(|known| known.exceeded.clone()) else {
                     continue;
                 };
                 let to_api = flow.class == PathClass::PodToApi;
-                let is_away = silent.contains(&SocketAddr::new(flow.address, flow.port));
-                // One that floods is no path that is broken: whoever can send could stop the rollout otherwise. A pod that
-                // answers nothing at all does not say that it is flooded, and is a breach.
+                let is_unreachable = silent.contains(&SocketAddr::new(flow.address, flow.port));
+                // A flood does not mean a broken path: otherwise any pod could stop the rollout. A pod that answers nothing at all cannot
+                // report a flood, and is a breach.
                 if flooded.contains_key(&SocketAddr::new(flow.address, flow.port)) {
                     continue;
                 }
-                if to_api && (is_away || since.elapsed() < OWN_LOOK) {
+                if to_api && (is_unreachable || since.elapsed() < OWN_PROBE_TIME) {
                     continue;
                 }
-                found.insert((flow.clone(), Some(*protocol)), words);
+                found.insert((flow.clone(), Some(*protocol)), text);
             }
         }
         self.breaches.retain(|key, _| found.contains_key(key));
-        for ((flow, protocol), words) in found {
-            let how = protocol.map_or("nothing", Protocol::words);
+        for ((flow, protocol), text) in found {
+            let how = protocol.map_or("no report", Protocol::words);
             let message = format!(
-                "{}, {how} from node {node} to {} ({}): {words}",
+                "{}, {how} from node {node} to {} ({}): {text}",
                 flow.class.words(),
                 flow.to,
                 flow.address
@@ -180,7 +180,7 @@ impl State {
         }
     }
 
-    /// Whom the pods say that they are flooded by, by where they answer.
+    /// Sources that flood pods according to their answers, by the pods' addresses.
     fn flooded<'orders>(&self, orders: &'orders Orders) -> BTreeMap<SocketAddr, (&'orders Flow, IpAddr)> {
         let mut flooded = BTreeMap::new();
         for flow in orders.flows.iter().filter(|flow| !self.is_silent(&flow.source)) {
@@ -196,7 +196,7 @@ impl State {
     }
 
     pub(super) fn sums(&self) -> Vec<ClassCount> {
-        let mut sums = self.over.clone();
+        let mut sums = self.ended.clone();
         for ((flow, _), known) in &self.streams {
             let sum = sums.entry(flow.class).or_default();
             *sum = sum.and(known.totals());

@@ -99,7 +99,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
     );
     let flooded = async {
         let target = flood(cluster).await?;
-        named(operator, &["datagrams a second to", &target]).await
+        named(operator, &["datagrams per second to", &target]).await
     };
     tally.count(
         "strangers: named: a pod that floods every listener",
