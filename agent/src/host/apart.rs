@@ -1,5 +1,5 @@
-//! Reads on a thread of its own what may never answer: a file of another process, or a list that takes long. [`Each`] reads the same of
-//! many processes, and one that does not answer costs what is asked of that one alone; [`Apart`] reads one thing again and again.
+//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`Each`] reads the same file of many
+//! processes, and a process whose read does not end loses only its own answer; [`Apart`] reads one thing repeatedly.
 
 mod each;
 
@@ -12,42 +12,42 @@ use tokio::sync::oneshot;
 
 pub use each::{Each, GivenUp, Unread};
 
-/// How old an answer may be.
+/// Maximum age of an answer.
 const PACE: Duration = Duration::from_secs(2);
-/// How long an answer is waited for; a few thousand processes take some tenths of a second.
+/// Timeout of an answer; a few thousand processes take some tenths of a second.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How old an answer may be while there is no newer one: on a busy host a look that takes a little longer is not one that failed.
+/// Maximum age of an answer while a newer one is being read: on a busy host a slow read does not count as failed.
 const LATE: Duration = Duration::from_secs(15);
 
-/// Why there is no answer.
+/// Reason why no answer is available.
 #[derive(Debug, Error)]
 pub enum ApartError {
-    /// There is no thread for it.
+    /// No thread could be started.
     #[error("could not start a thread that reads {what}")]
     Start {
-        /// What was to be read.
+        /// The object to read.
         what: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// It goes on reading.
+    /// The read has not ended yet.
     #[error("reading {what} has not ended for {seconds} s")]
     Busy {
-        /// What is read.
+        /// The object that is being read.
         what: &'static str,
-        /// Since when.
+        /// Time since the start of the read.
         seconds: u64,
     },
     /// The thread ended without an answer.
     #[error("reading {what} ended without an answer")]
     Ended {
-        /// What was read.
+        /// The object that was read.
         what: &'static str,
     },
 }
 
-/// A question that is asked again and again, and its newest answer.
+/// A repeated question, and its newest answer.
 #[derive(Debug)]
 pub struct Apart<Question, Answer> {
     what: &'static str,
@@ -55,7 +55,7 @@ pub struct Apart<Question, Answer> {
     answer: Option<(Instant, Question, Answer)>,
 }
 
-/// What a thread is busy with. It is not waited for when the agent ends: whoever hangs in the kernel cannot be ended.
+/// The current question of a thread. The agent does not wait for the thread when it exits: a thread that hangs in the kernel cannot be ended.
 #[derive(Debug)]
 struct Asked<Question, Answer> {
     at: Instant,
@@ -68,7 +68,7 @@ where
     Question: Clone + PartialEq + Send + 'static,
     Answer: Clone + Send + 'static,
 {
-    /// Nothing has been asked yet; `what` names what is read.
+    /// Without a question; `what` names the object that is read.
     pub fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -77,8 +77,8 @@ where
         }
     }
 
-    /// The answer to this question: two seconds old at most, and up to fifteen while a newer one is waited for. As long as a thread has
-    /// not answered there is no second one.
+    /// The answer to this question: at most two seconds old, or up to fifteen while a newer one is being read. At most one thread reads at
+    /// a time.
     pub async fn ask(
         &mut self,
         question: &Question,
@@ -87,7 +87,7 @@ where
         if let Some(answer) = self.known(question, PACE) {
             return Ok(answer);
         }
-        // An earlier one may have been another question, or is too old to be an answer now.
+        // The running read may be for another question, or too old.
         if self.asked.is_some() {
             self.wait().await?;
             if let Some(answer) = self.known(question, LATE) {
@@ -107,13 +107,13 @@ where
         })
     }
 
-    /// Waits for the thread, each only once: one that hangs keeps no later look waiting.
+    /// Waits for the thread, once for each thread: one that hangs does not delay later reads.
     async fn wait(&mut self) -> Result<(), ApartError> {
         let Some(mut asked) = self.asked.take() else {
             return Ok(());
         };
-        let left = LIMIT.saturating_sub(asked.at.elapsed());
-        match tokio::time::timeout(left, &mut asked.answer).await {
+        let remaining = LIMIT.saturating_sub(asked.at.elapsed());
+        match tokio::time::timeout(remaining, &mut asked.answer).await {
             Ok(Ok(answer)) => self.answer = Some((asked.at, asked.question, answer)),
             Ok(Err(_)) => return Err(ApartError::Ended { what: self.what }),
             Err(_) => self.asked = Some(asked),
@@ -121,7 +121,7 @@ where
         Ok(())
     }
 
-    /// What was answered to this question no longer ago than this.
+    /// The answer to this question, if it is at most this old.
     fn known(&self, question: &Question, age: Duration) -> Option<Answer> {
         let (at, asked, answer) = self.answer.as_ref()?;
         (asked == question && at.elapsed() < age).then(|| answer.clone())
@@ -145,7 +145,7 @@ where
     })
 }
 
-/// Reads on a thread of its own and waits for the answer. The reading has to end after a time that it sets itself, as [`Each`] does.
+/// Reads on a separate thread and waits for the answer. `read` has to have its own time limit, as [`Each`] has.
 pub async fn read<Answer: Send + 'static>(
     what: &'static str,
     read: impl FnOnce() -> Answer + Send + 'static,
@@ -159,14 +159,14 @@ fn begin<Answer: Send + 'static>(
 ) -> Result<oneshot::Receiver<Answer>, ApartError> {
     let (sender, answer) = oneshot::channel();
     thread(move || {
-        // Without a receiver the agent has ended meanwhile, and the answer is of no use.
+        // Without a receiver the agent has ended, and the answer is not needed.
         let _ = sender.send(read());
     })
     .map_err(|source| ApartError::Start { what, source })?;
     Ok(answer)
 }
 
-/// A thread that nothing waits for when the agent ends: one that hangs in the kernel cannot be ended.
+/// Starts a thread that the agent does not wait for when it exits: a thread that hangs in the kernel cannot be ended.
 fn thread(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("reads-apart".to_owned())
@@ -181,15 +181,15 @@ mod tests {
     use crate::host::clock_tests::takes_less;
 
     #[tokio::test]
-    async fn an_answer_is_kept_for_its_question_alone() {
+    async fn an_answer_is_reused_for_the_same_question_only() {
         let mut apart = Apart::new("numbers");
         assert_eq!(apart.ask(&1, |number| number * 10).await.unwrap(), 10);
-        assert_eq!(apart.ask(&1, |_| 0).await.unwrap(), 10, "young enough");
+        assert_eq!(apart.ask(&1, |_| 0).await.unwrap(), 10, "recent enough");
         assert_eq!(apart.ask(&2, |number| number * 10).await.unwrap(), 20);
     }
 
     #[tokio::test]
-    async fn who_never_answers_keeps_nobody_waiting_and_is_not_asked_twice() {
+    async fn a_read_without_end_is_reported_as_busy_and_not_started_twice() {
         let mut apart = Apart::new("a pipe");
         let (mut ends, mut earlier) = (mpsc::channel::<()>().0, Vec::new());
         takes_less(LIMIT * 2, async || {
@@ -203,7 +203,7 @@ mod tests {
             );
         })
         .await;
-        // The second and the third are not waited for at all.
+        // The second and the third question do not wait at all.
         takes_less(LIMIT, async || {
             for question in [1, 2] {
                 let error = apart.ask(&question, |_| false).await.unwrap_err();
@@ -220,15 +220,15 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };
-        assert!(late, "the answer that came late counts");
+        assert!(late, "the late answer counts");
         assert!(
             !apart.ask(&2, |_| false).await.unwrap(),
-            "and for its question alone"
+            "the late answer counts for its own question only"
         );
     }
 
     #[tokio::test]
-    async fn what_was_known_a_moment_ago_counts_while_the_next_look_takes_longer() {
+    async fn a_recent_answer_counts_while_the_next_read_is_slow() {
         let mut apart = Apart::new("a pipe");
         assert_eq!(apart.ask(&1, |_| 7).await.unwrap(), 7);
         if let Some((at, ..)) = &mut apart.answer {
@@ -249,9 +249,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thread_that_ends_is_no_answer() {
+    async fn a_thread_that_panics_is_an_error() {
         let mut apart: Apart<u8, u8> = Apart::new("nothing");
-        let error = apart.ask(&1, |_| panic!("as it should be")).await.unwrap_err();
+        let error = apart.ask(&1, |_| panic!("expected by the test")).await.unwrap_err();
         assert!(matches!(error, ApartError::Ended { .. }), "{error}");
         assert_eq!(apart.ask(&1, |_| 7).await.unwrap(), 7);
     }

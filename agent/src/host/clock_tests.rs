@@ -1,14 +1,14 @@
-//! How long something takes, on a machine that may be busy.
+//! Limits of durations in tests, on a machine that may be busy.
 
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 
-/// What waits by design waits each time, and a busy machine does not stand still each time.
+/// An operation that waits by design waits in each attempt; a busy machine does not delay each attempt.
 const TRIES: usize = 5;
 
-/// Does something until it takes less than this once, and panics if it never does.
+/// Repeats an operation until it takes less than the limit once, and panics if it never does.
 pub async fn takes_less(limit: Duration, mut attempt: impl AsyncFnMut()) {
     let mut took = Vec::new();
     for _ in 0..TRIES {
@@ -19,11 +19,11 @@ pub async fn takes_less(limit: Duration, mut attempt: impl AsyncFnMut()) {
             return;
         }
     }
-    panic!("it never takes less than {limit:?}: {took:?}");
+    panic!("no attempt took less than {limit:?}: {took:?}");
 }
 
 #[tokio::test]
-async fn one_stall_is_none_of_what_is_tested_and_a_wait_each_time_is() {
+async fn one_slow_attempt_passes_and_only_slow_attempts_panic() {
     let limit = Duration::from_millis(200);
     let tries = |slow: usize| async move {
         let mut tries = 0;

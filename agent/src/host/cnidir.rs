@@ -1,5 +1,4 @@
-//! The CNI folders: configuration, host-local leases, flannel's delegate files. Reads; what is removed goes
-//! through [`super::files`].
+//! Reads the CNI folders: configuration, host-local leases, flannel's delegate files. Files are removed with [`super::files`].
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,13 +8,13 @@ use runtime::error::chain;
 
 use super::files::{FileError, list_if_there, read_if_there, whole_if_there};
 
-/// Reads the configuration folder as the runtime does. `shown` is its path on the host.
+/// Reads the configuration folder as the container runtime does. `shown` is the folder's path on the host.
 pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
     Ok(CniDirectory::of(shown, files(folder)?))
 }
 
-/// Reads every file of the configuration folder that a runtime reads: name and bytes, or why it cannot be read. One bad file is one bad
-/// file, and another file that lies there is no configuration.
+/// Reads every file of the configuration folder that a container runtime reads: name and content, or the reason why it cannot be read. One
+/// unreadable file does not affect the others; files with other extensions are ignored.
 pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     let Some(names) = list_if_there(folder)? else {
         return Err(FileError {
@@ -35,12 +34,12 @@ pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     Ok(files)
 }
 
-/// The names under which flannel's networks keep their leases: as its conflists say, and as its manifest does.
+/// Names of flannel's networks, under which host-local keeps leases: from the conflists, and the default of flannel's manifest.
 pub fn flannel_networks(directory: &CniDirectory) -> Vec<String> {
     let mut names: Vec<String> = directory
         .flannel_files()
         .filter_map(|file| file.network.clone())
-        // A name is a folder below `networks`; anything else would lead out of it.
+        // A name is a folder below `networks`; other values would point outside of it.
         .filter(|name| !name.is_empty() && !name.contains('/') && name != "." && name != "..")
         .collect();
     names.push("cbr0".to_owned());
@@ -49,7 +48,7 @@ pub fn flannel_networks(directory: &CniDirectory) -> Vec<String> {
     names
 }
 
-/// The name of Calico's network, as its manifest has it.
+/// Name of Calico's network in Calico's manifest.
 const CALICO_NETWORK: &str = "k8s-pod-network";
 
 /// State of flannel's CNI plugins under `/var/lib/cni`.
@@ -57,13 +56,13 @@ const CALICO_NETWORK: &str = "k8s-pod-network";
 pub struct State {
     /// Leases: files whose name is an address.
     pub leases: Vec<PathBuf>,
-    /// What host-local keeps beside the leases: its lock and the address that it gave last.
+    /// Other files of host-local: its lock and the last reserved address.
     pub bookkeeping: Vec<PathBuf>,
     /// flannel's delegate files.
     pub delegates: Vec<PathBuf>,
     /// Folders of the networks whose leases these are.
     pub folders: Vec<PathBuf>,
-    /// libcni's records of attachments to these networks, understood or with the reason why not.
+    /// libcni's records of attachments to these networks, each parsed or with the error.
     pub attachments: Vec<(PathBuf, Result<Attachment, String>)>,
     /// libcni's records of attachments to Calico's network.
     pub of_calico: Vec<PathBuf>,
@@ -71,7 +70,7 @@ pub struct State {
 
 /// Lists the leases of these networks and the delegate files.
 pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
-    std::fs::metadata(folder).map_err(FileError::of("look into folder (is it mounted?)", folder))?;
+    std::fs::metadata(folder).map_err(FileError::of("access folder (is it mounted?)", folder))?;
     let mut state = State::default();
     for network in networks {
         let network = folder.join("networks").join(network);
@@ -110,7 +109,7 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
             }
         };
         match Attachment::parse(&bytes) {
-            // A network whose name begins like one of flannel's.
+            // A network whose name starts like one of flannel's.
             Ok(attachment) if !networks.contains(&attachment.network) => {}
             Ok(attachment) => state.attachments.push((path, Ok(attachment))),
             Err(error) => state.attachments.push((path, Err(error.to_string()))),

@@ -1,4 +1,4 @@
-//! Calls of CNI plugins. Starts their programs, in the host's network namespace.
+//! Calls CNI plugins. Starts their executables in the host's network namespace.
 
 use std::path::Path;
 
@@ -6,8 +6,7 @@ use engine::cni::PluginCall;
 
 use super::program::{self, ProgramError};
 
-/// Makes the calls in order. A plugin that is not there any more cannot be asked, and is an error: what it keeps of the
-/// pod (a port of the host) would stay.
+/// Performs the calls in order. A missing plugin is an error: its state of the pod (for example a host port) would remain.
 pub async fn call(folder: &Path, calls: &[PluginCall]) -> Result<(), ProgramError> {
     let folder_text = folder.to_string_lossy();
     for call in calls {

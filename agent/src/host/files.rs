@@ -1,4 +1,4 @@
-//! Reading folders and files of the host, and removing them durably. Touches the paths that it is given.
+//! Reads folders and files of the host, and removes them durably. Touches only the given paths.
 
 mod write;
 
@@ -13,18 +13,18 @@ use thiserror::Error;
 
 pub use write::{write_durably, write_durably_as};
 
-/// No file of CNI's or flannel's has more bytes; one that has is not read.
+/// Maximum size of a file in bytes: no file of CNI or flannel is larger, and a larger one is not read.
 pub const MOST: u64 = 1 << 20;
 
-/// Why a file or folder could not be read or changed.
+/// A file or folder could not be read or changed.
 #[derive(Debug, Error)]
 #[error("could not {attempt} {path}")]
 pub struct FileError {
-    /// What was attempted.
+    /// The operation that failed.
     pub attempt: &'static str,
     /// The file or folder.
     pub path: path::PathBuf,
-    /// The kernel's answer.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
@@ -47,29 +47,29 @@ impl FileError {
     }
 }
 
-/// A file as it was when it was opened.
+/// Content and metadata of a file.
 #[derive(Debug)]
 pub struct Whole {
-    /// All of its bytes.
+    /// The whole content.
     pub bytes: Vec<u8>,
-    /// Its owner and permissions.
+    /// Owner and permissions.
     pub metadata: fs::Metadata,
 }
 
-/// Reads a file; `None` when there is none. One that has more than [`MOST`] bytes is an error.
+/// Reads a file; `None` when it does not exist. A file with more than [`MOST`] bytes is an error.
 ///
-/// The folder must be there: in a container a folder that was not mounted looks like an empty host.
+/// The folder must exist: in a container, a folder that is not mounted looks like an empty host.
 pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
     Ok(whole_if_there(path, MOST)?.map(|file| file.bytes))
 }
 
-/// The same, of a file that may have this many bytes, and with what else the kernel says of it.
+/// The same for a file of at most this many bytes, with its metadata.
 pub fn whole_if_there(path: &Path, most: u64) -> Result<Option<Whole>, FileError> {
     match whole(path, most) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = path.parent() {
-                fs::metadata(folder).map_err(FileError::of("look into folder (is it mounted?)", folder))?;
+                fs::metadata(folder).map_err(FileError::of("access folder (is it mounted?)", folder))?;
             }
             Ok(None)
         }
@@ -77,7 +77,7 @@ pub fn whole_if_there(path: &Path, most: u64) -> Result<Option<Whole>, FileError
     }
 }
 
-/// A pipe or a device in a file's place keeps nothing waiting: it is opened without waiting, and is not read.
+/// Opens without blocking: a pipe or a device in place of the file is an error, and does not hang.
 fn whole(path: &Path, most: u64) -> io::Result<Whole> {
     let file = fs::OpenOptions::new()
         .read(true)
@@ -85,14 +85,14 @@ fn whole(path: &Path, most: u64) -> io::Result<Whole> {
         .open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
-    let too_large = || Err(io::Error::other(format!("it has more than {most} bytes")));
+    let too_large = || Err(io::Error::other(format!("file has more than {most} bytes")));
     if metadata.len() > most {
         return too_large();
     }
     let mut bytes = Vec::new();
-    // One more than there may be: it may have grown, and files of the kernel have no length.
+    // One byte more than allowed: the file may have grown, and files of the kernel have no length.
     file.take(most + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
         return too_large();
@@ -100,20 +100,21 @@ fn whole(path: &Path, most: u64) -> io::Result<Whole> {
     Ok(Whole { bytes, metadata })
 }
 
-/// The first bytes of a file, which are waited for.
+/// Reads the first bytes of a file; may block.
 pub fn read_at_most(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A small file of the kernel, as text.
+/// Reads a small file of the kernel as text.
 pub fn read_small(path: &Path) -> io::Result<String> {
     let bytes = whole(path, 64 << 10)?.bytes;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Names of the regular files (or links to them) of a folder, sorted, and of what cannot be looked at. `None` when there is no such folder.
+/// Sorted names of a folder's regular files, links to regular files, and files whose type cannot be read. `None` when the folder does not
+/// exist.
 pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -131,9 +132,9 @@ pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
                 }
             }
             Ok(_) => {}
-            // Gone between listing and looking, or a link to nowhere: nothing to read either way.
+            // Deleted after the listing, or a dangling link: there is nothing to read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // A link to itself, or what else leads to no file: who reads it is told.
+            // A link to itself, or another unreadable entry: reading it reports the error.
             Err(_) => names.extend(path.file_name().and_then(OsStr::to_str).map(str::to_owned)),
         }
     }
@@ -141,7 +142,7 @@ pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     Ok(Some(names))
 }
 
-/// Removes a file and makes that last over a power cut. A file that is gone already is no error.
+/// Removes a file so that the removal survives a power cut. A file that does not exist is not an error.
 pub fn remove_durably(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
         Ok(()) => {}
@@ -151,7 +152,7 @@ pub fn remove_durably(path: &Path) -> Result<(), FileError> {
     path.parent().map_or(Ok(()), sync_folder)
 }
 
-/// Removes a folder if nothing is in it. One that somebody still uses is left; so is one that is gone.
+/// Removes an empty folder. A folder that is not empty is kept; a missing folder is not an error.
 pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir(folder) {
         Ok(()) => folder.parent().map_or(Ok(()), sync_folder),
@@ -167,14 +168,14 @@ pub fn remove_folder_if_empty(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Reads a file that has to be there.
+/// Reads a file that must exist.
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     whole(path, MOST)
         .map(|file| file.bytes)
         .map_err(FileError::of("read", path))
 }
 
-/// Makes the names in a folder last over a power cut.
+/// Syncs a folder, so that its file names survive a power cut.
 pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
     fs::File::open(folder)
         .and_then(|file| file.sync_all())

@@ -27,21 +27,21 @@ fn a_file_that_is_too_large_is_not_read() {
         runtime::error::chain(&error).contains("more than 1048576 bytes"),
         "{error}"
     );
-    // A file of holes: nothing of it may be kept in memory.
+    // A sparse file: its content must not be held in memory.
     file.set_len(1 << 40).unwrap();
     read_if_there(&path).unwrap_err();
     read(&path).unwrap_err();
 }
 
 #[test]
-fn what_is_no_file_is_not_read_and_keeps_nothing_waiting() {
+fn a_pipe_a_device_and_a_folder_are_errors_and_do_not_block() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
         let error = read_if_there(path).unwrap_err();
         assert!(
-            runtime::error::chain(&error).contains("it is no regular file"),
+            runtime::error::chain(&error).contains("not a regular file"),
             "{error}"
         );
     }
@@ -50,10 +50,10 @@ fn what_is_no_file_is_not_read_and_keeps_nothing_waiting() {
 }
 
 #[test]
-fn a_file_is_replaced_and_nothing_is_left_beside_it() {
+fn a_file_is_replaced_and_temporary_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("10-calico.conflist");
-    // As a crash leaves it, and as another program has it.
+    // A temporary file after a crash, and a file of another program.
     for name in [
         ".10-calico.conflist.0123456789abcdef.part",
         ".10-calico.conflist.part",
@@ -72,13 +72,13 @@ fn a_file_is_replaced_and_nothing_is_left_beside_it() {
 }
 
 #[test]
-fn a_link_in_a_files_place_is_replaced_and_not_followed() {
+fn a_link_in_place_of_a_file_is_replaced_and_not_followed() {
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("shadow");
     fs::write(&target, "not ours").unwrap();
     let path = folder.path().join("10-flannel.conflist");
     symlink(&target, &path).unwrap();
-    // Whoever guesses the name of a temporary file of earlier versions gains nothing by it.
+    // A link with the name that earlier versions used for temporary files is not followed.
     symlink(&target, folder.path().join(".10-flannel.conflist.part")).unwrap();
     write_durably(&path, b"ours").unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"not ours");
@@ -87,7 +87,7 @@ fn a_link_in_a_files_place_is_replaced_and_not_followed() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named() {
+fn a_missing_folder_is_named_in_the_error() {
     let error = write_durably(Path::new("/nowhere/10.conflist"), b"").unwrap_err();
     assert!(error.to_string().contains("/nowhere/10.conflist"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The host: kernel and files. Everything that this program touches outside itself and the API is below here.
+//! The host: kernel and files. All code that touches the machine is in this module.
 
 pub mod apart;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this module names rtnetlink
-//! and netlink-packet-route: reading here, words of the wire in `messages`, changes in `change`. Touches the network namespace of the thread that connected.
+//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this module uses rtnetlink and netlink-packet-route: reads
+//! are here, conversion of messages in `messages`, changes in `change`. Touches the network namespace of the connecting thread.
 
 use std::io;
 use std::num::NonZeroI32;
@@ -31,28 +31,28 @@ pub use self::change::{FELIX, KERNEL, ROUTE_PROTOCOL, Renamed};
 use self::messages::{blackhole, forwarding_entry, link, neighbour, proxy, route};
 use super::snapshot::{Address, Link, MAIN_TABLE, Snapshot};
 
-/// Why the kernel's network state could not be read or changed.
+/// The kernel's network state could not be read or changed.
 #[derive(Debug, Error)]
 pub enum NetlinkError {
-    /// No netlink socket.
+    /// No netlink socket could be opened.
     #[error("could not open a netlink socket")]
     Connect(#[source] io::Error),
-    /// The kernel refused a request, or the answer was not understood.
+    /// The kernel refused a request, or its answer was invalid.
     #[error("could not {attempt}")]
     Request {
-        /// What was attempted, on which object.
+        /// The operation and its object.
         attempt: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: rtnetlink::Error,
     },
 }
 
-/// How long the kernel may take for one request.
+/// Timeout of one request to the kernel.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The kernel's answer to a request. Where the socket's buffer was full, the answer is lost and nothing else ends the wait for it: the request
-/// ends with the error number of one that took too long, and is made again.
+/// The kernel's answer to a request. With a full socket buffer the answer is lost and would never arrive: the request then ends with
+/// ETIMEDOUT, and the agent repeats it.
 async fn answer<T>(
     request: impl Future<Output = Result<T, rtnetlink::Error>>,
 ) -> Result<T, rtnetlink::Error> {
@@ -73,7 +73,7 @@ impl NetlinkError {
     }
 }
 
-/// A netlink connection to the namespace of the thread that made it.
+/// A netlink connection to the namespace of the thread that created it.
 #[derive(Debug)]
 pub struct Netlink {
     handle: Handle,
@@ -96,7 +96,7 @@ impl Netlink {
         })
     }
 
-    /// Reads everything that the agent looks at.
+    /// Reads the network state that the agent observes.
     pub async fn snapshot(&self) -> Result<Snapshot, NetlinkError> {
         let links = self.links().await?;
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
@@ -122,7 +122,7 @@ impl Netlink {
             subnet_routes: routes
                 .iter()
                 .filter_map(|message| route(message, SUBNET_TABLE))
-                // What somebody else has in a table of that number is not ours.
+                // Routes of other programs in a table with this number are not replumb's.
                 .filter(|route| route.protocol == ROUTE_PROTOCOL && route.destination.addr().is_ipv6())
                 .collect(),
             subnet_rule: self.has_subnet_rule().await?,
@@ -138,7 +138,7 @@ impl Netlink {
         })
     }
 
-    /// Deletes a link by index. A link that is gone already is no error.
+    /// Deletes a link by index. A missing link is not an error.
     pub async fn delete_link(&self, index: u32, name: &str) -> Result<(), NetlinkError> {
         match answer(self.handle.link().del(index).execute()).await {
             Err(rtnetlink::Error::NetlinkError(message))
@@ -195,7 +195,7 @@ impl Netlink {
         let request = request.set_address_family(AddressFamily::Inet6);
         answer(request.execute().try_collect())
             .await
-            .map_err(|source| reading("proxies of neighbours", source))
+            .map_err(|source| reading("proxy neighbours", source))
     }
 
     async fn neighbour_messages(&self, family: AddressFamily) -> Result<Vec<NeighbourMessage>, NetlinkError> {
@@ -206,7 +206,7 @@ impl Netlink {
     }
 }
 
-/// `IFA_LOCAL` is the own address where the two differ (point-to-point); IPv6 has `IFA_ADDRESS` only.
+/// `IFA_LOCAL` is the link's own address if the two differ (point-to-point); IPv6 has `IFA_ADDRESS` only.
 fn own_address(message: &AddressMessage) -> Option<IpNet> {
     let own = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
@@ -228,16 +228,16 @@ fn reading(what: &str, source: rtnetlink::Error) -> NetlinkError {
     }
 }
 
-/// Wakes `changed` on each change of a link, address, route or configured neighbour, until it is dropped.
+/// Notifies `changed` on each change of a link, address, route or configured neighbour, until the task is aborted.
 ///
-/// When the socket breaks (the kernel drops messages once its buffer is full), it is opened again and one
-/// change is announced, since something may have been missed.
+/// When the socket fails (the kernel drops messages once its buffer is full), a new one is opened and one change is notified, since
+/// messages may have been lost.
 pub fn watch(changed: Arc<Notify>) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
             match follow(&changed).await {
-                Ok(()) => tracing::debug!("the netlink watch ended; opening it again"),
-                Err(error) => tracing::warn!(%error, "no netlink watch; trying again"),
+                Ok(()) => tracing::debug!("netlink watch ended; reopening"),
+                Err(error) => tracing::warn!(%error, "opening the netlink watch failed; retrying"),
             }
             changed.notify_one();
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -258,7 +258,7 @@ async fn follow(changed: &Notify) -> io::Result<()> {
     let connection = AbortOnDrop(tokio::spawn(connection));
     changed.notify_one();
     while let Some((message, _)) = messages.next().await {
-        if matters(&message.payload) {
+        if is_change(&message.payload) {
             changed.notify_one();
         }
     }
@@ -274,8 +274,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Neighbours that the kernel learns come and go all the time and are no change to what is configured.
-fn matters(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+/// Whether a message is a change of configuration: neighbours that the kernel learns change all the time.
+fn is_change(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
     match payload {
         NetlinkPayload::InnerMessage(
             RouteNetlinkMessage::NewNeighbour(message) | RouteNetlinkMessage::DelNeighbour(message),
@@ -289,7 +289,7 @@ mod limit_tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_lost_ends_the_request() {
+    async fn a_lost_answer_ends_the_request_with_a_timeout() {
         for what in ["read the links of the host", "add the route to 10.244.1.0/24"] {
             let error = answer::<()>(std::future::pending()).await.unwrap_err();
             let error = change::request(what.to_owned(), error);

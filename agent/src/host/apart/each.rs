@@ -1,4 +1,4 @@
-//! Reads the same of many things, one after another. One that does not answer is left to its thread, and the next thread goes on.
+//! Reads the same of many objects, one after another. A read that does not end stays with its thread, and a new thread continues.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,31 +11,31 @@ use thiserror::Error;
 
 use super::thread;
 
-/// How long one answer may take: the kernel has those of a living process within microseconds.
+/// Timeout of one answer: the kernel answers for a living process within microseconds.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How long all of them may take together. What has not been read by then is not known.
+/// Timeout of all answers together. Objects that have not been read by then are unknown.
 const ALL: Duration = Duration::from_secs(6);
 /// Threads that wait for an answer at the same time. Each has a stack, and the agent has a memory limit.
 const MOST_STUCK: usize = 32;
 
-/// Why something was not read.
+/// Reason why an object was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unread {
-    /// It does not answer. It is not asked again before it has answered.
+    /// The read has not ended. The object is not read again before this read has ended.
     #[error("no answer within {} s", LIMIT.as_secs())]
     Stuck,
-    /// The time was over before its turn came.
-    #[error("others did not answer, and its turn did not come")]
+    /// The time limit was reached before this object was read.
+    #[error("not read within the time limit, since other reads did not end")]
     Late,
-    /// There is no thread for it: too many wait already, or the kernel gives none.
-    #[error("no thread was left to read it")]
+    /// No thread is available: too many threads wait already, or the kernel could not start one.
+    #[error("no thread available to read it")]
     NoThread,
-    /// The thread that read it has ended.
-    #[error("the thread that read it ended without an answer")]
+    /// The thread that read it has ended without an answer.
+    #[error("the reading thread ended without an answer")]
     Ended,
 }
 
-/// What does not answer at the moment. Cloning shares it.
+/// Reader that remembers the reads that have not ended. Clones share the state.
 #[derive(Debug)]
 pub struct Each<Key> {
     stuck: Arc<Mutex<BTreeMap<Key, JoinHandle<()>>>>,
@@ -58,7 +58,7 @@ impl<Key> Default for Each<Key> {
 }
 
 impl<Key: Clone + Ord + Send + 'static> Each<Key> {
-    /// What was read of each of these, in their order. Blocks the calling thread for a few seconds at most.
+    /// Reads each of these objects in this order. Blocks the calling thread for a few seconds at most.
     pub fn read<Answer: Send + 'static>(
         &self,
         keys: Vec<Key>,
@@ -67,7 +67,7 @@ impl<Key: Clone + Ord + Send + 'static> Each<Key> {
         self.read_in_parts(keys, move |key, _| read(key))
     }
 
-    /// The same of what is read part by part: no further part is begun once the answer is given up, and half an answer is then none.
+    /// The same for objects that are read in parts: no further part is read after the timeout, and a partial answer does not count.
     pub fn read_in_parts<Answer: Send + 'static>(
         &self,
         keys: Vec<Key>,
@@ -75,39 +75,39 @@ impl<Key: Clone + Ord + Send + 'static> Each<Key> {
     ) -> Vec<(Key, Result<Answer, Unread>)> {
         let began = Instant::now();
         let read = Arc::new(read);
-        // A poisoned map is still a map of whole entries.
+        // A poisoned map still contains only complete entries.
         let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
         stuck.retain(|_, thread| !thread.is_finished());
         let mut found = Vec::with_capacity(keys.len());
-        let mut left = VecDeque::with_capacity(keys.len());
+        let mut remaining = VecDeque::with_capacity(keys.len());
         for key in keys {
             if stuck.contains_key(&key) {
                 found.push((key, Err(Unread::Stuck)));
             } else {
-                left.push_back(key);
+                remaining.push_back(key);
             }
         }
-        while !left.is_empty() {
-            let give_up = |found: &mut Vec<_>, left: VecDeque<Key>, why| {
-                found.extend(left.into_iter().map(|key| (key, Err(why))));
+        while !remaining.is_empty() {
+            let give_up = |found: &mut Vec<_>, remaining: VecDeque<Key>, why| {
+                found.extend(remaining.into_iter().map(|key| (key, Err(why))));
             };
             if began.elapsed() >= ALL {
-                give_up(&mut found, left, Unread::Late);
+                give_up(&mut found, remaining, Unread::Late);
                 break;
             }
             if stuck.len() >= MOST_STUCK {
-                give_up(&mut found, left, Unread::NoThread);
+                give_up(&mut found, remaining, Unread::NoThread);
                 break;
             }
-            let Ok(reader) = Reader::start(left.iter().cloned().collect(), Arc::clone(&read)) else {
-                give_up(&mut found, left, Unread::NoThread);
+            let Ok(reader) = Reader::start(remaining.iter().cloned().collect(), Arc::clone(&read)) else {
+                give_up(&mut found, remaining, Unread::NoThread);
                 break;
             };
-            let ended = reader.follow(began + ALL, &mut left, &mut found);
+            let ended = reader.follow(began + ALL, &mut remaining, &mut found);
             let Some(why) = ended else { break };
-            if let Some(key) = left.pop_front() {
+            if let Some(key) = remaining.pop_front() {
                 found.push((key.clone(), Err(why)));
-                // Its thread reads still. One that has ended is forgotten the next time.
+                // The thread is still reading. Ended threads are removed at the next call.
                 stuck.insert(key, reader.thread);
             }
         }
@@ -115,12 +115,12 @@ impl<Key: Clone + Ord + Send + 'static> Each<Key> {
     }
 }
 
-/// Whether an answer is waited for no longer.
+/// Whether the reader has stopped waiting for an answer.
 #[derive(Clone, Debug, Default)]
 pub struct GivenUp(Arc<AtomicBool>);
 
 impl GivenUp {
-    /// Whether it is so.
+    /// Whether the reader has stopped waiting.
     pub fn is_so(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -130,10 +130,10 @@ impl GivenUp {
     }
 }
 
-/// A thread that reads one after another.
+/// A thread that reads one object after another.
 struct Reader<Answer> {
     answers: mpsc::Receiver<Answer>,
-    /// What it does when it has an answer at last: nothing more.
+    /// Tells the thread to end after its current read.
     given_up: GivenUp,
     thread: JoinHandle<()>,
 }
@@ -160,15 +160,15 @@ impl<Answer: Send + 'static> Reader<Answer> {
         })
     }
 
-    /// Takes its answers; `None` when it has answered for everything, else why it has not for the first that is left.
+    /// Receives the answers; `None` when all objects are read, else the reason why the first remaining object is not.
     fn follow<Key>(
         &self,
         until: Instant,
-        left: &mut VecDeque<Key>,
+        remaining: &mut VecDeque<Key>,
         found: &mut Vec<(Key, Result<Answer, Unread>)>,
     ) -> Option<Unread> {
         let mut since = Instant::now();
-        while !left.is_empty() {
+        while !remaining.is_empty() {
             let deadline = (since + LIMIT).min(until.max(since));
             match self
                 .answers
@@ -176,7 +176,7 @@ impl<Answer: Send + 'static> Reader<Answer> {
             {
                 Ok(answer) => {
                     since = Instant::now();
-                    found.extend(left.pop_front().map(|key| (key, Ok(answer))));
+                    found.extend(remaining.pop_front().map(|key| (key, Ok(answer))));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.given_up.give_up();
@@ -202,7 +202,7 @@ mod tests {
 
     type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
 
-    /// What waits until the sender is dropped.
+    /// A gate that opens when the sender is dropped.
     fn gate() -> (Sender<()>, Gate) {
         let (sender, receiver) = mpsc::channel();
         (sender, Arc::new(Mutex::new(receiver)))
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_does_not_answer_costs_its_own_answer_and_is_not_asked_twice() {
+    async fn a_stuck_read_loses_only_its_own_answer_and_is_not_repeated() {
         let mut each = Each::default();
         let (ends, gate) = gate();
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -245,7 +245,7 @@ mod tests {
         })
         .await;
 
-        // The second time nothing is waited for.
+        // The second call does not wait.
         takes_less(LIMIT, async || {
             asked.lock().unwrap().clear();
             let again = each.read(keys.clone(), read.clone());
@@ -264,14 +264,14 @@ mod tests {
         {
             assert!(
                 Instant::now() < deadline,
-                "it has answered and is not asked again"
+                "the ended read is not repeated"
             );
             std::thread::yield_now();
         }
     }
 
     #[test]
-    fn many_that_do_not_answer_are_given_up_together_after_a_few_seconds() {
+    fn a_hundred_stuck_reads_end_after_the_total_timeout() {
         let each = Each::default();
         let (ends, gate) = gate();
         let began = Instant::now();
@@ -279,19 +279,19 @@ mod tests {
             waits(&gate);
             *key
         });
-        assert_eq!(found.len(), 100, "each has its word");
-        let are = |why: Unread| found.iter().filter(|(_, answer)| *answer == Err(why)).count();
-        assert!(are(Unread::Late) >= 90);
-        // Each of them was waited for as long as one answer may take, and no more of them than that makes.
+        assert_eq!(found.len(), 100, "each object has a result");
+        let count = |why: Unread| found.iter().filter(|(_, answer)| *answer == Err(why)).count();
+        assert!(count(Unread::Late) >= 90);
+        // Each stuck read took the timeout of one answer, so that only a few fit into the total time.
         let most = ALL.as_secs().div_ceil(LIMIT.as_secs());
-        let waited_for = u64::try_from(are(Unread::Stuck)).unwrap();
+        let waited_for = u64::try_from(count(Unread::Stuck)).unwrap();
         assert!(waited_for <= most, "{waited_for} of {most}");
         assert!(began.elapsed() < ALL * 10, "{:?}", began.elapsed());
         drop(ends);
     }
 
     #[test]
-    fn what_is_read_in_parts_ends_once_it_is_given_up() {
+    fn a_read_in_parts_ends_after_the_timeout() {
         let each = Each::default();
         let (says, ended) = mpsc::channel();
         let found = each.read_in_parts(vec![1, 2], move |key: &u32, given_up: &GivenUp| {
@@ -308,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_ends_is_no_answer() {
+    fn a_thread_that_panics_is_an_error() {
         let each = Each::default();
         let found = each.read(vec![1, 2], |key: &u32| {
-            assert_ne!(*key, 1, "as it should be");
+            assert_ne!(*key, 1, "expected by the test");
             *key
         });
         assert_eq!(found, [(1, Err(Unread::Ended)), (2, Ok(2))]);

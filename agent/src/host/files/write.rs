@@ -1,4 +1,4 @@
-//! Writing a file so that a crash, or another program that writes into the same folder, leaves the old content or the new.
+//! Writes a file so that after a crash, or with another program writing into the same folder, it has either the old or the new content.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -16,19 +16,19 @@ use crate::host::random;
 
 /// Hexadecimal digits in the name of a temporary file.
 const DIGITS: usize = 16;
-/// What every name of a temporary file ends with.
+/// Suffix of the names of temporary files.
 const PART: &str = ".part";
 
-/// Writes a file so that a crash leaves the old content or the new, never a part.
+/// Writes a file so that after a crash it has either the old or the new content, never a part.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     replace(path, bytes, |_| Ok(()))
 }
 
-/// The same, with these permission bits and this owner (user and group) from the first moment on.
+/// The same, with these permission bits and this owner (user and group) from its creation.
 pub fn write_durably_as(path: &Path, bytes: &[u8], mode: u32, owner: (u32, u32)) -> Result<(), FileError> {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
     replace(path, bytes, |file| {
-        // In this order: once the file belongs to another user, its permissions are not ours to change.
+        // In this order: once the file belongs to another user, its permissions cannot be changed any more.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         let own = file.metadata()?;
         if (own.uid(), own.gid()) == owner {
@@ -42,7 +42,7 @@ fn replace(path: &Path, bytes: &[u8], prepare: impl Fn(&File) -> io::Result<()>)
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default();
     let write = || -> io::Result<()> {
-        // Every name below is looked up in this folder: it may be moved or linked elsewhere meanwhile.
+        // Every name below is resolved in this open folder, since the path may be moved or replaced by a link meanwhile.
         let folder = open(
             folder,
             OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
@@ -53,7 +53,7 @@ fn replace(path: &Path, bytes: &[u8], prepare: impl Fn(&File) -> io::Result<()>)
         let written = fill(&folder, &temporary, bytes, &prepare)
             .and_then(|()| Ok(renameat(&folder, temporary.as_str(), &folder, name)?));
         if let Err(error) = written {
-            // A part on a full disk keeps the room that the next try needs. Whether it can go changes nothing.
+            // On a full disk the temporary file occupies space that the next attempt needs. A failed removal does not matter.
             let _ = unlinkat(&folder, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
             return Err(error);
         }
@@ -62,7 +62,7 @@ fn replace(path: &Path, bytes: &[u8], prepare: impl Fn(&File) -> io::Result<()>)
     write().map_err(FileError::of("write", path))
 }
 
-/// A new file: one that is there already under this name, or a link, is not ours, and is not written into.
+/// Creates a new file: an existing file or link with this name belongs to another program, and is not written into.
 fn fill(
     folder: &OwnedFd,
     name: &str,
@@ -76,7 +76,7 @@ fn fill(
     file.sync_all()
 }
 
-/// Removes what a crash has left of earlier attempts to write this file.
+/// Removes temporary files of earlier attempts that a crash interrupted.
 fn remove_parts(folder: &OwnedFd, name: &str) -> io::Result<()> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     let mut listing = Dir::from_fd(openat(folder, ".", flags, Mode::empty())?)?;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_of_this_file_are_told_from_everything_else() {
+    fn temporary_files_of_this_file_are_recognized() {
         let name = "10-calico.conflist";
         assert!(is_part(".10-calico.conflist.0123456789abcdef.part", name));
         for other in [

@@ -1,4 +1,4 @@
-//! Changes by netlink beyond deletion: routes to pods, a link's name, a VXLAN link made again as it was.
+//! Changes by netlink except deletion: routes to pods, the name of a link, recreation of a VXLAN link from the journal.
 
 use std::net::IpAddr;
 
@@ -11,19 +11,19 @@ use rtnetlink::{LinkUnspec, LinkVxlan, RouteMessageBuilder};
 use super::{Netlink, NetlinkError, answer};
 use crate::host::snapshot::{Link, MAIN_TABLE, Route, Snapshot};
 
-/// Who installed a route, as the kernel keeps it: our own number, which no routing daemon of iproute2's list has.
+/// Route protocol of replumb's routes: a number that no routing daemon in iproute2's list has.
 pub const ROUTE_PROTOCOL: u8 = 82;
-/// Felix' own number: routes under it on its device are its to keep and to remove.
+/// Route protocol of Felix: Felix adds and removes routes with this number on its device.
 pub const FELIX: u8 = 80;
-/// Routes that the kernel makes itself, together with an address.
+/// Route protocol of routes that the kernel creates together with an address.
 pub const KERNEL: u8 = 2;
-/// The number under which flannel lays its routes: that of whoever does not say one.
+/// Route protocol of flannel's routes: the default of netlink clients.
 pub(super) const BOOT: u8 = 3;
 
 /// The kernel's metric of a route that comes with an IPv6 address.
 const METRIC_OF_ADDRESSES: u32 = 256;
 
-/// How a rename ended.
+/// Result of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renamed {
     /// The link has its new name.
@@ -33,20 +33,20 @@ pub enum Renamed {
 }
 
 impl Netlink {
-    /// Adds a route to one address through a link, or replaces the one that is there.
+    /// Adds a route to one address through a link, or replaces an existing one.
     pub async fn add_host_route(&self, address: IpAddr, link: u32) -> Result<(), NetlinkError> {
         self.add_route(&host_route(address, link)).await
     }
 
-    /// Lays, beside each route of a tunnel to a node, the routes that Felix makes: one to the node's end of the tunnel, and
-    /// one to each of its address blocks. The same next hop: no packet takes another way.
+    /// Adds Felix' routes beside each route of a tunnel to a node: one to the node's end of the tunnel, and one to each of the node's
+    /// address blocks. The next hop is the same, so that no packet takes another path.
     pub async fn add_block_routes(&self, tunnel: &Snapshot, block_size: u8) -> Result<(), NetlinkError> {
         for route in &tunnel.routes {
             let [(Some(gateway), Some(link))] = route.hops.as_slice() else {
                 continue;
             };
             let range = route.destination;
-            // A node's own range is never smaller than a block; what is, is a block's already.
+            // A node's range is never smaller than a block: a smaller one is a route to a block already.
             let Ok(blocks) = blocks(range, block_size) else {
                 continue;
             };
@@ -70,15 +70,15 @@ impl Netlink {
         Ok(())
     }
 
-    /// The reverse of [`Self::add_block_routes`]: lays flannel's route to each node that the tunnel leads to, then deletes
-    /// every other one. The routes to the nodes' ends go last: as long as one is there, this is not done.
+    /// The reverse of [`Self::add_block_routes`]: adds flannel's route to each node behind the tunnel, then deletes all other routes. The
+    /// routes to the nodes' tunnel ends are deleted last: while one remains, this step is not complete.
     pub async fn restore_node_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
         let mut kept: Vec<IpNet> = Vec::new();
         for route in &tunnel.routes {
             let [(Some(gateway), Some(_))] = route.hops.as_slice() else {
                 continue;
             };
-            // Only a route into the range of the node whose end the gateway is says that there is such a node.
+            // A node exists if a route leads into the range whose tunnel end is the gateway.
             let Ok(range) = IpNet::new(*gateway, length) else {
                 continue;
             };
@@ -94,7 +94,7 @@ impl Netlink {
             .await?;
             kept.push(range);
         }
-        // What else leads through the tunnel is somebody else's.
+        // Other routes through the tunnel belong to other programs.
         let is_end = |route: &Route| {
             kept.iter()
                 .any(|range| route.destination == IpNet::from(range.network()))
@@ -116,7 +116,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Lays the routes again that the kernel makes with an IPv6 address, and that Felix deletes from its device.
+    /// Adds the routes again that the kernel creates with an IPv6 address, and that Felix deletes from its device.
     pub async fn restore_own_routes(&self, tunnel: &Snapshot) -> Result<(), NetlinkError> {
         for address in &tunnel.addresses {
             let own = address.address.trunc();
@@ -140,7 +140,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Deletes a route as it was seen. One that is gone already is no error.
+    /// Deletes a route of a snapshot. A missing route is not an error.
     pub async fn delete_route(&self, route: &Route) -> Result<(), NetlinkError> {
         let message = message(route)?;
         match answer(self.handle.route().del(message).execute()).await {
@@ -157,7 +157,7 @@ impl Netlink {
         }
     }
 
-    /// Gives a link another name while it carries packets.
+    /// Renames a link while it carries packets.
     pub async fn rename_link(&self, link: &Link, name: &str) -> Result<Renamed, NetlinkError> {
         let message = LinkUnspec::new_with_index(link.index).name(name).build();
         match answer(self.handle.link().set(message).execute()).await {
@@ -171,27 +171,27 @@ impl Netlink {
         }
     }
 
-    /// Makes a VXLAN link of this name with everything that `saved` has of one link: attributes, addresses, neighbours,
-    /// forwarding entries, routes. What is there already is left or replaced, so that an interrupted call is repeated.
+    /// Creates a VXLAN link with this name and the attributes, addresses, neighbours, forwarding entries and routes in `saved`. Existing
+    /// objects are kept or replaced, so that an interrupted call can be repeated.
     pub async fn restore_vxlan(&self, saved: &Snapshot, name: &str) -> Result<u32, NetlinkError> {
         let Some(link) = saved.links.first() else {
             return Err(request(
-                format!("make link {name} again: the journal says nothing of it"),
+                format!("recreate link {name}: the journal has no record of it"),
                 rtnetlink::Error::RequestFailed,
             ));
         };
-        let mut there = self.links().await?;
-        if !there.iter().any(|other| other.name == name) {
+        let mut links = self.links().await?;
+        if !links.iter().any(|other| other.name == name) {
             self.create_vxlan(link, name).await?;
-            there = self.links().await?;
+            links = self.links().await?;
         }
-        let Some(index) = there
+        let Some(index) = links
             .iter()
             .find(|other| other.name == name)
             .map(|other| other.index)
         else {
             return Err(request(
-                format!("find link {name}, which was made a moment ago"),
+                format!("find link {name}, which was created a moment ago"),
                 rtnetlink::Error::RequestFailed,
             ));
         };
@@ -199,7 +199,7 @@ impl Netlink {
             let (own, length) = (address.address.addr(), address.address.prefix_len());
             answer(self.handle.address().add(index, own, length).replace().execute())
                 .await
-                .map_err(|source| request(format!("give {} to link {name}", address.address), source))?;
+                .map_err(|source| request(format!("add {} to link {name}", address.address), source))?;
         }
         for neighbour in &saved.neighbours {
             let add = self
@@ -250,7 +250,7 @@ impl Netlink {
             .learning(vxlan.learning)
             .mtu(link.mtu)
             .address(bytes(&link.mac));
-        // The host may have been started anew since: what counts is the link that has the address.
+        // The host may have been restarted since: the link that has the address counts, not the saved index.
         let addresses = self.addresses().await?;
         let carrier = addresses
             .iter()
@@ -269,7 +269,7 @@ impl Netlink {
         }
         answer(self.handle.link().add(message.build()).execute())
             .await
-            .map_err(|source| request(format!("make VXLAN link {name}"), source))
+            .map_err(|source| request(format!("create VXLAN link {name}"), source))
     }
 
     pub(super) async fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
@@ -279,7 +279,7 @@ impl Netlink {
     }
 }
 
-/// A route to one address that is on the link itself.
+/// A route to one address directly on the link.
 fn host_route(address: IpAddr, link: u32) -> Route {
     Route {
         destination: address.into(),
@@ -309,7 +309,7 @@ fn message(route: &Route) -> Result<RouteMessage, NetlinkError> {
     if route.hops.is_empty() {
         builder = builder.kind(RouteType::BlackHole);
     }
-    // Tunnels have one next hop; a route of several is not ours to make.
+    // Routes of tunnels have one next hop; replumb creates no route with several.
     if let Some((gateway, link)) = route.hops.first() {
         if let Some(link) = link {
             builder = builder.output_interface(*link);
@@ -330,7 +330,7 @@ fn message(route: &Route) -> Result<RouteMessage, NetlinkError> {
     Ok(builder.build())
 }
 
-/// A link-layer address as bytes; what is no pair of hexadecimal digits is left out.
+/// A link-layer address as bytes; parts that are not hexadecimal are omitted.
 fn bytes(mac: &str) -> Vec<u8> {
     mac.split(':')
         .filter_map(|part| u8::from_str_radix(part, 16).ok())

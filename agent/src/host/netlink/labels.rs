@@ -1,4 +1,4 @@
-//! Addresses of links with their labels, added and taken away one by one.
+//! Adds and removes addresses of links with their labels, one by one.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,7 +10,7 @@ use pod_cidr::host::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress};
 use super::{Netlink, NetlinkError, answer, own_address, reading};
 
 impl Netlink {
-    /// Every address of every link; a link that came between two looks is not among them.
+    /// Every address of every link, except of links that were created between the two reads.
     pub async fn link_addresses(&self) -> Result<Vec<LinkAddress>, NetlinkError> {
         let links = self.links().await?;
         let found = self.address_messages().await?;
@@ -25,7 +25,7 @@ impl Netlink {
         Ok(found.iter().filter_map(of_link).collect())
     }
 
-    /// Makes one change. What is so already is no error.
+    /// Applies one change. A change that is applied already is not an error.
     pub async fn change_address(&self, change: &AddressChange) -> Result<(), NetlinkError> {
         match change {
             AddressChange::Keep(address) => self.add_address(LOOPBACK, *address, true).await,
@@ -43,8 +43,8 @@ impl Netlink {
             message
                 .attributes
                 .push(AddressAttribute::Label(KEPT_LABEL.to_owned()));
-            // Of any wider scope it would be the source of what the host sends to its own pods: links without an address
-            // take the loopback's.
+            // With a wider scope the host would use this address as the source of packets to its own pods: links without an address use an
+            // address of the loopback link.
             message.header.scope = AddressScope::Host;
         }
         match answer(request.execute()).await {
@@ -75,7 +75,7 @@ impl Netlink {
                 Ok(())
             }
             Err(source) => Err(NetlinkError::Request {
-                attempt: format!("take {address}/32 from link {LOOPBACK}"),
+                attempt: format!("remove {address}/32 from link {LOOPBACK}"),
                 source,
             }),
             Ok(()) => Ok(()),

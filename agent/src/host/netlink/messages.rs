@@ -1,4 +1,4 @@
-//! From netlink's messages to plain values. Reads nothing but its arguments.
+//! Converts netlink messages to plain values. Pure.
 
 use std::net::IpAddr;
 
@@ -76,7 +76,7 @@ fn vxlan(attributes: &[InfoVxlan]) -> Vxlan {
     vxlan
 }
 
-/// A route of the main table by which packets are dropped.
+/// A blackhole route of the main table.
 pub(super) fn blackhole(message: &RouteMessage) -> Option<Route> {
     (message.header.kind == RouteType::BlackHole)
         .then(|| any_route(message))
@@ -180,7 +180,7 @@ pub(super) fn neighbour(message: &NeighbourMessage) -> Option<Neighbour> {
     })
 }
 
-/// An address of IPv6 that a link answers for.
+/// A proxy neighbour entry: an IPv6 address that a link answers for.
 pub(super) fn proxy(message: &NeighbourMessage) -> Option<Proxy> {
     if !message.header.flags.contains(NeighbourFlags::Proxy) {
         return None;
@@ -202,7 +202,7 @@ pub(super) fn forwarding_entry(message: &NeighbourMessage) -> Option<ForwardingE
     let destination = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => Some(IpAddr::V6(*address)),
-        // In the bridge family the bytes are not told apart: their number says which they are.
+        // In the bridge family the library does not know the address family: the number of bytes shows it.
         NeighbourAttribute::Destination(NeighbourAddress::Other(bytes)) => {
             <[u8; 4]>::try_from(bytes.as_slice())
                 .map(IpAddr::from)

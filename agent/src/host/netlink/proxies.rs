@@ -1,5 +1,5 @@
-//! Addresses of IPv6 that a link answers for. `proxy_arp` answers for everything that the host has a way to; its counterpart of
-//! IPv6 answers for addresses that are listed one by one.
+//! Proxy neighbour entries: IPv6 addresses that a link answers for. `proxy_arp` answers for every address that the host has a route to; its
+//! IPv6 counterpart answers only for listed addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,15 +13,15 @@ use super::{Netlink, NetlinkError, answer};
 use crate::host::snapshot::Proxy;
 
 impl Netlink {
-    /// Lets a link answer for an address. One that it answers for already is no error.
+    /// Adds a proxy neighbour entry. An existing entry is not an error.
     pub async fn add_proxy(&self, link: u32, address: Ipv6Addr) -> Result<(), NetlinkError> {
         let add = self.handle.neighbours().add(link, IpAddr::V6(address));
         answer(add.flags(NeighbourFlags::Proxy).replace().execute())
             .await
-            .map_err(|source| request(format!("let link {link} answer for {address}"), source))
+            .map_err(|source| request(format!("add proxy neighbour {address} to link {link}"), source))
     }
 
-    /// Lets a link answer for an address no longer. One that it does not answer for is no error.
+    /// Deletes a proxy neighbour entry. A missing entry is not an error.
     pub async fn delete_proxy(&self, proxy: &Proxy) -> Result<(), NetlinkError> {
         let mut message = NeighbourMessage::default();
         message.header.family = AddressFamily::Inet6;
@@ -39,7 +39,7 @@ impl Netlink {
                 Ok(())
             }
             Err(source) => Err(request(
-                format!("let link {} answer for {} no longer", proxy.link, proxy.address),
+                format!("delete proxy neighbour {} of link {}", proxy.address, proxy.link),
                 source,
             )),
             Ok(()) => Ok(()),

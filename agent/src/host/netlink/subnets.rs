@@ -1,7 +1,7 @@
-//! Routes to whole IPv6 subnets of nodes, in a table of this tool's.
+//! Routes to whole IPv6 subnets of nodes, in replumb's own routing table.
 //!
-//! Felix lays routes to the blocks that a node has claimed, and deletes every other one that it finds on its device in the main
-//! table. Of a /64 only the first few blocks are claimed; flannel's pods may have any address of it.
+//! Felix adds routes to the blocks that a node has claimed, and deletes all other routes of its device in the main table. In a /64 only the
+//! first few blocks are claimed; flannel's pods may have any address of the /64.
 
 use flannel_to_calico::host::SUBNET_TABLE;
 use ipnet::IpNet;
@@ -12,12 +12,11 @@ use super::change::{ROUTE_PROTOCOL, request};
 use super::{Netlink, NetlinkError, answer};
 use crate::host::snapshot::{Route, Snapshot};
 
-/// Priority of the rule by which it is looked up: before the main table's, after what people write.
+/// Priority of the rule for this table: before the rule for the main table, after the usual rules of users.
 const SUBNET_RULE_PRIORITY: u32 = 32_700;
 
 impl Netlink {
-    /// Lays a route to the subnet of each node that the tunnel leads to, by the way that the tunnel's routes go; then the
-    /// rule by which they are looked up.
+    /// Adds a route to the subnet of each node behind the tunnel, with the next hop of the tunnel's routes; then the rule for the table.
     pub async fn add_subnet_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
         for (end, route) in tunnel.ipv6_ends() {
             let Ok(subnet) = IpNet::new(end, length) else {

@@ -1,4 +1,4 @@
-//! Every route of every table, and the rules by which the kernel chooses a table.
+//! All routes of all tables, and the rules that select a table.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use super::{Netlink, NetlinkError, answer, reading};
 use crate::host::snapshot::{Route, Tables};
 
 impl Netlink {
-    /// Reads everything by which packets go anywhere.
+    /// Reads links, addresses, routes of all tables, and rules.
     pub async fn tables(&self) -> Result<Tables, NetlinkError> {
         let mut routes = self.route_messages(AddressFamily::Inet).await?;
         routes.extend(self.route_messages(AddressFamily::Inet6).await?);
@@ -31,12 +31,12 @@ impl Netlink {
 
     pub(super) async fn rules(&self, version: IpVersion) -> Result<Vec<RuleMessage>, NetlinkError> {
         let family = match version {
-            IpVersion::V4 => "rules of IPv4",
-            IpVersion::V6 => "rules of IPv6",
+            IpVersion::V4 => "IPv4 rules",
+            IpVersion::V6 => "IPv6 rules",
         };
         match answer(self.handle.rule().get(version).execute().try_collect()).await {
             Ok(rules) => Ok(rules),
-            // A kernel without IPv6, or without tables of it.
+            // The kernel has no IPv6, or no IPv6 policy routing.
             Err(rtnetlink::Error::NetlinkError(message))
                 if message.raw_code() == -(nix::errno::Errno::EAFNOSUPPORT as i32) =>
             {
@@ -47,7 +47,7 @@ impl Netlink {
     }
 }
 
-/// What the kernel has learned of one destination on the way (an MTU, a better gateway) is a copy of a route, and none itself.
+/// Converts a route. A cloned route, which the kernel keeps for a learned MTU or gateway of one destination, is not one.
 fn route(message: &RouteMessage) -> Option<(RouteKind, Route)> {
     let learned = message.header.flags.contains(RouteFlags::Cloned);
     let route = any_route(message).filter(|_| !learned)?;
@@ -68,7 +68,7 @@ fn kind(kind: RouteType) -> RouteKind {
         RouteType::Unspec | RouteType::Nat | RouteType::ExternalResolve | RouteType::Other(_) => {
             RouteKind::Other
         }
-        // The library may learn of more.
+        // The library may add more types.
         _ => RouteKind::Other,
     }
 }
