@@ -1,5 +1,5 @@
-//! flannel's chains, rules and tables in every firewall backend of the kernel. Reads them, and deletes them one
-//! object at a time in one transaction each; a rule of anybody else is never named.
+//! Reads flannel's chains, rules and tables in every firewall backend of the kernel, and deletes them object by object, each in one
+//! transaction; rules of other programs are never touched.
 
 pub mod calico;
 
@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::files::{FileError, read_small};
 use super::program::{LOCK_SECONDS, ProgramError, command_line, lines, run};
 
-/// Where flannel works in an iptables table: the kernel's chain that it hooks, and its own chain.
+/// Where flannel's rules are in an iptables table: the built-in chain, and flannel's own chain.
 const PLACES: [Place; 2] = [
     Place {
         table: "nat",
@@ -26,7 +26,7 @@ const PLACES: [Place; 2] = [
         own: "FLANNEL-FWD",
     },
 ];
-/// Comments on the rules that flannel put straight into the kernel's chains before it had chains of its own.
+/// Comments on the rules that older versions of flannel, without own chains, added to the built-in chains.
 const COMMENTS: [&str; 2] = [r#"--comment "flanneld masq""#, r#"--comment "flanneld forward""#];
 /// flannel's tables in its nftables mode: family and name.
 const TABLES: [(&str, &str); 2] = [("ip", "flannel-ipv4"), ("ip6", "flannel-ipv6")];
@@ -37,18 +37,18 @@ struct Place {
     own: &'static str,
 }
 
-/// Why the firewall could not be read or changed.
+/// The firewall could not be read or changed.
 #[derive(Debug, Error)]
 pub enum FirewallError {
-    /// A program gave no answer.
+    /// A program failed.
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The kernel's list of legacy tables could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A table that holds a chain of flannel's cannot be read by the program that wrote it.
+    /// A table with a chain of flannel cannot be read by iptables.
     #[error(
-        "chain {chain} is in table {table}, which iptables cannot read since somebody added rules with nft; \
+        "chain {chain} is in table {table}, which iptables cannot read because of rules added with nft: \
          delete the chain and the jumps to it with nft"
     )]
     Incompatible {
@@ -57,8 +57,8 @@ pub enum FirewallError {
         /// flannel's chain.
         chain: String,
     },
-    /// An object that is no object of flannel's, or stands where none can be.
-    #[error("{0} is not a chain or table of flannel's")]
+    /// The object is not one of flannel's chains or tables.
+    #[error("{0} is not a chain or table of flannel")]
     NotFlannel(String),
 }
 
@@ -74,18 +74,18 @@ impl FirewallError {
     }
 }
 
-/// What is in the firewall of the two networks.
+/// Objects of both networks in the firewall.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Firewall {
     /// flannel's chains, rules and tables.
     pub flannel: Vec<FirewallObject>,
-    /// Tables with a chain of flannel's whose rules iptables does not read, and why.
+    /// Tables with a chain of flannel whose rules iptables cannot read, with the reason.
     pub unread: Vec<String>,
-    /// Tables with something of Calico's in them, and Calico's own tables.
+    /// Calico's own tables, and iptables tables that contain chains of Calico.
     pub calico: Vec<FirewallObject>,
 }
 
-/// Looks into every backend that the kernel holds.
+/// Reads every backend of the kernel.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
     let nft = Nftables::read(|chain| of_flannel(chain).or_else(|| calico::of_calico(chain))).await?;
     let (flannel, unread) = flannel(proc, &nft).await?;
@@ -96,13 +96,13 @@ pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
     })
 }
 
-/// The name of a chain that flannel has, or hooks.
+/// The name of a chain that flannel owns or adds rules to; `None` for another chain.
 fn of_flannel(chain: &str) -> Option<&'static str> {
     let names = PLACES.iter().flat_map(|place| [place.base, place.own]);
     names.into_iter().find(|name| *name == chain)
 }
 
-/// flannel's objects, and why the rules of some are not known.
+/// flannel's objects, and for unreadable tables the reason.
 async fn flannel(proc: &Path, nft: &Nftables) -> Result<(Vec<FirewallObject>, Vec<String>), FirewallError> {
     let mut unread = Vec::new();
     let mut objects: Vec<FirewallObject> = TABLES
@@ -129,9 +129,9 @@ async fn flannel(proc: &Path, nft: &Nftables) -> Result<(Vec<FirewallObject>, Ve
                     objects.push(object(backend, place, place.base));
                 }
                 Ok(_) => {}
-                // No iptables, flannel's included, can have a living rule in such a table.
+                // No iptables rule, also none of flannel, can be in use in such a table.
                 Err(error) if is_incompatible(&error) && !own => {}
-                // The chain is known by nft. It stays one of flannel's until its table can be read, or it is deleted by hand.
+                // The chain is known from nft, and stays reported until its table can be read or the user deletes the chain.
                 Err(error) if is_incompatible(&error) => {
                     unread.push(incompatible(backend, place).to_string());
                 }
@@ -158,7 +158,7 @@ async fn flannel(proc: &Path, nft: &Nftables) -> Result<(Vec<FirewallObject>, Ve
     Ok((objects, unread))
 }
 
-/// The rules that an object consists of, and those that lead to it, in the words of the program that lists them.
+/// The rules of an object, and the jumps to it, as printed by the backend's program.
 pub async fn rules(object: &FirewallObject) -> Result<Vec<String>, FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         let (family, table) = native_table(object)?;
@@ -175,7 +175,7 @@ pub async fn rules(object: &FirewallObject) -> Result<Vec<String>, FirewallError
     Ok(lines)
 }
 
-/// Deletes one object: a chain with the jumps to it, the tagged rules of a kernel's chain, or a table.
+/// Deletes one object: a chain with the jumps to it, the tagged rules of a built-in chain, or a table.
 pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         let (family, table) = native_table(object)?;
@@ -188,8 +188,7 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     Ok(())
 }
 
-/// Makes one object again, from the lines that [`rules`] gave. Rules in the kernel's chains come after those that are
-/// there.
+/// Restores one object from the output of [`rules`]. Rules in built-in chains are appended.
 pub async fn restore(object: &FirewallObject, saved: &[String]) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         native_table(object)?;
@@ -200,14 +199,14 @@ pub async fn restore(object: &FirewallObject, saved: &[String]) -> Result<(), Fi
     Ok(())
 }
 
-/// One transaction: either all of it is done or nothing is. --noflush leaves every chain that is not named.
+/// Runs one transaction: either all of it is applied or nothing. --noflush keeps every chain that is not named.
 async fn transact(backend: FirewallBackend, script: &str) -> Result<(), ProgramError> {
     let restore = format!("{}-restore", program(backend));
     run(&restore, &["--noflush", "-w", LOCK_SECONDS], Some(script)).await?;
     Ok(())
 }
 
-/// What `iptables-restore --noflush` reads to make one object again.
+/// Input for `iptables-restore --noflush` that restores one object.
 fn restoration(place: &Place, chain: &str, saved: &[String]) -> String {
     let own = format!("-A {} ", place.own);
     let rules = saved.iter().filter(|rule| rule.starts_with("-A "));
@@ -221,7 +220,7 @@ fn restoration(place: &Place, chain: &str, saved: &[String]) -> String {
     lines.join("\n")
 }
 
-/// What `iptables-restore --noflush` reads to delete one object.
+/// Input for `iptables-restore --noflush` that deletes one object.
 fn deletion(place: &Place, chain: &str, rules: &[String]) -> String {
     let mut lines = vec![format!("*{}", place.table)];
     lines.extend(
@@ -237,7 +236,7 @@ fn deletion(place: &Place, chain: &str, rules: &[String]) -> String {
     lines.join("\n")
 }
 
-/// The rules of the kernel's chain that belong to this object: jumps to flannel's chain, or tagged rules.
+/// The rules of the built-in chain that belong to this object: jumps to flannel's chain, or tagged rules.
 async fn own_rules(object: &FirewallObject, place: &Place) -> Result<Vec<String>, FirewallError> {
     let rules = base_rules(object.backend, place).await.map_err(|error| {
         if is_incompatible(&error) {
@@ -262,14 +261,14 @@ async fn base_rules(backend: FirewallBackend, place: &Place) -> Result<Vec<Strin
     chain(backend, place.table, place.base).await
 }
 
-/// The rules of one chain that is there. With the newer backend that is much cheaper than its table: of 10 000 Services, a second
-/// instead of a quarter of a minute. With the legacy one it is not, and takes the lock.
+/// The rules of one existing chain. With the nft backend, one chain is much cheaper than its table: with 10 000 Services, one second instead
+/// of 15 seconds. With the legacy backend it is not cheaper, and takes the lock.
 pub async fn chain(backend: FirewallBackend, table: &str, chain: &str) -> Result<Vec<String>, ProgramError> {
     let arguments = ["-w", LOCK_SECONDS, "-t", table, "-S", chain];
     lines(program(backend), &arguments, |_| true).await
 }
 
-/// Those lines that are to be kept of one table, as the backend saves it: with the legacy backend all rules of a node are in it.
+/// The lines of one saved table that `keep` selects: with the legacy backend a table contains all rules of a node.
 pub async fn save(
     backend: FirewallBackend,
     table: &str,
@@ -279,7 +278,7 @@ pub async fn save(
     lines(&save, &["-t", table], keep).await
 }
 
-/// What a backend saves of the chain itself that is flannel's own.
+/// Whether a saved line declares flannel's own chain.
 fn declares(line: &str, place: &Place) -> bool {
     let rest = line
         .strip_prefix(':')
@@ -287,7 +286,7 @@ fn declares(line: &str, place: &Place) -> bool {
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// A rule that jumps to flannel's own chain.
+/// Whether a rule of the built-in chain jumps to flannel's own chain.
 fn jumps_to(rule: &str, place: &Place) -> bool {
     is_in_base(rule, place)
         && [" -j ", " -g "]
@@ -295,7 +294,7 @@ fn jumps_to(rule: &str, place: &Place) -> bool {
             .any(|verb| rule.ends_with(&format!("{verb}{}", place.own)))
 }
 
-/// A rule of flannel's straight in the kernel's chain. A jump to flannel's own chain goes with that chain.
+/// Whether a rule of the built-in chain has a comment of flannel. A jump to flannel's own chain belongs to that chain instead.
 fn is_tagged(rule: &str, place: &Place) -> bool {
     is_in_base(rule, place) && COMMENTS.iter().any(|comment| rule.contains(comment)) && !jumps_to(rule, place)
 }
@@ -318,7 +317,7 @@ fn is_incompatible(error: &ProgramError) -> bool {
     matches!(error, ProgramError::Refused { message, .. } if message.contains("is incompatible"))
 }
 
-/// Tables that the legacy backend of a family has. Asking that backend itself would create them.
+/// Tables of the legacy backend of a family. Listing them with that backend's own program would create them.
 pub fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<String>, FileError> {
     let name = if backend == FirewallBackend::Ip6tablesLegacy {
         "ip6_tables_names"
@@ -330,46 +329,45 @@ pub fn legacy_tables(proc: &Path, backend: FirewallBackend) -> Result<BTreeSet<S
     match read_small(&path) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            std::fs::metadata(&folder).map_err(FileError::of("look into folder", &folder))?;
+            std::fs::metadata(&folder).map_err(FileError::of("access folder", &folder))?;
             Ok(BTreeSet::new())
         }
         Err(error) => Err(FileError::of("read", &path)(error)),
     }
 }
 
-/// Tables of nftables by name, and those chains that were asked for, without their rules: a node may have hundreds of thousands of
-/// chains.
+/// Names of all nftables tables, and of the selected chains, without rules: a node may have hundreds of thousands of chains.
 #[derive(Debug, Default)]
 pub struct Nftables {
     /// Family and name.
     tables: BTreeSet<(String, String)>,
-    /// Family, table and what of it was asked for.
+    /// Family, table, and the common name of the selected chain.
     chains: BTreeSet<(String, String, &'static str)>,
 }
 
 impl Nftables {
-    /// Whether there is a table of this family and name.
+    /// Whether a table of this family and name exists.
     pub fn has_table(&self, family: &str, table: &str) -> bool {
         self.tables.contains(&(family.to_owned(), table.to_owned()))
     }
 
-    /// Whether a table of this family has a chain by which this was asked for.
+    /// Whether a table of this family has a chain with this common name.
     pub fn has_chain(&self, family: &str, table: &str, chain: &'static str) -> bool {
         self.chains
             .contains(&(family.to_owned(), table.to_owned(), chain))
     }
 
-    /// Looks which there are. `asked` says of a chain's name as what it was asked for, if it was: of many that are asked for as one
-    /// each table has it once.
+    /// Reads tables and chains. `select` returns the common name for a selected chain: of several chains with one common name, each table
+    /// has one entry.
     ///
-    /// In nft's own words, not in JSON: those are in lines, and of hundreds of thousands of chains no more than a line is held.
-    pub async fn read(asked: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
+    /// Reads nft's text output, not JSON: its lines are read one by one, so that at most one of hundreds of thousands of chains is held.
+    pub async fn read(select: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
         let mut found = Self::default();
         for what in ["tables", "chains"] {
             let arguments = ["list", what];
             let (mut table, mut problem) = (None, None);
             lines("nft", &arguments, |line| {
-                if found.take(line, &mut table, &asked).is_none() {
+                if found.take(line, &mut table, &select).is_none() {
                     problem.get_or_insert_with(|| format!("line {line:?}"));
                 }
                 false
@@ -388,13 +386,13 @@ impl Nftables {
         Ok(found)
     }
 
-    /// Takes what one line says: `table ip nat`, or the same with `{` behind it; `chain POSTROUTING {` in a table; what is in a
-    /// chain, an end, or a remark. `None` for a line that is none of these.
+    /// Parses one line: `table ip nat`, with or without `{` at its end; `chain POSTROUTING {` in a table; the content of a chain, a closing
+    /// bracket, or a comment. `None` for any other line.
     fn take(
         &mut self,
         line: &str,
         table: &mut Option<(String, String)>,
-        asked: impl Fn(&str) -> Option<&'static str>,
+        select: impl Fn(&str) -> Option<&'static str>,
     ) -> Option<()> {
         if let Some(named) = line.strip_prefix("table ") {
             let (family, name) = named.strip_suffix(" {").unwrap_or(named).split_once(' ')?;
@@ -403,7 +401,7 @@ impl Nftables {
             *table = Some(named);
         } else if let Some(named) = line.strip_prefix("\tchain ") {
             let (family, table) = table.as_ref()?;
-            if let Some(known) = asked(named.strip_suffix(" {")?) {
+            if let Some(known) = select(named.strip_suffix(" {")?) {
                 self.chains.insert((family.clone(), table.clone(), known));
             }
         } else if !["\t\t", "\t}", "}", "#"]
@@ -465,7 +463,7 @@ mod tests {
     const NAT: &Place = &PLACES[0];
 
     #[test]
-    fn a_jump_goes_with_its_chain_and_a_tagged_rule_does_not() {
+    fn a_jump_belongs_to_its_chain_and_a_tagged_rule_does_not() {
         let jump = r#"-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG"#;
         let tagged = r#"-A POSTROUTING -s 10.244.0.0/16 -m comment --comment "flanneld masq" -j RETURN"#;
         let foreign = r#"-A POSTROUTING -m comment --comment "not flanneld masq" -j MASQUERADE"#;
@@ -477,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_saves_of_flannels_chain_is_told_from_what_starts_with_its_name() {
+    fn a_declaration_of_flannels_chain_differs_from_chains_with_the_same_start() {
         assert!(declares(":FLANNEL-POSTRTG - [0:0]", NAT));
         for other in [
             ":FLANNEL-POSTRTG-OLD - [0:0]",
@@ -493,16 +491,16 @@ mod tests {
 
     fn listed(text: &str) -> Option<Nftables> {
         let (mut found, mut table) = (Nftables::default(), None);
-        let asked = |chain: &str| of_flannel(chain).or_else(|| calico::of_calico(chain));
+        let select = |chain: &str| of_flannel(chain).or_else(|| calico::of_calico(chain));
         for line in text.lines() {
-            found.take(line, &mut table, asked)?;
+            found.take(line, &mut table, select)?;
         }
         Some(found)
     }
 
     /// kube-proxy has a chain for each port of a Service, and Felix some for each pod.
     #[test]
-    fn of_many_chains_those_are_kept_that_are_asked_for() {
+    fn only_selected_chains_are_kept() {
         let chains = |start: &str| -> String {
             let chain = |number: u32| format!("\tchain {start}{number} {{\n\t}}\n");
             (0..1_000).map(chain).collect()
@@ -530,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_in_other_words_is_not_an_empty_one() {
+    fn an_unknown_listing_is_an_error() {
         for text in [
             "{\"nftables\": []}",
             "\tchain POSTROUTING {",
@@ -542,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deletion_names_the_jumps_and_the_chain_only() {
+    fn a_deletion_contains_only_the_chain_and_its_jumps() {
         let jump = r#"-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG"#.to_owned();
         assert_eq!(
             deletion(NAT, NAT.own, &[jump]),
@@ -556,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_deleted_is_made_again_the_chain_before_its_jumps() {
+    fn a_restoration_adds_the_chain_before_its_jumps() {
         let jump = r#"-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG"#.to_owned();
         let saved = [
             jump.clone(),

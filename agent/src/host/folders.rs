@@ -1,4 +1,4 @@
-//! Wakes the loop when a file of a watched folder changes. Opens one inotify instance.
+//! Notifies the loop when a file of a watched folder changes. Opens one inotify instance.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 use super::files::FileError;
 
-/// What counts as a change: a file that comes, goes, or is written to its end.
+/// Events that count as a change: a file is created, removed, moved, or closed after a write.
 const CHANGES: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_CLOSE_WRITE)
     .union(AddWatchFlags::IN_MOVED_TO)
@@ -32,20 +32,20 @@ struct Watching {
 }
 
 impl FolderWatch {
-    /// Watches no folder yet. `changed` is woken by each change. Where the kernel gives no watch, since a user has used all of them up, it is
-    /// never woken: the slow look at the host goes on without it.
+    /// Without a folder. Each change notifies `changed`. If the kernel refuses an inotify instance because the user's limit is reached,
+    /// `changed` is never notified: the agent still observes the host periodically.
     pub fn start(changed: Arc<Notify>) -> Self {
         let watching = Watching::start(changed);
         if let Err(error) = &watching {
             tracing::warn!(
                 %error,
-                "no folder is watched, and changes in it are seen later; see `sysctl fs.inotify.max_user_instances`"
+                "folders could not be watched; changes in them are seen later: raise fs.inotify.max_user_instances"
             );
         }
         Self(watching.ok())
     }
 
-    /// Watches this folder. A folder that is watched already is watched once.
+    /// Watches this folder. Adding a folder twice has no effect.
     pub fn add(&self, folder: &Path) -> Result<(), FileError> {
         let Some(Watching { inotify, .. }) = &self.0 else {
             return Ok(());
@@ -60,7 +60,7 @@ impl FolderWatch {
 impl Watching {
     fn start(changed: Arc<Notify>) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        // To a reader an inotify instance is a pipe: what the events say does not matter here, only that they come.
+        // An inotify instance can be read like a pipe: only the arrival of events matters, not their content.
         let mut events = Receiver::from_owned_fd_unchecked(inotify.as_fd().try_clone_to_owned()?)?;
         let task = tokio::spawn(async move {
             let mut buffer = [0; 4096];
@@ -68,8 +68,8 @@ impl Watching {
                 match events.read(&mut buffer).await {
                     Ok(1..) => changed.notify_one(),
                     ended => {
-                        // The slow look at the host goes on without it.
-                        tracing::warn!(?ended, "the folders are no longer watched");
+                        // The agent still observes the host periodically.
+                        tracing::warn!(?ended, "watch of folders ended");
                         return;
                     }
                 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_file_that_comes_wakes_the_loop() {
+    async fn a_new_file_notifies_the_loop() {
         let folder = tempfile::tempdir().unwrap();
         let changed = Arc::new(Notify::new());
         let watch = FolderWatch::start(Arc::clone(&changed));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_is_not_there_is_an_error_that_names_it() {
+    async fn a_missing_folder_is_named_in_the_error() {
         let watch = FolderWatch::start(Arc::default());
         let error = watch.add(Path::new("/nowhere/net.d")).unwrap_err();
         assert!(error.to_string().contains("/nowhere/net.d"), "{error}");

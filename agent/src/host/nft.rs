@@ -1,4 +1,4 @@
-//! Objects that `nft -j list` prints, one after another: none is held longer than it is looked at. Pure.
+//! Parses the objects that `nft -j list` prints, one after another, without holding all of them. Pure.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ pub fn each_object<'text, T: Deserialize<'text>>(
         .map_err(|error| error.to_string())
 }
 
-/// All of it: an object with a list `nftables`.
+/// The whole output: an object with a list `nftables`.
 struct Answer<F, T>(Objects<F, T>);
 
 impl<'text, T: Deserialize<'text>, F: FnMut(T) -> Result<(), String>> DeserializeSeed<'text>
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn each_object_of_the_list_is_looked_at_and_nothing_else() {
+    fn each_object_of_the_list_is_visited_and_other_keys_are_ignored() {
         assert_eq!(
             objects(r#"{"other": [7], "nftables": [{"a": 1}, {"b": {}}]}"#).unwrap(),
             [serde_json::json!({"a": 1}), serde_json::json!({"b": {}})]
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_not_an_empty_one() {
+    fn output_without_a_list_is_an_error() {
         for (text, words) in [
             ("{}", "no list \"nftables\""),
             (r#"{"nftables": {}}"#, "a list of objects"),

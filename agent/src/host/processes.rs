@@ -1,4 +1,4 @@
-//! Which processes run on the host. Reads /proc: files of other processes apart, since each of them may never answer.
+//! Finds running processes of the host. Reads /proc: files of other processes on separate threads, since each read may never end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,22 +13,22 @@ use thiserror::Error;
 use super::apart::{self, ApartError, Each, Unread};
 use super::files::{FileError, read_at_most};
 
-/// The kernel writes less into `stat`, and no more than this of a command line is needed for its first argument.
+/// Bytes that are read: `stat` is shorter, and the first argument of a command line fits.
 const MOST: usize = 4096;
-/// So many processes that could not be read are named.
+/// Maximum number of unreadable processes that are named.
 const MOST_NAMED: usize = 8;
 
-/// Why the host's processes could not be seen.
+/// The host's processes could not be read.
 #[derive(Debug, Error)]
 pub enum ProcessError {
     /// /proc could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no thread that reads them.
+    /// The reading thread failed.
     #[error(transparent)]
     Apart(#[from] ApartError),
-    /// The agent is process 1: it sees itself and nothing of its host.
-    #[error("the agent sees its own processes only; its pod needs hostPID: true")]
+    /// The agent is process 1: only the agent's own processes are visible.
+    #[error("processes of the host are not visible to the agent: set hostPID: true in its pod")]
     OwnNamespace,
 }
 
@@ -42,16 +42,16 @@ impl ProcessError {
     }
 }
 
-/// Which of the names that were asked for run.
+/// The requested names that run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Running {
-    /// Names that a living process in the agent's own network namespace has.
+    /// Names with a living process in the agent's own network namespace.
     pub names: BTreeSet<&'static str>,
-    /// Processes that may have one of the names and could not be read, one sentence each.
+    /// Processes that may have one of the names and could not be read, one text each.
     pub unread: Vec<String>,
 }
 
-/// The eye on the processes. It remembers what each of them was, for as long as that one cannot be read. Cloning shares it.
+/// Reader of processes. The last known name of a process is kept while the process cannot be read. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
     stat: Each<u32>,
@@ -59,7 +59,7 @@ pub struct Processes {
     seen: Arc<Mutex<BTreeMap<Identity, Option<String>>>>,
 }
 
-/// Whose command line it is: a number is given again to another process, and a process may become another program.
+/// Identity of a command line: the kernel reuses process numbers, and a process may execute another program.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     number: u32,
@@ -68,10 +68,10 @@ struct Identity {
 }
 
 impl Processes {
-    /// Which of these names a process in the agent's own network namespace has.
+    /// The names that a process in the agent's own network namespace has.
     ///
-    /// Processes of other namespaces (a node inside a node) are told apart by their network namespace. Where that
-    /// cannot be read, the process counts: to wait for one that is not ours is safer than to overlook one that is.
+    /// Processes of other nodes on the same machine (a node inside a node) are recognized by their network namespace. If the namespace
+    /// cannot be read, the process counts: waiting for another node's process is safer than overlooking one of this node.
     pub async fn running(
         &self,
         proc: &Path,
@@ -80,21 +80,21 @@ impl Processes {
         if nix::unistd::getpid().as_raw() == 1 {
             return Err(ProcessError::OwnNamespace);
         }
-        let (eye, proc) = (self.clone(), proc.to_owned());
-        apart::read("the host's processes", move || eye.look(&proc, names)).await?
+        let (reader, proc) = (self.clone(), proc.to_owned());
+        apart::read("the host's processes", move || reader.read(&proc, names)).await?
     }
 
-    fn look(&self, proc: &Path, names: &'static [&'static str]) -> Result<Running, ProcessError> {
+    fn read(&self, proc: &Path, names: &'static [&'static str]) -> Result<Running, ProcessError> {
         let own = network(&proc.join("thread-self"));
         let mut unread = Vec::new();
         let mut found = BTreeSet::new();
         let mut others = BTreeMap::new();
         let folder = proc.to_owned();
-        let said = self.stat.read(numbers(proc)?, move |number| {
+        let stats = self.stat.read(numbers(proc)?, move |number| {
             living(&folder.join(number.to_string()), *number, own)
         });
-        for (number, said) in said {
-            match said.map_err(Problem::Unread).flatten() {
+        for (number, stat) in stats {
+            match stat.map_err(Problem::Unread).flatten() {
                 Ok(None) => {}
                 Ok(Some(process)) => match names.iter().find(|name| process.command == **name) {
                     Some(name) => {
@@ -104,28 +104,28 @@ impl Processes {
                         others.insert(number, process);
                     }
                 },
-                Err(problem) => unread.push(problem.sentence(number, None)),
+                Err(problem) => unread.push(problem.text(number, None)),
             }
         }
-        // A thread may rename itself; the first argument still says what was started.
+        // A process may rename itself; its first argument still names the started program.
         let folder = proc.to_owned();
-        let said = self
+        let command_lines = self
             .command_line
             .read(others.keys().copied().collect(), move |number| {
                 first_argument(&folder.join(number.to_string()))
             });
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = BTreeMap::new();
-        for (number, said) in said {
+        for (number, command_line) in command_lines {
             let Some(identity) = others.remove(&number) else {
                 continue;
             };
-            let first = match said.map_err(Problem::Unread).flatten() {
+            let first = match command_line.map_err(Problem::Unread).flatten() {
                 Ok(first) => first,
-                // It is what it was: a process that cannot be read has not become another program meanwhile.
+                // The last known name counts: a process that hangs has not executed another program meanwhile.
                 Err(problem) => {
                     let Some(first) = seen.get(&identity) else {
-                        unread.push(problem.sentence(number, Some(&identity.command)));
+                        unread.push(problem.text(number, Some(&identity.command)));
                         continue;
                     };
                     first.clone()
@@ -142,16 +142,16 @@ impl Processes {
     }
 }
 
-/// Why something of a process is not known.
+/// Reason why a process could not be read.
 #[derive(Debug)]
 enum Problem {
     Unread(Unread),
     Refused(io::Error),
-    NotUnderstood,
+    Malformed,
 }
 
 impl Problem {
-    fn sentence(&self, number: u32, command: Option<&str>) -> String {
+    fn text(&self, number: u32, command: Option<&str>) -> String {
         let process = command.map_or_else(
             || format!("process {number}"),
             |command| format!("process {number} ({command})"),
@@ -162,19 +162,19 @@ impl Problem {
                 format!("could not read {process}: {why}")
             }
             Self::Refused(error) => format!("could not read {process}: {error}"),
-            Self::NotUnderstood => format!("could not read {process}: its stat is not understood"),
+            Self::Malformed => format!("could not read {process}: stat is malformed"),
         }
     }
 }
 
-/// The first few, and how many more.
-fn bounded(mut sentences: Vec<String>) -> Vec<String> {
-    let more = sentences.len().saturating_sub(MOST_NAMED);
-    sentences.truncate(MOST_NAMED);
+/// The first few texts, and the number of the others.
+fn bounded(mut texts: Vec<String>) -> Vec<String> {
+    let more = texts.len().saturating_sub(MOST_NAMED);
+    texts.truncate(MOST_NAMED);
     if more > 0 {
-        sentences.push(format!("could not read {more} more processes"));
+        texts.push(format!("could not read {more} more processes"));
     }
-    sentences
+    texts
 }
 
 /// The numbers of all processes.
@@ -193,19 +193,19 @@ pub fn numbers(proc: &Path) -> Result<Vec<u32>, FileError> {
     Ok(numbers)
 }
 
-/// Who this process is, if it lives and shares the network.
+/// The identity of a living process in the same network namespace; `None` for other processes.
 fn living(process: &Path, number: u32, own: Option<u64>) -> Result<Option<Identity>, Problem> {
-    let Some(bytes) = there(read_at_most(&process.join("stat"), MOST))? else {
+    let Some(bytes) = unless_ended(read_at_most(&process.join("stat"), MOST))? else {
         return Ok(None);
     };
     let text = String::from_utf8_lossy(&bytes);
-    // pid (name) state ...: the name may hold anything, a bracket too.
+    // pid (name) state ...: the name may contain any character, also a bracket.
     let (Some(open), Some(close)) = (text.find('('), text.rfind(')')) else {
-        return Err(Problem::NotUnderstood);
+        return Err(Problem::Malformed);
     };
     let command = text.get(open + 1..close).unwrap_or_default();
     let mut rest = text.get(close + 1..).unwrap_or_default().split_ascii_whitespace();
-    let state = rest.next().ok_or(Problem::NotUnderstood)?;
+    let state = rest.next().ok_or(Problem::Malformed)?;
     if matches!(state, "Z" | "X") || !shares_network(process, own) {
         return Ok(None);
     }
@@ -220,9 +220,9 @@ fn living(process: &Path, number: u32, own: Option<u64>) -> Result<Option<Identi
     }))
 }
 
-/// The file name of what was started; `None` where there is no such (a thread of the kernel) or the process has ended.
+/// The file name of the started program; `None` for a kernel thread or an ended process.
 fn first_argument(process: &Path) -> Result<Option<String>, Problem> {
-    let Some(bytes) = there(read_at_most(&process.join("cmdline"), MOST))? else {
+    let Some(bytes) = unless_ended(read_at_most(&process.join("cmdline"), MOST))? else {
         return Ok(None);
     };
     let first = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -230,8 +230,8 @@ fn first_argument(process: &Path) -> Result<Option<String>, Problem> {
     Ok(path.file_name().map(|name| name.to_string_lossy().into_owned()))
 }
 
-/// What was read; `None` where the process has ended. ESRCH is one that ended between opening and reading.
-fn there<T>(read: io::Result<T>) -> Result<Option<T>, Problem> {
+/// The result of a read; `None` if the process has ended. ESRCH means that it ended between opening and reading.
+fn unless_ended<T>(read: io::Result<T>) -> Result<Option<T>, Problem> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(error)
@@ -251,8 +251,8 @@ fn shares_network(process: &Path, own: Option<u64>) -> bool {
     }
 }
 
-/// What tells a process's network namespace from others: the kernel has files of its own for each. The link `ns/net` says the same to
-/// those alone who may trace the process, which takes a capability.
+/// Identifies the network namespace of a process: the kernel has separate files for each. The link `ns/net` identifies it, too, but reading
+/// that link needs a capability.
 fn network(process: &Path) -> Option<u64> {
     fs::metadata(process.join("net/dev")).ok().map(|file| file.ino())
 }

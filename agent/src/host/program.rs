@@ -1,4 +1,4 @@
-//! Runs the few programs that have no library: `nft`, the iptables of both backends, CNI plugins. Starts processes.
+//! Runs the programs that have no library: `nft`, iptables of both backends, CNI plugins. Starts processes.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -8,71 +8,71 @@ use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdout, Command};
 
-/// How long a program may take. iptables itself waits for its lock for [`LOCK_SECONDS`].
+/// Timeout of a program. iptables waits for its lock for [`LOCK_SECONDS`].
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long iptables waits for the lock that every iptables of the host takes.
+/// How long iptables waits for the lock that all iptables processes of the host share.
 pub const LOCK_SECONDS: &str = "10";
 
-/// What a program may print of which everything is held.
+/// Maximum size of an output that is held completely.
 const MOST_OUTPUT: usize = 64 << 20;
-/// What one line may have where [`lines()`] looks at each: rules have some hundred bytes.
+/// Maximum size of a line that [`lines()`] reads: rules have some hundred bytes.
 const MOST_LINE: usize = 64 << 10;
-/// What is kept of the lines, with the place that each takes: kube-proxy's rules of 20 000 Services have half of it.
+/// Maximum memory for the kept lines: kube-proxy's rules of 20 000 Services need half of it.
 const MOST_KEPT: usize = 32 << 20;
-/// What is kept of its complaints.
-const MOST_COMPLAINTS: usize = 64 << 10;
+/// Maximum size of the error output.
+const MOST_ERROR_OUTPUT: usize = 64 << 10;
 
-/// Why a program gave no answer.
+/// A program failed.
 #[derive(Debug, Error)]
 pub enum ProgramError {
-    /// It could not be started.
+    /// The program could not be started.
     #[error("could not start {program}; the agent's image needs the packages nftables and iptables")]
     Start {
         /// The program.
         program: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// It was started and could not be talked to.
-    #[error("could not talk to {program}")]
+    /// Reading from or writing to the program failed.
+    #[error("could not read the output of {program} or write its input")]
     Pipe {
         /// The program.
         program: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// It said no.
+    /// The program ended with an error.
     #[error("{command} failed with {status}: {message}")]
     Refused {
         /// The program with its arguments.
         command: String,
-        /// How it ended.
+        /// Exit status.
         status: String,
-        /// What it said.
+        /// Error output.
         message: String,
     },
-    /// It did not end.
+    /// The program did not end.
     #[error("{command} did not end within {} s and was killed", LIMIT.as_secs())]
     TimedOut {
         /// The program with its arguments.
         command: String,
     },
-    /// It printed too much.
+    /// The program printed too much.
     #[error("{command} printed {what} and was killed")]
     TooMuch {
         /// The program with its arguments.
         command: String,
-        /// More of what than it may.
+        /// The exceeded limit.
         what: String,
     },
-    /// Its answer was not understood.
-    #[error("the answer of {command} was not understood: {problem}")]
+    /// The program's output is malformed.
+    #[error("output of {command} is malformed: {problem}")]
     Answer {
         /// The program with its arguments.
         command: String,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
 }
@@ -91,7 +91,7 @@ impl ProgramError {
     }
 }
 
-/// A program with its arguments, as a person would type it.
+/// A program with its arguments, as on a command line.
 pub fn command_line(program: &str, arguments: &[&str]) -> String {
     std::iter::once(program)
         .chain(arguments.iter().copied())
@@ -99,54 +99,54 @@ pub fn command_line(program: &str, arguments: &[&str]) -> String {
         .join(" ")
 }
 
-/// Runs a program in the network namespace of the calling thread, feeds it `input` and returns what it printed.
+/// Runs a program in the network namespace of the calling thread, writes `input` to it, and returns its output.
 pub async fn run(program: &str, arguments: &[&str], input: Option<&str>) -> Result<String, ProgramError> {
     run_with(program, arguments, &[], input).await
 }
 
-/// The same, with these variables in its environment besides the agent's own.
+/// The same, with these variables added to the environment.
 pub async fn run_with(
     program: &str,
     arguments: &[&str],
     environment: &[(&str, &str)],
     input: Option<&str>,
 ) -> Result<String, ProgramError> {
-    let listen = async |from: ChildStdout| read_at_most(from, MOST_OUTPUT).await;
-    let ended = start(program, arguments, environment, input, listen).await?;
+    let read = async |from: ChildStdout| read_at_most(from, MOST_OUTPUT).await;
+    let ended = start(program, arguments, environment, input, read).await?;
     if !ended.status.success() {
-        // CNI plugins say what is wrong where others print their answer.
-        let said = if ended.complaints.is_empty() {
+        // CNI plugins print errors on standard output.
+        let message = if ended.errors.is_empty() {
             &ended.output
         } else {
-            &ended.complaints
+            &ended.errors
         };
-        return Err(refused(program, arguments, ended.status, said));
+        return Err(refused(program, arguments, ended.status, message));
     }
-    // Not copied where it is what it should be: it may be a large part of what the agent may have.
+    // Valid UTF-8 is not copied: the output may be a large part of the agent's memory limit.
     Ok(String::from_utf8(ended.output)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Runs a program likewise, looks at each line when it is printed, and returns those that are to be kept. It may print as much as it
-/// likes: no more than one line of the others is held.
+/// Runs a program, reads its output line by line, and returns the lines that `keep` selects. The size of the output is not limited: of the
+/// other lines at most one is held.
 pub async fn lines(
     program: &str,
     arguments: &[&str],
     keep: impl FnMut(&str) -> bool,
 ) -> Result<Vec<String>, ProgramError> {
-    let listen = async |from: ChildStdout| kept_lines(from, keep).await;
-    let ended = start(program, arguments, &[], None, listen).await?;
+    let read = async |from: ChildStdout| kept_lines(from, keep).await;
+    let ended = start(program, arguments, &[], None, read).await?;
     if !ended.status.success() {
-        return Err(refused(program, arguments, ended.status, &ended.complaints));
+        return Err(refused(program, arguments, ended.status, &ended.errors));
     }
     Ok(ended.output)
 }
 
-fn refused(program: &str, arguments: &[&str], status: ExitStatus, said: &[u8]) -> ProgramError {
+fn refused(program: &str, arguments: &[&str], status: ExitStatus, message: &[u8]) -> ProgramError {
     ProgramError::Refused {
         command: command_line(program, arguments),
         status: status.to_string(),
-        message: String::from_utf8_lossy(said).trim().replace('\n', "; "),
+        message: String::from_utf8_lossy(message).trim().replace('\n', "; "),
     }
 }
 
@@ -154,19 +154,19 @@ fn refused(program: &str, arguments: &[&str], status: ExitStatus, said: &[u8]) -
 struct Ended<T> {
     status: ExitStatus,
     output: T,
-    complaints: Vec<u8>,
+    errors: Vec<u8>,
 }
 
-/// What was heard of a program; else more of what it printed than it may.
-type Heard<T> = io::Result<Result<T, String>>;
+/// The output of a program, or the limit that it exceeded.
+type Limited<T> = io::Result<Result<T, String>>;
 
-/// Runs a program to its end; `listen` makes something of what it prints.
+/// Runs a program to its end; `read` reads its output.
 async fn start<T>(
     program: &str,
     arguments: &[&str],
     environment: &[(&str, &str)],
     input: Option<&str>,
-    listen: impl AsyncFnOnce(ChildStdout) -> Heard<T>,
+    read: impl AsyncFnOnce(ChildStdout) -> Limited<T>,
 ) -> Result<Ended<T>, ProgramError> {
     let pipe = |source| ProgramError::Pipe {
         program: program.to_owned(),
@@ -174,7 +174,7 @@ async fn start<T>(
     };
     let mut child = Command::new(program)
         .args(arguments)
-        // Messages are matched in one place (a missing chain): they have to be in English.
+        // One error message is matched (an incompatible table): messages have to be in English.
         .env("LC_ALL", "C")
         .envs(environment.iter().copied())
         .stdin(if input.is_some() {
@@ -191,47 +191,47 @@ async fn start<T>(
             source,
         })?;
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
-        return Err(pipe(io::Error::other("it has no output")));
+        return Err(pipe(io::Error::other("no output pipe")));
     };
     let stdin = child.stdin.take();
     let feed = async {
         if let (Some(mut stdin), Some(input)) = (stdin, input) {
             match stdin.write_all(input.as_bytes()).await {
-                // It ended before it had read everything: its own message says why.
+                // The program ended before it had read all input: its own message has the reason.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 other => other?,
             }
         }
         Ok(())
     };
-    // All at once: a program may print before it has read everything.
-    let talk = async {
-        let ((), output, complaints) =
-            tokio::try_join!(feed, listen(stdout), read_at_most(stderr, MOST_COMPLAINTS))?;
-        let (output, complaints) = match (output, complaints) {
-            (Ok(output), Ok(complaints)) => (output, complaints),
+    // Input and output at the same time: a program may print before it has read all input.
+    let finish = async {
+        let ((), output, errors) =
+            tokio::try_join!(feed, read(stdout), read_at_most(stderr, MOST_ERROR_OUTPUT))?;
+        let (output, errors) = match (output, errors) {
+            (Ok(output), Ok(errors)) => (output, errors),
             (Err(what), _) | (_, Err(what)) => return Ok(Err(what)),
         };
         Ok(Ok(Ended {
             status: child.wait().await?,
             output,
-            complaints,
+            errors,
         }))
     };
-    let Ok(ended) = tokio::time::timeout(LIMIT, talk).await else {
+    let Ok(ended) = tokio::time::timeout(LIMIT, finish).await else {
         return Err(ProgramError::TimedOut {
             command: command_line(program, arguments),
         });
     };
-    // It goes with its handle.
+    // Dropping the handle kills the program.
     ended.map_err(pipe)?.map_err(|what| ProgramError::TooMuch {
         command: command_line(program, arguments),
         what,
     })
 }
 
-/// Everything that it prints.
-async fn read_at_most(from: impl AsyncRead + Unpin, most: usize) -> Heard<Vec<u8>> {
+/// Reads the whole output.
+async fn read_at_most(from: impl AsyncRead + Unpin, most: usize) -> Limited<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most as u64 + 1).read_to_end(&mut bytes).await?;
     Ok(if bytes.len() <= most {
@@ -241,8 +241,11 @@ async fn read_at_most(from: impl AsyncRead + Unpin, most: usize) -> Heard<Vec<u8
     })
 }
 
-/// Those of its lines that are to be kept.
-async fn kept_lines(from: impl AsyncRead + Unpin, mut keep: impl FnMut(&str) -> bool) -> Heard<Vec<String>> {
+/// Reads the output, and returns the lines that `keep` selects.
+async fn kept_lines(
+    from: impl AsyncRead + Unpin,
+    mut keep: impl FnMut(&str) -> bool,
+) -> Limited<Vec<String>> {
     let mut from = BufReader::with_capacity(MOST_LINE, from);
     let (mut kept, mut bytes) = (Vec::new(), 0);
     let mut line = Vec::new();
@@ -259,7 +262,7 @@ async fn kept_lines(from: impl AsyncRead + Unpin, mut keep: impl FnMut(&str) -> 
         if keep(&text) {
             bytes += text.len() + size_of::<String>();
             if bytes > MOST_KEPT {
-                return Ok(Err(format!("more than {MOST_KEPT} bytes of what is asked for")));
+                return Ok(Err(format!("more than {MOST_KEPT} bytes of matching lines")));
             }
             kept.push(text.into_owned());
         }
@@ -284,19 +287,19 @@ mod tests {
         assert_eq!(error.category(), "ProgramOutput");
     }
 
-    /// As the rules of 20 000 Services, of which a handful is flannel's.
+    /// Similar to the rules of 20 000 Services, with a few rules of flannel.
     #[tokio::test]
-    async fn of_more_than_is_ever_held_the_lines_that_are_asked_for_are_kept() {
+    async fn matching_lines_of_a_large_output_are_kept() {
         let script = "yes \"$(printf '%01000d' 0)\" | head -c 80000000; echo; echo asked; printf end";
         let is_asked = |line: &str| ["asked", "end"].contains(&line);
         let found = lines("sh", &["-c", script], is_asked).await.unwrap();
         assert_eq!(found, ["asked", "end"]);
         let error = run("sh", &["-c", script], None).await.unwrap_err();
-        assert_eq!(error.category(), "ProgramOutput", "all of it is too much");
+        assert_eq!(error.category(), "ProgramOutput", "the whole output is too large");
     }
 
     #[tokio::test]
-    async fn neither_a_line_nor_what_is_kept_is_without_end() {
+    async fn a_long_line_and_many_matching_lines_are_errors() {
         let error = lines("cat", &["/dev/zero"], |_| false).await.unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -305,12 +308,12 @@ mod tests {
         let error = lines("yes", &[], |_| true).await.unwrap_err();
         assert_eq!(
             error.to_string(),
-            "yes printed more than 33554432 bytes of what is asked for and was killed"
+            "yes printed more than 33554432 bytes of matching lines and was killed"
         );
     }
 
     #[tokio::test]
-    async fn what_was_printed_before_a_program_failed_is_no_answer() {
+    async fn output_before_a_failure_does_not_count() {
         let error = lines("sh", &["-c", "echo half; echo no >&2; exit 3"], |_| true)
             .await
             .unwrap_err();
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_prints_before_it_has_read_everything_is_heard_to_its_end() {
+    async fn a_program_that_prints_before_it_has_read_all_input_completes() {
         let input = "line\n".repeat(100_000);
         assert_eq!(run("cat", &[], Some(&input)).await.unwrap(), input);
     }

@@ -1,13 +1,13 @@
-//! Numbers that nothing outside of this process can guess. Asks the kernel.
+//! Random numbers of the kernel, which no other process can guess.
 
 use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// One of them.
+/// A random number.
 pub fn number() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    // The kernel gives up to 256 bytes whole.
+    // The kernel always returns up to 256 bytes completely.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }

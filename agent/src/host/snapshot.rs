@@ -1,4 +1,4 @@
-//! The network state of a namespace as plain values, without a word of netlink. Touches nothing.
+//! The network state of a namespace as plain values, without netlink types. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -68,7 +68,7 @@ pub struct Route {
     pub destination: IpNet,
     /// Next hops: gateway and index of the link.
     pub hops: Vec<(Option<IpAddr>, Option<u32>)>,
-    /// The kernel's number of who installed it.
+    /// The kernel's route protocol number.
     pub protocol: u8,
     /// The kernel's number of its scope.
     pub scope: u8,
@@ -78,13 +78,13 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Metric.
     pub metric: u32,
-    /// The table that it stands in.
+    /// Number of its table.
     #[serde(default = "main_table")]
     pub table: u32,
 }
 
 impl Route {
-    /// The same route through another link: that of a link that was made again.
+    /// The same route through another link, for a link that was recreated.
     #[must_use]
     pub fn through(&self, link: u32) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl Route {
     }
 }
 
-/// A neighbour that somebody configured (not one that the kernel learned).
+/// A configured neighbour (not one that the kernel learned).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
     /// Index of the link.
@@ -109,7 +109,7 @@ pub struct Neighbour {
     pub mac: String,
 }
 
-/// An address of IPv6 that a link answers for although nobody on it has it (`ip neighbour add proxy`).
+/// An IPv6 address that a link answers for on behalf of another host (`ip neighbour add proxy`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proxy {
     /// Index of the link.
@@ -125,13 +125,13 @@ pub struct ForwardingEntry {
     pub link: u32,
     /// Link-layer address.
     pub mac: String,
-    /// Where packets for it go.
+    /// Remote tunnel end to which packets for it are sent.
     pub destination: Option<IpAddr>,
     /// Whether it was configured rather than learned.
     pub permanent: bool,
 }
 
-/// The network state of a namespace, dumped table after table.
+/// The network state of a namespace, read table by table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Links, in the kernel's order.
@@ -140,13 +140,13 @@ pub struct Snapshot {
     pub addresses: Vec<Address>,
     /// Routes of the main table, both families.
     pub routes: Vec<Route>,
-    /// Routes of the main table by which packets are dropped; without next hop.
+    /// Blackhole routes of the main table; without next hop.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blackholes: Vec<Route>,
-    /// Routes of this tool's own table, to whole subnets of nodes (IPv6).
+    /// Routes of replumb's own table, to whole subnets of nodes (IPv6).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subnet_routes: Vec<Route>,
-    /// Whether there is a rule by which that table is looked up.
+    /// Whether a rule exists for that table.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub subnet_rule: bool,
     /// Addresses that links answer for.
@@ -172,8 +172,8 @@ impl Snapshot {
             .map(|link| link.name.as_str())
     }
 
-    /// Other nodes' ends of a tunnel of IPv6, each with a route to something behind it. An end is the first address of its
-    /// node's subnet, flannel's as well as Calico's: the route to the subnet, or to its first block, begins with it.
+    /// Other nodes' ends of an IPv6 tunnel, each with a route through it. With flannel and with Calico, a tunnel end is the first address
+    /// of its node's subnet: the destination of the route to the subnet, or to its first block, starts with it.
     pub fn ipv6_ends(&self) -> BTreeMap<IpAddr, &Route> {
         let routes = self.routes.iter();
         routes
@@ -186,7 +186,7 @@ impl Snapshot {
             .collect()
     }
 
-    /// Routes and addresses of one link that was made again under another index.
+    /// Routes and addresses of one link that was recreated with another index.
     #[must_use]
     pub fn moved_to(&self, index: u32) -> Self {
         Self {
@@ -203,7 +203,7 @@ impl Snapshot {
         }
     }
 
-    /// What belongs to one link: everything that its deletion takes along.
+    /// The state of one link: everything that is deleted together with the link.
     #[must_use]
     pub fn of_link(&self, index: u32) -> Self {
         let through = |routes: &[Route]| -> Vec<Route> {
@@ -252,7 +252,7 @@ impl Snapshot {
     }
 }
 
-/// Everything by which a namespace sends packets anywhere, dumped table after table.
+/// The routing state of a namespace, read table by table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tables {
     /// Links, in the kernel's order.

@@ -1,5 +1,5 @@
-//! UDP and TCP sockets of the probes: dual-stack, and with "do not fragment" whatever the kernel believes of the
-//! path. Opens sockets in the network namespace of the calling thread.
+//! UDP and TCP sockets of the probes: dual-stack, and with "do not fragment" regardless of the path MTU that the kernel has learned.
+//! Opens sockets in the network namespace of the calling thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
@@ -16,18 +16,18 @@ use tokio::net::{TcpListener, UdpSocket};
 pub struct SocketError {
     kind: &'static str,
     address: SocketAddr,
-    /// The kernel's answer.
+    /// The kernel's error.
     #[source]
     pub source: io::Error,
 }
 
-/// A UDP socket whose datagrams are never fragmented, neither here nor on the way. The kernel's belief about the
-/// path is passed over: a probe finds out for itself.
+/// A UDP socket whose datagrams are never fragmented, neither on this host nor on the path. The kernel's learned path MTU is ignored: a
+/// probe tests the path.
 pub fn datagrams(address: SocketAddr) -> Result<UdpSocket, SocketError> {
     let open = || -> io::Result<UdpSocket> {
         let socket = StdUdpSocket::bind(address)?;
         socket.set_nonblocking(true)?;
-        // A dual-stack socket speaks IPv4 as well, with the option of that family.
+        // A dual-stack socket also sends IPv4, which needs the option of that family.
         set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
         if address.is_ipv6() {
             set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::PROBE)?;
@@ -41,7 +41,7 @@ pub fn datagrams(address: SocketAddr) -> Result<UdpSocket, SocketError> {
     })
 }
 
-/// A TCP socket that listens.
+/// A listening TCP socket.
 pub fn listener(address: SocketAddr) -> Result<TcpListener, SocketError> {
     let open = || -> io::Result<TcpListener> {
         let socket = StdTcpListener::bind(address)?;

@@ -1,4 +1,4 @@
-//! Kernel parameters under /proc/sys.
+//! Reads and writes kernel parameters under /proc/sys.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,18 +9,18 @@ use thiserror::Error;
 
 use super::files::{FileError, read_if_there, read_small};
 
-/// Why a parameter could not be read.
+/// A parameter could not be read.
 #[derive(Debug, Error)]
 pub enum SysctlError {
     /// The file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file does not hold a small number.
+    /// The value is not a number in this range.
     #[error("{parameter} is {found:?}, needed a number from 0 to 255")]
     Value {
-        /// The parameter.
+        /// Name of the parameter.
         parameter: String,
-        /// What stands there.
+        /// The value found.
         found: String,
     },
 }
@@ -35,7 +35,7 @@ impl SysctlError {
     }
 }
 
-/// `net.ipv4.conf.*.rp_filter` of `all` (first) and of every interface.
+/// Reads `net.ipv4.conf.*.rp_filter` of `all` (first) and of every interface.
 pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), SysctlError> {
     let folder = proc.join("sys/net/ipv4/conf");
     let mut values = BTreeMap::new();
@@ -49,7 +49,7 @@ pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), Sy
                 let value = number(&text, || format!("net.ipv4.conf.{name}.rp_filter"))?;
                 values.insert(name, value);
             }
-            // An interface that went away meanwhile.
+            // The interface was deleted meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(FileError::of("read", &path)(error).into()),
         }
@@ -64,7 +64,7 @@ pub fn reverse_path_filter(proc: &Path) -> Result<(u8, BTreeMap<String, u8>), Sy
     Ok((all, values))
 }
 
-/// `net.bridge.bridge-nf-call-iptables`; `None` when `br_netfilter` is not loaded.
+/// Reads `net.bridge.bridge-nf-call-iptables`; `None` when `br_netfilter` is not loaded.
 pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     let path = proc.join("sys/net/bridge/bridge-nf-call-iptables");
     match read_small(&path) {
@@ -72,7 +72,7 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
             number(&text, || "net.bridge.bridge-nf-call-iptables".to_owned())? != 0,
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // The folder of the parameters themselves must be there, else nobody looked.
+            // The folder of all parameters must exist, else the result is unknown.
             read_if_there(&proc.join("sys/net/core/somaxconn"))?;
             Ok(None)
         }
@@ -80,8 +80,8 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     }
 }
 
-/// Parameters that let a bridge answer for addresses that are not on it, at once: path below `/proc/sys/net`, value.
-/// Those of IPv6 where it `speaks_ipv6`: elsewhere they may not even be there.
+/// Parameters with which a bridge answers without delay for addresses that it does not have: path below `/proc/sys/net`, value. The IPv6
+/// parameters only if the bridge `speaks_ipv6`: otherwise they may not exist.
 pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)> {
     let ipv6 = [
         (format!("ipv6/neigh/{bridge}/proxy_delay"), "0"),
@@ -96,9 +96,9 @@ pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)>
     .collect()
 }
 
-/// Whether a bridge answers so. One that is not there does not.
+/// Whether a bridge has these parameters set; false if the bridge does not exist.
 pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, SysctlError> {
-    // The folder of the parameters themselves must be there, else nobody looked.
+    // The folder of all parameters must exist, else the result is unknown.
     read_if_there(&network.join("core/somaxconn"))?;
     for (parameter, wanted) in answering(bridge, speaks_ipv6) {
         let path = network.join(parameter);
@@ -112,7 +112,7 @@ pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, 
     Ok(true)
 }
 
-/// Writes a parameter. The file is the kernel's: it is neither created nor replaced.
+/// Writes a parameter. The kernel's file is neither created nor replaced.
 pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
     fs::OpenOptions::new()
         .write(true)
@@ -124,7 +124,7 @@ pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
         ))
 }
 
-/// The kernel takes any number for these parameters: one that is too large means what the largest one means.
+/// The kernel accepts any number for these parameters: a larger one has the effect of the largest valid one.
 fn number(text: &str, parameter: impl FnOnce() -> String) -> Result<u8, SysctlError> {
     let number: i64 = text.trim().parse().map_err(|_| SysctlError::Value {
         parameter: parameter(),

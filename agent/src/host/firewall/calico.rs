@@ -1,7 +1,7 @@
-//! Calico's chains, rules, tables and sets of addresses. Reads them, and deletes them one table at a time.
+//! Reads Calico's chains, rules, tables and IP sets, and deletes them table by table.
 //!
-//! Felix names its chains `cali-…`, marks every rule in a kernel's chain with a comment `cali:…`, and in its nftables mode
-//! has a table `calico` of each family.
+//! Felix names its chains `cali-…`, marks each of its rules in a built-in chain with a comment `cali:…`, and in its nftables mode has a table
+//! `calico` of each family.
 
 use std::path::Path;
 
@@ -10,21 +10,21 @@ use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
 use super::{FirewallError, Nftables, family, legacy_tables, save, transact};
 use crate::host::program::{ProgramError, lines, run};
 
-/// Tables of iptables that Felix writes to.
+/// iptables tables that Felix writes to.
 const TABLES: [&str; 4] = ["raw", "mangle", "nat", "filter"];
 /// Felix' tables in its nftables mode: family and name.
 const NATIVE: [(&str, &str); 2] = [("ip", "calico"), ("ip6", "calico")];
 /// Start of the names of Felix' chains.
 const CHAINS: &str = "cali-";
-/// Where the kernel shows that it has sets at all: to ask `ipset` would load the module.
+/// Exists if the kernel has IP sets: calling `ipset` would load the module.
 const SETS_MODULE: &str = "/sys/module/ip_set";
 
-/// As what a chain of Felix' is asked for.
+/// The common name for chains of Felix; `None` for another chain.
 pub(super) fn of_calico(chain: &str) -> Option<&'static str> {
     chain.starts_with(CHAINS).then_some(CHAINS)
 }
 
-/// Tables with something of Calico's in them.
+/// Calico's own tables, and iptables tables that contain chains of Calico.
 pub(super) async fn list(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObject>, FirewallError> {
     let mut found: Vec<FirewallObject> = NATIVE
         .iter()
@@ -55,7 +55,7 @@ pub(super) async fn list(proc: &Path, nft: &Nftables) -> Result<Vec<FirewallObje
     Ok(found)
 }
 
-/// Deletes everything of Calico's in one table, or Calico's table.
+/// Deletes Calico's chains and rules in one table, or Calico's own table.
 pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     if object.backend == FirewallBackend::Nftables {
         let (family, table) = NATIVE
@@ -74,25 +74,25 @@ pub async fn delete(object: &FirewallObject) -> Result<(), FirewallError> {
     Ok(())
 }
 
-/// Number of Calico's sets.
+/// Number of Calico's IP sets.
 pub async fn sets() -> Result<usize, ProgramError> {
     Ok(names_of_sets().await?.len())
 }
 
-/// Deletes Calico's sets. One that another one refers to goes after that one.
+/// Deletes Calico's IP sets. A set that another set refers to is deleted after that one.
 pub async fn delete_sets() -> Result<(), FirewallError> {
-    let mut left = names_of_sets().await?;
-    while !left.is_empty() {
-        let before = left.len();
+    let mut remaining = names_of_sets().await?;
+    while !remaining.is_empty() {
+        let before = remaining.len();
         let mut refused = None;
-        for name in &left {
+        for name in &remaining {
             if let Err(error) = run("ipset", &["destroy", name], None).await {
                 refused = Some(error);
             }
         }
-        left = names_of_sets().await?;
+        remaining = names_of_sets().await?;
         match refused {
-            Some(error) if left.len() == before => return Err(error.into()),
+            Some(error) if remaining.len() == before => return Err(error.into()),
             Some(_) | None => {}
         }
     }
@@ -114,7 +114,7 @@ fn object(backend: FirewallBackend, table: &str) -> FirewallObject {
     }
 }
 
-/// What `iptables-restore --noflush` reads to take Calico's part out of a table, given what `iptables-save` says of it.
+/// Input for `iptables-restore --noflush` that deletes Calico's chains and rules of a table; `saved` is the output of `iptables-save`.
 fn deletion(table: &str, saved: &[String]) -> String {
     let chains: Vec<&str> = saved.iter().filter_map(|line| declared(line)).collect();
     let mut lines = vec![format!("*{table}")];
@@ -131,19 +131,19 @@ fn deletion(table: &str, saved: &[String]) -> String {
     lines.join("\n")
 }
 
-/// The chain of Felix' of which this is what `iptables-save` says of it itself.
+/// The chain of Felix that this line of `iptables-save` declares.
 fn declared(line: &str) -> Option<&str> {
     let chain = line.strip_prefix(':')?.split(' ').next()?;
     chain.starts_with(CHAINS).then_some(chain)
 }
 
-/// The rule of Felix' in a chain of the kernel's that this line is.
+/// The rule of Felix in a built-in chain that this line contains.
 fn rule_of_calico(line: &str) -> Option<&str> {
     line.strip_prefix("-A ")
         .filter(|rule| !rule.starts_with(CHAINS) && is_calicos(rule))
 }
 
-/// Whether a rule in a kernel's chain is Felix': by its mark, or because it leads to a chain of Felix'.
+/// Whether a rule in a built-in chain belongs to Felix: by its comment, or because it jumps to a chain of Felix.
 fn is_calicos(rule: &str) -> bool {
     rule.contains(r#"--comment "cali:"#) || rule.contains(" -j cali-") || rule.contains(" -g cali-")
 }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calicos_part_of_a_table_goes_in_one_transaction_and_nothing_else_does() {
+    fn calicos_chains_and_rules_are_deleted_in_one_transaction_and_no_others() {
         let saved: Vec<String> = [
             "*filter",
             ":INPUT ACCEPT [0:0]",
@@ -173,7 +173,7 @@ mod tests {
             .filter(|line| declared(line).is_some() || rule_of_calico(line).is_some())
             .cloned()
             .collect();
-        assert_eq!(kept.len(), 4, "what is another's is not even held");
+        assert_eq!(kept.len(), 4, "rules of other programs are not even held");
         assert_eq!(deletion("filter", &kept), deletion("filter", &saved));
         assert_eq!(
             deletion("filter", &saved),
