@@ -854,7 +854,7 @@ fn full_node_status() -> Value {
         "message": "looking on",
         "failure": {"category": "Netlink", "message": "deleting link cni0: busy", "retriable": true},
         "leftovers": ["link cni0"], "changes": ["RestoreConflist (conflist 10-flannel.conflist)"], "goal": "Flannel",
-        "fellBack": "for 600 s nobody has done anything",
+        "fellBack": "no progress for 600 s",
         "checks": [check()],
         "steps": [
             {"name": "DeleteBridge", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},

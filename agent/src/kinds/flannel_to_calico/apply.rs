@@ -1,4 +1,4 @@
-//! Performs one step: journal what is there, change it, look again. The only file that changes the host.
+//! Performs one step: records the state before it, changes the host, observes again. Only this module changes the host.
 
 mod back;
 mod before;
@@ -18,7 +18,7 @@ use crate::host::snapshot::Snapshot;
 use crate::host::{files, firewall, sysctl};
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
 
-/// Performs one step and returns the host as it is then.
+/// Performs one step and returns an observation of the host after it.
 pub async fn apply(
     step: &HostStep,
     seen: &Observation,
@@ -34,7 +34,7 @@ pub async fn apply(
         .map_err(|source| ApplyError::Journal { step: name, source })?;
     crash_point::reach(name, Edge::Announced, None).await;
     if takes_network(step) {
-        // The kernel does not list its links in one piece: a pod that came meanwhile could be missing from the list.
+        // The kernel's list of links is not atomic: a pod that was added during the read may be missing.
         let now = netlink.snapshot().await.map_err(ApplyError::netlink(name))?;
         if ports(&now) != ports(&seen.snapshot) {
             return Err(ApplyError::Changed { step: name });
@@ -62,11 +62,11 @@ pub async fn apply(
     Ok(after)
 }
 
-/// What the journal has for a step.
+/// The journal's records for a step.
 struct Saved {
-    /// What was there before it began.
+    /// The state before this step.
     of_this: Before,
-    /// What was there before the change that it takes back.
+    /// The state before the change that this step undoes.
     of_change: Before,
 }
 
@@ -78,7 +78,7 @@ fn ports(snapshot: &Snapshot) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Whether a pod on the old network would feel the step.
+/// Whether the step affects pods on the old network.
 fn takes_network(step: &HostStep) -> bool {
     match step {
         HostStep::DeleteVxlanDevice(_)
@@ -154,7 +154,7 @@ async fn perform(
                 .await
                 .map_err(netlink_error)
         }
-        HostStep::ForgetLegacyPod(sandbox) => forward::forget(sandbox, seen, paths, netlink).await,
+        HostStep::ForgetLegacyPod(sandbox) => forward::remove_legacy_pod(sandbox, seen, paths, netlink).await,
         HostStep::RemoveLeases => {
             for path in seen
                 .state
@@ -174,10 +174,10 @@ async fn perform(
             files::remove_durably(&paths.cni_configuration.join(file)).map_err(file_error)
         }
         HostStep::RestoreConflist(file) => {
-            back::put_back(name, &saved.of_change, &paths.cni_configuration.join(file))
+            back::restore_file(name, &saved.of_change, &paths.cni_configuration.join(file))
         }
         HostStep::RestoreSubnetEnvironment => {
-            back::put_back(name, &saved.of_change, &paths.subnet_environment())
+            back::restore_file(name, &saved.of_change, &paths.subnet_environment())
         }
         HostStep::DeleteCalicoFirewall(object) => {
             firewall::calico::delete(object).await.map_err(firewall_error)
@@ -199,11 +199,11 @@ async fn perform(
                 .map_err(netlink_error),
             None => Ok(()),
         },
-        HostStep::ReturnVxlanDevice { from, to } => back::return_link(from, to, seen, saved, netlink)
+        HostStep::ReturnVxlanDevice { from, to } => back::rename_back(from, to, seen, saved, netlink)
             .await
             .map_err(netlink_error),
         HostStep::RestoreVxlanDevice(link) => back::restore_link(name, link, &saved.of_change, netlink).await,
-        HostStep::StopAnsweringForPods => back::put_parameters_back(name, &saved.of_change),
+        HostStep::StopAnsweringForPods => back::restore_parameters(name, &saved.of_change),
         HostStep::StopAnsweringForAddresses => {
             back::stop_answering(seen, netlink).await.map_err(netlink_error)
         }
@@ -211,6 +211,6 @@ async fn perform(
             .delete_subnet_routes(&seen.snapshot)
             .await
             .map_err(netlink_error),
-        HostStep::RemoveCalicoRecords => back::forget_calicos_pods(name, seen, paths).await,
+        HostStep::RemoveCalicoRecords => back::remove_calico_records(name, seen, paths).await,
     }
 }

@@ -1,4 +1,4 @@
-//! From the kernel's tables to the facts that decisions are made on. Reads nothing but its arguments.
+//! Derives the facts for decisions from the kernel's tables. Pure.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,8 +12,8 @@ use ipnet::{IpNet, Ipv6Net};
 use crate::host::netlink::{FELIX, KERNEL, ROUTE_PROTOCOL};
 use crate::host::snapshot::{Link, Route, Snapshot};
 
-/// Interfaces whose addresses Calico's `first-found` detection passes over, by the beginning of their names.
-const PASSED_OVER: [&str; 16] = [
+/// Interfaces that Calico's `first-found` detection skips, by the start of their names.
+const SKIPPED: [&str; 16] = [
     "docker",
     "cbr",
     "dummy",
@@ -32,7 +32,7 @@ const PASSED_OVER: [&str; 16] = [
     "nodelocaldns",
 ];
 
-/// Every VXLAN link with what hangs on it, by name.
+/// Every VXLAN link with its addresses and counts of its objects, sorted by name.
 pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
     let mut devices: Vec<VxlanDevice> = snapshot
         .links
@@ -67,18 +67,18 @@ pub fn vxlan_devices(snapshot: &Snapshot) -> Vec<VxlanDevice> {
             })
         })
         .collect();
-    devices.sort_by(|left, right| left.name.cmp(&right.name));
+    devices.sort_by(|one, other| one.name.cmp(&other.name));
     devices
 }
 
-/// The bridge of flannel's CNI plugin. A link of that name that is no bridge is not understood.
+/// The bridge of flannel's CNI plugin. A link with its name of another kind is malformed.
 pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
     let Some(link) = snapshot.link(BRIDGE) else {
         return Found::Absent;
     };
     if link.kind != "bridge" {
         return Found::Malformed(format!(
-            "link {BRIDGE} is of kind {:?}, needed a bridge",
+            "kind of link {BRIDGE} is {:?}, needed \"bridge\"",
             link.kind
         ));
     }
@@ -99,13 +99,13 @@ pub fn bridge(snapshot: &Snapshot, answers_for_pods: bool) -> Found<Bridge> {
     })
 }
 
-/// Addresses of IPv6 that a link answers for.
+/// IPv6 addresses that a link answers for.
 fn answered(snapshot: &Snapshot, link: &Link) -> Vec<Ipv6Net> {
     let own = snapshot.proxies.iter().filter(|proxy| proxy.link == link.index);
     Ipv6Net::aggregate(&own.map(|proxy| Ipv6Net::from(proxy.address)).collect())
 }
 
-/// Whether a link has an address of IPv6 that somebody gave it.
+/// Whether a link has a configured IPv6 address.
 pub fn speaks_ipv6(snapshot: &Snapshot, name: &str) -> bool {
     snapshot.link(name).is_some_and(|link| {
         addresses(snapshot, link)
@@ -114,7 +114,7 @@ pub fn speaks_ipv6(snapshot: &Snapshot, name: &str) -> bool {
     })
 }
 
-/// Pods that were attached to the old network, as libcni remembers them: those whose link is on the bridge live.
+/// Pods that were attached to the old network according to libcni's records: a pod whose link is on the bridge is running.
 pub fn legacy_pods(
     snapshot: &Snapshot,
     attachments: &[(PathBuf, Result<Attachment, String>)],
@@ -148,30 +148,30 @@ pub fn legacy_pods(
             }
         })
         .collect();
-    pods.sort_by(|left, right| left.sandbox.cmp(&right.sandbox));
+    pods.sort_by(|one, other| one.sandbox.cmp(&other.sandbox));
     pods
 }
 
-/// Records of attachments that were not understood, one sentence each.
+/// Malformed records of attachments, one text each.
 pub fn legacy_problems(attachments: &[(PathBuf, Result<Attachment, String>)]) -> Vec<String> {
     attachments
         .iter()
         .filter_map(|(path, attachment)| {
             let problem = attachment.as_ref().err()?;
             Some(format!(
-                "{}: {problem}; nobody knows which address its pod has. Delete that pod, or use strategy Drain",
+                "{}: {problem}, so the address of its pod is unknown: delete that pod, or use strategy Drain",
                 path.display()
             ))
         })
         .collect()
 }
 
-/// Routes by which Calico drops packets to its own blocks.
+/// Calico's blackhole routes for its own blocks.
 pub fn blackholes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
     snapshot.blackholes.iter().filter(|route| route.protocol == FELIX)
 }
 
-/// Routes of this tool's to single pods.
+/// replumb's routes to single pods.
 pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
     snapshot
         .routes
@@ -179,8 +179,7 @@ pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
         .filter(|route| route.protocol == ROUTE_PROTOCOL)
 }
 
-/// Number of a tunnel's own routes that are as Calico makes them: under its number, or to the end of another node. flannel
-/// lays neither.
+/// Number of a tunnel's routes that Calico creates: with its route protocol, or to the tunnel end of another node. flannel creates neither.
 fn block_routes(tunnel: &Link, own: &[Route]) -> usize {
     if !is_tunnel(&tunnel.name) {
         return 0;
@@ -189,7 +188,7 @@ fn block_routes(tunnel: &Link, own: &[Route]) -> usize {
         let mut hops = own.iter().flat_map(|route| &route.hops);
         hops.any(|(gateway, _)| *gateway == Some(address))
     };
-    // Another way through the tunnel is somebody else's.
+    // Other routes through the tunnel belong to other programs.
     let is_end = |route: &Route| {
         let direct = route.hops.iter().all(|(gateway, _)| gateway.is_none());
         let is_address = route.destination.prefix_len() == route.destination.max_prefix_len();
@@ -201,11 +200,11 @@ fn block_routes(tunnel: &Link, own: &[Route]) -> usize {
         .count()
 }
 
-/// How far routes to whole subnets reach: to each node that the tunnel of IPv6 leads to, or not.
+/// Counts routes to whole subnets: existing ones, and nodes behind the IPv6 tunnel without one.
 pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
-    let is_tunnel_of_ipv6 =
+    let is_ipv6_tunnel =
         |link: &&Link| link.name == CALICO_DEVICE_V6 || link.name.starts_with(FLANNEL_DEVICES[1]);
-    let missing = snapshot.links.iter().filter(is_tunnel_of_ipv6).map(|link| {
+    let missing = snapshot.links.iter().filter(is_ipv6_tunnel).map(|link| {
         let own = snapshot.of_link(link.index);
         let laid: BTreeSet<IpAddr> = own
             .subnet_routes
@@ -223,13 +222,13 @@ pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
     }
 }
 
-/// Whether a link is named as a tunnel of flannel's or Calico's is, in either family.
+/// Whether a link has the name of a tunnel of flannel or Calico, in either family.
 fn is_tunnel(name: &str) -> bool {
     FLANNEL_DEVICES.iter().any(|start| name.starts_with(start))
         || [CALICO_DEVICE, CALICO_DEVICE_V6].contains(&name)
 }
 
-/// The host's ends of cables to Calico's pods.
+/// The host's veth links to Calico's pods.
 pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
     let mut pods: Vec<String> = snapshot
         .links
@@ -241,11 +240,10 @@ pub fn calico_pods(snapshot: &Snapshot) -> Vec<String> {
     pods
 }
 
-/// More are not told: one is a refusal already, and with `DirectRouting` there is one to each other node.
+/// Maximum number of reported routes: one already fails the check, and with `DirectRouting` there is one to each other node.
 const MOST_DIRECT_ROUTES: usize = 20;
 
-/// Routes to pods of other nodes that do not go through a tunnel. Without flannel's networks nobody can
-/// tell them from others.
+/// Routes to pods of other nodes that do not use a tunnel. Without flannel's networks such routes cannot be recognized.
 pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute> {
     let mut routes = Vec::new();
     for route in &snapshot.routes {
@@ -273,16 +271,16 @@ pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute
     routes
 }
 
-/// The address that Calico's `first-found` detection chooses, and its interface: it looks at the interfaces in
-/// reverse order, passes over those of container networks, and takes the first global unicast address of the family.
+/// The address that Calico's `first-found` detection selects, and its interface: the detection checks the interfaces in reverse order,
+/// skips those of container networks, and selects the first global unicast address of the family.
 pub fn detected_address(snapshot: &Snapshot, family: Family) -> Option<(IpAddr, String)> {
     snapshot
         .links
         .iter()
         .rev()
         .filter(|link| {
-            // `wg-v6.cali` carries IPv6 only, so that the list above does without it.
-            !PASSED_OVER.iter().any(|prefix| link.name.starts_with(prefix))
+            // `wg-v6.cali` carries IPv6 only, so that the list above does not contain it.
+            !SKIPPED.iter().any(|prefix| link.name.starts_with(prefix))
         })
         .find_map(|link| {
             let address = snapshot
@@ -299,8 +297,7 @@ pub fn detected_address(snapshot: &Snapshot, family: Family) -> Option<(IpAddr, 
         })
 }
 
-/// The interface that carries the default route with the lowest metric, else the one with the address that
-/// Calico would choose.
+/// The interface of the default route with the lowest metric, else the interface with the address that Calico would select.
 pub fn uplink(snapshot: &Snapshot) -> Option<String> {
     snapshot
         .routes
@@ -313,7 +310,7 @@ pub fn uplink(snapshot: &Snapshot) -> Option<String> {
         .or_else(|| detected_address(snapshot, Family::Ipv4).map(|(_, link)| link))
 }
 
-/// A family of addresses.
+/// An address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// IPv4.
@@ -322,7 +319,7 @@ pub enum Family {
     Ipv6,
 }
 
-/// As Go has it, whose word Calico takes: addresses of a site's own (`fc00::/7`) count.
+/// Like Go's definition, which Calico uses: unique local addresses (`fc00::/7`) count.
 fn is_global_unicast_ipv6(address: Ipv6Addr) -> bool {
     !(address.is_unspecified()
         || address.is_loopback()
@@ -338,7 +335,7 @@ fn is_global_unicast(address: Ipv4Addr) -> bool {
         || address.is_broadcast())
 }
 
-/// Link-local IPv6 comes and goes with a link and says nothing of its configuration.
+/// Whether an address is configured: link-local IPv6 addresses are created automatically with a link.
 fn is_configured(net: &IpNet) -> bool {
     !matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local())
 }

@@ -28,7 +28,7 @@ fn route(destination: &str, gateway: Option<&str>, link: u32) -> Route {
     }
 }
 
-/// A host of flannel's: loopback, uplink, tunnel, bridge with one pod.
+/// A host on flannel: loopback, uplink, tunnel, bridge with one pod.
 fn host() -> Snapshot {
     let mut tunnel = link(3, "flannel.1");
     tunnel.vxlan = Some(Vxlan {
@@ -64,7 +64,7 @@ fn host() -> Snapshot {
 }
 
 #[test]
-fn the_tunnel_names_its_parent_and_counts_its_routes() {
+fn the_tunnel_has_its_parent_and_the_number_of_routes() {
     let devices = vxlan_devices(&host());
     assert_eq!(devices.len(), 1);
     assert_eq!(devices[0].parent.as_deref(), Some("eth0"));
@@ -72,7 +72,7 @@ fn the_tunnel_names_its_parent_and_counts_its_routes() {
 }
 
 #[test]
-fn the_bridge_names_its_pods_and_no_link_local_address() {
+fn the_bridge_has_its_ports_and_no_link_local_address() {
     let found = bridge(&host(), false);
     let bridge = found.present().unwrap();
     assert_eq!(bridge.ports, ["veth1234"]);
@@ -80,19 +80,19 @@ fn the_bridge_names_its_pods_and_no_link_local_address() {
 }
 
 #[test]
-fn a_link_of_the_bridges_name_that_is_none_is_said() {
+fn a_link_cni0_that_is_no_bridge_is_malformed() {
     let mut host = host();
     host.links[3].kind = "dummy".to_owned();
     assert!(matches!(bridge(&host, false), Found::Malformed(problem) if problem.contains("dummy")));
 }
 
 #[test]
-fn a_route_past_the_tunnel_is_direct() {
+fn a_route_without_the_tunnel_is_direct() {
     let networks = ["10.244.0.0/16", "fd00:10:244::/56"].map(|network| network.parse().unwrap());
     let mut host = host();
     assert_eq!(direct_routes(&host, &networks), []);
     host.routes.push(route("10.244.3.0/24", Some("192.0.2.13"), 2));
-    // Somebody else's network is not flannel's DirectRouting.
+    // A route to another network is not flannel's DirectRouting.
     host.routes.push(route("10.96.0.0/12", Some("192.0.2.14"), 2));
     let found = direct_routes(&host, &networks);
     assert_eq!(found.len(), 1);
@@ -105,12 +105,12 @@ fn a_route_past_the_tunnel_is_direct() {
     assert_eq!(
         direct_routes(&host, &networks).len(),
         20,
-        "a report does not grow with the cluster"
+        "the report is bounded"
     );
 }
 
 #[test]
-fn calico_looks_at_interfaces_from_the_last() {
+fn calico_detects_the_address_of_the_last_interface() {
     let mut host = host();
     assert_eq!(
         detected_address(&host, Family::Ipv4),
@@ -124,7 +124,7 @@ fn calico_looks_at_interfaces_from_the_last() {
     assert_eq!(
         detected_address(&host, Family::Ipv4).unwrap().1,
         "eth0",
-        "a link-local address is passed over"
+        "a link-local address is skipped"
     );
     host.addresses.push(Address {
         link: 9,
@@ -134,6 +134,6 @@ fn calico_looks_at_interfaces_from_the_last() {
     assert_eq!(
         uplink(&host).as_deref(),
         Some("eth0"),
-        "the default route says where packets leave"
+        "the uplink follows the default route"
     );
 }

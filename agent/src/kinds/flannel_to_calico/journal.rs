@@ -1,8 +1,8 @@
-//! The journal: what was there before each change, on disk before the change is made. Touches one folder.
+//! The journal: the state before each change, synced to disk before the change is performed. Touches one folder.
 //!
-//! One JSON record a line, each synced before the step goes on. A last line that a crash cut short or spoilt is taken away
-//! at the next start: the change that it would have announced was not made. A file that grows large is written anew with
-//! what is needed of it: changes that stand, with what was there before each.
+//! One JSON record per line, each synced before the step continues. A last line that a crash left incomplete is removed at the next start:
+//! the change that it announces was not performed. A large file is compacted to the data that is still needed: standing changes, each with
+//! the state before it.
 
 mod record;
 
@@ -22,43 +22,41 @@ use thiserror::Error;
 
 use crate::host::files::{self, FileError};
 
-/// How many finished steps are shown in status: three migrations' worth.
+/// Number of finished steps in the status: those of three migrations.
 const SHOWN_STEPS: usize = 32;
 
-/// The file's name.
+/// Name of the file.
 const FILE: &str = "journal.jsonl";
-/// A record of a link with the routes of a few hundred nodes.
+/// Size of a large record: a link with the routes of a few hundred nodes.
 const LARGE_RECORD: usize = 64 * 1024;
-/// From this length on the file is written anew, if that makes it half as long.
+/// Length from which the file is compacted, if that halves its length.
 const LARGE_FILE: u64 = 1024 * 1024;
-/// A longer one is not the agent's: what stands of a migration in a cluster of 5 000 nodes is a few MiB.
+/// Maximum length: standing changes of a migration in a cluster of 5 000 nodes need a few MiB.
 const MOST_JOURNAL: u64 = 64 << 20;
 
-/// Why the journal could not be kept. No step is performed without it.
+/// The journal could not be read or written. No step is performed without it.
 #[derive(Debug, Error)]
 pub enum JournalError {
     /// A file of the journal could not be read or written.
-    #[error("the journal cannot be kept, so nothing is changed; make room in the folder or mend it")]
+    #[error("journal could not be read or written, so nothing is changed: free disk space or repair its folder")]
     File(#[from] FileError),
-    /// Another process has the journal.
+    /// Another process holds the journal's lock.
     #[error(
-        "{path} is locked: another agent works on this node. One of replumb's installations has to go; see \
-         `kubectl get pods -A -o wide` for pods named replumb-agent on this node"
+        "{path} is locked by another agent on this node: remove one of the replumb installations (find pods named \
+         replumb-agent on this node with `kubectl get pods -A -o wide`)"
     )]
     Taken {
-        /// The file that is locked.
+        /// The locked file.
         path: PathBuf,
     },
-    /// A record in the middle is no record.
-    #[error(
-        "{path}, line {line} is no record of the journal ({problem}); move the file away to begin a new one"
-    )]
+    /// A record before the last one is malformed.
+    #[error("{path}, line {line}: malformed record ({problem}): move the file away to start a new journal")]
     Broken {
         /// The file.
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
 }
@@ -87,23 +85,23 @@ pub struct Journal {
     sequence: u64,
     /// Length of the file up to the end of the last whole record.
     length: u64,
-    /// The step that was begun and not finished.
+    /// The step that was started and not finished.
     open: Option<OpenStep>,
-    /// Changes that have not been taken back, the newest last.
+    /// Changes that have not been undone, the newest last.
     standing: Vec<Change>,
     done: Vec<StepDone>,
     orders: Option<Orders>,
     fell_back: Option<String>,
     /// When the last record was written.
     last_at: Option<Timestamp>,
-    /// As long as this is held no other process opens the journal. The kernel lets it go with ours.
+    /// Lock against other processes. The kernel releases it when this process ends.
     _lock: Flock<File>,
 }
 
 impl Journal {
-    /// Opens the journal in this folder and takes away a line that a crash cut short.
+    /// Opens the journal in this folder and removes an incomplete last line.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
-        fs::create_dir_all(folder).map_err(FileError::of("make folder", folder))?;
+        fs::create_dir_all(folder).map_err(FileError::of("create folder", folder))?;
         let mut journal = Self {
             folder: folder.to_owned(),
             sequence: 0,
@@ -116,8 +114,8 @@ impl Journal {
             last_at: None,
             _lock: lock(&folder.join("lock"))?,
         };
-        fs::create_dir_all(journal.backups()).map_err(FileError::of("make folder", &journal.backups()))?;
-        journal.try_out()?;
+        fs::create_dir_all(journal.backups()).map_err(FileError::of("create folder", &journal.backups()))?;
+        journal.check_writable()?;
         let path = journal.path();
         let Some(files::Whole { bytes, .. }) = files::whole_if_there(&path, MOST_JOURNAL)? else {
             return Ok(journal);
@@ -126,9 +124,9 @@ impl Journal {
         for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let is_last = whole + line.len() == bytes.len();
             match Record::read(line) {
-                Ok(record) => journal.take(&record),
-                // Power went before it was on disk: nothing was changed on its account.
-                Err(unreadable) if is_last && unreadable.spoilt => break,
+                Ok(record) => journal.replay(&record),
+                // A crash interrupted the write: the change was not performed.
+                Err(unreadable) if is_last && unreadable.is_incomplete => break,
                 Err(unreadable) => {
                     return Err(JournalError::Broken {
                         path,
@@ -142,13 +140,13 @@ impl Journal {
         journal.length = whole as u64;
         if whole < bytes.len() {
             journal
-                .cut_back()
-                .map_err(FileError::of("cut the unfinished record off", &path))?;
+                .truncate()
+                .map_err(FileError::of("remove the incomplete record of", &path))?;
         }
         Ok(journal)
     }
 
-    /// Whether there is one in this folder.
+    /// Whether a journal exists in this folder.
     pub fn is_there(folder: &Path) -> bool {
         folder.join(FILE).exists()
     }
@@ -158,12 +156,12 @@ impl Journal {
         self.folder.join(FILE)
     }
 
-    /// The step that was begun and is not known to be finished: the process ended in the middle of it.
+    /// The step that was started and not recorded as finished: the process ended during it.
     pub fn open_step(&self) -> Option<&HostStep> {
         self.open.as_ref().map(|open| &open.change.step)
     }
 
-    /// What a decision has to know of the past.
+    /// The journal's state for decisions.
     pub fn remembered(&self) -> Remembered {
         Remembered {
             interrupted: self.open_step().cloned(),
@@ -172,7 +170,7 @@ impl Journal {
         }
     }
 
-    /// What was there before the change that this step takes back.
+    /// The state before the change that this step undoes.
     pub fn before_change(&self, undo: &HostStep) -> Option<&Before> {
         self.standing
             .iter()
@@ -181,7 +179,7 @@ impl Journal {
             .map(|change| &change.before)
     }
 
-    /// What was there before this step, when it was begun and not finished.
+    /// The state before this step, if it was started and not finished.
     pub fn before_interrupted(&self, step: &HostStep) -> Option<&Before> {
         self.open
             .as_ref()
@@ -189,28 +187,28 @@ impl Journal {
             .map(|open| &open.change.before)
     }
 
-    /// Steps that are finished, the newest last; the last few.
+    /// The last finished steps, the newest last.
     pub fn done(&self) -> &[StepDone] {
         &self.done
     }
 
-    /// What the coordinator wanted last.
+    /// The coordinator's last goal and settings.
     pub fn orders(&self) -> Option<&Orders> {
         self.orders.as_ref()
     }
 
-    /// Why the host goes back by itself; `None` when it does not.
+    /// Why the host is rolled back automatically; `None` when it is not.
     pub fn fell_back(&self) -> Option<&str> {
         self.fell_back.as_deref()
     }
 
-    /// When something was last recorded.
+    /// Time of the last record.
     pub fn last_at(&self) -> Option<Timestamp> {
         self.last_at
     }
 
-    /// Counts this start of an agent, and returns how many there were before it since the last record. Where that cannot be written, this is
-    /// the first: no record is missing by it.
+    /// Counts this start of an agent, and returns the number of earlier starts since the last record. If the count cannot be written, the next
+    /// start counts as the first; the journal is not affected.
     pub fn count_start(&self) -> u32 {
         let path = self.folder.join("starts");
         let last = self.last_at.map(|at| at.to_string()).unwrap_or_default();
@@ -225,12 +223,12 @@ impl Journal {
             .unwrap_or_default();
         let text = format!("{} {last}\n", before.saturating_add(1));
         if let Err(error) = files::write_durably(&path, text.as_bytes()) {
-            tracing::debug!(%error, "the start is not counted");
+            tracing::debug!(%error, "counting the start failed");
         }
         before
     }
 
-    /// Records what the coordinator wants, where it differs from what is known.
+    /// Records the coordinator's goal and settings if they have changed.
     pub fn order(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
         if self.orders.as_ref() == Some(&orders) {
             return Ok(());
@@ -238,12 +236,12 @@ impl Journal {
         self.append(now, Event::Ordered(orders))
     }
 
-    /// Records that the host goes back by itself.
+    /// Records that the host is rolled back automatically.
     pub fn fall_back(&mut self, why: String, now: Timestamp) -> Result<(), JournalError> {
         self.append(now, Event::FellBack { why })
     }
 
-    /// Records that the coordinator knows of it.
+    /// Records that the coordinator knows about the automatic rollback.
     pub fn take_notice(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.fell_back.is_none() {
             return Ok(());
@@ -251,7 +249,7 @@ impl Journal {
         self.append(now, Event::TakenNotice)
     }
 
-    /// Records that the host is as it was.
+    /// Records that the host is completely rolled back.
     pub fn came_back(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.standing.is_empty() {
             return Ok(());
@@ -259,9 +257,9 @@ impl Journal {
         self.append(now, Event::CameBack)
     }
 
-    /// Records that a step begins, and what is there before it. Returns once that is on disk.
+    /// Records the start of a step and the state before it. Returns once the record is on disk.
     pub fn begin(&mut self, step: &HostStep, before: Before, now: Timestamp) -> Result<(), JournalError> {
-        // A step that failed and is tried again on the same host has its record already.
+        // A failed step that is repeated with the same state has its record already.
         if self
             .open
             .as_ref()
@@ -283,16 +281,16 @@ impl Journal {
         self.append(now, Event::Finished { step: step.clone() })
     }
 
-    /// Copies a file into the journal's folder, durably. `None` when there is no such file.
+    /// Copies a file durably into the journal's folder. `None` when the file does not exist.
     pub fn save(&self, path: &Path) -> Result<Option<SavedFile>, JournalError> {
         use std::os::unix::fs::MetadataExt;
-        // Owner and permissions of the very file whose bytes these are.
+        // Owner and permissions are read from the same open file as the content.
         let Some(files::Whole { bytes, metadata }) = files::whole_if_there(path, files::MOST)? else {
             return Ok(None);
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let sha256 = record::sha256(&bytes);
-        // Named by content: a second try finds its copy, and another content never overwrites it.
+        // The name contains a hash of the content: a repeated save finds its copy, and other content never overwrites it.
         let copy = self
             .backups()
             .join(format!("{name}.{}", sha256.get(..16).unwrap_or_default()));
@@ -307,9 +305,8 @@ impl Journal {
         }))
     }
 
-    /// Writes as much as a record may need: a disk that is full or read-only is found out before a node is in
-    /// work, not in the middle of it.
-    fn try_out(&self) -> Result<(), JournalError> {
+    /// Writes as much as a record may need: a full or read-only disk is detected before the migration of the node starts.
+    fn check_writable(&self) -> Result<(), JournalError> {
         let path = self.folder.join("trial");
         files::write_durably(&path, &vec![0; LARGE_RECORD])?;
         Ok(files::remove_durably(&path)?)
@@ -327,23 +324,23 @@ impl Journal {
             let mut file = own_file().create(true).append(true).open(&path)?;
             file.write_all(&line)?;
             file.sync_all()?;
-            // The name of a new file lasts once its folder is on disk.
+            // The name of a new file is durable once its folder is synced.
             File::open(&self.folder)?.sync_all()
         };
         if let Err(error) = write() {
-            // A full disk takes a part of the line: without it the next record would be glued to that part.
-            // When even this fails, the next start cuts it off.
-            let cut = self.cut_back();
-            tracing::debug!(?cut, "cut an unfinished record off the journal");
+            // On a full disk a part of the line is written, and the next record would be appended to that part. If the truncation fails,
+            // the next start repeats it.
+            let truncated = self.truncate();
+            tracing::debug!(?truncated, "removed an incomplete record of the journal");
             return Err(FileError::of("write a record of", &path)(error).into());
         }
         self.length += line.len() as u64;
-        self.take(&record);
-        self.shorten(now)
+        self.replay(&record);
+        self.compact(now)
     }
 
-    /// Writes the file anew once it is large. Between two steps only: an open step has its own record.
-    fn shorten(&mut self, now: Timestamp) -> Result<(), JournalError> {
+    /// Rewrites a large file with one record. Only between two steps: an open step has its own record.
+    fn compact(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.length < LARGE_FILE || self.open.is_some() {
             return Ok(());
         }
@@ -364,14 +361,14 @@ impl Journal {
         Ok(())
     }
 
-    fn cut_back(&self) -> io::Result<()> {
+    fn truncate(&self) -> io::Result<()> {
         let file = own_file().write(true).open(self.path())?;
         file.set_len(self.length)?;
         file.sync_all()
     }
 
-    /// A change stands from the moment at which it is announced: a crash may have come before or after it.
-    fn stand(&mut self, change: &Change) {
+    /// Adds a standing change. A change stands as soon as it is announced: a crash may be before or after the change itself.
+    fn add_standing(&mut self, change: &Change) {
         let undo = change.step.undo();
         if let Undo::Nothing(_) = undo {
             return;
@@ -384,7 +381,7 @@ impl Journal {
         });
     }
 
-    fn take(&mut self, record: &Record) {
+    fn replay(&mut self, record: &Record) {
         self.sequence = record.sequence;
         self.last_at = Some(record.at);
         match &record.event {
@@ -405,7 +402,7 @@ impl Journal {
                 self.done.clone_from(done);
             }
             Event::Started(change) => {
-                self.stand(change);
+                self.add_standing(change);
                 self.open = Some(OpenStep {
                     change: (**change).clone(),
                     since: record.at,
@@ -431,7 +428,7 @@ impl Journal {
     }
 }
 
-/// A file of the journal's own: a link in its place leads to a file that is not.
+/// Options for the journal's own files: a symbolic link is not followed.
 fn own_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -443,7 +440,7 @@ fn lock(path: &Path) -> Result<Flock<File>, JournalError> {
         .create(true)
         .append(true)
         .open(path)
-        .map_err(FileError::of("make the lock", path))?;
+        .map_err(FileError::of("create lock", path))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
         Errno::EWOULDBLOCK => JournalError::Taken {
             path: path.to_owned(),

@@ -6,34 +6,34 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// What the next process finds.
-fn again(journal: Journal) -> Result<Journal, JournalError> {
+/// The journal as the next process opens it.
+fn reopen(journal: Journal) -> Result<Journal, JournalError> {
     let folder = journal.folder.clone();
     drop(journal);
     Journal::open(&folder)
 }
 
 #[test]
-fn a_journal_that_another_agent_has_is_not_opened() {
+fn a_journal_locked_by_another_agent_is_not_opened() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(folder.path()).unwrap();
     let error = Journal::open(folder.path()).unwrap_err();
     assert_eq!(error.category(), "JournalTaken");
     assert!(error.to_string().contains("another agent"), "{error}");
-    again(journal).unwrap();
+    reopen(journal).unwrap();
 }
 
 #[test]
-fn what_was_begun_and_finished_is_read_back() {
+fn a_started_and_a_finished_step_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     journal
         .begin(&HostStep::DeleteBridge, Before::default(), at(10))
         .unwrap();
-    let mut journal = again(journal).unwrap();
+    let mut journal = reopen(journal).unwrap();
     assert_eq!(journal.open_step(), Some(&HostStep::DeleteBridge));
     journal.finish(&HostStep::DeleteBridge, at(12)).unwrap();
-    let journal = again(journal).unwrap();
+    let journal = reopen(journal).unwrap();
     assert_eq!(journal.open_step(), None);
     assert_eq!(
         journal.done(),
@@ -46,7 +46,7 @@ fn what_was_begun_and_finished_is_read_back() {
 }
 
 #[test]
-fn a_second_try_keeps_the_first_record() {
+fn a_repeated_start_with_the_same_state_adds_no_record() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     let before = Before {
@@ -58,7 +58,7 @@ fn a_second_try_keeps_the_first_record() {
         .unwrap();
     journal.begin(&HostStep::DeleteBridge, before, at(2)).unwrap();
     assert_eq!(fs::read_to_string(journal.path()).unwrap().lines().count(), 1);
-    // What is there now is not what was there then: both are kept.
+    // The state before the step has changed: both records are kept.
     journal
         .begin(&HostStep::DeleteBridge, Before::default(), at(3))
         .unwrap();
@@ -66,7 +66,7 @@ fn a_second_try_keeps_the_first_record() {
 }
 
 #[test]
-fn a_record_that_a_crash_cut_short_is_taken_away() {
+fn an_incomplete_last_record_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     journal
@@ -74,7 +74,7 @@ fn a_record_that_a_crash_cut_short_is_taken_away() {
         .unwrap();
     let (path, whole) = (journal.path(), fs::read(journal.path()).unwrap());
     drop(journal);
-    // Every length that a crash can leave behind.
+    // Every length that a crash can leave.
     for length in 0..whole.len() {
         fs::write(&path, &whole[..length]).unwrap();
         let mut journal = Journal::open(folder.path()).unwrap();
@@ -82,13 +82,13 @@ fn a_record_that_a_crash_cut_short_is_taken_away() {
         journal
             .begin(&HostStep::RemoveLeases, Before::default(), at(2))
             .unwrap();
-        let journal = again(journal).unwrap();
+        let journal = reopen(journal).unwrap();
         assert_eq!(journal.open_step(), Some(&HostStep::RemoveLeases));
     }
 }
 
 #[test]
-fn a_broken_record_in_the_middle_is_an_error_that_names_file_and_line() {
+fn a_malformed_record_before_the_last_is_an_error_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     journal
@@ -96,13 +96,13 @@ fn a_broken_record_in_the_middle_is_an_error_that_names_file_and_line() {
         .unwrap();
     let good = fs::read_to_string(journal.path()).unwrap();
     fs::write(journal.path(), format!("{good}{{\n{good}")).unwrap();
-    let error = again(journal).unwrap_err();
+    let error = reopen(journal).unwrap_err();
     assert_eq!(error.category(), "JournalBroken");
     assert!(error.to_string().contains("line 2"), "{error}");
 }
 
 #[test]
-fn a_saved_file_can_be_put_back_as_it_was() {
+fn a_saved_file_keeps_content_and_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let journal = Journal::open(&folder.path().join("state")).unwrap();
@@ -116,14 +116,14 @@ fn a_saved_file_can_be_put_back_as_it_was() {
 }
 
 #[test]
-fn a_journal_that_cannot_be_written_says_so_and_keeps_what_it_had() {
+fn a_failed_write_is_an_error_and_keeps_the_open_step() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     journal
         .begin(&HostStep::DeleteBridge, Before::default(), at(1))
         .unwrap();
     let kept = fs::read(journal.path()).unwrap();
-    // A folder in the file's place: what even root cannot write to.
+    // A folder in place of the file: even root cannot write to it.
     fs::remove_file(journal.path()).unwrap();
     fs::create_dir(journal.path()).unwrap();
     let error = journal.finish(&HostStep::DeleteBridge, at(2)).unwrap_err();
@@ -131,12 +131,12 @@ fn a_journal_that_cannot_be_written_says_so_and_keeps_what_it_had() {
     assert_eq!(
         journal.open_step(),
         Some(&HostStep::DeleteBridge),
-        "nothing half done"
+        "a failed write changes nothing"
     );
     fs::remove_dir(journal.path()).unwrap();
     fs::write(journal.path(), kept).unwrap();
     journal.finish(&HostStep::DeleteBridge, at(3)).unwrap();
-    assert_eq!(again(journal).unwrap().done().len(), 1);
+    assert_eq!(reopen(journal).unwrap().done().len(), 1);
 }
 
 fn texts(pairs: &[(&str, &str)]) -> Before {
@@ -150,7 +150,7 @@ fn texts(pairs: &[(&str, &str)]) -> Before {
 }
 
 #[test]
-fn a_change_stands_until_it_is_taken_back() {
+fn a_change_stands_until_it_is_undone() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     let change = HostStep::AnswerForPods;
@@ -161,27 +161,27 @@ fn a_change_stands_until_it_is_taken_back() {
             at(1),
         )
         .unwrap();
-    // It is announced, and nobody knows whether it was made: it stands.
-    let mut journal = again(journal).unwrap();
+    // The change is announced and may have been performed: it stands.
+    let mut journal = reopen(journal).unwrap();
     assert_eq!(journal.remembered().standing, std::slice::from_ref(&change));
-    // It was half made. What was there is what was there the first time.
+    // The change was performed in part. The state before its first start is kept.
     journal
         .begin(&change, texts(&[("proxy_delay", "0"), ("proxy_arp", "0")]), at(2))
         .unwrap();
     journal.finish(&change, at(3)).unwrap();
-    let mut journal = again(journal).unwrap();
+    let mut journal = reopen(journal).unwrap();
     assert_eq!(journal.remembered().standing, [change]);
     let undo = HostStep::StopAnsweringForPods;
     let before = journal.before_change(&undo).unwrap();
     assert_eq!(*before, texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]));
     journal.begin(&undo, Before::default(), at(4)).unwrap();
-    assert_eq!(journal.remembered().standing.len(), 1, "it is not taken back yet");
+    assert_eq!(journal.remembered().standing.len(), 1, "the change is not undone yet");
     journal.finish(&undo, at(5)).unwrap();
-    assert_eq!(again(journal).unwrap().remembered(), Remembered::default());
+    assert_eq!(reopen(journal).unwrap().remembered(), Remembered::default());
 }
 
 #[test]
-fn what_has_no_undo_does_not_stand_and_routes_to_pods_stand_once() {
+fn steps_without_undo_do_not_stand_and_pod_routes_stand_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     for step in [
@@ -196,22 +196,22 @@ fn what_has_no_undo_does_not_stand_and_routes_to_pods_stand_once() {
 }
 
 #[test]
-fn a_last_record_that_was_spoilt_is_taken_away_and_one_of_a_later_agent_is_not() {
+fn a_malformed_last_record_is_removed_and_one_of_a_later_agent_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     let step = HostStep::WithdrawSubnetEnvironment;
     journal.begin(&step, Before::default(), at(1)).unwrap();
     let good = fs::read_to_string(journal.path()).unwrap();
-    for spoilt in ["\0\0\0\0\n", "{\"version\":1,\"seq\n"] {
-        fs::write(journal.path(), format!("{good}{spoilt}")).unwrap();
-        journal = again(journal).unwrap();
+    for incomplete in ["\0\0\0\0\n", "{\"version\":1,\"seq\n"] {
+        fs::write(journal.path(), format!("{good}{incomplete}")).unwrap();
+        journal = reopen(journal).unwrap();
         assert_eq!(journal.open_step(), Some(&step));
         assert_eq!(fs::read_to_string(journal.path()).unwrap(), good);
     }
     let later = "{\"version\":2,\"anything\":true}\n";
     fs::write(journal.path(), format!("{good}{later}")).unwrap();
     let path = journal.path();
-    let error = again(journal).unwrap_err().to_string();
+    let error = reopen(journal).unwrap_err().to_string();
     assert!(
         error.contains("version 2") && error.contains("later agent"),
         "{error}"
@@ -220,7 +220,7 @@ fn a_last_record_that_was_spoilt_is_taken_away_and_one_of_a_later_agent_is_not()
 }
 
 #[test]
-fn a_long_journal_keeps_what_stands_and_forgets_the_rest() {
+fn a_long_journal_is_compacted_to_standing_changes() {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(folder.path()).unwrap();
     let change = HostStep::WithdrawSubnetEnvironment;
@@ -234,7 +234,7 @@ fn a_long_journal_keeps_what_stands_and_forgets_the_rest() {
         journal.finish(&step, at(4)).unwrap();
         assert!(fs::metadata(journal.path()).unwrap().len() < LARGE_FILE + 30_000);
     }
-    let journal = again(journal).unwrap();
+    let journal = reopen(journal).unwrap();
     assert_eq!(journal.remembered().standing, [change]);
     let undo = HostStep::RestoreSubnetEnvironment;
     assert_eq!(journal.before_change(&undo), Some(&kept));

@@ -1,4 +1,4 @@
-//! flannel VXLAN → Calico VXLAN on this host: read it into facts, change it by one step, written down in the journal first.
+//! flannel VXLAN → Calico VXLAN on this host: reads the host into facts, and changes it step by step; the journal is written before each step.
 
 pub mod apply;
 pub mod facts;

@@ -17,12 +17,12 @@ use crate::host::processes::{ProcessError, Processes};
 use crate::host::snapshot::Snapshot;
 use crate::host::sysctl::{self, SysctlError};
 
-/// flannel's daemon, as its process is named.
+/// Process name of flannel's daemon.
 const FLANNELD: &str = "flanneld";
-/// Calico's, likewise.
+/// Process name of Calico's daemon.
 const CALICO_NODE: &str = "calico-node";
 
-/// Where the host's folders are, as this process sees them.
+/// Paths of the host's folders in this process's file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
     /// `/proc`.
@@ -31,11 +31,11 @@ pub struct Paths {
     pub flannel: PathBuf,
     /// `/var/lib/cni`.
     pub cni_state: PathBuf,
-    /// `/etc/cni/net.d`, or what the settings say.
+    /// `/etc/cni/net.d`, or the folder in the settings.
     pub cni_configuration: PathBuf,
-    /// `/opt/cni/bin`: the programs of CNI plugins.
+    /// `/opt/cni/bin`: executables of CNI plugins.
     pub cni_plugins: PathBuf,
-    /// `/proc/sys/net`, where it can be written.
+    /// Writable mount of `/proc/sys/net`.
     pub sysctl: PathBuf,
 }
 
@@ -46,10 +46,10 @@ impl Paths {
     }
 }
 
-/// One look at the host: the facts, and what a step needs besides them.
+/// One observation of the host: the facts, and the other data that steps need.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// What decisions are made on.
+    /// Input of decisions.
     pub facts: HostFacts,
     /// The kernel's tables.
     pub snapshot: Snapshot,
@@ -57,22 +57,22 @@ pub struct Observation {
     pub state: State,
 }
 
-/// Why the host could not be read.
+/// The host could not be read.
 #[derive(Debug, Error)]
 pub enum ObserveError {
-    /// Links, addresses, routes.
+    /// Links, addresses or routes could not be read.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A file or folder.
+    /// A file or folder could not be read.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The processes.
+    /// Processes could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A kernel parameter.
+    /// A kernel parameter could not be read.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// The firewall.
+    /// The firewall could not be read.
     #[error(transparent)]
     Firewall(#[from] FirewallError),
 }
@@ -90,14 +90,14 @@ impl ObserveError {
     }
 }
 
-/// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all. A process that cannot be
-/// read is a fact of its own.
+/// Reads the whole state. If one part cannot be read, there are no facts at all, since partial facts would be misleading. An unreadable
+/// process is a fact.
 pub async fn observe(
     paths: &Paths,
     netlink: &Netlink,
     processes: &Processes,
 ) -> Result<Observation, ObserveError> {
-    // The process before the file: a flanneld that ends in between has written its file before.
+    // Processes before files: a flanneld that ends between the two reads has written its file before.
     let running = processes.running(&paths.proc, &[FLANNELD, CALICO_NODE]).await?;
     let cni = cnidir::read(
         &paths.cni_configuration,
@@ -121,7 +121,7 @@ pub async fn observe(
         [IpNet::V4(environment.network)].into_iter().chain(ipv6).collect()
     });
     interfaces.retain(|name, _| {
-        // A pod's interface takes the value of `default`; each one by name would change the facts with every pod.
+        // A pod's interface has the value of `default`; with each interface the facts would change with every pod.
         name == "default"
             || name == BRIDGE
             || name.starts_with("flannel.")

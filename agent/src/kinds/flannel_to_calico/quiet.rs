@@ -1,5 +1,5 @@
-//! How long nobody has done anything for this host: the clock of the dead man's switch. A monotonic clock, so that a host whose
-//! time is set does not go back for it.
+//! Time without progress on this host: the clock of the dead man's switch. The clock is monotonic, so that setting the host's time does not
+//! cause a rollback.
 
 use std::time::{Duration, Instant};
 
@@ -7,30 +7,30 @@ use api::node_migration::Patience;
 use flannel_to_calico::host::Service;
 use jiff::Timestamp;
 
-/// An agent that was started anew has at least this time, or half of its patience, to hear what is wanted now. The next one that is started
-/// before anything was recorded has half of that, and so on: lives that are too short for it do not put the switch off for ever.
+/// A restarted agent has at least this time, or half of its patience, to receive the current spec. The next restart before a new record has
+/// half of that, and so on: an agent that restarts repeatedly cannot delay the rollback forever.
 const GRACE: Duration = Duration::from_mins(1);
-/// The shortest such time is about a second.
+/// The shortest grace is about a second.
 const MOST_HALVINGS: u32 = 6;
 
-/// The time since the last step on the host or the last word of the coordinator's, whichever is later.
+/// The time since the last step on the host or the last change of the coordinator's patience, whichever is later.
 #[derive(Debug)]
 pub struct Quiet {
-    told: Option<Patience>,
+    patience: Option<Patience>,
     since: Instant,
-    /// Whether the host was between the two networks at the last look; not known before the first.
+    /// Whether the host was between the two networks at the last observation; `None` before the first.
     between: Option<bool>,
-    /// Since when Calico serves a host that is between the two.
+    /// Since when Calico serves new pods of a host between the two networks.
     served_since: Option<Instant>,
-    /// Whether it has had a grace since the last word and the last step.
+    /// Whether a grace was given since the last change of patience and the last step.
     had_grace: bool,
 }
 
 impl Quiet {
-    /// Quiet from now on.
+    /// Starts the clock now.
     pub fn new() -> Self {
         Self {
-            told: None,
+            patience: None,
             since: Instant::now(),
             between: None,
             served_since: None,
@@ -38,28 +38,34 @@ impl Quiet {
         }
     }
 
-    /// An agent that was started anew takes over its predecessor's last word, and the time since its last record: never more
-    /// than that word allows less [`GRACE`], since the host's clock may have been set meanwhile, and a new word may be waiting
-    /// at the API server. `starts` were there before this one and since that record.
-    pub fn resume(&mut self, last: Option<Timestamp>, now: Timestamp, told: Option<&Patience>, starts: u32) {
-        self.told = told.cloned();
+    /// A restarted agent continues with the last patience in the journal and the time since the last record: at most the patience less
+    /// [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer patience. `starts` is the number of
+    /// starts since that record, without this one.
+    pub fn resume(
+        &mut self,
+        last: Option<Timestamp>,
+        now: Timestamp,
+        patience: Option<&Patience>,
+        starts: u32,
+    ) {
+        self.patience = patience.cloned();
         let at_most = self.without_grace(starts);
-        let gone = last
+        let elapsed = last
             .map(|last| now.duration_since(last).as_secs())
             .unwrap_or_default();
-        let gone = Duration::from_secs(u64::try_from(gone).unwrap_or_default()).min(at_most);
-        self.since = Instant::now().checked_sub(gone).unwrap_or(self.since);
+        let elapsed = Duration::from_secs(u64::try_from(elapsed).unwrap_or_default()).min(at_most);
+        self.since = Instant::now().checked_sub(elapsed).unwrap_or(self.since);
     }
 
-    /// What the last word allows, less the time to hear of a new one.
+    /// The patience less the grace, in which the agent may receive a new patience.
     fn without_grace(&self, halvings: u32) -> Duration {
-        let allowed = self.told.as_ref().map_or(Duration::ZERO, |told| {
-            Duration::from_secs(u64::from(told.seconds))
+        let allowed = self.patience.as_ref().map_or(Duration::ZERO, |patience| {
+            Duration::from_secs(u64::from(patience.seconds))
         });
         allowed.saturating_sub(GRACE.min(allowed / 2) / (1 << halvings.min(MOST_HALVINGS)))
     }
 
-    /// The process stood still: once since the last word, there is time to hear of a new one.
+    /// The process was suspended: once per patience and step, it gets a grace to receive a new patience.
     pub fn stood_still(&mut self) {
         let at_most = self.without_grace(0);
         if !self.had_grace && self.lasted() > at_most {
@@ -68,32 +74,33 @@ impl Quiet {
         }
     }
 
-    /// The coordinator has said this: a new word is the end of the quiet.
+    /// Takes the coordinator's patience: a changed one restarts the clock.
     pub fn told(&mut self, patience: Option<&Patience>) {
-        if self.told.as_ref() != patience {
-            self.begin();
-            self.told = patience.cloned();
+        if self.patience.as_ref() != patience {
+            self.restart();
+            self.patience = patience.cloned();
         }
     }
 
-    fn begin(&mut self) {
+    fn restart(&mut self) {
         self.since = Instant::now();
         self.had_grace = false;
     }
 
-    /// The host was looked at: one that has just come between the two networks has all its time, and so has one that Calico served for as long
-    /// as that. A calico-node that starts again and again, and serves for moments, is no end of the quiet.
+    /// Takes an observation of the host: the clock restarts when the host enters the state between the two networks, or after Calico has
+    /// served it for as long as the patience less the grace. A calico-node that restarts repeatedly and serves only for moments does not
+    /// restart the clock.
     pub fn looked(&mut self, service: Service) {
         let between = service != Service::Steady;
         if between && self.between == Some(false) {
-            self.begin();
+            self.restart();
         }
         self.between = Some(between);
         self.served_since = match (service, self.served_since) {
             (Service::Calico, since) => since.or_else(|| Some(Instant::now())),
             (Service::Neither, Some(since)) => {
                 if since.elapsed() >= self.without_grace(0) {
-                    self.begin();
+                    self.restart();
                 }
                 None
             }
@@ -101,17 +108,17 @@ impl Quiet {
         };
     }
 
-    /// Whether the host was between the two networks at the last look; `None` before the first.
+    /// Whether the host was between the two networks at the last observation; `None` before the first.
     pub fn between(&self) -> Option<bool> {
         self.between
     }
 
-    /// A step was made.
+    /// A step was performed: the clock restarts.
     pub fn stepped(&mut self) {
-        self.begin();
+        self.restart();
     }
 
-    /// How long it has lasted.
+    /// Time without progress.
     pub fn lasted(&self) -> Duration {
         self.since.elapsed()
     }
@@ -145,19 +152,19 @@ mod tests {
     }
 
     #[test]
-    fn lives_that_are_too_short_for_the_grace_do_not_put_it_off_for_ever() {
-        let left = |starts| {
+    fn repeated_restarts_halve_the_grace() {
+        let remaining = |starts| {
             let mut quiet = Quiet::new();
             quiet.resume(Some(at(1000)), at(9000), Some(&patience(1)), starts);
-            let left = Duration::from_mins(10).saturating_sub(quiet.lasted());
-            // Some of the last second has gone by.
-            left.as_secs() + 1
+            let remaining = Duration::from_mins(10).saturating_sub(quiet.lasted());
+            // A part of the last second has passed.
+            remaining.as_secs() + 1
         };
-        assert_eq!([0, 1, 2, 3, 6, 1_000_000].map(left), [60, 30, 15, 8, 1, 1]);
+        assert_eq!([0, 1, 2, 3, 6, 1_000_000].map(remaining), [60, 30, 15, 8, 1, 1]);
     }
 
     #[test]
-    fn what_serves_for_moments_is_no_end_of_it_and_what_served_for_long_is() {
+    fn calico_restarts_the_clock_only_after_a_long_service() {
         let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
         let mut quiet = resumed(1000, 1100);
         for _ in 0..3 {
@@ -175,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_stood_still_hears_first_and_once() {
+    fn a_suspended_process_gets_one_grace() {
         let mut quiet = Quiet::new();
         quiet.told(Some(&patience(1)));
         quiet.since = Instant::now().checked_sub(Duration::from_hours(1)).unwrap();
@@ -183,25 +190,29 @@ mod tests {
         assert_eq!(quiet.lasted().as_secs(), 540);
         quiet.since = Instant::now().checked_sub(Duration::from_hours(1)).unwrap();
         quiet.stood_still();
-        assert_eq!(quiet.lasted().as_secs(), 3600, "it has had its grace");
+        assert_eq!(quiet.lasted().as_secs(), 3600, "only one grace");
         quiet.told(Some(&patience(2)));
         quiet.stood_still();
-        assert_eq!(quiet.lasted().as_secs(), 0, "there is time anyhow");
+        assert_eq!(quiet.lasted().as_secs(), 0, "the clock has just restarted");
     }
 
     #[test]
-    fn a_restart_takes_over_what_has_gone_by_and_never_more_than_there_is() {
+    fn a_restart_keeps_the_elapsed_time_and_leaves_a_grace() {
         assert_eq!(resumed(1000, 1100).lasted().as_secs(), 100);
         assert_eq!(
             resumed(1000, 900_000_000).lasted().as_secs(),
             540,
-            "the clock was set forward: there is time to hear of something new"
+            "the host's clock was set forward: the grace remains"
         );
-        assert_eq!(resumed(1000, 10).lasted().as_secs(), 0, "the clock was set back");
+        assert_eq!(
+            resumed(1000, 10).lasted().as_secs(),
+            0,
+            "the host's clock was set back"
+        );
     }
 
     #[test]
-    fn a_new_word_and_a_step_end_it_and_the_same_word_does_not() {
+    fn a_new_patience_and_a_step_restart_the_clock() {
         let mut quiet = resumed(1000, 1100);
         quiet.told(Some(&patience(1)));
         assert_eq!(quiet.lasted().as_secs(), 100);
@@ -219,7 +230,7 @@ mod tests {
         assert_eq!(
             quiet.lasted().as_secs(),
             0,
-            "it was on one of the two networks meanwhile"
+            "the host was on one of the two networks meanwhile"
         );
     }
 }

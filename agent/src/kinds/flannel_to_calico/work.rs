@@ -1,4 +1,4 @@
-//! One look at the host and the steps that follow from it. Touches the host and the journal, never the API.
+//! Observes the host and performs the steps that follow. Touches the host and the journal, never the API.
 
 mod orders;
 
@@ -27,23 +27,23 @@ use crate::kinds::flannel_to_calico::quiet::Quiet;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
-/// More steps than any host has: past it, something puts back what is removed.
+/// More steps than any host needs: above it, another program reverts the steps.
 const MOST_STEPS: usize = 64;
-/// MTU of the tunnel until the settings say it: the usual uplink's, less VXLAN's header.
+/// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
 const USUAL_MTU: u32 = 1450;
 
-/// What the agent is told at its start.
+/// Configuration of the agent at its start.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Name of the node.
     pub node: String,
-    /// Where the host's folders are.
+    /// Folders of the host.
     pub paths: Paths,
     /// Folder of the journal.
     pub state: PathBuf,
 }
 
-/// The agent's hands and eyes on its host.
+/// Observes the host and performs steps on it.
 #[derive(Debug)]
 pub struct Worker {
     configuration: Configuration,
@@ -54,22 +54,22 @@ pub struct Worker {
     health: Arc<Health>,
     journal: Option<Journal>,
     quiet: Quiet,
-    /// Where the host was at the last look that succeeded.
-    at: Option<Place>,
-    /// Steps that were made in this phase, each with its object.
-    made: BTreeSet<(&'static str, String)>,
+    /// State of the host at the last successful observation.
+    at: Option<Position>,
+    /// Steps performed in this phase, each with its object.
+    performed: BTreeSet<(&'static str, String)>,
 }
 
-/// Where a host is on its way.
+/// State of a host on its way to the goal.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Position {
     phase: Phase,
-    /// Which network takes new pods.
+    /// The network of new pods.
     service: host::Service,
 }
 
 impl Worker {
-    /// A worker that has not looked yet.
+    /// A worker that has not observed the host yet.
     pub fn new(
         configuration: Configuration,
         netlink: Netlink,
@@ -87,11 +87,11 @@ impl Worker {
             journal: None,
             quiet: Quiet::new(),
             at: None,
-            made: BTreeSet::new(),
+            performed: BTreeSet::new(),
         }
     }
 
-    /// Steps that were performed on this host, the newest last.
+    /// Steps performed on this host, the newest last.
     fn done(&self) -> Vec<StepDone> {
         self.journal
             .as_ref()
@@ -103,24 +103,24 @@ impl Worker {
         self.journal.as_ref().map(Journal::remembered).unwrap_or_default()
     }
 
-    /// Looks at the host and performs steps until the goal is reached or something has to happen first.
+    /// Observes the host and performs steps until the goal is reached or a step has to wait.
     ///
-    /// `goals` says whether another goal has come meanwhile: no further step is begun for the old one.
+    /// `goals` shows whether the goal has changed meanwhile: no further step starts for the old one.
     pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
-        let mut report = self.look_and_work(spec, goals).await;
+        let mut report = self.observe_and_work(spec, goals).await;
         report.pending = pending(spec, &report);
         report.steps = self.done();
         report
     }
 
-    async fn look_and_work(
+    async fn observe_and_work(
         &mut self,
         spec: Option<&NodeMigrationSpec>,
         goals: &watch::Receiver<Seen>,
     ) -> Report {
-        // Before the first look nobody knows of orders from before a restart.
+        // The journal has the goal from before a restart.
         let opened = self.open_journal();
-        let spec = self.heard(spec);
+        let spec = self.effective_spec(spec);
         let orders = self.orders(spec);
         let settings = orders.as_ref().map_or_else(
             || usual_settings(&self.configuration.paths),
@@ -130,18 +130,18 @@ impl Worker {
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
         for folder in [&paths.cni_configuration, &paths.flannel] {
             if let Err(error) = self.folders.add(folder) {
-                tracing::debug!(error = chain(&error), "a folder is not watched");
+                tracing::debug!(error = chain(&error), "watching a folder failed");
             }
         }
-        let mut seen = match self.look(&paths).await {
+        let mut seen = match self.observe(&paths).await {
             Ok(seen) => seen,
-            Err(report) => return self.unseen(spec, orders.as_ref(), report, goals),
+            Err(report) => return self.report_unreadable(spec, orders.as_ref(), report, goals),
         };
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
-        let at = self.place(&seen, &settings);
-        let switched = self.switch(spec, orders.as_ref(), at, goals);
-        let (goal, mut failure) = match switched {
-            Ok(goal) => (goal, self.missing(spec)),
+        let at = self.set_position(&seen, &settings);
+        let goal = self.goal(spec, orders.as_ref(), at, goals);
+        let (goal, mut failure) = match goal {
+            Ok(goal) => (goal, self.missing_settings(spec)),
             Err(failure) => (Goal::Hold, Some(failure)),
         };
         let mut message = String::new();
@@ -155,7 +155,7 @@ impl Worker {
                     match self.perform(&step, &seen, &paths).await {
                         Ok(after) => {
                             seen = after;
-                            self.stepped(&step, &seen, &settings);
+                            self.record_step(&step, &seen, &settings);
                         }
                         Err(problem) => failure = Some(problem),
                     }
@@ -166,7 +166,7 @@ impl Worker {
                 }
                 HostDecision::Settled => {
                     message = settled(goal);
-                    failure = failure.or_else(|| self.came_back(goal));
+                    failure = failure.or_else(|| self.close_changes(goal));
                     break;
                 }
                 HostDecision::Halt(why) => {
@@ -185,7 +185,7 @@ impl Worker {
         if let Some(failure) = &failure {
             message.clone_from(&failure.message);
         }
-        let at = self.place(&seen, &settings);
+        let at = self.set_position(&seen, &settings);
         let phase = at.phase;
         let subject = Subject {
             node: &self.configuration.node,
@@ -211,7 +211,7 @@ impl Worker {
             goal: Some(goal),
             falls_back_in: orders
                 .filter(|_| fell_back.is_none())
-                .and_then(|orders| self.left_to_wait(&orders, at)),
+                .and_then(|orders| self.remaining_patience(&orders, at)),
             fell_back,
             checks,
             facts: Some(seen.facts),
@@ -219,9 +219,9 @@ impl Worker {
         }
     }
 
-    /// The host cannot be read. The clock of the switch goes on by what was seen last: once its time is over, the next look that succeeds
-    /// leads back.
-    fn unseen(
+    /// The report while the host cannot be read. The dead man's switch uses the last known state: once its time is over, the next successful
+    /// observation starts the rollback.
+    fn report_unreadable(
         &mut self,
         spec: Option<&NodeMigrationSpec>,
         orders: Option<&Orders>,
@@ -229,8 +229,8 @@ impl Worker {
         goals: &watch::Receiver<Seen>,
     ) -> Report {
         if let Some(at) = self.at {
-            // What it leads to is done by a look that succeeds; that it cannot be remembered is no worse than that the host cannot be read.
-            let _ = self.switch(spec, orders, at, goals);
+            // The next successful observation works towards the goal; an unwritable journal is no worse than an unreadable host.
+            let _ = self.goal(spec, orders, at, goals);
             report.fell_back = self.fell_back();
         }
         report
@@ -243,35 +243,35 @@ impl Worker {
             .map(str::to_owned)
     }
 
-    /// Where the host is. Remembered until the next look.
-    fn place(&mut self, seen: &Observation, settings: &HostSettings) -> Place {
-        let place = Place {
+    /// The state of the host, kept until the next observation.
+    fn set_position(&mut self, seen: &Observation, settings: &HostSettings) -> Position {
+        let position = Position {
             phase: host::phase(&seen.facts, settings),
             service: host::service(&seen.facts, settings),
         };
-        if self.at.is_none_or(|at| at.phase != place.phase) {
-            self.made.clear();
+        if self.at.is_none_or(|at| at.phase != position.phase) {
+            self.performed.clear();
         }
-        self.at = Some(place);
-        self.quiet.looked(place.service);
-        place
+        self.at = Some(position);
+        self.quiet.looked(position.service);
+        position
     }
 
-    /// A step was made. One that was made in this phase before is no progress: something undoes it again and again.
-    fn stepped(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
-        self.place(seen, settings);
-        if self.made.insert((step.name(), step.object())) {
+    /// Records a performed step. A step that is repeated in the same phase is no progress: another program reverts it.
+    fn record_step(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
+        self.set_position(seen, settings);
+        if self.performed.insert((step.name(), step.object())) {
             self.quiet.stepped();
         }
     }
 
-    /// The host's thread stood still, and may not have heard what was said meanwhile.
+    /// The host thread was suspended, and may not know the newest spec yet.
     pub fn stood_still(&mut self) {
         self.quiet.stood_still();
     }
 
-    /// What the journal has of changes is over once the host is as it was, and the coordinator knows why.
-    fn came_back(&mut self, goal: Goal) -> Option<Failure> {
+    /// Closes the changes in the journal once the host is rolled back and the coordinator knows why.
+    fn close_changes(&mut self, goal: Goal) -> Option<Failure> {
         let journal = self
             .journal
             .as_mut()
@@ -287,16 +287,16 @@ impl Worker {
         })
     }
 
-    async fn look(&mut self, paths: &Paths) -> Result<Observation, Report> {
+    async fn observe(&mut self, paths: &Paths) -> Result<Observation, Report> {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = observe(paths, &self.netlink, &self.processes).await;
         timer.observe_duration();
         self.health.set_host_read(seen.is_ok());
         if let Err(ObserveError::Netlink(_)) = &seen {
-            // A socket that broke stays broken; the next look has a new one.
+            // A failed socket does not recover: the next observation uses a new one.
             match Netlink::connect() {
                 Ok(netlink) => self.netlink = netlink,
-                Err(error) => tracing::debug!(error = chain(&error), "no new netlink socket"),
+                Err(error) => tracing::debug!(error = chain(&error), "opening a new netlink socket failed"),
             }
         }
         seen.map_err(|error| {
@@ -308,22 +308,22 @@ impl Worker {
         })
     }
 
-    /// Opens the journal once. Says what is wrong with it: a step would not be begun without it.
+    /// Opens the journal once. Returns the error as text: without the journal no step starts.
     fn open_journal(&mut self) -> Result<(), String> {
         if self.journal.is_some() {
             return Ok(());
         }
         let journal = Journal::open(&self.configuration.state).map_err(|error| chain(&error))?;
         let orders = journal.orders().filter(|orders| orders.goal.is_forward());
-        let told = orders.and_then(|orders| orders.patience.as_ref());
-        let starts = told.map_or(0, |_| journal.count_start());
+        let patience = orders.and_then(|orders| orders.patience.as_ref());
+        let starts = patience.map_or(0, |_| journal.count_start());
         self.quiet
-            .resume(journal.last_at(), Timestamp::now(), told, starts);
+            .resume(journal.last_at(), Timestamp::now(), patience, starts);
         self.journal = Some(journal);
         Ok(())
     }
 
-    /// A step that a crash interrupted and that turns out to be done is finished.
+    /// Records an interrupted step as finished if the facts show that it is done.
     fn finish_interrupted(&mut self, seen: &Observation) -> Result<(), String> {
         let Some(journal) = &mut self.journal else {
             return Ok(());
@@ -335,7 +335,7 @@ impl Worker {
         let Some(step) = done else {
             return Ok(());
         };
-        tracing::info!(step = step.name(), "a step that was interrupted is done");
+        tracing::info!(step = step.name(), "interrupted step is done");
         journal
             .finish(&step, Timestamp::now())
             .map_err(|error| chain(&error))
@@ -356,7 +356,7 @@ impl Worker {
                 Err(error) => {
                     return Err(Failure {
                         category: error.category().to_owned(),
-                        message: format!("{name} ({object}) was not begun: {}", chain(&error)),
+                        message: format!("{object}: {name} was not started: {}", chain(&error)),
                         retriable: true,
                     });
                 }
@@ -375,7 +375,7 @@ impl Worker {
                     step = name,
                     object,
                     milliseconds = began.elapsed().as_millis(),
-                    "a step is done"
+                    "step done"
                 );
                 Ok(after)
             }
@@ -388,7 +388,7 @@ impl Worker {
     }
 }
 
-/// What the next look waits for.
+/// The change that the next observation waits for.
 fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
     let goal = spec.map(|spec| spec.goal).unwrap_or_default();
     let reached = match goal {
@@ -410,13 +410,13 @@ fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
 
 fn settled(goal: Goal) -> String {
     match goal.phase() {
-        Some(Phase::Flannel) => "the host is as it was before the migration".to_owned(),
-        Some(phase) => format!("the host is at {} or further", phase.as_str()),
+        Some(Phase::Flannel) => "host is in its state before the migration".to_owned(),
+        Some(phase) => format!("host has reached phase {}", phase.as_str()),
         None => "observing, no changes".to_owned(),
     }
 }
 
-/// What flannel uses when nobody says otherwise: enough to look, never to change.
+/// flannel's default settings: sufficient for observations, never used for changes.
 fn usual_settings(paths: &Paths) -> HostSettings {
     HostSettings {
         vni: defaults::FLANNEL_VNI,

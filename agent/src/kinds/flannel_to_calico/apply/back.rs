@@ -1,4 +1,4 @@
-//! Changes back to flannel that are more than one call.
+//! Rollback steps to flannel that need more than one call.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::host::{cniplugin, files};
 use crate::kinds::flannel_to_calico::journal::Before;
 use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
 
-/// Puts a file where it was, with its bytes, its owner and its permissions.
-pub(super) fn put_back(step: &'static str, saved: &Before, path: &Path) -> Result<(), ApplyError> {
+/// Restores a file with its content, owner and permissions.
+pub(super) fn restore_file(step: &'static str, saved: &Before, path: &Path) -> Result<(), ApplyError> {
     let file = saved
         .files
         .iter()
@@ -23,7 +23,7 @@ pub(super) fn put_back(step: &'static str, saved: &Before, path: &Path) -> Resul
         .ok_or_else(|| ApplyError::Lost {
             step,
             problem: format!(
-                "the journal has no copy of {}; restart flannel's pod on this node, which writes it",
+                "the journal has no copy of {}: restart flannel's pod on this node, which writes it",
                 path.display()
             ),
         })?;
@@ -31,7 +31,7 @@ pub(super) fn put_back(step: &'static str, saved: &Before, path: &Path) -> Resul
         return Err(ApplyError::Lost {
             step,
             problem: format!(
-                "{} is not as it was saved (its SHA-256 is not {}); put {} there by hand, or restart flannel's pod on \
+                "backup {} was changed (SHA-256 differs, needed {}): create {} manually, or restart flannel's pod on \
                  this node, which writes it",
                 file.copy.display(),
                 file.sha256,
@@ -43,7 +43,7 @@ pub(super) fn put_back(step: &'static str, saved: &Before, path: &Path) -> Resul
     files::write_durably_as(path, &bytes, file.mode, (file.user, file.group)).map_err(ApplyError::file(step))
 }
 
-/// Deletes routes as they were seen.
+/// Deletes routes of a snapshot.
 pub(super) async fn delete_routes<'seen>(
     routes: impl Iterator<Item = &'seen Route>,
     netlink: &Netlink,
@@ -54,9 +54,9 @@ pub(super) async fn delete_routes<'seen>(
     Ok(())
 }
 
-/// The old name, while packets go through; or, where the kernel does not do that, the link made again. With flannel's
-/// routes: of Calico's nobody can tell by the facts alone that they are Calico's, once those to the nodes' ends are gone.
-pub(super) async fn return_link(
+/// Renames the tunnel back while it carries packets; if the kernel refuses, recreates the link. flannel's routes are restored first: once the
+/// routes to the nodes' tunnel ends are deleted, the facts do not identify Calico's routes any more.
+pub(super) async fn rename_back(
     from: &str,
     to: &str,
     seen: &Observation,
@@ -84,8 +84,8 @@ async fn restore_routes(tunnel: &Snapshot, saved: &Saved, netlink: &Netlink) -> 
     netlink.restore_own_routes(tunnel).await
 }
 
-/// Length of a node's range: that of flannel's route to any other node, which begins with that node's end. So does the route
-/// to its first block, which a crash may have left beside it.
+/// Prefix length of a node's range: the shortest of the routes that start with another node's tunnel end. The route to the node's first block
+/// starts with it, too, and may remain after a crash.
 fn range_length(before: &Before) -> Option<u8> {
     let routes = before.network.as_ref()?.routes.iter();
     routes
@@ -97,7 +97,7 @@ fn range_length(before: &Before) -> Option<u8> {
         .min()
 }
 
-/// flannel's link, as the journal has it.
+/// Restores flannel's link from the journal.
 pub(super) async fn restore_link(
     step: &'static str,
     link: &str,
@@ -107,7 +107,7 @@ pub(super) async fn restore_link(
     let network = saved.network.as_ref().ok_or_else(|| ApplyError::Lost {
         step,
         problem: format!(
-            "the journal does not say what link {link} was; flanneld makes it when its pod starts"
+            "the journal has no record of link {link}: restart flannel's pod on this node, which creates it"
         ),
     })?;
     netlink
@@ -117,7 +117,7 @@ pub(super) async fn restore_link(
         .map_err(ApplyError::netlink(step))
 }
 
-/// The bridge answers for no address of IPv6 but its own.
+/// Deletes all proxy neighbour entries of the bridge.
 pub(super) async fn stop_answering(seen: &Observation, netlink: &Netlink) -> Result<(), NetlinkError> {
     let Some(bridge) = seen.snapshot.link(BRIDGE) else {
         return Ok(());
@@ -128,8 +128,8 @@ pub(super) async fn stop_answering(seen: &Observation, netlink: &Netlink) -> Res
     Ok(())
 }
 
-/// Kernel parameters as they were. Those of a link that is gone went with it.
-pub(super) fn put_parameters_back(step: &'static str, saved: &Before) -> Result<(), ApplyError> {
+/// Restores kernel parameters. Parameters of a deleted link do not exist any more.
+pub(super) fn restore_parameters(step: &'static str, saved: &Before) -> Result<(), ApplyError> {
     for (path, value) in &saved.texts {
         if files::read_if_there(path)
             .map_err(ApplyError::file(step))?
@@ -141,9 +141,9 @@ pub(super) fn put_parameters_back(step: &'static str, saved: &Before) -> Result<
     Ok(())
 }
 
-/// What Calico's pods that are gone have left beside Calico: ports of the host, which portmap keeps under the name of their
-/// network and the runtime's own DEL, by flannel's conflist, did not find. Calico itself has nothing of them any more.
-pub(super) async fn forget_calicos_pods(
+/// Removes records of ended Calico pods, and their host ports: portmap keeps these under the name of the pods' network, so that the runtime's
+/// DEL with flannel's conflist did not remove them. Calico has no state of these pods any more.
+pub(super) async fn remove_calico_records(
     step: &'static str,
     seen: &Observation,
     paths: &Paths,
@@ -152,7 +152,7 @@ pub(super) async fn forget_calicos_pods(
         let Some(bytes) = files::read_if_there(path).map_err(ApplyError::file(step))? else {
             continue;
         };
-        // A record that is not understood names nothing that could be given back.
+        // A malformed record names no port that could be released.
         let calls: Vec<PluginCall> = deletion(&bytes)
             .unwrap_or_default()
             .into_iter()

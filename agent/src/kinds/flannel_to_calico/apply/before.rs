@@ -1,5 +1,4 @@
-//! What is there before a step, as far as the step changes it. Reads the host; writes copies of files into the journal's
-//! folder.
+//! Reads the state that a step changes before the step. Writes copies of files into the journal's folder.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use crate::kinds::flannel_to_calico::facts;
 use crate::kinds::flannel_to_calico::journal::{Before, Journal};
 use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
 
-/// What is there before the step.
+/// The state before the step.
 pub(super) async fn before(
     step: &HostStep,
     seen: &Observation,
@@ -39,7 +38,7 @@ pub(super) async fn before(
         },
         HostStep::DeleteVxlanDevice(link) => of_link(link),
         HostStep::DeleteBridge => of_link(BRIDGE),
-        // Made anew after a crash: what the link was, only the journal knows.
+        // The link is missing after a crash during its recreation: only the journal has its attributes.
         HostStep::RenameVxlanDevice { from, .. } | HostStep::ReturnVxlanDevice { from, .. } => {
             match seen.snapshot.link(from) {
                 Some(_) => of_link(from),
@@ -79,7 +78,7 @@ pub(super) async fn before(
             ..Before::default()
         },
         HostStep::RemoveCalicoRecords => texts(seen.state.of_calico.iter(), name)?,
-        // Nothing was there, or Calico makes it anew, or the journal has it already.
+        // There was nothing before, or Calico creates it again, or the journal has it already.
         HostStep::RouteLegacyPods(_)
         | HostStep::AnswerForAddresses(_)
         | HostStep::RouteSubnets { .. }
@@ -98,7 +97,7 @@ pub(super) async fn before(
     })
 }
 
-/// Small files, as they are.
+/// Contents of small files.
 fn texts<'path>(
     paths: impl Iterator<Item = &'path PathBuf>,
     step: &'static str,

@@ -1,4 +1,4 @@
-//! Why a step was not performed.
+//! Errors of steps.
 
 use engine::cni::AttachmentError;
 use flannel_to_calico::host::BRIDGE;
@@ -11,15 +11,15 @@ use crate::host::program::ProgramError;
 use crate::kinds::flannel_to_calico::journal::JournalError;
 use crate::kinds::flannel_to_calico::observe::ObserveError;
 
-/// Why a step was not performed.
+/// A step was not performed, or its outcome is unknown.
 #[derive(Debug, Error)]
 pub enum ApplyError {
-    /// What is there could not be put on disk first.
-    #[error("{step} was not begun")]
+    /// The state before the step could not be saved.
+    #[error("{step} was not started")]
     Journal {
         /// Name of the step.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: JournalError,
     },
@@ -28,7 +28,7 @@ pub enum ApplyError {
     File {
         /// Name of the step.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: FileError,
     },
@@ -37,7 +37,7 @@ pub enum ApplyError {
     Netlink {
         /// Name of the step.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: NetlinkError,
     },
@@ -46,62 +46,62 @@ pub enum ApplyError {
     Firewall {
         /// Name of the step.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: FirewallError,
     },
-    /// A CNI plugin could not be asked.
+    /// A CNI plugin failed.
     #[error("{step} failed")]
     CniPlugin {
         /// Name of the step.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: ProgramError,
     },
-    /// A record of libcni was not understood.
+    /// A record of libcni is malformed.
     #[error("{step} failed: {path}")]
     Attachment {
         /// Name of the step.
         step: &'static str,
         /// The record.
         path: String,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: AttachmentError,
     },
-    /// A pod came to the old network, or went from it, since the step was decided.
-    #[error("{step} was not begun: {BRIDGE} changed since it was looked at; the agent looks again")]
+    /// A pod was added to or removed from the old network since the step was decided.
+    #[error("{step} was not started: pods on {BRIDGE} changed since the last observation; retrying")]
     Changed {
         /// Name of the step.
         step: &'static str,
     },
     /// The step ran, and the host could not be read afterwards.
-    #[error("{step} ran, and whether it worked is not known")]
+    #[error("{step} was performed, but its result could not be observed")]
     Observe {
         /// Name of the step.
         step: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: ObserveError,
     },
-    /// What was there before is not in the journal, or not as it was saved.
-    #[error("{step} cannot be done: {problem}")]
+    /// The journal's backup is missing or changed.
+    #[error("{step} cannot be performed: {problem}")]
     Lost {
         /// Name of the step.
         step: &'static str,
-        /// What is missing, and what a person does about it.
+        /// The missing data, and what the user does about it.
         problem: String,
     },
-    /// The step ran without an error, and the host is as it was before it.
+    /// The step ran without an error, and the host has the state before the step again.
     #[error(
-        "{step} ran and is undone again: {object}. Somebody else changes it; find out who (is another flanneld or \
-         calico-node running?) and stop it"
+        "{step} was performed and reverted by another program: {object}: find that program (another flanneld or \
+         calico-node?) and stop it"
     )]
     NotDone {
         /// Name of the step.
         step: &'static str,
-        /// What it is about.
+        /// The object that the step changes.
         object: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Changes towards Calico that are more than one call.
+//! Steps towards Calico that need more than one call.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,7 +14,7 @@ use crate::host::{cniplugin, files};
 use crate::kinds::flannel_to_calico::journal::Before;
 use crate::kinds::flannel_to_calico::observe::{Observation, Paths};
 
-/// Deletes a link by the index that was seen: a link that took its name since is somebody else's.
+/// Deletes a link by its index in the observation: a newer link with the same name belongs to another program.
 pub(super) async fn delete_link(
     step: &'static str,
     link: &str,
@@ -30,7 +30,7 @@ pub(super) async fn delete_link(
     }
 }
 
-/// The new name, while packets go through; or, where the kernel does not do that, the link made again.
+/// Renames the tunnel while it carries packets; if the kernel refuses, recreates the link.
 pub(super) async fn rename(
     from: &str,
     to: &str,
@@ -50,7 +50,7 @@ pub(super) async fn rename(
         Renamed::Refused => {
             tracing::info!(
                 link = from,
-                "the kernel does not rename a link that is up; it is made again"
+                "kernel does not rename a link that is up; recreating the link"
             );
             netlink.delete_link(link.index, from).await?;
             restore(to, saved, block_size, netlink).await
@@ -68,7 +68,7 @@ async fn restore(to: &str, saved: &Before, block_size: u8, netlink: &Netlink) ->
         .await
 }
 
-/// Each of these pods gets a route of its own to the bridge.
+/// Adds a route to the bridge for each of these pods.
 pub(super) async fn route(
     addresses: &[IpAddr],
     seen: &Observation,
@@ -83,7 +83,7 @@ pub(super) async fn route(
     Ok(())
 }
 
-/// The bridge answers for each of these addresses, and for no other.
+/// Sets the bridge's proxy neighbour entries to exactly these addresses.
 pub(super) async fn answer(
     networks: &[Ipv6Net],
     seen: &Observation,
@@ -92,22 +92,22 @@ pub(super) async fn answer(
     let Some(bridge) = seen.snapshot.link(BRIDGE) else {
         return Ok(());
     };
-    let there = seen.snapshot.of_link(bridge.index).proxies;
+    let existing = seen.snapshot.of_link(bridge.index).proxies;
     let is_wanted = |address: &Ipv6Addr| networks.iter().any(|network| network.contains(address));
-    for proxy in there.iter().filter(|proxy| !is_wanted(&proxy.address)) {
+    for proxy in existing.iter().filter(|proxy| !is_wanted(&proxy.address)) {
         netlink.delete_proxy(proxy).await?;
     }
-    let is_there = |address: &Ipv6Addr| there.iter().any(|proxy| proxy.address == *address);
+    let exists = |address: &Ipv6Addr| existing.iter().any(|proxy| proxy.address == *address);
     for address in networks.iter().flat_map(Ipv6Net::hosts) {
-        if !is_there(&address) {
+        if !exists(&address) {
             netlink.add_proxy(bridge.index, address).await?;
         }
     }
     Ok(())
 }
 
-/// What a pod that is gone has left. Its record goes last: as long as it is there, the step is not done.
-pub(super) async fn forget(
+/// Removes the remains of an ended pod. Its record is removed last: while it exists, the step is not done.
+pub(super) async fn remove_legacy_pod(
     sandbox: &str,
     seen: &Observation,
     paths: &Paths,
@@ -119,8 +119,8 @@ pub(super) async fn forget(
         .flat_map(|pod| &pod.addresses)
         .map(|own| IpNet::from(*own))
         .collect();
-    let ours = |route: &&Route| route.protocol == ROUTE_PROTOCOL && addresses.contains(&route.destination);
-    for route in seen.snapshot.routes.iter().filter(ours) {
+    let is_own = |route: &&Route| route.protocol == ROUTE_PROTOCOL && addresses.contains(&route.destination);
+    for route in seen.snapshot.routes.iter().filter(is_own) {
         netlink
             .delete_route(route)
             .await

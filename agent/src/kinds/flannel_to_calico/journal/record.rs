@@ -1,4 +1,4 @@
-//! One record of the journal: what was there before a change, on one line of JSON.
+//! One record of the journal: the state before a change, as one line of JSON.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,36 +14,36 @@ use sha2::{Digest, Sha256};
 use crate::host::files::{self, FileError};
 use crate::host::snapshot::Snapshot;
 
-/// How records are written. A file of a later version is not understood, and not touched.
+/// Version of the format. A file of a later version is neither read nor changed.
 const VERSION: u32 = 1;
 
-/// What was there before a change: enough to put it back, by the program or by hand.
+/// The state before a change: sufficient to restore it, by the program or manually.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Before {
-    /// Files that are moved away.
+    /// Copies of files that are removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<SavedFile>,
-    /// Small files that are removed: path and text.
+    /// Small files that are removed or changed: path and content.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub texts: BTreeMap<PathBuf, String>,
     /// A link with its addresses, routes, neighbours and forwarding entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Snapshot>,
-    /// Firewall rules, in the words of the program that lists them.
+    /// Firewall rules, as printed by the backend's program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<String>,
 }
 
-/// A file that is moved away, and where its bytes are kept.
+/// A file that is removed, and its copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SavedFile {
-    /// Where it stood.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its copy, in the journal's folder.
+    /// Path of the copy in the journal's folder.
     pub copy: PathBuf,
-    /// SHA-256 of its bytes, hexadecimal.
+    /// SHA-256 of the content, hexadecimal.
     pub sha256: String,
     /// Permission bits.
     pub mode: u32,
@@ -54,7 +54,7 @@ pub struct SavedFile {
 }
 
 impl Before {
-    /// What was there before a change that was made twice: the files and tables of the second time, the texts of the first.
+    /// The state before a change that was started twice: files, network and rules of the second start, texts of the first.
     pub(super) fn merged(self, first: Self) -> Self {
         let mut texts = self.texts;
         texts.extend(first.texts);
@@ -76,7 +76,7 @@ impl Before {
 }
 
 impl SavedFile {
-    /// Whether the copy is what was saved.
+    /// Whether the copy is unchanged since it was saved.
     pub fn is_whole(&self) -> Result<bool, FileError> {
         Ok(files::read_if_there(&self.copy)?.is_some_and(|bytes| sha256(&bytes) == self.sha256))
     }
@@ -111,17 +111,17 @@ pub(super) enum Event {
     Finished {
         step: HostStep,
     },
-    /// What the coordinator wants, when it wants something new.
+    /// The coordinator's new goal and settings.
     Ordered(Orders),
-    /// Nobody did anything for too long: the way back is gone, whatever was ordered.
+    /// No progress for too long: the host is rolled back, whatever the goal.
     FellBack {
         why: String,
     },
-    /// The coordinator knows of it.
+    /// The coordinator knows about the automatic rollback.
     TakenNotice,
-    /// The host is as it was: nothing stands any more, also where somebody else has put it back.
+    /// The host is rolled back: no change stands any more, also if another program has undone it.
     CameBack,
-    /// Everything that is needed of the records before, which are not there any more.
+    /// Summary of the earlier records, which were removed.
     Kept {
         standing: Vec<Change>,
         done: Vec<StepDone>,
@@ -136,7 +136,7 @@ fn first_version() -> u32 {
     1
 }
 
-/// A change that was made, and what was there before it.
+/// A change, and the state before it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Change {
@@ -144,16 +144,16 @@ pub(super) struct Change {
     pub before: Before,
 }
 
-/// Why a line is no record.
+/// Reason why a line is not a valid record.
 pub(super) struct Unreadable {
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
-    /// Whether it was never written to its end. One that a later agent wrote is whole.
-    pub spoilt: bool,
+    /// Whether the write was interrupted. A record of a later agent is complete.
+    pub is_incomplete: bool,
 }
 
 impl Record {
-    /// The next record, as this version writes it.
+    /// The next record in this version's format.
     pub(super) fn new(sequence: u64, at: Timestamp, event: Event) -> Self {
         Self {
             version: VERSION,
@@ -170,26 +170,26 @@ impl Record {
         Ok(line)
     }
 
-    /// A whole line, understood.
+    /// Parses a complete line.
     pub(super) fn read(line: &[u8]) -> Result<Self, Unreadable> {
-        let spoilt = |problem: String| Unreadable {
+        let incomplete = |problem: String| Unreadable {
             problem,
-            spoilt: true,
+            is_incomplete: true,
         };
         let text = line
             .strip_suffix(b"\n")
-            .ok_or_else(|| spoilt("it is cut short".to_owned()))?;
-        let value: Value = serde_json::from_slice(text).map_err(|error| spoilt(error.to_string()))?;
+            .ok_or_else(|| incomplete("no end of line".to_owned()))?;
+        let value: Value = serde_json::from_slice(text).map_err(|error| incomplete(error.to_string()))?;
         let version = value["version"].as_u64().unwrap_or(u64::from(VERSION));
-        let whole = |problem: String| Unreadable {
+        let complete = |problem: String| Unreadable {
             problem,
-            spoilt: false,
+            is_incomplete: false,
         };
         if version > u64::from(VERSION) {
-            return Err(whole(format!(
-                "it is of version {version}, needed at most {VERSION}: a later agent wrote it"
+            return Err(complete(format!(
+                "record version {version}, needed at most {VERSION}; written by a later agent"
             )));
         }
-        serde_json::from_value(value).map_err(|error| whole(error.to_string()))
+        serde_json::from_value(value).map_err(|error| complete(error.to_string()))
     }
 }
