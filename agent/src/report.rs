@@ -57,7 +57,7 @@ pub struct Report {
 impl Report {
     /// The report about a host that cannot be read. The agent tries again.
     pub fn unreadable(category: &str, error: &dyn std::error::Error) -> Self {
-        let message = format!("the host cannot be read: {}", chain(error));
+        let message = format!("could not observe the host: {}", chain(error));
         Self {
             failure: Some(Failure {
                 category: category.to_owned(),

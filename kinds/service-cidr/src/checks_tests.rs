@@ -97,7 +97,7 @@ type Change = fn(&mut ClusterFacts);
     host_mut(facts).proxy_mode = Found::Absent;
 })]
 #[case::pods_not_read(CheckName::PodsTold, Verdict::Unknown, "Node b", "no capability SYS_PTRACE", |facts: &mut ClusterFacts| {
-    let what = "what pods were told cannot be read: the agent's pod has no capability SYS_PTRACE".to_owned();
+    let what = "could not read pods' environments: the agent's pod has no capability SYS_PTRACE".to_owned();
     host_mut(facts).carriers = Found::Malformed(what);
 })]
 #[case::two_modes(CheckName::KubeProxy, Verdict::Unknown, "Node b", "at once", |facts: &mut ClusterFacts| {

@@ -1,11 +1,11 @@
-//! From the kernel's tables to what is chosen from them: names of links instead of their indices. Reads nothing but its arguments.
+//! Converts the kernel's tables: names of links instead of indices. Pure.
 
 use engine::kernel::{self, Device, Hop, RouteKind};
 use ipnet::IpNet;
 
 use crate::host::snapshot::{Link, Route, Tables};
 
-/// The tables, with everything by name.
+/// The tables with names of links.
 pub fn tables(tables: &Tables) -> kernel::Tables {
     kernel::Tables {
         devices: tables.links.iter().map(|link| device(tables, link)).collect(),
@@ -28,7 +28,7 @@ fn device(tables: &Tables, link: &Link) -> Device {
             .iter()
             .filter(|address| address.link == link.index)
             .map(|address| address.address)
-            // They come and go with a link and say nothing of its configuration.
+            // Link-local addresses are created automatically with a link, and are not configuration.
             .filter(|address| !matches!(address, IpNet::V6(net) if net.addr().is_unicast_link_local()))
             .collect(),
     }
@@ -42,7 +42,7 @@ fn route(tables: &Tables, kind: RouteKind, route: &Route) -> kernel::Route {
     kernel::Route {
         kind,
         destination: route.destination,
-        // For IPv6 the kernel names the loopback.
+        // For a discarding IPv6 route the kernel reports the loopback link as next hop.
         hops: if kind.discards() {
             Vec::new()
         } else {
@@ -54,7 +54,7 @@ fn route(tables: &Tables, kind: RouteKind, route: &Route) -> kernel::Route {
     }
 }
 
-/// A link that came between two tables has no name yet: it is told by its index, as `ip` does.
+/// The name of a link. A link that was created between the two reads has no name yet: its index is shown, as `ip` does.
 fn name(tables: &Tables, index: u32) -> String {
     let link = tables.links.iter().find(|link| link.index == index);
     link.map_or_else(|| format!("if{index}"), |link| link.name.clone())

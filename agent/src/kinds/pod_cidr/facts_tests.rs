@@ -35,7 +35,7 @@ fn raw(destination: &str, hops: &[(Option<&str>, Option<u32>)]) -> Route {
 }
 
 #[test]
-fn everything_is_told_by_name() {
+fn links_are_shown_by_name() {
     let address = |link, text: &str| Address {
         link,
         address: text.parse().unwrap(),
@@ -82,6 +82,6 @@ fn everything_is_told_by_name() {
 }
 
 #[test]
-fn the_numbers_of_who_installs_routes_are_the_same_everywhere() {
+fn route_protocol_numbers_are_the_same_in_engine_and_netlink() {
     assert_eq!((FELIX, KERNEL), (netlink::FELIX, netlink::KERNEL));
 }

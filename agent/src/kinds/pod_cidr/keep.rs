@@ -1,26 +1,25 @@
-//! Old addresses of tunnels' ends stay on the host while Calico exchanges them, and its new ones are there when it looks.
+//! Keeps old tunnel addresses on the host while Calico replaces them, and adds the new ones before Calico reads them.
 //!
-//! There is no journal: an address that is kept has a label of ours, so that it is known after whatever has happened, and what
-//! is not asked for any more goes.
+//! Needs no journal: a kept address has replumb's label and is recognized after any restart, and is removed once it is no longer requested.
 
 use pod_cidr::host::{AddressChange, TunnelEnd, changes, refused};
 
 use crate::host::netlink::{Netlink, NetlinkError};
 
-/// Brings the addresses of the host to what is asked for, and returns what is not done of it, one line each.
+/// Sets the addresses of the host to the requested ones, and returns refused requests, one line each.
 pub async fn keep(netlink: &Netlink, ends: &[TunnelEnd]) -> Result<Vec<String>, NetlinkError> {
     let found = netlink.link_addresses().await?;
     for change in changes(ends, &found) {
         netlink.change_address(&change).await?;
         match change {
             AddressChange::Keep(address) => {
-                tracing::info!(%address, "keeping the old address of the tunnel on the loopback");
+                tracing::info!(%address, "old tunnel address added to the loopback link");
             }
             AddressChange::Drop(address) => {
-                tracing::info!(%address, "the old address of the tunnel is not kept any more");
+                tracing::info!(%address, "old tunnel address removed from the loopback link");
             }
             AddressChange::Add(link, address) => {
-                tracing::info!(%address, link, "the new address of the tunnel is there before Calico looks");
+                tracing::info!(%address, link, "new tunnel address added");
             }
         }
     }

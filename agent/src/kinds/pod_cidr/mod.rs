@@ -1,5 +1,4 @@
-//! Another range for pods, on this host: read what lies in either range. Nothing is changed but addresses that are kept
-//! for a while, which have a label, so that there is no journal.
+//! New pod range on this host: observes both ranges. The only changes are addresses that are kept temporarily; their label replaces a journal.
 
 pub mod facts;
 pub mod keep;

@@ -1,4 +1,4 @@
-//! Reads the host and reports what lies in either range.
+//! Observes the host and reports the objects in both ranges.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::host::netlink::{Netlink, NetlinkError};
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
-/// Why the host could not be read.
+/// The host could not be read.
 #[derive(Debug, Error)]
 pub enum ObserveError {
-    /// Links, addresses, routes, rules.
+    /// Links, addresses, routes or rules could not be read.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// The CNI configuration.
+    /// The CNI configuration could not be read.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -41,10 +41,10 @@ impl ObserveError {
     }
 }
 
-/// The agent's eyes on its host.
+/// Observes the host.
 #[derive(Debug)]
 pub struct Observer {
-    /// The folder of the CNI configuration, where the settings name no other.
+    /// Folder of the CNI configuration, unless the settings name another one.
     cni_configuration: PathBuf,
     folders: Arc<FolderWatch>,
     metrics: Arc<Metrics>,
@@ -52,7 +52,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// An observer that has not looked yet.
+    /// An observer without an observation.
     pub fn new(
         cni_configuration: PathBuf,
         folders: Arc<FolderWatch>,
@@ -67,7 +67,7 @@ impl Observer {
         }
     }
 
-    /// Looks at the host and says what is there. There is no phase: nothing is asked of the host.
+    /// Observes the host. The report has no phase, since the host has no goal.
     pub async fn look(&self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = self.keep_and_observe(settings).await;
@@ -81,7 +81,7 @@ impl Observer {
                     message: lines(&refused),
                     retriable: true,
                 }),
-                // Whoever exchanges an address does so in a moment, and may take ours away on the way.
+                // Calico replaces the address in a moment, and may remove the kept one.
                 pending: match ends::keeping(&settings.tunnel_ends, &settings.from, Some(&facts)) {
                     Keeping::Done | Keeping::NotYet(_) => Pending::Nothing,
                     Keeping::Exchanging(_) => Pending::Change,
@@ -93,7 +93,7 @@ impl Observer {
         }
     }
 
-    /// Takes from the loopback what an agent has kept there for a change of range: nobody asks for it any more.
+    /// Removes the addresses that a podCidr migration kept on the loopback link, once no spec requests them.
     pub async fn release(&self) -> Result<(), ObserveError> {
         keep(&Netlink::connect()?, &[]).await?;
         Ok(())
@@ -107,24 +107,24 @@ impl Observer {
         Ok((self.observe(settings).await?, refused))
     }
 
-    /// Reads everything. One part that cannot be read leaves no facts at all: half of them would be taken for all.
+    /// Reads the whole state. If one part cannot be read, there are no facts at all, since partial facts would be misleading.
     pub async fn observe(&self, settings: &HostSettings) -> Result<HostFacts, ObserveError> {
         let folder = settings
             .cni_configuration_directory
             .as_ref()
             .map_or_else(|| self.cni_configuration.clone(), PathBuf::from);
         if let Err(error) = self.folders.add(&folder) {
-            tracing::debug!(error = chain(&error), "a folder is not watched");
+            tracing::debug!(error = chain(&error), "watching a folder failed");
         }
         let files = cnidir::files(&folder)?;
         let conflist = host::conflist(&folder.to_string_lossy(), &files);
-        // A socket of its own for each look: one that broke stays broken.
+        // A new socket for each observation: a failed one does not recover.
         let tables = Netlink::connect()?.tables().await?;
         Ok(host::facts(settings, conflist, &facts::tables(&tables)))
     }
 }
 
-/// What the agent does. Numbers of what it finds would make a new message of each pod.
+/// The agent's task. The message has no counts, since it would then change with each pod.
 fn message(settings: &HostSettings) -> String {
     let HostSettings {
         from,
@@ -134,10 +134,10 @@ fn message(settings: &HostSettings) -> String {
     } = settings;
     let kept: Vec<String> = tunnel_ends.iter().map(|end| end.kept.to_string()).collect();
     if kept.is_empty() {
-        format!("looks for {from} and {to}, and changes nothing")
+        format!("observing {from} and {to}, no changes")
     } else {
         format!(
-            "looks for {from} and {to}, and keeps {} for connections of the host that began there",
+            "observing {from} and {to}; keeping {} for connections that the host opened from there",
             kept.join(", ")
         )
     }

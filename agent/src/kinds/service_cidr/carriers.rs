@@ -1,4 +1,4 @@
-//! Pods that were told an address that is left: by the environment of their processes, and by their `resolv.conf`. Reads /proc.
+//! Finds pods with old addresses, in the environment of their processes and in their `resolv.conf`. Reads /proc.
 
 mod groups;
 mod look;
@@ -20,30 +20,29 @@ use crate::host::apart::Each;
 use crate::host::files::read_small;
 use crate::host::processes::{self, ProcessError};
 
-/// So many bytes of environments are looked at a pod: those of 90 processes that were told of 1 000 Services each.
+/// Maximum bytes of environments per pod: those of 90 processes with variables of 1 000 Services each.
 const MOST_BYTES: u64 = 32 << 20;
-/// So many processes are looked at a pod.
+/// Maximum number of processes per pod.
 const MOST_PROCESSES: usize = 2_048;
-/// The groups of the agent itself.
+/// Control groups of the agent itself.
 const OWN_GROUPS: &str = "thread-self/cgroup";
 
-/// The eye on pods' processes. It remembers which of them do not answer. Cloning shares it.
+/// Reader of pods' processes. Remembers the processes whose reads have not ended. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Looker {
     groups: Each<u32>,
-    /// By pod: one that lets nobody read its files has one thread, and not one a process.
+    /// By pod: a pod whose files cannot be read blocks one thread, not one thread per process.
     told: Each<String>,
-    /// The process that is read, by pod.
+    /// The process that is being read, by pod.
     reading: Arc<Mutex<BTreeMap<String, u32>>>,
 }
 
 impl Looker {
-    /// Looks into every process of every pod of this host; `own_pod` is the UID of the agent's own. It takes some seconds at most.
+    /// Reads every process of every pod of this host; `own_pod` is the UID of the agent's own pod. Takes some seconds at most.
     ///
-    /// Whose node a pod is on is told by what the agent sees at all: its PID namespace is its host's (`hostPID`), and a node inside a
-    /// machine (in the lab, and wherever a kubelet runs in a container) has one of its own. Network namespaces, by which the host's
-    /// own daemons are told apart, say nothing here: each pod has another one. Of a node that is nested in ours the processes are
-    /// seen, as those of the pod that holds it.
+    /// Only processes of this node are visible: the agent has its host's PID namespace (`hostPID`), and a node inside a machine (in the
+    /// lab, or with a kubelet in a container) has its own. Network namespaces, which identify the host's daemons, do not help here, since
+    /// each pod has its own. Processes of a node that is nested in this one count as those of the pod that contains it.
     pub fn read(&self, proc: &Path, own_pod: &str, left: &Left) -> Found<Carriers> {
         if nix::unistd::getpid().as_raw() == 1 {
             return Found::Malformed(chain(&ProcessError::OwnNamespace));
@@ -67,7 +66,7 @@ impl Looker {
         let mut asked = BTreeMap::<String, Vec<u32>>::new();
         for (number, pod) in of_pods {
             let path = proc.join(number.to_string());
-            // A process of which it is not known whose it is leaves no answer at all: it may be any pod's.
+            // With a process of an unknown pod there is no answer at all: the process may belong to any pod.
             let pod = pod.map_err(|why| format!("could not read {}/cgroup: {why}", path.display()))?;
             match pod {
                 Looked::Seen(Some(pod)) => asked.entry(pod).or_default().push(number),
@@ -78,8 +77,8 @@ impl Looker {
         let (folder, left, reading) = (proc.to_owned(), Asked::from(left), Arc::clone(&self.reading));
         let pods = asked.keys().cloned().collect();
         let told = self.told.read_in_parts(pods, move |pod, given_up| {
-            let mut said = Said::default();
-            let (mut looked_at, mut allowance) = (BTreeSet::new(), MOST_BYTES);
+            let mut found = FoundInPod::default();
+            let (mut read_mounts, mut allowance) = (BTreeSet::new(), MOST_BYTES);
             let numbers = asked.get(pod).map(Vec::as_slice).unwrap_or_default();
             for number in numbers.iter().take(MOST_PROCESSES) {
                 if given_up.is_so() || allowance == 0 {
@@ -87,18 +86,18 @@ impl Looker {
                 }
                 lock(&reading).insert(pod.clone(), *number);
                 let path = folder.join(number.to_string());
-                look_into(&path, &left, &mut looked_at, &mut allowance, &mut said);
+                read_process(&path, &left, &mut read_mounts, &mut allowance, &mut found);
             }
             if allowance == 0 || numbers.len() > MOST_PROCESSES {
-                said.unread(TOO_MUCH);
+                found.unread(TOO_MUCH);
             }
             lock(&reading).remove(pod);
-            said
+            found
         });
         let mut tally = Tally::default();
-        for (pod, said) in told {
-            match said {
-                Ok(said) => tally.add(&pod, said),
+        for (pod, found) in told {
+            match found {
+                Ok(found) => tally.add(&pod, found),
                 Err(why) => {
                     let process = lock(&self.reading).get(&pod).map_or_else(
                         || "its processes".to_owned(),
@@ -113,11 +112,11 @@ impl Looker {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of it is whole before something can fail.
+    // Each change is complete before a panic is possible.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pod of a process; `None` where it is the host's.
+/// The pod of a process; `None` for a process of the host.
 fn pod_of(path: &Path, own: Option<&str>) -> Looked<Option<String>> {
     match Process::open(path) {
         Looked::Seen(process) => match process.groups() {
@@ -130,17 +129,17 @@ fn pod_of(path: &Path, own: Option<&str>) -> Looked<Option<String>> {
     }
 }
 
-/// What the processes of one pod were told, and why something of them was not read. A pod decides how many processes it has: of each
-/// kind one is kept.
+/// Old addresses in the processes of one pod, and the reason why a process could not be read. A pod determines its number of processes: one
+/// address of each kind and one reason are kept.
 #[derive(Debug, Default)]
-struct Said {
+struct FoundInPod {
     /// The smallest address.
     told: BTreeMap<ToldBy, IpAddr>,
     /// The first reason.
     unread: Option<String>,
 }
 
-impl Said {
+impl FoundInPod {
     fn told(&mut self, by: ToldBy, address: Option<IpAddr>) {
         if let Some(address) = address {
             let known = self.told.entry(by).or_insert(address);
@@ -153,68 +152,68 @@ impl Said {
     }
 }
 
-/// Looks into one process. One that ends meanwhile is no error.
-fn look_into(
+/// Reads one process. A process that ends meanwhile is not an error.
+fn read_process(
     path: &Path,
     left: &Asked,
-    looked_at: &mut BTreeSet<PathBuf>,
+    read_mounts: &mut BTreeSet<PathBuf>,
     allowance: &mut u64,
-    said: &mut Said,
+    found: &mut FoundInPod,
 ) {
     let process = match Process::open(path) {
         Looked::Seen(process) => process,
         Looked::Gone => return,
         Looked::Refused(what) => {
-            said.unread(&needs_rights(&what));
+            found.unread(&needs_rights(&what));
             return;
         }
     };
     match process.environment(allowance, |entries| told::by_environment(entries, left)) {
-        Looked::Seen(Environment::Tells(address)) => said.told(ToldBy::Environment, address),
-        Looked::Seen(Environment::Overwritten) => said.unread(OVERWRITTEN),
+        Looked::Seen(Environment::Parsed(address)) => found.told(ToldBy::Environment, address),
+        Looked::Seen(Environment::Overwritten) => found.unread(OVERWRITTEN),
         Looked::Gone => {}
-        Looked::Refused(what) => said.unread(&needs_rights(&what)),
+        Looked::Refused(what) => found.unread(&needs_rights(&what)),
     }
     // The processes of a container share its file system.
     if let Some(mounts) = process.mounts()
-        && !looked_at.insert(mounts)
+        && !read_mounts.insert(mounts)
     {
         return;
     }
     match process.resolver() {
-        Looked::Seen(text) => said.told(ToldBy::Resolver, told::by_resolver(&text, left)),
+        Looked::Seen(text) => found.told(ToldBy::Resolver, told::by_resolver(&text, left)),
         Looked::Gone => {}
-        Looked::Refused(what) => said.unread(&needs_rights(&what)),
+        Looked::Refused(what) => found.unread(&needs_rights(&what)),
     }
 }
 
-/// What is behind it may say anything.
+/// The part above the limit is unknown.
 const TOO_MUCH: &str = "a pod has more than 2 048 processes, or more than 32 MiB in their environments";
 
-/// Programs that write their state over it (nginx, `PostgreSQL`) say nothing any more of what they were told.
+/// Programs that overwrite their environment with their state (nginx, `PostgreSQL`) hide the original values.
 const OVERWRITTEN: &str = "a process has overwritten its environment";
 
 fn needs_rights(what: &str) -> String {
     format!(
-        "{what}; the agent's pod needs capability SYS_PTRACE (apply deploy/service-cidr), and a profile (AppArmor, SELinux) that lets it look"
+        "{what}; the agent's pod needs capability SYS_PTRACE (apply deploy/service-cidr), and a profile (AppArmor, SELinux) that permits it"
     )
 }
 
-/// What was found so far.
+/// Results of all pods so far.
 #[derive(Debug, Default)]
 struct Tally {
-    /// By UID of the pod: the smallest address that it was told.
+    /// Smallest old address by pod UID and kind.
     told: BTreeMap<(String, ToldBy), IpAddr>,
-    /// By UID of the pod: why a process of it says nothing.
+    /// Reason why a process could not be read, by pod UID.
     unread: BTreeMap<String, String>,
 }
 
 impl Tally {
-    fn add(&mut self, pod: &str, said: Said) {
-        let told = said.told.into_iter();
+    fn add(&mut self, pod: &str, found: FoundInPod) {
+        let told = found.told.into_iter();
         self.told
             .extend(told.map(|(by, address)| ((pod.to_owned(), by), address)));
-        if let Some(why) = said.unread {
+        if let Some(why) = found.unread {
             self.unread(pod, &why);
         }
     }

@@ -13,7 +13,7 @@ const ONE: &str = "11111111-1111-1111-1111-111111111111";
 const TWO: &str = "22222222-2222-2222-2222-222222222222";
 const OWN: &str = "99999999-9999-9999-9999-999999999999";
 
-/// A /proc of files, in which the agent is in a namespace of groups of its own.
+/// A /proc made of files, in which the agent has its own control group namespace.
 fn proc() -> TempDir {
     let proc = tempfile::tempdir().unwrap();
     fs::create_dir(proc.path().join("thread-self")).unwrap();
@@ -37,7 +37,7 @@ fn of_pod(uid: &str) -> String {
     format!("0::/../../pod{uid}/x")
 }
 
-fn look(proc: &TempDir) -> Found<Carriers> {
+fn read(proc: &TempDir) -> Found<Carriers> {
     let left = Left {
         ranges: vec!["10.96.0.0/12".parse().unwrap()],
         kept: Vec::new(),
@@ -59,19 +59,19 @@ fn words(found: &Found<Carriers>) -> Vec<String> {
 }
 
 #[test]
-fn each_pod_is_told_of_once_and_in_order() {
+fn each_pod_is_reported_once_and_in_order() {
     let proc = proc();
     let name_server = "nameserver 10.96.0.10\n";
     process(&proc, 7, &of_pod(TWO), "A=10.96.0.9\0", name_server);
     process(&proc, 8, &of_pod(TWO), "A=10.96.0.2\0B=172.30.0.1\0", name_server);
     process(&proc, 9, &of_pod(ONE), "A=172.30.0.1\0", name_server);
     process(&proc, 10, "0::/", "KUBERNETES_SERVICE_HOST=10.96.0.1\0", "");
-    // Nobody's: the host's own, and the kernel's.
+    // No pods: processes of the host and of the kernel.
     let host = "0::/../../../../../system.slice/kubelet.service";
     process(&proc, 2, "0::/../../../../..", "", "");
     process(&proc, 11, host, "A=10.96.0.1\0", name_server);
     assert_eq!(
-        words(&look(&proc)),
+        words(&read(&proc)),
         [
             format!("{ONE} Resolver 10.96.0.10"),
             format!("{TWO} Environment 10.96.0.2"),
@@ -79,15 +79,15 @@ fn each_pod_is_told_of_once_and_in_order() {
             format!("{OWN} Environment 10.96.0.1"),
         ]
     );
-    let found = look(&proc);
+    let found = read(&proc);
     let carriers = found.present().unwrap();
     assert_eq!((carriers.unread.len(), carriers.why_unread.as_str()), (0, ""));
 }
 
 #[test]
-fn nobody_who_was_told_one_is_not_nobody_who_could_be_asked() {
+fn pods_without_old_addresses_are_absent_and_a_failed_read_is_malformed() {
     let proc = proc();
-    assert_eq!(look(&proc), Found::Absent);
+    assert_eq!(read(&proc), Found::Absent);
     process(
         &proc,
         7,
@@ -95,23 +95,23 @@ fn nobody_who_was_told_one_is_not_nobody_who_could_be_asked() {
         "A=172.30.0.1\0",
         "nameserver 172.30.0.10\n",
     );
-    assert_eq!(look(&proc), Found::Absent);
+    assert_eq!(read(&proc), Found::Absent);
     let nowhere = Looker::default().read(Path::new("/nowhere"), OWN, &Left::default());
     assert!(matches!(nowhere, Found::Malformed(what) if what.contains("/nowhere/thread-self/cgroup")));
 }
 
 #[test]
-fn who_ends_meanwhile_is_no_error() {
+fn a_process_that_ends_meanwhile_is_not_an_error() {
     let proc = proc();
     fs::create_dir(proc.path().join("7")).unwrap();
     let half = process(&proc, 8, &of_pod(ONE), "", "");
     fs::remove_file(half.join("environ")).unwrap();
     fs::remove_dir_all(half.join("root")).unwrap();
-    assert_eq!(look(&proc), Found::Absent);
+    assert_eq!(read(&proc), Found::Absent);
 }
 
 #[test]
-fn what_was_written_over_is_not_read_and_what_else_the_pod_says_counts() {
+fn an_overwritten_environment_is_reported_and_the_resolver_counts() {
     let proc = proc();
     process(
         &proc,
@@ -120,58 +120,58 @@ fn what_was_written_over_is_not_read_and_what_else_the_pod_says_counts() {
         "worker process\0\0\0",
         "nameserver 10.96.0.10\n",
     );
-    let found = look(&proc);
+    let found = read(&proc);
     assert_eq!(words(&found), [format!("{ONE} Resolver 10.96.0.10")]);
     let carriers = found.present().unwrap();
     assert_eq!(carriers.unread, [ONE]);
     assert_eq!(carriers.why_unread, OVERWRITTEN);
 }
 
-/// A pod decides what is in its own files, and neither leads the agent elsewhere nor keeps it waiting.
+/// A pod controls its own files, but can neither redirect the agent to other files nor block it.
 #[test]
-fn a_pod_leads_nobody_out_of_its_files() {
+fn links_and_pipes_of_a_pod_do_not_redirect_or_block_the_agent() {
     let proc = proc();
     let outside = proc.path().join("outside");
     fs::write(&outside, "nameserver 10.96.0.66\n").unwrap();
 
-    let led = process(&proc, 7, &of_pod(ONE), "A=1\0", "");
-    symlink(&outside, led.join("root/etc/resolv.conf")).unwrap();
-    let climbs = process(&proc, 8, &of_pod(ONE), "A=1\0", "");
-    symlink("../../../outside", climbs.join("root/etc/resolv.conf")).unwrap();
-    assert_eq!(look(&proc), Found::Absent, "links to nowhere within the pod");
+    let absolute = process(&proc, 7, &of_pod(ONE), "A=1\0", "");
+    symlink(&outside, absolute.join("root/etc/resolv.conf")).unwrap();
+    let relative = process(&proc, 8, &of_pod(ONE), "A=1\0", "");
+    symlink("../../../outside", relative.join("root/etc/resolv.conf")).unwrap();
+    assert_eq!(read(&proc), Found::Absent, "dangling links within the pod");
 
-    // As an image has it in which systemd runs.
+    // The link of an image with systemd.
     let inside = process(&proc, 9, &of_pod(ONE), "A=1\0", "");
     fs::create_dir(inside.join("root/run")).unwrap();
     fs::write(inside.join("root/run/stub"), "nameserver 10.96.0.10\n").unwrap();
     symlink("/run/stub", inside.join("root/etc/resolv.conf")).unwrap();
-    assert_eq!(words(&look(&proc)), [format!("{ONE} Resolver 10.96.0.10")]);
+    assert_eq!(words(&read(&proc)), [format!("{ONE} Resolver 10.96.0.10")]);
 
     let pipe = process(&proc, 10, &of_pod(TWO), "A=1\0", "");
     mkfifo(&pipe.join("root/etc/resolv.conf"), Mode::S_IRWXU).unwrap();
-    let found = look(&proc);
+    let found = read(&proc);
     let carriers = found.present().unwrap();
     assert_eq!(carriers.unread, [TWO]);
     assert!(
         carriers
             .why_unread
-            .contains("/etc/resolv.conf of a process: it is no file"),
+            .contains("/etc/resolv.conf of a process: not a regular file"),
         "{}",
         carriers.why_unread
     );
 }
 
 #[test]
-fn more_than_anybody_may_start_with_is_not_read() {
+fn an_environment_beyond_the_limit_is_not_read() {
     let proc = proc();
     let late = format!("A={}\0B=10.96.0.1\0", "x".repeat(9 << 20));
     process(&proc, 7, &of_pod(ONE), &late, "");
-    assert_eq!(look(&proc), Found::Absent);
+    assert_eq!(read(&proc), Found::Absent);
 }
 
-/// A pod decides how many processes it has, and how much is in their environments.
+/// A pod determines its number of processes and the size of their environments.
 #[test]
-fn a_pod_with_more_than_is_looked_at_is_unread_and_costs_no_other_pod() {
+fn a_pod_above_the_limits_is_unread_and_the_others_are_read() {
     let large = format!("A={}\0B=10.96.0.1\0", "x".repeat(7 << 20));
     let proc = proc();
     process(&proc, 7, &of_pod(ONE), "A=10.96.0.9\0", "");
@@ -179,7 +179,7 @@ fn a_pod_with_more_than_is_looked_at_is_unread_and_costs_no_other_pod() {
         process(&proc, number, &of_pod(TWO), &large, "");
     }
     let first = format!("{TWO} Environment 10.96.0.1");
-    let found = look(&proc);
+    let found = read(&proc);
     assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9"), first]);
     let carriers = found.present().unwrap();
     assert_eq!(carriers.unread, [TWO]);
@@ -192,14 +192,14 @@ fn a_pod_with_more_than_is_looked_at_is_unread_and_costs_no_other_pod() {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("cgroup"), of_pod(TWO)).unwrap();
     }
-    let found = look(&proc);
+    let found = read(&proc);
     assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9")]);
     assert_eq!(found.present().unwrap().unread, [TWO]);
 }
 
-/// Reading a process in uninterruptible sleep does not end; neither does opening a pipe that nothing is written into.
+/// Reading a process in uninterruptible sleep does not end; neither does opening a pipe without a writer.
 #[tokio::test]
-async fn a_process_that_does_not_answer_costs_what_its_pod_says_and_no_more() {
+async fn a_stuck_process_makes_only_its_own_pod_unread() {
     let proc = proc();
     process(&proc, 7, &of_pod(ONE), "A=10.96.0.9\0", "");
     let stuck = process(&proc, 8, &of_pod(TWO), "", "").join("environ");
@@ -209,7 +209,7 @@ async fn a_process_that_does_not_answer_costs_what_its_pod_says_and_no_more() {
         ranges: vec!["10.96.0.0/12".parse().unwrap()],
         kept: Vec::new(),
     };
-    let look = |looker: &Looker| {
+    let check = |looker: &Looker| {
         let found = looker.read(proc.path(), OWN, &left);
         assert_eq!(words(&found), [format!("{ONE} Environment 10.96.0.9")]);
         let carriers = found.present().unwrap();
@@ -222,10 +222,10 @@ async fn a_process_that_does_not_answer_costs_what_its_pod_says_and_no_more() {
     let mut looker = Looker::default();
     takes_less(Duration::from_secs(4), async || {
         looker = Looker::default();
-        look(&looker);
+        check(&looker);
     })
     .await;
-    // The second time nothing is waited for.
-    takes_less(Duration::from_secs(1), async || look(&looker)).await;
+    // The second read does not wait.
+    takes_less(Duration::from_secs(1), async || check(&looker)).await;
     fs::write(&stuck, "A=10.96.0.2\0").unwrap();
 }

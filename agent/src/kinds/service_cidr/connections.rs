@@ -1,4 +1,4 @@
-//! Connections to addresses that are left, as the kernel tracks them: `/proc/net/nf_conntrack`.
+//! Finds connections to old addresses in the kernel's connection tracking table: `/proc/net/nf_conntrack`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,19 +12,19 @@ use service_cidr::host::{Connection, Left, ServicePort};
 
 use super::left::Asked;
 
-/// Under the agent's own network namespace, which is the host's.
+/// Path for the agent's own network namespace, which is the host's.
 const FILE: &str = "thread-self/net/nf_conntrack";
-/// States of a connection that is over: nobody uses it.
+/// States of closed connections, which no client uses.
 const OVER: [&str; 2] = ["TIME_WAIT", "CLOSE"];
-/// What the kernel writes behind what was asked for while there was no answer: nobody answers there, or nobody wants to be answered. One
-/// datagram every 25 s makes such an entry last for ever.
+/// The kernel's flag for an entry without an answer: no server answers, or the protocol has no answers. One datagram every 25 s keeps such an
+/// entry forever.
 const UNANSWERED: &str = "[UNREPLIED]";
-/// So many are told of one by one.
+/// Maximum number of connections that are listed one by one.
 const MOST_NAMED: usize = 20;
-/// Protocols that Services have; who asks whether an address is there (`ping`) uses none.
+/// Protocols of Services; `ping` uses none of them.
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
-/// Reads them.
+/// Reads the connections.
 pub fn read(proc: &Path, left: &Left) -> Found<Listed<Connection>> {
     let path = proc.join(FILE);
     match File::open(&path).and_then(|file| list(BufReader::new(file), &Asked::from(left))) {
@@ -37,8 +37,8 @@ pub fn read(proc: &Path, left: &Left) -> Found<Listed<Connection>> {
     }
 }
 
-/// Each of the first ones once, and how many entries of others there are. Line by line, and holds those it names and no more: a host may
-/// track a million of them, and pods make them.
+/// The first connections, each once, and the number of entries of the others. Reads line by line, and holds only the listed connections: a
+/// host may track a million of them, and pods create them.
 fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connection>> {
     let mut named = BTreeMap::<Connection, u32>::new();
     let mut more = 0_u32;
@@ -49,7 +49,7 @@ fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connecti
             *entries = entries.saturating_add(1);
         }
         if named.len() > MOST_NAMED {
-            // One that is behind all of these will not be among them later.
+            // A connection that sorts behind all of these will not be listed later.
             let entries = named.pop_last().map_or(0, |(_, entries)| entries);
             more = more.saturating_add(entries);
         }
@@ -61,8 +61,7 @@ fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connecti
     })
 }
 
-/// `ipv4     2 tcp      6 86399 ESTABLISHED src=… dst=… sport=… dport=… src=… …`: what was asked for comes first, the way of the answer
-/// after it.
+/// `ipv4     2 tcp      6 86399 ESTABLISHED src=… dst=… sport=… dport=… src=… …`: the original direction first, then the reply direction.
 fn connection(line: &str, left: &Asked) -> Option<Connection> {
     let mut words = line.split_ascii_whitespace();
     let protocol = words.nth(2).filter(|protocol| PROTOCOLS.contains(protocol))?;
@@ -75,7 +74,7 @@ fn connection(line: &str, left: &Asked) -> Option<Connection> {
             Some(("src", value)) if source.is_none() => source = Some(value.parse::<IpAddr>().ok()?),
             Some(("dst", value)) if destination.is_none() => {
                 let address = value.parse::<IpAddr>().ok()?;
-                // Most are somebody else's: the rest of the line says nothing more then.
+                // Most connections have another destination: the rest of the line does not matter then.
                 if !left.has(address) {
                     return None;
                 }
@@ -167,7 +166,7 @@ mod tests {
         "ipv4     2 tcp      6 86399 ESTABLISHED src=10.244.1.5 dst=172.30.0.1 sport=4003 dport=443 src=172.18.0.2 dst=10.244.1.5 sport=6443 dport=4003 mark=0 zone=0 use=2",
         None
     )]
-    // The way of the answer is nobody's who asks.
+    // The reply direction does not count.
     #[case::answered_from_there(
         "ipv4     2 tcp      6 86399 ESTABLISHED src=10.244.1.5 dst=192.0.2.7 sport=4003 dport=443 src=10.96.0.1 dst=10.244.1.5 sport=443 dport=4003 mark=0 zone=0 use=2",
         None
@@ -181,13 +180,13 @@ mod tests {
         None
     )]
     #[case::nothing("", None)]
-    fn a_line(#[case] line: &str, #[case] expected: Option<&str>) {
+    fn only_an_answered_open_connection_to_an_old_address_counts(#[case] line: &str, #[case] expected: Option<&str>) {
         let found = connection(line, &asked()).map(|connection| connection.to_string());
         assert_eq!(found.as_deref(), expected);
     }
 
     #[test]
-    fn who_asks_for_the_same_again_is_told_once() {
+    fn connections_of_one_source_to_one_service_are_listed_once() {
         let line = |source: &str, port: u16| {
             format!(
                 "ipv4     2 tcp      6 9 ESTABLISHED src={source} dst=10.96.0.1 sport={port} dport=443 src=172.18.0.2 dst={source} \
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_are_named_wherever_they_are_listed_and_the_others_are_counted() {
+    fn the_first_connections_are_listed_and_the_others_counted() {
         let line = |last: u32, port: u32| {
             format!(
                 "ipv4     2 udp      17 20 src=10.244.1.{last} dst=10.96.0.10 sport={port} dport=53 src=10.244.0.2 dst=10.244.1.{last} \
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_lists_none_is_not_one_without_any() {
+    fn a_missing_table_is_malformed_and_an_empty_one_is_absent() {
         let proc = tempfile::tempdir().unwrap();
         let words = "the kernel does not list connections: no /proc/net/nf_conntrack";
         assert_eq!(read(proc.path(), &left()), Found::Malformed(words.to_owned()));

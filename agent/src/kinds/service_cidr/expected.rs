@@ -1,4 +1,4 @@
-//! The ports that kube-proxy has to know. The settings name the record that has them for all nodes; it is watched while they do.
+//! The ports that kube-proxy has to know. The settings name the `MigrationRecord` with the ports for all nodes, and the agent watches it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::backoff::Backoff;
 use crate::goal::{LONGEST_PAUSE_ON_WATCH, Seen};
 use crate::host::random;
 
-/// What is known of the record.
+/// State of the watched record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Held {
-    /// The settings name none.
+    /// The settings name no record.
     #[default]
     Nothing,
-    /// Why it is not known what the record of this name holds.
+    /// Name of the record, and the reason why its content is unknown.
     Unknown(String, String),
-    /// What the record of this name held when it was seen last.
+    /// Name of the record, and its last known content.
     Question(String, Arc<Question>),
 }
 
 impl Held {
-    /// The question that these settings name; `None`, where they name no record.
+    /// The question that these settings name; `None` if they name no record.
     ///
     /// # Errors
-    /// Why it is not known: what was attempted on which record.
+    /// The reason why the question is unknown: the operation and the record.
     pub fn question(&self, named: Option<&ExpectedPortsIn>) -> Option<Result<Arc<Question>, String>> {
         let ExpectedPortsIn { record } = named?;
         Some(match self {
@@ -55,8 +55,8 @@ pub fn follow(client: Client, mut goals: watch::Receiver<Seen>) -> (watch::Recei
             let named = named(&goals.borrow_and_update());
             let is_another = async { goals.wait_for(|seen| self::named(seen) != named).await.is_ok() };
             tokio::select! {
-                goes_on = is_another => if !goes_on { return },
-                () = keep(&client, named.as_deref(), &sender) => {}
+                is_open = is_another => if !is_open { return },
+                () = watch_record(&client, named.as_deref(), &sender) => {}
             }
         }
     });
@@ -74,9 +74,9 @@ fn named(seen: &Seen) -> Option<String> {
     }
 }
 
-/// Says what the record of this name holds, for ever.
-async fn keep(client: &Client, record: Option<&str>, sender: &watch::Sender<Held>) {
-    let say = |news: Held| {
+/// Watches the record with this name, and sends its content until the task is cancelled.
+async fn watch_record(client: &Client, record: Option<&str>, sender: &watch::Sender<Held>) {
+    let send = |news: Held| {
         sender.send_if_modified(|held| {
             let is_news = *held != news;
             *held = news;
@@ -84,28 +84,28 @@ async fn keep(client: &Client, record: Option<&str>, sender: &watch::Sender<Held
         })
     };
     let Some(record) = record else {
-        say(Held::Nothing);
+        send(Held::Nothing);
         return std::future::pending().await;
     };
     let unknown = |why: String| Held::Unknown(record.to_owned(), why);
-    say(unknown(not_read(record)));
+    send(unknown(not_read(record)));
     let mut objects = pin!(watch_object(Api::<MigrationRecord>::all(client.clone()), record));
     let mut failures = Backoff::default();
     while let Some(object) = objects.next().await {
         let held = match object {
             Ok(object) => match object.and_then(|object| object.spec.expected_ports) {
                 Some(question) => Held::Question(record.to_owned(), Arc::new(question)),
-                None => unknown(format!("MigrationRecord {record} is not there")),
+                None => unknown(format!("MigrationRecord {record} not found")),
             },
             Err(error) => {
                 let why = format!("watching MigrationRecord {record}: {}", chain(&error));
                 tracing::warn!(
                     error = why,
-                    "the question to all agents is not known; trying again"
+                    "watching the MigrationRecord failed; retrying"
                 );
-                // A question that was seen stands: an answer names the question that it is about.
+                // A known question stays valid: each answer names its question.
                 if !matches!(*sender.borrow(), Held::Question(..)) {
-                    say(unknown(why));
+                    send(unknown(why));
                 }
                 let random = random::number().unwrap_or_default();
                 tokio::time::sleep(failures.after_failure(LONGEST_PAUSE_ON_WATCH, random)).await;
@@ -113,7 +113,7 @@ async fn keep(client: &Client, record: Option<&str>, sender: &watch::Sender<Held
             }
         };
         failures.succeeded();
-        say(held);
+        send(held);
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         (403, status)
     }
 
-    /// Follows an API server that answers so, one request after the other, and then no more.
+    /// Follows an API server with these answers, one per request, and no answers afterwards.
     fn following(answers: Vec<(u16, Value)>) -> (watch::Sender<Seen>, watch::Receiver<Held>) {
         let (service, mut calls) = mock::pair::<Request<Body>, Response<Body>>();
         tokio::spawn(async move {
@@ -213,10 +213,10 @@ mod tests {
         let found = tokio::time::timeout(std::time::Duration::from_secs(20), held.wait_for(is_it)).await;
         let is_found = matches!(found, Ok(Ok(_)));
         drop(found);
-        assert!(is_found, "never so: {:?}", *held.borrow());
+        assert!(is_found, "not reached: {:?}", *held.borrow());
     }
 
-    fn says(held: &Held, words: &str) -> bool {
+    fn is_unknown(held: &Held, words: &str) -> bool {
         let named = ExpectedPortsIn {
             record: RECORD.to_owned(),
         };
@@ -231,10 +231,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_record_that_the_settings_name_is_followed() {
+    async fn the_record_in_the_settings_is_followed() {
         let (goals, mut held) = following(vec![list(&[record(80)]), event("MODIFIED", &record(81))]);
         assert_eq!(held.borrow().question(None), None);
-        assert!(says(&held.borrow(), "has not been read yet"));
+        assert!(is_unknown(&held.borrow(), "has not been read yet"));
         goals.send_replace(asked(Some(RECORD)));
         until(&mut held, |held| holds(held, 81)).await;
         let another = ExpectedPortsIn {
@@ -249,15 +249,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_says_why() {
+    async fn an_unreadable_record_has_a_reason() {
         let (goals, mut held) = following(vec![refusal(), list(&[])]);
         goals.send_replace(asked(Some(RECORD)));
-        until(&mut held, |held| says(held, "no such right")).await;
-        until(&mut held, |held| says(held, "is not there")).await;
+        until(&mut held, |held| is_unknown(held, "no such right")).await;
+        until(&mut held, |held| is_unknown(held, "not found")).await;
     }
 
     #[tokio::test]
-    async fn a_question_stands_while_the_api_server_is_away() {
+    async fn a_known_question_stays_valid_while_the_api_server_fails() {
         let (goals, mut held) = following(vec![list(&[record(80)]), refusal(), refusal()]);
         goals.send_replace(asked(Some(RECORD)));
         until(&mut held, |held| holds(held, 80)).await;

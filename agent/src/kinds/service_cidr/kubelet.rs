@@ -1,4 +1,4 @@
-//! What the kubelet tells new pods: its own answer to how it runs. Asks it over the loopback.
+//! Reads the cluster DNS addresses from the kubelet's configuration. Sends requests to the kubelet over the loopback link.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use kube::{Client, Config};
 use runtime::error::chain;
 use serde_json::Value;
 
-/// The kubelet of this host.
+/// URL of this host's kubelet.
 const URL: &str = "https://127.0.0.1:10250";
-/// Where it says how it runs.
+/// Path of the kubelet's configuration.
 const PATH: &str = "/configz";
-/// A kubelet that does not answer within this time is busy.
+/// Timeout of a request: a kubelet that needs longer is busy.
 const LIMIT: Duration = Duration::from_secs(2);
-/// More than any kubelet says of how it runs.
+/// Maximum size of the answer: no kubelet's configuration is larger.
 const MOST: usize = 1 << 20;
-/// How old its answer may be: another one comes with a restart of the kubelet alone.
+/// Maximum age of an answer: the configuration changes only with a restart of the kubelet.
 const PACE: Duration = Duration::from_secs(5);
 
-/// So long what it said holds while it does not answer: a person who is asked to look after a busy kubelet finds nothing.
+/// How long the last answer stays valid while the kubelet does not answer: a busy kubelet alone is nothing that the user has to repair.
 const HOLDS: Duration = Duration::from_mins(1);
 
 /// The kubelet of this host, and its newest answer.
@@ -30,17 +30,16 @@ const HOLDS: Duration = Duration::from_mins(1);
 pub struct Kubelet {
     config: Config,
     answer: Option<(Instant, Found<Vec<IpAddr>>)>,
-    /// What it said when it answered last.
-    said: Option<(Instant, Found<Vec<IpAddr>>)>,
+    /// The last successful answer.
+    last_success: Option<(Instant, Found<Vec<IpAddr>>)>,
 }
 
 impl Kubelet {
-    /// Nothing has been asked yet. `config` is how the agent reaches the API server, and who it is: the kubelet asks the API server
-    /// whether that may know.
+    /// A kubelet without a request so far. `config` has the agent's credentials for the API server: the kubelet asks the API server whether
+    /// this user is allowed.
     ///
-    /// The kubelet's certificate is not verified: it is often one that it made itself, in nobody's name. Who answers on this port of
-    /// the loopback is the kubelet as long as it runs; while it does not, it could be a pod in the host's network, which has the
-    /// node's trust already.
+    /// The kubelet's certificate is not verified, since it is often self-signed. While the kubelet runs, it is the process behind this port
+    /// of the loopback link; otherwise a pod in the host network could be, which is trusted by the node already.
     pub fn new(config: &Config) -> Self {
         Self::at(Uri::from_static(URL), config)
     }
@@ -56,29 +55,29 @@ impl Kubelet {
         Self {
             config,
             answer: None,
-            said: None,
+            last_success: None,
         }
     }
 
-    /// Asks it anew at the next look.
+    /// Drops the cached answers: the next observation asks again.
     pub fn forget(&mut self) {
         self.answer = None;
-        self.said = None;
+        self.last_success = None;
     }
 
-    /// Its `clusterDNS`, five seconds old at most; a minute while it does not answer.
+    /// `clusterDNS` of the kubelet, at most five seconds old; at most a minute old while the kubelet does not answer.
     pub async fn cluster_dns(&mut self) -> Found<Vec<IpAddr>> {
         match &self.answer {
             Some((at, found)) if at.elapsed() < PACE => found.clone(),
             Some(_) | None => {
                 let found = match self.ask().await {
                     Ok(page) => {
-                        let said = addresses(&page);
-                        self.said = Some((Instant::now(), said.clone()));
-                        said
+                        let found = addresses(&page);
+                        self.last_success = Some((Instant::now(), found.clone()));
+                        found
                     }
-                    Err(what) => match &self.said {
-                        Some((at, said)) if at.elapsed() < HOLDS => said.clone(),
+                    Err(what) => match &self.last_success {
+                        Some((at, found)) if at.elapsed() < HOLDS => found.clone(),
                         Some(_) | None => Found::Malformed(what),
                     },
                 };
@@ -93,7 +92,7 @@ impl Kubelet {
             "GET {}{PATH}",
             self.config.cluster_url.to_string().trim_end_matches('/')
         );
-        // A client for each question: a kubelet that was started anew knows nothing of a connection to the one before.
+        // A new client for each request: a restarted kubelet does not have the old connection.
         let client =
             Client::try_from(self.config.clone()).map_err(|error| format!("{asked}: {}", chain(&error)))?;
         let request = http::Request::get(PATH)
@@ -102,7 +101,7 @@ impl Kubelet {
         let talk = async {
             let response = client.send(request).await.map_err(|error| chain(&error))?;
             let status = response.status();
-            // Whatever answers there, no more of it than this is kept in memory.
+            // Whatever answers on this port, only this much is held in memory.
             let body = Limited::new(response.into_body(), MOST).collect().await;
             let bytes = body.map_err(|error| error.to_string())?.to_bytes();
             Ok::<_, String>((status, bytes))
@@ -114,11 +113,11 @@ impl Kubelet {
         };
         match status {
             StatusCode::UNAUTHORIZED => Err(format!(
-                "{asked}: the kubelet does not know the agent: it has to ask the API server who somebody is \
-                 (authentication.webhook.enabled: true)"
+                "{asked}: kubelet could not authenticate the agent: set authentication.webhook.enabled: true in the \
+                 kubelet's configuration"
             )),
             StatusCode::FORBIDDEN => Err(format!(
-                "{asked}: the agent's ClusterRole needs get on nodes/configz, and the kubelet Kubernetes 1.33: {}",
+                "{asked}: the agent's ClusterRole needs get on nodes/configz, and the kubelet version 1.33 or later: {}",
                 words(&bytes)
             )),
             status if status.is_success() => {
@@ -129,7 +128,7 @@ impl Kubelet {
     }
 }
 
-/// What a refusal says: in the API's form, or as it is.
+/// The text of a refusal: the message of an API status, or the plain text.
 fn words(bytes: &[u8]) -> String {
     let status: Option<Value> = serde_json::from_slice(bytes).ok();
     let message = status.as_ref().and_then(|status| status["message"].as_str());
@@ -142,15 +141,15 @@ fn addresses(page: &Value) -> Found<Vec<IpAddr>> {
     if !configuration.is_object() {
         return Found::Malformed(format!("GET {PATH}: no kubeletconfig in the answer"));
     }
-    let said = &configuration["clusterDNS"];
-    if said.is_null() {
+    let value = &configuration["clusterDNS"];
+    if value.is_null() {
         return Found::Absent;
     }
     let address = |text: &Value| text.as_str()?.parse().ok();
-    let parsed: Option<Vec<IpAddr>> = said.as_array().and_then(|all| all.iter().map(address).collect());
+    let parsed: Option<Vec<IpAddr>> = value.as_array().and_then(|all| all.iter().map(address).collect());
     match parsed {
         None => Found::Malformed(format!(
-            "GET {PATH}: clusterDNS {said}, needed a list of addresses"
+            "GET {PATH}: clusterDNS {value}, needed a list of addresses"
         )),
         Some(addresses) if addresses.is_empty() => Found::Absent,
         Some(addresses) => Found::Present(addresses),
@@ -168,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    /// A kubelet that answers with this, if somebody has a token.
+    /// A kubelet with this answer to requests with the agent's token.
     async fn kubelet(status: StatusCode, page: String) -> Kubelet {
         let answer = move |headers: HeaderMap| async move {
             assert_eq!(headers["authorization"], "Bearer the-agents-own");
@@ -182,7 +181,7 @@ mod tests {
 
     fn asked_at(url: &str) -> Kubelet {
         let mut config = Config::new("http://192.0.2.1:6443".parse().unwrap());
-        // A proxy on the way to the API server is none on the way to the kubelet.
+        // A proxy for the API server is not used for the kubelet.
         config.proxy_url = Some("http://192.0.2.2:3128".parse().unwrap());
         config.auth_info = AuthInfo {
             token: Some("the-agents-own".to_owned().into()),
@@ -205,19 +204,19 @@ mod tests {
         Found::Malformed("GET /configz: clusterDNS \"10.96.0.10\", needed a list of addresses".to_owned())
     )]
     #[tokio::test]
-    async fn what_it_says(#[case] page: Value, #[case] expected: Found<Vec<IpAddr>>) {
+    async fn cluster_dns_is_parsed_from_the_answer(#[case] page: Value, #[case] expected: Found<Vec<IpAddr>>) {
         let mut kubelet = kubelet(StatusCode::OK, page.to_string()).await;
         assert_eq!(kubelet.cluster_dns().await, expected);
     }
 
-    /// A kubelet answers in plain words, not in an object of the API.
+    /// A kubelet answers with plain text, not with an API object.
     #[rstest]
     #[case::no_right(
         StatusCode::FORBIDDEN,
         "Forbidden (user=system:serviceaccount:replumb-system:replumb-agent, verb=get, resource=nodes, subresource(s)=[configz proxy])",
-        "needs get on nodes/configz, and the kubelet Kubernetes 1.33: "
+        "needs get on nodes/configz, and the kubelet version 1.33 or later: "
     )]
-    #[case::nobody(
+    #[case::not_authenticated(
         StatusCode::UNAUTHORIZED,
         "Unauthorized",
         "authentication.webhook.enabled: true"
@@ -225,7 +224,7 @@ mod tests {
     #[case::no_such_page(StatusCode::NOT_FOUND, "404 page not found", "/configz")]
     #[case::no_json(StatusCode::OK, "ok", "/configz")]
     #[tokio::test]
-    async fn what_it_does_not_say(#[case] status: StatusCode, #[case] page: &str, #[case] words: &str) {
+    async fn a_refused_or_malformed_answer_has_a_reason(#[case] status: StatusCode, #[case] page: &str, #[case] words: &str) {
         let mut kubelet = kubelet(status, page.to_owned()).await;
         let found = kubelet.cluster_dns().await;
         assert!(
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_a_kubelet_says_is_not_kept_in_memory() {
+    async fn an_answer_above_the_limit_is_not_held_in_memory() {
         let mut kubelet = kubelet(StatusCode::OK, "x".repeat(MOST + 1)).await;
         let found = kubelet.cluster_dns().await;
         assert!(
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_listens_and_nobody_answers() {
+    async fn a_silent_and_a_missing_kubelet_have_a_reason() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let found = asked_at(&url).cluster_dns().await;
@@ -260,26 +259,26 @@ mod tests {
             matches!(&found, Found::Malformed(what) if what.contains("onnection refused")),
             "{found:?}"
         );
-        // Not asked again at once.
+        // The error is cached as well.
         assert_eq!(kubelet.answer.as_ref().map(|(_, answer)| answer), Some(&found));
     }
 
     #[tokio::test]
-    async fn what_a_busy_kubelet_has_said_holds_for_a_while() {
+    async fn the_last_answer_of_a_busy_kubelet_stays_valid_for_a_while() {
         let page = json!({ "kubeletconfig": { "clusterDNS": ["10.96.0.10"] } });
         let mut kubelet = kubelet(StatusCode::OK, page.to_string()).await;
-        let said = kubelet.cluster_dns().await;
-        let nobody = asked_at("http://127.0.0.1:1").config;
-        kubelet.config = nobody;
+        let first = kubelet.cluster_dns().await;
+        let unreachable = asked_at("http://127.0.0.1:1").config;
+        kubelet.config = unreachable;
         kubelet.answer = None;
-        assert_eq!(kubelet.cluster_dns().await, said);
+        assert_eq!(kubelet.cluster_dns().await, first);
         kubelet.answer = None;
-        kubelet.said = Instant::now().checked_sub(HOLDS).map(|at| (at, said));
+        kubelet.last_success = Instant::now().checked_sub(HOLDS).map(|at| (at, first));
         assert!(matches!(kubelet.cluster_dns().await, Found::Malformed(_)));
     }
 
     #[test]
-    fn it_is_asked_on_the_loopback_whoever_it_is() {
+    fn the_kubelet_is_asked_on_the_loopback_without_certificate_check() {
         let kubelet = Kubelet::new(&Config::new("https://10.96.0.1".parse().unwrap()));
         assert_eq!(kubelet.config.cluster_url.to_string(), "https://127.0.0.1:10250/");
         assert!(kubelet.config.accept_invalid_certs);

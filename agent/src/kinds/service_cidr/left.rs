@@ -1,4 +1,4 @@
-//! Which addresses are left, as it is asked of each of many: a tenant decides how many there are to ask of.
+//! Fast lookup of old addresses: tenants determine the number of lookups.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use service_cidr::host::Left;
 
-/// What [`Left`] says, with as little work for 4 000 addresses that are kept as for one.
+/// The same as [`Left`], with constant time per lookup also for 4 000 kept addresses.
 #[derive(Debug)]
 pub struct Asked {
     ranges: Vec<IpNet>,
@@ -14,7 +14,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether this address is left.
+    /// Whether this is an old address.
     pub fn has(&self, address: IpAddr) -> bool {
         self.ranges.iter().any(|range| range.contains(&address)) && !self.kept.contains(&address)
     }

@@ -1,5 +1,5 @@
-//! Another range for Services, on this host: read what kube-proxy knows, what the kubelet tells new pods, and who was told an address
-//! that is left. Nothing is changed.
+//! New Service range on this host: observes kube-proxy's rules, the kubelet's cluster DNS addresses, and pods with old addresses. Changes
+//! nothing.
 
 pub mod carriers;
 pub mod connections;

@@ -1,4 +1,4 @@
-//! Reads the host and reports what of Services is there.
+//! Observes the host and reports the state of Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -27,22 +27,23 @@ use crate::kinds::pod_cidr::facts::tables;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
-/// How old what is known of kube-proxy's rules may be while nobody waits for one of them: a host may have many thousands.
+/// Maximum age of kube-proxy's rules while the migration does not wait for a rule: a host may have many thousands.
 const SELDOM: Duration = Duration::from_secs(15);
-/// While somebody waits for one, reading them may take one part of the time in this many.
+/// While the migration waits for a rule, reads of the rules take at most the share 1/SHARE of the time.
 const SHARE: u32 = 4;
 
-/// Why nothing can be said of any pod.
-const MAY_NOT_LOOK: &str = "what pods were told cannot be read: the agent's pod has no capability SYS_PTRACE; apply deploy/service-cidr";
+/// Reason why no pod can be read.
+const MISSING_CAPABILITY: &str =
+    "could not read pods' environments: the agent's pod has no capability SYS_PTRACE: apply deploy/service-cidr";
 
-/// Whether this process may look into others. Where the kernel does not say so, they are asked.
-fn may_look() -> bool {
+/// Whether this process may read other processes; true if the kernel does not say.
+fn may_read_processes() -> bool {
     rustix::thread::capabilities(None).map_or(true, |sets| {
         sets.effective.contains(rustix::thread::CapabilitySet::SYS_PTRACE)
     })
 }
 
-/// The agent's eyes on its host.
+/// Observes the host.
 pub struct Observer {
     proc: PathBuf,
     own_pod: String,
@@ -57,16 +58,16 @@ pub struct Observer {
     health: Arc<Health>,
 }
 
-/// What kube-proxy's rules said when they were read last.
+/// The last read of kube-proxy's rules.
 #[derive(Clone, Debug)]
 struct RulesRead {
     at: Instant,
     took: Duration,
     asked: Option<Arc<Question>>,
-    said: Proxy,
+    proxy: Proxy,
 }
 
-/// What its rules say, as [`HostFacts`] has it.
+/// State of kube-proxy, in the types of [`HostFacts`].
 #[derive(Clone, Debug)]
 struct Proxy {
     mode: Found<ProxyMode>,
@@ -75,7 +76,7 @@ struct Proxy {
 }
 
 impl RulesRead {
-    /// Whether it answers this question at this age. A question that is new is never answered by rules that are older than it.
+    /// Whether this read answers the question at this age. Rules that were read before a new question never answer it.
     fn answers(&self, asked: Option<&Arc<Question>>, age: Duration) -> bool {
         match asked {
             None => age < SELDOM,
@@ -95,8 +96,8 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// An observer that has not looked yet. `own_pod` is the UID of the agent's own pod, `config` how the agent reaches the API server,
-    /// and who it is; `expected` is what is asked of all agents.
+    /// An observer without an observation. `own_pod` is the UID of the agent's own pod, `config` the agent's address and credentials for the
+    /// API server; `expected` is the question to all agents.
     pub fn new(
         proc: PathBuf,
         own_pod: String,
@@ -121,21 +122,21 @@ impl Observer {
         }
     }
 
-    /// Forgets what may be some seconds old: the next look reads it anew.
+    /// Drops cached results: the next observation reads again.
     pub fn forget(&mut self) {
         self.rules = None;
         self.kubelet.forget();
     }
 
-    /// Waits until something else is asked of all agents since the last look.
+    /// Waits until the question to all agents has changed since the last observation.
     pub async fn is_asked_anew(&mut self) {
         if self.expected.changed().await.is_err() {
-            // Nothing is asked any more.
+            // The sender is closed: no question can follow.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Looks at the host and says what is there. There is no phase: nothing is asked of the host.
+    /// Observes the host. The report has no phase, since the host has no goal.
     pub async fn look(&mut self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = self.observe(settings).await;
@@ -143,7 +144,7 @@ impl Observer {
         self.health.set_host_read(seen.is_ok());
         match seen {
             Ok(facts) => Report {
-                message: "looks at Services, and changes nothing".to_owned(),
+                message: "observing Services, no changes".to_owned(),
                 pending: pending(facts.expected_digest.is_some(), &facts.unknown),
                 service_cidr: Some(facts),
                 ..Report::default()
@@ -152,7 +153,7 @@ impl Observer {
         }
     }
 
-    /// Reads everything. What cannot be read says so in its own place, but for the kernel's tables.
+    /// Reads the whole state. An unreadable part is reported in its own field; only unreadable kernel tables are an error.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
         let HostSettings {
             left,
@@ -166,7 +167,7 @@ impl Observer {
             .question(expected_ports.as_ref());
         let question = expected.as_ref().and_then(|expected| expected.as_ref().ok());
         let asked = question.filter(|question| !question.ports.is_empty());
-        // A socket of its own for each look: one that broke stays broken.
+        // A new socket for each observation: a failed one does not recover.
         let tables = tables(&Netlink::connect()?.tables().await?);
         let mut proxy = self.proxy(asked, &tables).await;
         let expected_digest = question.map(|question| question.digest());
@@ -175,13 +176,13 @@ impl Observer {
         }
         let cluster_dns = self.kubelet.cluster_dns().await;
         let (looker, proc, own_pod) = (self.looker.clone(), self.proc.clone(), self.own_pod.clone());
-        let carriers = if may_look() {
+        let carriers = if may_read_processes() {
             self.carriers
                 .ask(left, move |left| looker.read(&proc, &own_pod, left))
                 .await
                 .unwrap_or_else(|error| Found::Malformed(chain(&error)))
         } else {
-            Found::Malformed(MAY_NOT_LOOK.to_owned())
+            Found::Malformed(MISSING_CAPABILITY.to_owned())
         };
         let proc = self.proc.clone();
         let connections = self
@@ -207,16 +208,16 @@ impl Observer {
         })
     }
 
-    /// How kube-proxy works, and what of this it has no rule for.
+    /// The state of kube-proxy, and the requested ports without a rule.
     async fn proxy(&mut self, asked: Option<&Arc<Question>>, tables: &Tables) -> Proxy {
         if let Some(read) = &self.rules
             && read.answers(asked, read.at.elapsed())
         {
-            let mut said = read.said.clone();
+            let mut proxy = read.proxy.clone();
             if asked.is_none() {
-                said.unknown = Found::Present(Vec::new());
+                proxy.unknown = Found::Present(Vec::new());
             }
-            return said;
+            return proxy;
         }
         self.rules = None;
         let began = Instant::now();
@@ -226,7 +227,7 @@ impl Observer {
                     || rules.unknown(&[], &[]),
                     |asked| rules.unknown(&asked.ports.known, &asked.ports.balanced),
                 );
-                let said = Proxy {
+                let proxy = Proxy {
                     mode: rules.mode(),
                     unknown,
                     local_traffic: rules.local_traffic().clone(),
@@ -235,9 +236,9 @@ impl Observer {
                     at: Instant::now(),
                     took: began.elapsed(),
                     asked: asked.cloned(),
-                    said: said.clone(),
+                    proxy: proxy.clone(),
                 });
-                said
+                proxy
             }
             Err(error) => {
                 let what = format!("rules of kube-proxy: {}", chain(&error));
@@ -251,7 +252,7 @@ impl Observer {
     }
 }
 
-/// Whether it can be found out, and nothing of what was found.
+/// Whether the value can be read, without the value itself.
 fn without<T: Default>(found: Found<T>) -> Found<T> {
     match found {
         Found::Present(_) => Found::Present(T::default()),
@@ -260,7 +261,7 @@ fn without<T: Default>(found: Found<T>) -> Found<T> {
     }
 }
 
-/// Addresses that kube-proxy has on its link of mode ipvs.
+/// Addresses on kube-proxy's link in ipvs mode.
 fn bound(tables: &Tables) -> BTreeSet<IpAddr> {
     let devices = tables.devices.iter();
     devices
@@ -269,7 +270,7 @@ fn bound(tables: &Tables) -> BTreeSet<IpAddr> {
         .collect()
 }
 
-/// How soon the next look is due: kube-proxy announces nothing, and neither does a pod that was told something.
+/// When the next observation is due: neither kube-proxy's rules nor pods' environments cause events.
 fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
     match unknown {
         _ if !is_asked => Pending::Unannounced,
@@ -294,19 +295,23 @@ mod tests {
     }
 
     #[test]
-    fn the_next_look_is_soon_while_somebody_waits_for_a_rule() {
+    fn the_next_observation_is_soon_while_a_rule_is_missing() {
         let none = Found::Present(Vec::new());
         let one = Found::Present(vec![port("172.30.0.1")]);
-        let blind = Found::Malformed("no nft".to_owned());
+        let unreadable = Found::Malformed("no nft".to_owned());
         assert_eq!(pending(true, &one), Pending::Process);
         assert_eq!(pending(true, &none), Pending::Unannounced);
-        assert_eq!(pending(true, &blind), Pending::Change);
+        assert_eq!(pending(true, &unreadable), Pending::Change);
         assert_eq!(pending(false, &none), Pending::Unannounced);
-        assert_eq!(pending(false, &blind), Pending::Unannounced, "nobody waits");
+        assert_eq!(
+            pending(false, &unreadable),
+            Pending::Unannounced,
+            "without a question"
+        );
     }
 
     #[test]
-    fn rules_that_take_long_are_read_less_often_and_never_for_another_question() {
+    fn slow_reads_are_repeated_less_often_and_never_answer_another_question() {
         let question = |second: i64, known: &[&str], balanced: &[&str]| {
             let ports = |addresses: &[&str]| addresses.iter().map(|address| port(address)).collect();
             Arc::new(Question {
@@ -322,7 +327,7 @@ mod tests {
             at: Instant::now(),
             took: Duration::from_millis(milliseconds),
             asked: Some(Arc::clone(&asked)),
-            said: Proxy {
+            proxy: Proxy {
                 mode: Found::Absent,
                 unknown: Found::Present(Vec::new()),
                 local_traffic: Found::Absent,
@@ -335,7 +340,7 @@ mod tests {
         for other in [
             question(1, &["10.96.0.1"], &[]),
             question(1, &[], &["172.30.0.1"]),
-            // The same ports, asked about once more.
+            // The same ports in a newer question.
             question(2, &["172.30.0.1"], &[]),
         ] {
             assert!(!slow.answers(Some(&other), Duration::ZERO), "{other:?}");

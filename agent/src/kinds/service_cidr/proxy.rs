@@ -1,4 +1,4 @@
-//! What kube-proxy has written into the kernel: how it works, and which addresses it knows. Reads the rules that packets go by.
+//! Reads kube-proxy's rules from the kernel: its mode, and the Service ports that have a rule.
 
 mod iptables;
 mod nftables;
@@ -16,29 +16,28 @@ use crate::host::files;
 use crate::host::firewall::{FirewallError, Nftables, chain, legacy_tables, save};
 use crate::host::program::{ProgramError, command_line, run};
 
-/// kube-proxy's chain of iptables that every new connection goes through. In table filter it is there in mode iptables alone; in table
-/// nat mode ipvs has one of this name, too.
+/// kube-proxy's iptables chain for every new connection. Table filter has it only in iptables mode; table nat also in ipvs mode.
 const CHAIN: &str = "KUBE-SERVICES";
-/// Tables of iptables that have rules for Services: those without endpoints, and those with.
+/// iptables tables with rules for Services: without endpoints (filter), and with endpoints (nat).
 const TABLES: [&str; 2] = ["filter", "nat"];
-/// kube-proxy's table of nftables, and the two maps in it: of Services with endpoints, and of those without.
+/// kube-proxy's nftables table, and its two maps: of Services with endpoints, and of Services without.
 const TABLE: &str = "kube-proxy";
 const MAPS: [&str; 2] = ["service-ips", "no-endpoint-services"];
-/// Its chain that every new connection goes through.
+/// kube-proxy's nftables chain for every new connection.
 const SERVICES: &str = "services";
-/// Families as `nft` calls them.
+/// Names of the families for `nft`.
 const FAMILIES: [&str; 2] = ["ip", "ip6"];
-/// The kernel's list of virtual servers; it is not there while nobody has used any.
+/// The kernel's list of virtual servers; missing until the first one is created.
 const VIRTUAL_SERVERS: &str = "thread-self/net/ip_vs";
 
-/// Where kube-proxy can have rules.
+/// Backends that can contain kube-proxy's rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     /// iptables with the backend `nf_tables`.
     Iptables,
     /// iptables with the legacy backend.
     IptablesLegacy,
-    /// Its own table of nftables.
+    /// kube-proxy's own nftables table.
     Nftables,
     /// The kernel's virtual servers.
     Ipvs,
@@ -63,35 +62,35 @@ impl Place {
     }
 }
 
-/// Where a rule leads who asks for a port of a Service.
+/// The target of a rule for a port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Leads {
-    /// To its endpoints, by the chain of this name.
+    /// The endpoints, through the chain with this name.
     ToEndpoints(String),
-    /// To where those are led who come by a load balancer.
+    /// The chain for external traffic (load balancers).
     AsFromOutside,
-    /// Nowhere: it has no endpoints.
+    /// None: the Service has no endpoints.
     Nowhere,
 }
 
 /// A rule for a port of a Service at one address.
 type Rule = (ServicePort, Leads);
 
-/// What kube-proxy knows.
+/// kube-proxy's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Where it has rules; more than one where its mode was changed and not tidied up.
+    /// Backends with rules; more than one if the mode was changed without a cleanup.
     places: BTreeSet<Place>,
-    /// Every port of every Service that it has a rule for.
+    /// Every port of every Service with a rule.
     known: HashSet<ServicePort>,
-    /// Those of them that are led as from outside.
+    /// Ports with a rule for external traffic.
     balanced: HashSet<ServicePort>,
-    /// How it knows pods.
+    /// How the rules recognize traffic of local pods.
     local_traffic: Found<LocalTraffic>,
 }
 
 impl Rules {
-    /// How it works.
+    /// The mode of kube-proxy.
     pub fn mode(&self) -> Found<ProxyMode> {
         let mut places = self.places.iter();
         match (places.next(), places.next()) {
@@ -100,16 +99,16 @@ impl Rules {
             (Some(_), Some(_)) => {
                 let names: Vec<&str> = self.places.iter().map(|place| place.as_str()).collect();
                 Found::Malformed(format!(
-                    "rules of kube-proxy in {} at once: `kube-proxy --cleanup` on this node takes all of them away, and its kube-proxy, \
-                     started again, makes its own",
+                    "rules of kube-proxy in {} at once, needed only one of them: run `kube-proxy --cleanup` on this node, then restart \
+                     its kube-proxy",
                     names.join(" and ")
                 ))
             }
         }
     }
 
-    /// Which of these it has no rule for: of any kind, and one of a load balancer. Where it works in two ways, one of them is left over and
-    /// knows old addresses for ever.
+    /// The given ports without a rule: `known` without any, `balanced` without one for external traffic. With rules in two backends, one of
+    /// them is obsolete and has old addresses forever.
     pub fn unknown(&self, known: &[ServicePort], balanced: &[ServicePort]) -> Found<Vec<ServicePort>> {
         match self.mode() {
             Found::Malformed(what) => Found::Malformed(what),
@@ -121,13 +120,13 @@ impl Rules {
         }
     }
 
-    /// How it knows which connections are of pods; absent where it has no rule by which one could see that.
+    /// How the rules recognize connections of local pods; absent without such a rule.
     pub fn local_traffic(&self) -> &Found<LocalTraffic> {
         &self.local_traffic
     }
 
-    /// Takes what is there. Returns the name of the first chain of a Service.
-    fn has(&mut self, place: Place, rules: impl IntoIterator<Item = Rule>) -> Option<String> {
+    /// Adds the rules of one backend. Returns the name of the first chain of a Service.
+    fn add(&mut self, place: Place, rules: impl IntoIterator<Item = Rule>) -> Option<String> {
         self.places.insert(place);
         let mut first = None;
         for (port, leads) in rules {
@@ -145,7 +144,7 @@ impl Rules {
         first
     }
 
-    fn knows_pods(&mut self, mut by: LocalTraffic) {
+    fn add_local_traffic(&mut self, mut by: LocalTraffic) {
         let mut all = match std::mem::take(&mut self.local_traffic) {
             Found::Present(all) => all,
             Found::Absent | Found::Malformed(_) => LocalTraffic::default(),
@@ -158,8 +157,8 @@ impl Rules {
     }
 }
 
-/// Reads every mode's rules. `bound` are the addresses on kube-proxy's link of mode ipvs: virtual servers elsewhere are somebody
-/// else's, who shares out connections to API servers by them.
+/// Reads the rules of every mode. `bound` are the addresses on kube-proxy's link in ipvs mode: virtual servers with other addresses belong to
+/// other programs, for example load balancers of API servers.
 pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
     let nft = Nftables::read(|chain| (chain == CHAIN).then_some(CHAIN)).await?;
@@ -167,16 +166,16 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if nft.has_table(family, TABLE) {
             let mut first = None;
             for map in MAPS {
-                let found = rules.has(Place::Nftables, read_map(family, map).await?);
+                let found = rules.add(Place::Nftables, read_map(family, map).await?);
                 first = first.or(found);
             }
             if let Some(first) = first {
                 let mut by = read_sources(family, SERVICES).await?;
                 if by == LocalTraffic::default() {
-                    // Before version 1.34 the chain of each Service says it.
+                    // Before version 1.34 the chain of each Service contains it.
                     by = read_sources(family, &first).await?;
                 }
-                rules.knows_pods(by);
+                rules.add_local_traffic(by);
             }
         }
     }
@@ -190,9 +189,9 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         for table in TABLES {
             if nft.has_chain(family, table, CHAIN) {
                 let lines = chain(backend, table, CHAIN).await?;
-                if let Some(first) = rules.has(Place::Iptables, iptables::rules(&lines)) {
+                if let Some(first) = rules.add(Place::Iptables, iptables::rules(&lines)) {
                     let lines = chain(backend, table, &first).await?;
-                    rules.knows_pods(iptables::sources(&lines, &first));
+                    rules.add_local_traffic(iptables::sources(&lines, &first));
                 }
             }
         }
@@ -206,11 +205,11 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if !iptables::has_chain(&filter) {
             continue;
         }
-        rules.has(Place::IptablesLegacy, iptables::rules(&filter));
+        rules.add(Place::IptablesLegacy, iptables::rules(&filter));
         if tables.contains("nat") {
             let nat = save(backend, "nat", iptables::is_asked_for).await?;
-            if let Some(first) = rules.has(Place::IptablesLegacy, iptables::rules(&nat)) {
-                rules.knows_pods(iptables::sources(&nat, &first));
+            if let Some(first) = rules.add(Place::IptablesLegacy, iptables::rules(&nat)) {
+                rules.add_local_traffic(iptables::sources(&nat, &first));
             }
         }
     }
@@ -218,7 +217,7 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         let mut servers = virtual_servers::ports(&String::from_utf8_lossy(&bytes));
         servers.retain(|server| bound.contains(&server.address));
         if !servers.is_empty() {
-            rules.has(
+            rules.add(
                 Place::Ipvs,
                 servers.into_iter().map(|server| (server, Leads::Nowhere)),
             );
@@ -263,12 +262,12 @@ mod tests {
     }
 
     #[test]
-    fn what_it_has_no_rule_for_is_unknown() {
+    fn a_port_without_a_rule_is_unknown() {
         let asked = [port("10.96.0.1"), port("172.30.0.1")];
         let mut rules = Rules::default();
         assert_eq!(rules.mode(), Found::Absent);
         assert_eq!(rules.unknown(&asked, &[]), Found::Present(asked.to_vec()));
-        rules.has(Place::Nftables, [to_endpoints("10.96.0.1")]);
+        rules.add(Place::Nftables, [to_endpoints("10.96.0.1")]);
         assert_eq!(rules.mode(), Found::Present(ProxyMode::Nftables));
         assert_eq!(
             rules.unknown(&asked, &[]),
@@ -278,18 +277,18 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_service_is_none_of_a_load_balancer() {
+    fn a_load_balancer_port_needs_a_rule_for_external_traffic() {
         let asked = [port("172.30.255.9")];
         let mut rules = Rules::default();
-        rules.has(Place::Iptables, [to_endpoints("172.30.255.9")]);
+        rules.add(Place::Iptables, [to_endpoints("172.30.255.9")]);
         assert_eq!(rules.unknown(&asked, &[]), Found::Present(Vec::new()));
         assert_eq!(rules.unknown(&[], &asked), Found::Present(asked.to_vec()));
-        rules.has(Place::Iptables, [(port("172.30.255.9"), Leads::AsFromOutside)]);
+        rules.add(Place::Iptables, [(port("172.30.255.9"), Leads::AsFromOutside)]);
         assert_eq!(rules.unknown(&asked, &asked), Found::Present(Vec::new()));
     }
 
     #[test]
-    fn pods_are_known_by_the_rules_of_every_family() {
+    fn local_traffic_is_merged_from_every_family() {
         let mut rules = Rules::default();
         assert_eq!(rules.local_traffic(), &Found::Absent);
         let by = |range: &str| LocalTraffic {
@@ -297,7 +296,7 @@ mod tests {
             links: Vec::new(),
         };
         for range in ["10.244.0.0/16", "fd00:244::/56", "10.244.0.0/16"] {
-            rules.knows_pods(by(range));
+            rules.add_local_traffic(by(range));
         }
         let texts: Vec<String> = rules
             .local_traffic()
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ways_nobody_knows_which_packets_go() {
+    fn rules_in_two_backends_are_malformed() {
         for (one, other, words) in [
             (Place::Nftables, Place::Ipvs, "in nftables and ipvs at once"),
             (
@@ -321,8 +320,8 @@ mod tests {
             ),
         ] {
             let mut rules = Rules::default();
-            rules.has(one, [to_endpoints("10.96.0.1")]);
-            rules.has(other, []);
+            rules.add(one, [to_endpoints("10.96.0.1")]);
+            rules.add(other, []);
             assert!(matches!(rules.mode(), Found::Malformed(what) if what.contains(words)));
             let unknown = rules.unknown(&[port("10.96.0.1")], &[]);
             assert!(matches!(unknown, Found::Malformed(what) if what.contains(words)));

@@ -115,7 +115,7 @@ impl Agent {
             let facts = service_cidr::facts(settings, question, services, &self.pods, self.network);
             self.waits = !matches!(&facts.unknown, Found::Present(unknown) if unknown.is_empty());
             Report {
-                message: "hollow: observes Services, and changes nothing".to_owned(),
+                message: "hollow: observing Services, no changes".to_owned(),
                 service_cidr: Some(facts),
                 ..Report::default()
             }

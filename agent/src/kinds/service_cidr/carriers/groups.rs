@@ -1,11 +1,11 @@
-//! Which pod a process belongs to, by its control groups. Pure.
+//! Finds the pod of a process from its control groups. Pure.
 
-/// The UID of the pod: its kubelet makes a group `…/kubepods/burstable/pod<UID>/…` with the driver cgroupfs, and
-/// `…/kubepods-burstable-pod<UID with _ for ->.slice/…` with systemd. Of groups within groups the outermost is the one of this host's
-/// kubelet. `hidden` is the pod of the agent itself where its groups do not say so.
+/// The UID of the pod: the kubelet creates a group `…/kubepods/burstable/pod<UID>/…` with the driver cgroupfs, and
+/// `…/kubepods-burstable-pod<UID with _ for ->.slice/…` with systemd. With nested groups, the outermost one is of this host's kubelet.
+/// `hidden` is the agent's own pod if its groups do not contain its UID.
 ///
-/// A container has mostly a namespace of groups of its own: it sees those of others from where it is itself
-/// (`/../../pod<UID>/…`, without a word of `kubepods`), and its own as `/`.
+/// A container mostly has its own control group namespace: groups of other pods are shown relative to its own
+/// (`/../../pod<UID>/…`, without `kubepods`), and its own group as `/`.
 pub(super) fn pod(groups: &str, hidden: Option<&str>) -> Option<String> {
     let paths = || groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let named = paths().flat_map(|path| path.split('/')).find_map(uid);
@@ -15,7 +15,7 @@ pub(super) fn pod(groups: &str, hidden: Option<&str>) -> Option<String> {
     })
 }
 
-/// The agent's own pod, where nobody could tell it by the agent's groups; `None` where they say it, or where it is in no pod.
+/// The agent's own pod if the agent's groups do not contain its UID; `None` if they do, or if the agent is not in a pod.
 pub(super) fn hidden<'pod>(own_groups: &str, own_pod: &'pod str) -> Option<&'pod str> {
     (!own_pod.is_empty() && pod(own_groups, None).is_none()).then_some(own_pod)
 }
@@ -30,7 +30,7 @@ fn uid(name: &str) -> Option<String> {
     is_uid(&uid).then_some(uid)
 }
 
-/// A static pod's has no dashes: its kubelet makes it of the file.
+/// Whether a text is a UID. The UID of a static pod has no dashes: the kubelet derives it from the file.
 fn is_uid(text: &str) -> bool {
     let dashes = text.bytes().filter(|byte| *byte == b'-').count();
     matches!((text.len(), dashes), (36, 4) | (32, 0))
@@ -71,13 +71,13 @@ mod tests {
         "3:name=systemd:/kubepods/pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/x\n0::/",
         Some(POD)
     )]
-    // As a kernel 6.18 shows it to a process in a namespace of groups of its own.
+    // As kernel 6.18 shows it to a process in its own control group namespace.
     #[case::a_neighbour("0::/../../pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/other", Some(POD))]
     #[case::of_another_class(
         "0::/../../../besteffort/pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/third",
         Some(POD)
     )]
-    #[case::a_neighbour_of_systemds(
+    #[case::a_neighbour_with_systemd(
         "0::/../../kubepods-burstable-pod8d4c4e29_0d4f_4b53_b7ee_1c1c4f0c9b11.slice/cri-containerd-0a.scope",
         Some(POD)
     )]
@@ -88,30 +88,30 @@ mod tests {
     #[case::a_service_of_the_host("0::/system.slice/kubelet.service", None)]
     #[case::kubepods_alone("0::/kubepods", None)]
     #[case::the_kernel("0::/", None)]
-    #[case::podmans("0::/machine.slice/libpod-0123456789abcdef0123456789abcdef.scope", None)]
+    #[case::a_podman_container("0::/machine.slice/libpod-0123456789abcdef0123456789abcdef.scope", None)]
     #[case::no_uid("0::/kubepods/pod------------------------------------/x", None)]
     #[case::nothing("", None)]
-    fn whose_a_process_is(#[case] groups: &str, #[case] expected: Option<&str>) {
+    fn the_pod_of_a_process_is_in_its_groups(#[case] groups: &str, #[case] expected: Option<&str>) {
         assert_eq!(pod(groups, None).as_deref(), expected);
     }
 
     #[rstest]
-    #[case::its_own("0::/", Some(OWN))]
-    #[case::below_its_own("0::/init.scope", Some(OWN))]
+    #[case::own_group("0::/", Some(OWN))]
+    #[case::below_own_group("0::/init.scope", Some(OWN))]
     #[case::the_kernel("0::/../../../../..", None)]
     #[case::the_host("0::/../../../../../system.slice/kubelet.service", None)]
     #[case::a_neighbour("0::/../../pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/other", Some(POD))]
-    fn in_a_namespace_of_its_own(#[case] groups: &str, #[case] expected: Option<&str>) {
+    fn the_pod_of_a_process_in_a_control_group_namespace(#[case] groups: &str, #[case] expected: Option<&str>) {
         let hidden = hidden("0::/\n", OWN);
         assert_eq!(hidden, Some(OWN));
         assert_eq!(pod(groups, hidden).as_deref(), expected);
     }
 
     #[test]
-    fn in_the_hosts_namespace_nothing_is_hidden() {
+    fn in_the_hosts_namespace_the_own_pod_is_not_hidden() {
         let own = format!("0::/kubepods/pod{OWN}/agent\n");
         assert_eq!(hidden(&own, OWN), None);
-        assert_eq!(hidden("0::/\n", ""), None, "the agent is in no pod");
+        assert_eq!(hidden("0::/\n", ""), None, "the agent is not in a pod");
         assert_eq!(pod("0::/\n", hidden(&own, OWN)), None);
     }
 }

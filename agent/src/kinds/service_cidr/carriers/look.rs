@@ -1,5 +1,5 @@
-//! Files of one process of somebody else's. Reads /proc, and of the process's own files `/etc/resolv.conf`: whatever a pod has put
-//! there instead, nothing outside of the pod is read, and no more of it than such a file can have.
+//! Reads files of a process in a pod: files in /proc, and the pod's `/etc/resolv.conf`. Whatever a pod puts in place of that file, no file
+//! outside the pod is read, and the size is limited.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
@@ -10,21 +10,21 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::sys::stat::Mode;
 
-/// More than the kernel lets a program start with (6 MiB): what is behind it was put there later.
+/// Maximum size of an environment: the kernel limits it to 6 MiB at the start of a program, and the rest was added later.
 const MOST_ENVIRONMENT: u64 = 8 << 20;
-/// More than any kubelet writes into one.
+/// Maximum size of a `resolv.conf`: kubelets write less.
 const MOST_RESOLVER: u64 = 64 << 10;
-/// More than any process has.
+/// Maximum size of the list of control groups: no process has more.
 const MOST_GROUPS: u64 = 64 << 10;
 
-/// What looking for something of a process came to.
+/// Result of a read.
 #[derive(Debug)]
 pub(super) enum Looked<T> {
-    /// It is there.
+    /// The value.
     Seen(T),
-    /// It is not there, or its process has ended.
+    /// The file does not exist, or the process has ended.
     Gone,
-    /// It may be there, and cannot be looked at: what was attempted, and the kernel's word.
+    /// The read failed: the operation and the kernel's error.
     Refused(String),
 }
 
@@ -40,27 +40,27 @@ impl<T> Looked<T> {
             {
                 Self::Gone
             }
-            // Without the process's number: why it cannot be looked at is the same for the next one.
+            // Without the number of the process: the text is the same for all processes.
             Err(error) => Self::Refused(format!("could not read {what} of a process: {error}")),
         }
     }
 }
 
-/// A process. Its folder is held open: when it ends, nobody else can come under its number.
+/// A process. Its folder is held open, so that another process cannot be read under the same number.
 #[derive(Debug)]
 pub(super) struct Process {
     folder: OwnedFd,
 }
 
 impl Process {
-    /// The process of this folder of /proc.
+    /// Opens the process with this folder in /proc.
     pub(super) fn open(path: &Path) -> Looked<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let folder = openat(AT_FDCWD, path, flags, Mode::empty()).map_err(io::Error::from);
         Looked::of(folder.map(|folder| Self { folder }), "the folder")
     }
 
-    /// Its control groups.
+    /// Reads the control groups.
     pub(super) fn groups(&self) -> Looked<String> {
         Looked::of(
             self.file("cgroup").and_then(|file| text(file, MOST_GROUPS)),
@@ -68,7 +68,7 @@ impl Process {
         )
     }
 
-    /// What `read` makes of the variables that it was started with. What is read is taken from `allowance`, and no more than that is.
+    /// Parses the environment with `read`. At most `allowance` bytes are read, and subtracted from it.
     pub(super) fn environment<T>(
         &self,
         allowance: &mut u64,
@@ -84,12 +84,12 @@ impl Process {
         Looked::of(found, "environ")
     }
 
-    /// Whose mounts it sees; `None` where that cannot be read.
+    /// The mount namespace; `None` if it cannot be read.
     pub(super) fn mounts(&self) -> Option<PathBuf> {
         readlinkat(&self.folder, "ns/mnt").ok().map(PathBuf::from)
     }
 
-    /// The `resolv.conf` that it sees.
+    /// Reads `/etc/resolv.conf` in the file system of the process.
     pub(super) fn resolver(&self) -> Looked<String> {
         Looked::of(self.resolver_file(), "/etc/resolv.conf")
     }
@@ -97,13 +97,13 @@ impl Process {
     fn resolver_file(&self) -> io::Result<String> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let root = openat(&self.folder, "root", flags, Mode::empty())?;
-        // Links end within the pod's own root; a pipe that nobody writes into keeps nobody waiting.
+        // Links resolve within the pod's own root; a pipe without a writer does not block.
         let how = OpenHow::new()
             .flags(OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         let file = File::from(openat2(root.as_fd(), "etc/resolv.conf", how)?);
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file"));
+            return Err(io::Error::other("not a regular file"));
         }
         text(file, MOST_RESOLVER)
     }

@@ -1,4 +1,4 @@
-//! Addresses that a process was told: in its variables, and in its `resolv.conf`. Pure.
+//! Finds old addresses in the environment of a process and in its `resolv.conf`. Pure.
 
 use std::io::{self, BufRead, Read as _};
 use std::net::{IpAddr, SocketAddr};
@@ -7,20 +7,20 @@ use service_cidr::objects::tells_of_helper;
 
 use crate::kinds::service_cidr::left::Asked;
 
-/// Most of one entry that is looked at: a variable with a longer name and an address is nobody's.
+/// Maximum size of a parsed variable: no variable with an address is longer.
 const MOST_ENTRY: u64 = 64 << 10;
 
-/// What an environment says.
+/// Result of parsing an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Environment {
-    /// The smallest address that is left, if there is any in it.
-    Tells(Option<IpAddr>),
-    /// There is something, and no variable in it: its process has written over it.
+    /// The smallest old address, if any.
+    Parsed(Option<IpAddr>),
+    /// The environment is not empty and contains no variable: the process has overwritten it.
     Overwritten,
 }
 
-/// Looks through an environment, as /proc has it: variables with a zero behind each. Those of helpers nobody asks. Holds one entry at a
-/// time: a pod decides how many there are, and in 8 MiB are millions.
+/// Parses an environment in the format of /proc: variables, each with a zero byte at its end. Variables of helper Services do not count.
+/// Holds one entry at a time: a pod determines the number of entries, and 8 MiB contain millions.
 pub(super) fn by_environment(mut entries: impl BufRead, left: &Asked) -> io::Result<Environment> {
     let (mut is_empty, mut has_variables, mut smallest) = (true, false, None::<IpAddr>);
     let mut bytes = Vec::new();
@@ -31,21 +31,21 @@ pub(super) fn by_environment(mut entries: impl BufRead, left: &Asked) -> io::Res
         }
         if let Some((name, value)) = variable(&String::from_utf8_lossy(&bytes)) {
             has_variables = true;
-            let told = address(value).filter(|address| smallest.is_none_or(|smallest| *address < smallest));
-            if let Some(told) = told.filter(|told| left.has(*told) && !tells_of_helper(name)) {
-                smallest = Some(told);
+            let found = address(value).filter(|address| smallest.is_none_or(|smallest| *address < smallest));
+            if let Some(found) = found.filter(|found| left.has(*found) && !tells_of_helper(name)) {
+                smallest = Some(found);
             }
         }
         bytes.clear();
     }
     Ok(if has_variables || is_empty {
-        Environment::Tells(smallest)
+        Environment::Parsed(smallest)
     } else {
         Environment::Overwritten
     })
 }
 
-/// The smallest address that is left among the name servers of a `resolv.conf`.
+/// The smallest old address among the name servers of a `resolv.conf`.
 pub(super) fn by_resolver(text: &str, left: &Asked) -> Option<IpAddr> {
     let name_server = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -57,14 +57,14 @@ pub(super) fn by_resolver(text: &str, left: &Asked) -> Option<IpAddr> {
     servers.filter(|address| left.has(*address)).min()
 }
 
-/// A variable's name, and what it says. Names of variables have no blanks: what a program writes over them mostly has.
+/// Name and value of a variable. Names of variables contain no spaces; text that a program writes over its environment mostly does.
 fn variable(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once('=')?;
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
     is_name.then_some((name, value))
 }
 
-/// An address as it stands, with a port, or as the links of a kubelet have it: `tcp://10.96.0.1:443`, `tcp://[fd00:96::1]:443`.
+/// An address alone, with a port, or in the format of the kubelet's variables: `tcp://10.96.0.1:443`, `tcp://[fd00:96::1]:443`.
 fn address(value: &str) -> Option<IpAddr> {
     let rest = value.split_once("://").map_or(value, |(_, rest)| rest);
     let with_port = || rest.parse().ok().map(|address: SocketAddr| address.ip());
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::as_it_stands("PATH=/bin\0KUBERNETES_SERVICE_HOST=10.96.0.1\0", Some("10.96.0.1"))]
+    #[case::alone("PATH=/bin\0KUBERNETES_SERVICE_HOST=10.96.0.1\0", Some("10.96.0.1"))]
     #[case::a_link("WEB_PORT=tcp://10.96.0.7:80\0", Some("10.96.0.7"))]
     #[case::a_link_of_udp("DNS_PORT=udp://10.96.0.10:53\0", Some("10.96.0.10"))]
     #[case::with_a_port("ETCD=10.96.0.9:2379\0", Some("10.96.0.9"))]
@@ -112,11 +112,11 @@ mod tests {
     #[case::of_a_load_balancer("BALANCER_SERVICE_HOST=10.96.3.9\0", None)]
     #[case::nothing("", None)]
     #[case::an_empty_value("A=\0", None)]
-    fn by_variables(#[case] text: &str, #[case] expected: Option<&str>) {
+    fn an_environment_yields_its_smallest_old_address(#[case] text: &str, #[case] expected: Option<&str>) {
         let expected = expected.map(|address| address.parse().unwrap());
         assert_eq!(
             by_environment(text.as_bytes(), &left()).unwrap(),
-            Environment::Tells(expected)
+            Environment::Parsed(expected)
         );
     }
 
@@ -124,7 +124,7 @@ mod tests {
     #[case::zeros("\0\0\0\0\0\0")]
     #[case::a_title("ster process nginx -g daemon off;\0\0\0\0")]
     #[case::a_title_with_an_equals_sign("postgres: checkpointer mode = idle\0\0\0")]
-    fn what_was_written_over_says_nothing(#[case] text: &str) {
+    fn an_overwritten_environment_is_recognized(#[case] text: &str) {
         assert_eq!(
             by_environment(text.as_bytes(), &left()).unwrap(),
             Environment::Overwritten
@@ -132,26 +132,26 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_without_an_end_is_skipped_and_what_is_behind_it_counts() {
+    fn a_long_entry_is_skipped_and_later_entries_count() {
         let endless = io::repeat(b'x').take(32 << 20);
         let text = b"A=".chain(endless).chain(&b"\0B=10.96.0.2\0"[..]);
         let mut entries = io::BufReader::new(text);
         assert_eq!(
             by_environment(&mut entries, &left()).unwrap(),
-            Environment::Tells(Some("10.96.0.2".parse().unwrap()))
+            Environment::Parsed(Some("10.96.0.2".parse().unwrap()))
         );
     }
 
     #[test]
-    fn by_name_servers() {
-        let told = |text: &str| by_resolver(text, &left()).map(|address| address.to_string());
+    fn a_resolv_conf_yields_its_smallest_old_name_server() {
+        let found = |text: &str| by_resolver(text, &left()).map(|address| address.to_string());
         assert_eq!(
-            told(
+            found(
                 "search default.svc.cluster.local\nnameserver 10.96.0.10\nnameserver 10.96.0.2 # second\noptions ndots:5\n"
             ),
             Some("10.96.0.2".to_owned())
         );
-        assert_eq!(told("nameserver\tfd00:96::a\n"), Some("fd00:96::a".to_owned()));
+        assert_eq!(found("nameserver\tfd00:96::a\n"), Some("fd00:96::a".to_owned()));
         for text in [
             "",
             "nameserver 192.0.2.53\n",
@@ -160,7 +160,7 @@ mod tests {
             "nameserver\n",
             "search 10.96.0.10\n",
         ] {
-            assert_eq!(told(text), None, "{text}");
+            assert_eq!(found(text), None, "{text}");
         }
     }
 }

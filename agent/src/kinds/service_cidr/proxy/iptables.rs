@@ -1,4 +1,4 @@
-//! Rules of kube-proxy in mode iptables, in the words of `iptables -S` and `iptables-save`. Pure.
+//! Parses kube-proxy's rules in iptables mode, as printed by `iptables -S` and `iptables-save`. Pure.
 
 use std::net::IpAddr;
 
@@ -7,22 +7,22 @@ use service_cidr::host::{LocalTraffic, ServicePort};
 
 use super::{CHAIN, Leads, Rule};
 
-/// Where a rule leads that knows an address of a Service: to its endpoints, or to those of this node.
+/// Start of the chains of a Service: to all its endpoints, or to those of this node.
 const CHAINS: [&str; 2] = ["KUBE-SVC-", "KUBE-SVL-"];
-/// Where one leads that knows an address by which somebody comes from outside.
+/// Start of the chains for external traffic.
 const FROM_OUTSIDE: [&str; 2] = ["KUBE-EXT-", "KUBE-FW-"];
-/// Where one leads whoever is to be masqueraded.
+/// Chain that marks packets for masquerading.
 const MARK: &str = "KUBE-MARK-MASQ";
-/// What is done where there is no endpoint, or none on this node.
+/// Targets of rules without endpoints, or without endpoints on this node.
 const ENDS: [&str; 2] = ["REJECT", "DROP"];
 
-/// Whether what `iptables-save` says of a table has kube-proxy's chain.
+/// Whether the output of `iptables-save` for a table declares kube-proxy's chain.
 pub(super) fn has_chain(lines: &[String]) -> bool {
     let declaration = format!(":{CHAIN} ");
     lines.iter().any(|line| line.starts_with(&declaration))
 }
 
-/// Whether one of the other functions asks for this line of `iptables-save`. The rules of endpoints, which are most of all, it does not.
+/// Whether the other functions need this line of `iptables-save`. Rules of endpoints, which are the majority, are not needed.
 pub(super) fn is_asked_for(line: &str) -> bool {
     let starts = |rest: &str| CHAINS.iter().any(|chain| rest.starts_with(chain));
     if let Some(declared) = line.strip_prefix(':') {
@@ -34,12 +34,12 @@ pub(super) fn is_asked_for(line: &str) -> bool {
     })
 }
 
-/// Every rule of the chain for a port of a Service.
+/// All rules of the chain for ports of Services.
 pub(super) fn rules(lines: &[String]) -> impl Iterator<Item = Rule> {
     lines.iter().filter_map(|line| rule(line))
 }
 
-/// By what the chain of a Service knows pods: everybody else it marks, to be masqueraded.
+/// How the chain of a Service recognizes local pods: all other traffic is marked for masquerading.
 pub(super) fn sources(lines: &[String], chain: &str) -> LocalTraffic {
     let mut found = LocalTraffic::default();
     for line in lines {
@@ -61,7 +61,7 @@ pub(super) fn sources(lines: &[String], chain: &str) -> LocalTraffic {
     found
 }
 
-/// Words of a rule. What is between quotes is a comment, and may say anything.
+/// Words of a rule without quoted comments, which may contain any text.
 fn words(rule: &str) -> impl Iterator<Item = &str> {
     rule.split('"').step_by(2).flat_map(str::split_ascii_whitespace)
 }
@@ -73,7 +73,7 @@ fn rule(line: &str) -> Option<Rule> {
     let (mut address, mut protocol, mut port, mut target) = (None, None, None, None);
     while let Some(word) = words.next() {
         match word {
-            // kube-proxy leads everybody to an address, but for one whom it marks first.
+            // kube-proxy negates only in rules that mark for masquerading.
             "!" => return None,
             "-d" => address = words.next().and_then(single),
             "-p" => protocol = words.next(),
@@ -133,11 +133,11 @@ mod tests {
         r#"-A KUBE-SERVICES -d fd00:96::7/128 -p tcp -m comment --comment "shop/web has no local endpoints" -m tcp --dport 80 -j DROP"#,
         Some("[fd00:96::7]:80/TCP")
     )]
-    #[case::who_is_marked_only(
+    #[case::marked_for_masquerading(
         "-A KUBE-SERVICES ! -s 10.244.0.0/16 -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-MARK-MASQ",
         None
     )]
-    #[case::anybody_but_this_address(
+    #[case::all_other_addresses(
         "-A KUBE-SERVICES ! -d 10.96.0.10/32 -p udp -m udp --dport 53 -j KUBE-SVC-TCOU7JCQXEZGVUNU",
         None
     )]
@@ -162,7 +162,7 @@ mod tests {
         None
     )]
     #[case::a_declaration("-N KUBE-SERVICES", None)]
-    fn a_rule(#[case] line: &str, #[case] expected: Option<&str>) {
+    fn only_a_rule_for_a_service_port_is_parsed(#[case] line: &str, #[case] expected: Option<&str>) {
         let found = rule(line).map(|(port, _)| port.to_string());
         assert_eq!(found.as_deref(), expected);
     }
@@ -173,20 +173,20 @@ mod tests {
     #[case("KUBE-EXT-TCOU7JCQXEZGVUNU", Leads::AsFromOutside)]
     #[case("KUBE-FW-TCOU7JCQXEZGVUNU", Leads::AsFromOutside)]
     #[case("REJECT --reject-with icmp-port-unreachable", Leads::Nowhere)]
-    fn where_a_rule_leads(#[case] target: &str, #[case] expected: Leads) {
+    fn the_target_of_a_rule_is_recognized(#[case] target: &str, #[case] expected: Leads) {
         let line = format!("-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j {target}");
         let (_, leads) = rule(&line).unwrap();
         assert_eq!(leads, expected);
     }
 
     #[test]
-    fn pods_are_those_who_are_not_marked() {
+    fn local_pods_are_the_exceptions_from_masquerading() {
         let lines: Vec<String> = [
             "-N KUBE-SVC-A",
             r#"-A KUBE-SVC-A ! -s 10.244.0.0/16 -d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j KUBE-MARK-MASQ"#,
             "-A KUBE-SVC-A ! -i cali+ -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ",
             r#"-A KUBE-SVC-A -m comment --comment "default/kubernetes:https -> 192.0.2.2:6443" -j KUBE-SEP-A"#,
-            // Everybody is, and another chain's.
+            // A rule without a condition, and a rule of another chain.
             "-A KUBE-SVC-A -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ",
             "-A KUBE-SVC-AB ! -s 10.9.0.0/16 -d 10.96.0.1/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ",
         ]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_chain_that_is_declared_is_there() {
+    fn only_a_declared_chain_exists() {
         let lines = |text: &str| -> Vec<String> { text.lines().map(str::to_owned).collect() };
         assert!(has_chain(&lines("*filter\n:KUBE-SERVICES - [0:0]\nCOMMIT")));
         assert!(!has_chain(&lines(
@@ -226,7 +226,7 @@ mod tests {
     #[case("-A KUBE-SEP-A -s 10.244.1.2/32 -j KUBE-MARK-MASQ", false)]
     #[case("-A KUBE-SEP-A -p tcp -m tcp -j DNAT --to-destination 10.244.1.2:80", false)]
     #[case("*nat", false)]
-    fn rules_of_endpoints_are_not_held(#[case] line: &str, #[case] expected: bool) {
+    fn rules_of_endpoints_are_not_needed(#[case] line: &str, #[case] expected: bool) {
         assert_eq!(is_asked_for(line), expected, "{line}");
     }
 }

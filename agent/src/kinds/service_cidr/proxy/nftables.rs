@@ -1,4 +1,4 @@
-//! Maps of kube-proxy in mode nftables, in the words of `nft -j list map`. Pure.
+//! Parses kube-proxy's maps and chains in nftables mode, as printed by `nft -j list`. Pure.
 
 use std::fmt;
 
@@ -11,30 +11,30 @@ use service_cidr::host::{LocalTraffic, ServicePort};
 use super::{Leads, Rule};
 use crate::host::nft::each_object;
 
-/// Start of the name of a chain where those are led who come from outside.
+/// Start of the names of chains for external traffic.
 const FROM_OUTSIDE: &str = "external-";
-/// And of one where those are checked first.
+/// Start of the names of chains that check the source of external traffic first.
 const FIREWALL: &str = "firewall-";
-/// Chains of those whom nobody answers.
+/// Chains for Services without endpoints.
 const ENDS: [&str; 1] = ["reject-chain"];
 
-/// Protocols with their numbers: `nft` prints the number where the image has no /etc/protocols.
+/// Protocols with their numbers: `nft` prints the number if the image has no /etc/protocols.
 const PROTOCOLS: [(u64, &str); 3] = [(6, "TCP"), (17, "UDP"), (132, "SCTP")];
 
-/// One object of a listing, where it is a map.
+/// One object of a listing, if it is a map.
 #[derive(Deserialize)]
 struct Listed {
     map: Option<Map>,
 }
 
-/// A map of ports of Services. An empty one has no list of elements.
+/// A map of ports of Services. An empty map has no list of elements.
 #[derive(Deserialize)]
 struct Map {
     #[serde(default)]
     elem: Elements,
 }
 
-/// What its elements say. Of the elements themselves, which are some for each Service, one at a time is held.
+/// The rules from the elements of a map. The elements themselves are held one at a time, since there are some for each Service.
 #[derive(Default)]
 struct Elements(Vec<Rule>);
 
@@ -60,7 +60,7 @@ impl<'text> Visitor<'text> for Elements {
     }
 }
 
-/// Every element of a map of ports of Services.
+/// All rules of a map of ports of Services.
 pub(super) fn rules(text: &str) -> Result<Vec<Rule>, String> {
     let mut found = None;
     each_object(text, |listed: Listed| {
@@ -70,7 +70,7 @@ pub(super) fn rules(text: &str) -> Result<Vec<Rule>, String> {
     found.map(|map| map.elem.0).ok_or_else(|| "no map".to_owned())
 }
 
-/// By what a chain knows pods: everybody else it marks, to be masqueraded.
+/// How a chain recognizes local pods: all other traffic is marked for masquerading.
 pub(super) fn sources(text: &str) -> Result<LocalTraffic, String> {
     let mut found = LocalTraffic::default();
     each_object(text, |object: Value| {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_with_and_without_a_comment() {
+    fn elements_are_parsed_with_and_without_a_comment() {
         let text = map(&json!([
             [{ "concat": ["10.96.0.1", "tcp", 443] }, { "goto": { "target": "service-2QRHZV4L-default/kubernetes/tcp/https" } }],
             [{ "elem": { "val": { "concat": ["fd00:96::a", "udp", 53] }, "comment": "kube-system/kube-dns:dns" } }, { "drop": null }],
@@ -173,13 +173,13 @@ mod tests {
     #[case(json!({ "goto": { "target": "external-2QRHZV4L-shop/web/tcp/http" } }), Leads::AsFromOutside)]
     #[case(json!({ "goto": { "target": "reject-chain" } }), Leads::Nowhere)]
     #[case(json!({ "drop": null }), Leads::Nowhere)]
-    fn where_an_element_leads(#[case] verdict: Value, #[case] expected: Leads) {
+    fn the_target_of_an_element_is_recognized(#[case] verdict: Value, #[case] expected: Leads) {
         let text = map(&json!([[{ "concat": ["10.96.0.1", "tcp", 443] }, verdict]]));
         assert_eq!(rules(&text).unwrap()[0].1, expected);
     }
 
     #[test]
-    fn pods_are_those_who_are_not_marked() {
+    fn local_pods_are_the_exceptions_from_masquerading() {
         let matches = |op: &str, left: Value, right: Value| json!({ "match": { "op": op, "left": left, "right": right } });
         let source = || json!({ "payload": { "protocol": "ip", "field": "saddr" } });
         let chain = |parts: &[Value]| {
@@ -221,7 +221,7 @@ mod tests {
     #[case::no_map(r#"{"nftables": [{"metainfo": {}}]}"#, "no map")]
     #[case::another_key(&map(&json!([["10.96.0.1", { "drop": null }]])), "element [\"10.96.0.1\"")]
     #[case::another_protocol(&map(&json!([[{ "concat": ["10.96.0.1", 1, 0] }, { "drop": null }]])), "element")]
-    fn what_is_not_understood_is_not_nothing(#[case] text: &str, #[case] words: &str) {
+    fn malformed_output_is_an_error(#[case] text: &str, #[case] words: &str) {
         let problem = rules(text).unwrap_err();
         assert!(problem.contains(words), "{problem}");
     }

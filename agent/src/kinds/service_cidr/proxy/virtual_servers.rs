@@ -1,10 +1,10 @@
-//! The kernel's virtual servers, as `/proc/net/ip_vs` lists them. Pure.
+//! Parses the kernel's virtual servers from `/proc/net/ip_vs`. Pure.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use service_cidr::host::ServicePort;
 
-/// Every virtual server. Lines of headings, of servers behind them (`->`) and of servers by a mark (`FWM`) are none.
+/// All virtual servers. Headings, real servers (`->`) and virtual servers by firewall mark (`FWM`) are skipped.
 pub(super) fn ports(text: &str) -> Vec<ServicePort> {
     text.lines().filter_map(port).collect()
 }
@@ -45,7 +45,7 @@ FWM  00000005 wlc
 ";
 
     #[test]
-    fn servers_are_read_and_nothing_else() {
+    fn virtual_servers_are_parsed_and_other_lines_skipped() {
         let texts: Vec<String> = ports(TEXT).iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
