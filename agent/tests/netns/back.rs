@@ -1,4 +1,4 @@
-//! There and back, against a real kernel: the host is as it was, by the word of other programs.
+//! Migration and rollback against a real kernel: afterwards the host is unchanged, according to other programs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::in_place::record;
 use crate::rights::live_as_the_container;
 use crate::{BACKENDS, drive};
 
-/// Everything on the host that this tool or either network could change, one line each.
+/// The state of the host that replumb or either network could change, one line per object.
 pub fn state(host: &Host) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     let mut rows = |what: &str, line: &str, left_out: &[&str]| {
@@ -25,18 +25,18 @@ pub fn state(host: &Host) -> BTreeSet<String> {
             for key in left_out {
                 row.as_object_mut().unwrap().remove(*key);
             }
-            // A bridge counts down.
+            // Timers of a bridge change all the time.
             if let Some(data) = row["linkinfo"]["info_data"].as_object_mut() {
                 data.retain(|key, _| !key.ends_with("_timer"));
             }
-            // The kernel's own link-local addresses come when it has made sure of them.
+            // The kernel's link-local addresses appear after duplicate address detection.
             let text = row.to_string();
             if !text.contains("fe80::") && !text.contains("ff00::") {
                 lines.insert(format!("{what} {text}"));
             }
         }
     };
-    // A link that was made again has another index; what is up follows from the links.
+    // A recreated link has another index; the other values follow from the state of the links.
     rows(
         "link",
         "ip -j -d link",
@@ -65,7 +65,7 @@ pub fn state(host: &Host) -> BTreeSet<String> {
     rows("forwarding", "bridge -j fdb show", &["ifindex"]);
     for address in json("ip -j address").as_array().unwrap() {
         for own in address["addr_info"].as_array().unwrap() {
-            // The kernel's own link-local addresses come when it has made sure of them.
+            // The kernel's link-local addresses appear after duplicate address detection.
             if own["family"] == "inet6" && own["scope"] == "link" {
                 continue;
             }
@@ -138,22 +138,22 @@ fn files(folder: &Path, lines: &mut BTreeSet<String>) {
 }
 
 pub fn assert_same(before: &BTreeSet<String>, after: &BTreeSet<String>, when: &str) {
-    let gone: Vec<&String> = before.difference(after).collect();
+    let missing: Vec<&String> = before.difference(after).collect();
     let new: Vec<&String> = after.difference(before).collect();
     assert!(
-        gone.is_empty() && new.is_empty(),
-        "{when}\ngone: {gone:#?}\nnew: {new:#?}"
+        missing.is_empty() && new.is_empty(),
+        "{when}\nmissing: {missing:#?}\nnew: {new:#?}"
     );
 }
 
-/// What Calico leaves on a host on which it ran: routes, chains, sets, files, records of pods that are gone.
-fn calico_ran(host: &Host) {
+/// Creates the objects that a running Calico leaves on a host: routes, chains, sets, files, records of ended pods.
+fn create_calico_objects(host: &Host) {
     for block in ["10.244.1.0/26", "10.244.1.64/26"] {
         run(&format!("ip route replace blackhole {block} proto 80"));
     }
     let tunnel = run("ip -o link").contains("vxlan.calico");
     if tunnel {
-        // Felix takes flannel's routes away.
+        // Felix deletes flannel's routes.
         for number in [2, 3] {
             run(&format!(
                 "ip route replace 10.244.{number}.0/26 via 10.244.{number}.0 dev vxlan.calico onlink proto 80"
@@ -220,7 +220,7 @@ pub async fn is_back(host: &Host) {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn in_place_and_back_the_host_is_as_it_was() {
+fn in_place_and_rolled_back_the_host_is_unchanged() {
     in_namespace(|| async {
         for goal in [Goal::Held, Goal::Swapped, Goal::Mixed] {
             in_namespace(move || async move {
@@ -231,7 +231,7 @@ fn in_place_and_back_the_host_is_as_it_was() {
                     None
                 );
                 if goal == Goal::Mixed {
-                    calico_ran(&host);
+                    create_calico_objects(&host);
                     assert_eq!(drive(&host, Goal::Mixed).await, None);
                 }
                 assert_ne!(state(&host), before);
@@ -240,16 +240,16 @@ fn in_place_and_back_the_host_is_as_it_was() {
                 if goal == Goal::Mixed {
                     run("ipset destroy somebody-elses");
                 }
-                assert_same(&before, &state(&host), &format!("back from {goal:?}"));
+                assert_same(&before, &state(&host), &format!("rolled back from {goal:?}"));
             });
         }
     });
 }
 
-/// With the rights of deploy/base/agent.yaml, on a node whose installer gave the conflist to a user of its own.
+/// With the capabilities of deploy/base/agent.yaml, on a node where the conflist has another owner than root.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn the_manifests_capabilities_are_enough_for_the_way_back() {
+fn the_capabilities_of_the_manifest_are_sufficient_for_a_rollback() {
     in_namespace(|| async {
         let mut host = flannel_host();
         let conflist = host.paths.cni_configuration.join("10-flannel.conflist");
@@ -257,22 +257,26 @@ fn the_manifests_capabilities_are_enough_for_the_way_back() {
         let before = state(&host);
         live_as_the_container(&mut host);
         assert_eq!(drive(&host, Goal::Swapped).await, None);
-        calico_ran(&host);
+        create_calico_objects(&host);
         assert_eq!(drive(&host, Goal::Mixed).await, None);
         assert_eq!(drive(&host, Goal::Flannel).await, None);
         is_back(&host).await;
         run("ipset destroy somebody-elses");
-        assert_same(&before, &state(&host), "back with the container's rights");
+        assert_same(
+            &before,
+            &state(&host),
+            "rolled back with the container's capabilities",
+        );
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn after_a_drain_the_link_and_the_chains_come_from_the_journal() {
+fn after_a_drain_the_link_and_the_chains_are_restored_from_the_journal() {
     in_namespace(|| async {
         let host = flannel_host();
         Host::last_pod_goes();
-        // The pod's own lease and record, the bridge and its route go with the pods; flannel's plugins make them anew.
+        // The pod's lease and record, the bridge and its route are removed with the pods; flannel's plugins create them again.
         let with_the_pods = |line: &String| {
             line.contains("cni0")
                 || line.contains("10.244.1.") && !line.contains("10.244.1.0/32")
@@ -290,24 +294,24 @@ fn after_a_drain_the_link_and_the_chains_come_from_the_journal() {
         assert!(!run("ip link").contains("flannel.1"));
         assert_eq!(drive(&host, Goal::Flannel).await, None);
         is_back(&host).await;
-        assert_same(&before, &kept(state(&host)), "back from Detached");
+        assert_same(&before, &kept(state(&host)), "rolled back from Detached");
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_pod_of_calicos_keeps_its_network_and_is_named() {
+fn a_calico_pod_keeps_its_network_and_is_named() {
     in_namespace(|| async {
         let host = flannel_host();
         assert_eq!(drive(&host, Goal::Swapped).await, None);
-        calico_ran(&host);
+        create_calico_objects(&host);
         assert_eq!(drive(&host, Goal::Mixed).await, None);
         run("ip link add cali0123456789a type veth peer name inside");
         let waits = drive(&host, Goal::Flannel)
             .await
-            .expect("a pod of Calico's lives");
+            .expect("a pod on Calico is running");
         assert!(waits.contains("cali0123456789a"), "{waits}");
-        // New pods wait by now; what carries packets is as it was.
+        // New pods wait now; objects that carry packets are unchanged.
         assert!(!host.paths.cni_configuration.join("10-calico.conflist").exists());
         assert!(host.paths.cni_configuration.join("10-flannel.conflist").exists());
         assert!(!host.paths.subnet_environment().exists());
@@ -320,12 +324,12 @@ fn a_pod_of_calicos_keeps_its_network_and_is_named() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_crash_after_each_record_and_after_each_change_of_the_way_back_is_made_good() {
+fn a_crash_after_each_change_of_a_rollback_is_recovered() {
     in_namespace(|| async {
         let host = flannel_host();
         let before = state(&host);
         assert_eq!(drive(&host, Goal::Swapped).await, None);
-        calico_ran(&host);
+        create_calico_objects(&host);
         assert_eq!(drive(&host, Goal::Mixed).await, None);
         run("ipset destroy somebody-elses");
         let mut crashes = 0;
@@ -366,14 +370,18 @@ fn a_crash_after_each_record_and_after_each_change_of_the_way_back_is_made_good(
         }
         assert!(crashes >= 15, "{crashes}");
         is_back(&host).await;
-        assert_same(&before, &state(&host), "back with a crash after each change");
+        assert_same(
+            &before,
+            &state(&host),
+            "rolled back with a crash after each change",
+        );
     });
 }
 
-/// The kernel refuses the rename, and the agent dies between taking the link down and making it again.
+/// The kernel refuses the rename, and the agent is killed between the deletion and the recreation of the link.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_link_that_was_half_way_back_is_made_whole() {
+fn a_rollback_that_crashed_without_the_link_recreates_it() {
     in_namespace(|| async {
         let host = flannel_host();
         let before = state(&host);
@@ -382,7 +390,7 @@ fn a_link_that_was_half_way_back_is_made_whole() {
             from: "vxlan.calico".to_owned(),
             to: "flannel.1".to_owned(),
         };
-        // As it is when its turn comes: flannel's routes are laid, Felix' are gone.
+        // The state before this step: flannel's routes exist, Felix' routes are deleted.
         loop {
             let seen = host.look().await;
             let mut journal = Journal::open(&host.state()).unwrap();
@@ -422,13 +430,13 @@ fn a_link_that_was_half_way_back_is_made_whole() {
         }
         assert_eq!(drive(&host, Goal::Flannel).await, None);
         is_back(&host).await;
-        assert_same(&before, &state(&host), "made again");
+        assert_same(&before, &state(&host), "recreated");
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_copy_that_was_spoilt_is_not_put_back_and_is_named() {
+fn a_changed_backup_is_not_restored_and_is_named() {
     in_namespace(|| async {
         let host = flannel_host();
         assert_eq!(drive(&host, Goal::Held).await, None);

@@ -1,4 +1,4 @@
-//! Pods that send without pause to one that answers, or hold all its connections: the path to that one is not taken for broken.
+//! Pods that flood an answering pod, or hold all its connections: the path to that pod does not count as broken.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use tokio::net::TcpSocket;
 use crate::host::{in_namespace, run};
 use crate::path::Process;
 
-/// How long the flood lasts after it is named: longer than what is lost needs to be judged, twice.
+/// How long the flood continues after it is reported: more than twice the time in which losses are judged.
 const FLOOD: Duration = Duration::from_secs(6);
-/// A busy machine is slow.
+/// Time limit for the report of a flood, sufficient for a busy machine.
 const NAMED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Where the program that answers listens.
+/// Address of the answering program.
 const ANSWERING: &str = "10.9.1.2:9812";
 
-/// A pod's namespace at the other end of a cable, which this one routes to.
+/// The namespace of a pod, connected by a veth link and reachable by routes.
 fn attached(number: u8) -> Process {
     let pod = Process::namespace();
     run(&format!(
@@ -40,20 +40,20 @@ fn attached(number: u8) -> Process {
     pod
 }
 
-/// The program that answers in this pod at 10.9.1.2, once it listens.
+/// Starts the answering program in this pod at 10.9.1.2, and waits until it listens.
 async fn answers(pod: &Process) -> Process {
     let namespace = format!("--target={}", pod.id());
     let agent = env!("CARGO_BIN_EXE_replumb-agent");
     let echo = Process::start(&["nsenter", "--net", &namespace, agent, "echo", "--port", "9812"]);
     let deadline = Instant::now() + NAMED_WITHIN;
     while std::net::TcpStream::connect(ANSWERING).is_err() {
-        assert!(Instant::now() < deadline, "it does not listen");
+        assert!(Instant::now() < deadline, "the program does not listen");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     echo
 }
 
-/// Holds this many connections from each of these addresses without a word, and makes each again when it ends.
+/// Holds this many silent connections from each of these addresses, and reopens each one that ends.
 async fn hold(sources: Vec<SocketAddr>, connections: usize) {
     let one = async |source: SocketAddr| {
         loop {
@@ -71,10 +71,10 @@ async fn hold(sources: Vec<SocketAddr>, connections: usize) {
     futures::future::join_all(all.map(one)).await;
 }
 
-/// As many as there may be of all are held all the time, by pods of which none has more than it may.
+/// All available connections are held all the time, by pods that each stay below their own limit.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn pods_that_hold_all_connections_keep_no_question_out() {
+fn pods_that_hold_all_connections_block_no_question() {
     in_namespace(|| async {
         run("ip link set lo up");
         run("sysctl -qw net.ipv4.ip_forward=1");
@@ -97,7 +97,7 @@ fn pods_that_hold_all_connections_keep_no_question_out() {
                 .unwrap();
             runtime.block_on(hold(sources, 64));
         });
-        // All seats are taken by then.
+        // All connections are in use by then.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let asker = Asker::new().unwrap();
         for number in 0..100 {
@@ -114,7 +114,7 @@ fn pods_that_hold_all_connections_keep_no_question_out() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_pod_that_floods_is_named_and_stops_nothing() {
+fn a_flooding_pod_is_reported_and_causes_no_breach() {
     in_namespace(|| async {
         run("ip link set lo up");
         run("sysctl -qw net.ipv4.ip_forward=1");
@@ -144,7 +144,7 @@ fn a_pod_that_floods_is_named_and_stops_nothing() {
             socket.connect("10.9.1.2:9812").unwrap();
             let mut sent = 0_u64;
             while !over.load(Ordering::Relaxed) {
-                // A full queue refuses some.
+                // A full queue refuses some datagrams.
                 if socket.send(&[b'x'; 200]).is_ok() {
                     sent += 1;
                 }
@@ -166,7 +166,7 @@ fn a_pod_that_floods_is_named_and_stops_nothing() {
             }
             assert!(
                 named.is_some() || began.elapsed() < NAMED_WITHIN,
-                "it is not named"
+                "the flood is not reported"
             );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

@@ -1,4 +1,4 @@
-//! A host of flannel's in a network namespace of its own, made with `ip`, `iptables` and `nft`.
+//! A host on flannel in a separate network namespace, created with `ip`, `iptables` and `nft`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const FLANNEL_CONFLIST: &str =
 pub const CALICO_CONFLIST: &str =
     r#"{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[{"type":"calico"},{"type":"portmap"}]}"#;
 
-/// Runs a test in network and mount namespaces of its own, on a thread of its own: what it makes goes with it.
+/// Runs a test on a separate thread with new network and mount namespaces, which end with the thread.
 pub fn in_namespace<F, T>(test: F)
 where
     F: FnOnce() -> T + Send + 'static,
@@ -26,7 +26,7 @@ where
 {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
-            .expect("namespaces of its own; run it as root with CAP_SYS_ADMIN");
+            .expect("new namespaces: run the test as root with CAP_SYS_ADMIN");
         mount(
             None::<&str>,
             "/",
@@ -34,8 +34,8 @@ where
             MsFlags::MS_REC | MsFlags::MS_PRIVATE,
             None::<&str>,
         )
-        .expect("mounts of its own");
-        // A lock of its own: the machine's iptables is not kept waiting.
+        .expect("private mounts");
+        // A separate lock file: iptables of the machine does not wait.
         mount(
             Some("tmpfs"),
             "/run",
@@ -43,7 +43,7 @@ where
             MsFlags::empty(),
             None::<&str>,
         )
-        .expect("a /run of its own");
+        .expect("a separate /run");
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// Runs a program that must succeed, and returns what it printed.
+/// Runs a program, checks its success, and returns its output.
 #[track_caller]
 pub fn run(line: &str) -> String {
     let words: Vec<String> = split(line);
@@ -72,7 +72,7 @@ pub fn run(line: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Words, with double quotes around those that hold blanks.
+/// Splits a line into words; double quotes enclose a word with spaces.
 fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in line.split('"').enumerate() {
@@ -92,7 +92,7 @@ pub fn json(line: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
 }
 
-/// The host, with its folders in a temporary one.
+/// The host, with its folders below a temporary folder.
 pub struct Host {
     pub folder: TempDir,
     pub paths: Paths,
@@ -102,7 +102,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Folders alone: no link and no file.
+    /// Only folders: no link and no file.
     pub fn empty() -> Self {
         let folder = TempDir::new().unwrap();
         let below = |name: &str| -> PathBuf {
@@ -127,7 +127,7 @@ impl Host {
         }
     }
 
-    /// Links, addresses, routes, neighbours and forwarding entries as flannel makes them, and somebody else's.
+    /// Links, addresses, routes, neighbours and forwarding entries like those of flannel, and others of other programs.
     pub fn new() -> Self {
         run("ip link set lo up");
         run("ip link add eth0 type veth peer name wire0");
@@ -156,7 +156,7 @@ impl Host {
         run("ip address add 10.244.1.1/24 dev cni0");
         run("ip link add vethpod1 type veth peer name podside1");
         run("ip link set vethpod1 master cni0 up");
-        // Somebody else's.
+        // Objects of other programs.
         run("ip link add docker0 type bridge");
         run("ip address add 172.30.0.1/24 dev docker0");
         run("ip link set docker0 up");
@@ -190,14 +190,14 @@ impl Host {
         host
     }
 
-    /// A folder of the host's, made where it is missing.
+    /// A folder of the host, created if it is missing.
     fn below(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::create_dir_all(&path).unwrap();
         path
     }
 
-    /// The same host with pods of both families: what flannel makes for IPv6 beside the rest.
+    /// The same host with pods of both families, with flannel's IPv6 objects.
     pub fn dual_stack() -> Self {
         let mut host = Self::new();
         host.ipv6 = Some(Ipv6HostSettings {
@@ -235,7 +235,7 @@ impl Host {
         host
     }
 
-    /// Where the journal is.
+    /// Folder of the journal.
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("var/lib/replumb")
     }
@@ -252,7 +252,7 @@ impl Host {
         }
     }
 
-    /// Whether flannel's link and its file are there again.
+    /// Whether flannel's link and its subnet.env exist again.
     pub fn is_back(&self) -> bool {
         run("ip link").contains("flannel.1:") && self.paths.subnet_environment().exists()
     }
@@ -263,7 +263,7 @@ impl Host {
             .unwrap()
     }
 
-    /// flannel's chains with their jumps, and somebody else's rules around them, in one backend of iptables.
+    /// flannel's chains with their jumps, among rules of other programs, in one iptables backend.
     pub fn firewall(iptables: &str) {
         let loopback = if iptables.starts_with("ip6") {
             "::1/128"
@@ -292,7 +292,7 @@ impl Host {
             format!(
                 "-t filter -A FLANNEL-FWD -s {network} -m comment --comment \"flanneld forward\" -j ACCEPT"
             ),
-            // An old flannel's rule, straight in the kernel's chain.
+            // A rule of an old flannel, in the built-in chain.
             format!("-t filter -A FORWARD -d {network} -m comment --comment \"flanneld forward\" -j ACCEPT"),
             format!("-t filter -A FORWARD -d {network} -j ACCEPT"),
         ] {
@@ -300,7 +300,7 @@ impl Host {
         }
     }
 
-    /// flannel's tables in its nftables mode, and somebody else's table.
+    /// flannel's tables in its nftables mode, and tables of other programs.
     pub fn nftables() {
         for line in [
             "nft add table ip flannel-ipv4",
@@ -310,19 +310,19 @@ impl Host {
             "nft add table ip kube-proxy",
             "nft add chain ip kube-proxy services",
             "nft add rule ip kube-proxy services ip daddr 10.96.0.1 counter accept",
-            // The name is flannel's, the family is not.
+            // flannel's name in another family.
             "nft add table inet flannel-ipv4",
         ] {
             run(line);
         }
     }
 
-    /// The last pod of the old network goes.
+    /// Deletes the last pod of the old network.
     pub fn last_pod_goes() {
         run("ip link delete vethpod1");
     }
 
-    /// Calico's node and its installer come.
+    /// Creates the link and the conflist of calico-node.
     pub fn calico_comes(&self) {
         run("ip link add vxlan.calico type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
         run("ip link set vxlan.calico mtu 1450 up");
@@ -334,7 +334,7 @@ impl Host {
         .unwrap();
     }
 
-    /// Everything of everybody else, in the words of other programs: firewall, links, routes, files.
+    /// All objects of other programs, as printed by other tools: firewall, links, routes, files.
     pub fn everybody_elses(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for save in [
@@ -346,7 +346,7 @@ impl Host {
             lines.extend(
                 run(save)
                     .lines()
-                    // Counters and dates differ from moment to moment.
+                    // Counters and dates change all the time.
                     .filter(|line| line.starts_with('-') || (line.starts_with(':') && line.contains("KUBE")))
                     .filter(|line| !line.contains("FLANNEL-") && !line.contains("\"flanneld forward\""))
                     .map(|line| format!("{save} {}", line.split(" [").next().unwrap_or_default())),
@@ -375,7 +375,7 @@ impl Host {
         lines.extend(links);
         for route in json("ip -j route show table all").as_array().unwrap() {
             let device = route["dev"].as_str().unwrap_or_default();
-            // Link-local addresses come when the kernel has made sure of them.
+            // Link-local addresses appear after duplicate address detection.
             let own = route["dst"].as_str().is_some_and(|to| to.starts_with("fe80::"));
             if !own && !["flannel.1", "cni0"].contains(&device) {
                 lines.push(route.to_string());

@@ -1,4 +1,4 @@
-//! In place, against a real kernel: the tunnel changes its name under its routes, and pods come and go around it.
+//! In place, against a real kernel: the tunnel is renamed with its routes, and pods are added and deleted.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::drive;
 use crate::host::{Host, in_namespace, json as ip, run};
 
-/// Every table of the tunnel, without what a new name or a new index changes.
+/// All objects of the tunnel, without the values that a new name or index changes.
 fn tunnel(name: &str) -> Value {
     let mut link = ip(&format!("ip -j -d link show dev {name}"));
     for key in ["ifname", "ifindex", "stats64", "altnames"] {
@@ -28,7 +28,7 @@ fn tunnel(name: &str) -> Value {
                 .unwrap()
                 .retain(|key, _| !["dev", "ifname", "ifindex"].contains(&key.as_str()));
         }
-        // Felix' own are counted by themselves.
+        // Routes of Felix are checked separately.
         rows.retain(|row| row["protocol"] != "80");
         rows.sort_by_key(Value::to_string);
         rows
@@ -43,8 +43,8 @@ fn tunnel(name: &str) -> Value {
     })
 }
 
-/// Two other nodes: the end of the tunnel and four blocks of each, by the way that flannel's route goes.
-fn felix_finds_its_routes() {
+/// Checks Felix' routes to two other nodes: the tunnel end and four blocks of each, with the next hop of flannel's route.
+fn assert_block_routes() {
     let rows = ip("ip -j route show dev vxlan.calico proto 80");
     let found: Vec<&str> = rows
         .as_array()
@@ -109,7 +109,7 @@ pub fn record_of(host: &Host, plugins: &Value, addresses: &[Value]) {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn the_tunnel_is_the_same_under_its_new_name_and_living_pods_have_routes() {
+fn the_renamed_tunnel_is_unchanged_and_running_pods_have_routes() {
     in_namespace(|| async {
         let host = Host::new();
         record(&host, &json!([{ "type": "bridge" }]));
@@ -124,7 +124,7 @@ fn the_tunnel_is_the_same_under_its_new_name_and_living_pods_have_routes() {
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         assert_eq!(tunnel("vxlan.calico"), before);
         assert!(!run("ip link").contains("flannel.1"));
-        felix_finds_its_routes();
+        assert_block_routes();
 
         let routes = ip("ip -j route show dev cni0 proto 82");
         assert_eq!(routes.as_array().unwrap().len(), 1, "{routes}");
@@ -138,7 +138,7 @@ fn the_tunnel_is_the_same_under_its_new_name_and_living_pods_have_routes() {
 
         let waits = drive(&host, Goal::Mixed)
             .await
-            .expect("Calico's conflist is not there");
+            .expect("Calico's conflist is missing");
         assert!(waits.contains("10-flannel.conflist is in use"), "{waits}");
         fs::write(
             host.paths.cni_configuration.join("10-calico.conflist"),
@@ -148,13 +148,17 @@ fn the_tunnel_is_the_same_under_its_new_name_and_living_pods_have_routes() {
         assert_eq!(drive(&host, Goal::Mixed).await, None);
         assert_eq!(phase(&host.look().await.facts, &host.settings()), Phase::Mixed);
         assert_eq!(tunnel("vxlan.calico"), before);
-        assert_eq!(others(), before_others, "nobody else's rule, route, link or file");
+        assert_eq!(
+            others(),
+            before_others,
+            "rules, routes, links and files of other programs are unchanged"
+        );
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_link_that_is_made_again_is_the_same_and_so_is_one_that_was_half_made() {
+fn a_recreated_link_is_unchanged_also_after_a_crash() {
     in_namespace(|| async {
         let host = Host::new();
         record(&host, &json!([{ "type": "bridge" }]));
@@ -166,11 +170,11 @@ fn a_link_that_is_made_again_is_the_same_and_so_is_one_that_was_half_made() {
         host.netlink.delete_link(link.index, "flannel.1").await.unwrap();
         host.netlink.restore_vxlan(&saved, "vxlan.calico").await.unwrap();
         assert_eq!(tunnel("vxlan.calico"), before);
-        // Twice is once.
+        // A repeated call changes nothing.
         host.netlink.restore_vxlan(&saved, "vxlan.calico").await.unwrap();
         assert_eq!(tunnel("vxlan.calico"), before);
 
-        // The agent dies after the link was made, before its routes were; and after it was taken down.
+        // The agent is killed after the link was created and before its routes were; and after the link was deleted.
         for half in [true, false] {
             run("ip link delete vxlan.calico");
             if half {
@@ -193,8 +197,8 @@ fn a_link_that_is_made_again_is_the_same_and_so_is_one_that_was_half_made() {
                 .begin(&step, begun, Timestamp::now())
                 .unwrap();
             assert_eq!(drive(&host, Goal::Swapped).await, None);
-            assert_eq!(tunnel("vxlan.calico"), before, "half made: {half}");
-            felix_finds_its_routes();
+            assert_eq!(tunnel("vxlan.calico"), before, "link without routes: {half}");
+            assert_block_routes();
             assert_eq!(Journal::open(&host.state()).unwrap().open_step(), None);
         }
     });
@@ -202,19 +206,19 @@ fn a_link_that_is_made_again_is_the_same_and_so_is_one_that_was_half_made() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_kernel_that_renames_a_link_that_is_up_says_so_and_one_that_does_not_is_no_error() {
+fn a_refused_rename_is_not_an_error() {
     in_namespace(|| async {
         let host = Host::new();
         let seen = host.look().await;
         let link = seen.snapshot.link("flannel.1").unwrap();
-        // Which of the two depends on the kernel; either way the agent goes on.
+        // The result depends on the kernel; the agent continues in both cases.
         let renamed = host.netlink.rename_link(link, "vxlan.calico").await.unwrap();
-        let there = run("ip link").contains("vxlan.calico");
-        assert_eq!(there, renamed == Renamed::Yes);
+        let has_new_name = run("ip link").contains("vxlan.calico");
+        assert_eq!(has_new_name, renamed == Renamed::Yes);
     });
 }
 
-/// Runs a CNI plugin as a runtime does.
+/// Runs a CNI plugin like a container runtime.
 fn plugin(name: &str, command: &str, input: &Value) {
     use std::io::Write as _;
     let mut child = Command::new(format!("/usr/lib/cni/{name}"))
@@ -245,7 +249,7 @@ fn plugin(name: &str, command: &str, input: &Value) {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_pod_that_goes_leaves_no_route_no_lease_and_no_host_port() {
+fn an_ended_pod_leaves_no_route_no_lease_and_no_host_port() {
     in_namespace(|| async {
         let host = Host::new();
         let leases = host.paths.cni_state.join("networks");
@@ -273,18 +277,18 @@ fn a_pod_that_goes_leaves_no_route_no_lease_and_no_host_port() {
         assert!(host.paths.cni_state.join("networks/cbr0/10.244.1.2").exists());
 
         Host::last_pod_goes();
-        // A route to a link that lost its last port stays: it is ours to take.
+        // The kernel keeps a route to a bridge without ports: the agent has to delete it.
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         assert_eq!(run("ip route show proto 82"), "");
         assert!(!host.paths.cni_state.join("results/cbr0-sandbox-eth0").exists());
         assert!(
             !host.paths.cni_state.join("networks/cbr0/10.244.1.2").exists(),
-            "its lease"
+            "the lease of the pod"
         );
         let rules = run("iptables-save -t nat");
-        assert!(!rules.contains("10.244.1.2"), "its host port: {rules}");
+        assert!(!rules.contains("10.244.1.2"), "the host port of the pod: {rules}");
 
-        // The last one has gone: everything of flannel's goes.
+        // The last pod has ended: all objects of flannel are removed.
         fs::write(
             host.paths.cni_configuration.join("10-calico.conflist"),
             crate::host::CALICO_CONFLIST,
@@ -299,7 +303,7 @@ fn a_pod_that_goes_leaves_no_route_no_lease_and_no_host_port() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_plugin_that_is_gone_leaves_the_record_and_says_so() {
+fn a_missing_plugin_is_an_error_and_keeps_the_record() {
     in_namespace(|| async {
         let host = Host::new();
         record(&host, &json!([{ "type": "not-installed" }]));

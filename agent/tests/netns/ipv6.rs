@@ -1,4 +1,4 @@
-//! Pods of both families, against a real kernel: what IPv6 asks for besides.
+//! Pods of both families, against a real kernel: the additional IPv6 parts.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::host::{CALICO_CONFLIST, Host, in_namespace, json as ip, run};
 use crate::in_place::record_of;
 use crate::path::Process;
 
-/// A host with one pod, which came after many others: host-local counts upwards through the /64.
+/// A host with one pod of both families.
 fn flannel_host() -> Host {
     let host = Host::dual_stack();
     record_of(
@@ -27,14 +27,14 @@ fn flannel_host() -> Host {
     host
 }
 
-/// What Felix does with its device: it lays routes to the blocks, and deletes every other one.
+/// Simulates Felix on its device: adds routes to blocks, and deletes all other routes.
 fn felix_takes_over() {
     for number in [2, 3] {
         run(&format!(
             "ip -6 route delete fd00:10:244:{number}::/64 dev vxlan-v6.calico table main"
         ));
     }
-    // The kernel's own as well; and routes to the nodes' ends are not always there.
+    // Also the kernel's own route; and routes to the nodes' tunnel ends do not always exist.
     run("ip -6 route delete fd00:10:244:1::/128 dev vxlan-v6.calico table main");
     for number in [2, 3] {
         run(&format!(
@@ -42,7 +42,7 @@ fn felix_takes_over() {
         ));
         run(&format!("ip route delete 10.244.{number}.0/32 dev vxlan.calico"));
     }
-    // It writes them under its own number, or under that of nobody in particular.
+    // Felix uses its own route protocol, or the default one.
     for (family, device) in [("-4", "vxlan.calico"), ("-6", "vxlan-v6.calico")] {
         for route in ip(&format!("ip {family} -j route show dev {device} proto 80"))
             .as_array()
@@ -72,8 +72,8 @@ fn destinations(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// The link by which a packet to this address leaves.
-fn way(address: &str) -> String {
+/// The outgoing link for packets to this address.
+fn outgoing_link(address: &str) -> String {
     ip(&format!("ip -6 -j route get {address}"))[0]["dev"]
         .as_str()
         .unwrap()
@@ -82,12 +82,12 @@ fn way(address: &str) -> String {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn pods_of_flannels_are_reached_wherever_in_their_subnet_they_are() {
+fn flannel_pods_are_reached_at_any_address_of_their_subnet() {
     in_namespace(|| async {
         let host = flannel_host();
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         assert_eq!(phase(&host.look().await.facts, &host.settings()), Phase::Swapped);
-        // The end and four blocks of each node, for Felix; the whole subnet of each, beside it.
+        // The tunnel end and four blocks of each node, for Felix; and the whole subnet of each node.
         assert_eq!(
             destinations("ip -6 -j route show dev vxlan-v6.calico proto 80").len(),
             10
@@ -98,28 +98,28 @@ fn pods_of_flannels_are_reached_wherever_in_their_subnet_they_are() {
         );
         felix_takes_over();
         for address in ["fd00:10:244:2::2", "fd00:10:244:2::1f07", "fd00:10:244:3::ffff:1"] {
-            assert_eq!(way(address), "vxlan-v6.calico", "{address}");
+            assert_eq!(outgoing_link(address), "vxlan-v6.calico", "{address}");
         }
         assert_eq!(
-            way("fd00:10:244:1::2"),
+            outgoing_link("fd00:10:244:1::2"),
             "cni0",
-            "a living pod has a route of its own"
+            "a running pod has its own route"
         );
 
-        // A node joins: Felix knows its end.
+        // A node joins: Felix adds a route to its tunnel end.
         run("ip -6 route add fd00:10:244:4:: dev vxlan-v6.calico proto 80");
         run("ip -6 route add fd00:10:244:4::/122 via fd00:10:244:4:: dev vxlan-v6.calico onlink proto 80");
         assert_eq!(drive(&host, Goal::Swapped).await, None);
-        assert_eq!(way("fd00:10:244:4::1f07"), "vxlan-v6.calico");
+        assert_eq!(outgoing_link("fd00:10:244:4::1f07"), "vxlan-v6.calico");
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn in_place_and_back_the_host_is_as_it_was() {
+fn in_place_and_rolled_back_the_host_is_unchanged() {
     in_namespace(|| async {
         let host = flannel_host();
-        // Somebody else's use of a table of the same number.
+        // Another program uses a table with the same number.
         run("ip route add 198.51.100.0/25 dev lo table 8282");
         run("ip -6 route add 2001:db8:5::/64 dev lo table 8282");
         run("ip -6 rule add from 2001:db8:5::/64 lookup 8282 priority 4321");
@@ -136,7 +136,7 @@ fn in_place_and_back_the_host_is_as_it_was() {
         let answered = mixed.iter().filter(|line| line.starts_with("proxy ")).count();
         assert_eq!(
             answered, 254,
-            "the claimed blocks without the bridge's address and the pod's"
+            "the claimed blocks without the addresses of the bridge and the pod"
         );
         assert_eq!(drive(&host, Goal::Flannel).await, None);
         is_back(&host).await;
@@ -144,10 +144,10 @@ fn in_place_and_back_the_host_is_as_it_was() {
     });
 }
 
-/// A pod of flannel's asks its own link for an address that Calico may give out.
+/// A pod on flannel resolves an address that Calico may assign.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_pod_of_flannels_is_told_the_way_to_a_pod_of_calicos() {
+fn a_flannel_pod_resolves_an_address_of_a_calico_pod() {
     in_namespace(|| async {
         let host = flannel_host();
         run("sysctl -qw net.ipv6.conf.all.forwarding=1");
@@ -162,13 +162,13 @@ fn a_pod_of_flannels_is_told_the_way_to_a_pod_of_calicos() {
             .to_owned();
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            // Nobody listens there; the neighbour has to be known before the packet is sent.
+            // Nothing listens there; the neighbour has to be resolved before the packet is sent.
             pod.run("bash -c \"echo > /dev/udp/fd00:10:244:1::c5/9\"");
             let known = pod.run("ip -j neighbour show fd00:10:244:1::c5 dev podside1");
             if known.contains(&bridge) {
                 break;
             }
-            assert!(Instant::now() < deadline, "nobody answers: {known}");
+            assert!(Instant::now() < deadline, "no neighbour entry: {known}");
         }
     });
 }

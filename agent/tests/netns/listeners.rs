@@ -1,4 +1,4 @@
-//! The agent's own program under clients that connect and say nothing.
+//! The agent's executable with clients that connect and send nothing.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -27,15 +27,15 @@ use crate::host::{Host, in_namespace, run};
 use crate::in_place::record;
 use crate::path::Process;
 
-/// As many connections as a hostile client opens; where the machine gives this process fewer files, as many as it gives.
+/// Connections of a hostile client; fewer if the machine's limit of open files is lower.
 const IDLE: u64 = 20_000;
-/// Last bytes of the addresses that they come from.
+/// Last bytes of the clients' addresses.
 const SOURCES: RangeInclusive<u8> = 2..=21;
-/// How long the played coordinator lets a step take.
+/// Patience of the fake coordinator.
 const SECONDS: u32 = 8;
-/// The old network has to be back within this time after that; a busy machine is slow.
+/// Time limit for the rollback after the patience, sufficient for a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(15);
-/// More than the agent has in memory while nothing is asked of it, and much less than its limit of 192 MiB.
+/// Memory limit: more than an idle agent needs, and much less than its limit of 192 MiB.
 const MOST_KIB: u64 = 64 << 10;
 
 fn connections() -> u64 {
@@ -44,7 +44,7 @@ fn connections() -> u64 {
     IDLE.min(hard.saturating_sub(500))
 }
 
-/// What the program has in memory of its own.
+/// Anonymous memory of the program in KiB.
 fn memory(process: &Process) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -60,7 +60,7 @@ fn health(address: SocketAddr) -> Option<String> {
     Some(answer)
 }
 
-/// As many connections from the other namespace to the agent, from many addresses in turn. One that was reset is held, too.
+/// Opens this many connections from the other namespace to the agent, from many addresses in turn. Reset connections are held, too.
 fn hold(stranger: &Process, count: u64) -> JoinHandle<Vec<OwnedFd>> {
     let namespace = std::fs::File::open(format!("/proc/{}/ns/net", stranger.id())).unwrap();
     let connects = move || {
@@ -80,8 +80,7 @@ fn hold(stranger: &Process, count: u64) -> JoinHandle<Vec<OwnedFd>> {
     std::thread::spawn(connects)
 }
 
-/// No API server answers, the host is between two networks, and another pod holds as many connections as it can.
-/// A host between the two networks, whose agent is to put it back after [`SECONDS`].
+/// A host between the two networks, which its agent has to roll back after [`SECONDS`].
 async fn swapped_host() -> Host {
     let host = Host::new();
     record(&host, &json!([{ "type": "bridge" }]));
@@ -104,7 +103,7 @@ async fn swapped_host() -> Host {
     host
 }
 
-/// The agent's own program, without an API server that it can reach.
+/// The agent's executable, with an unreachable API server.
 fn agent_alone(host: &Host) -> Process {
     let config = host.folder.path().join("kubeconfig");
     let unreachable = json!({
@@ -133,17 +132,17 @@ fn wait_until_back(host: &Host, began: Instant) {
     while !host.is_back() {
         assert!(
             began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
-            "the old network is not back: {}",
+            "the old network is not restored: {}",
             run("ip link")
         );
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Another program has the port of metrics and health, and a folder lies in the place of the socket of traffic pods.
+/// Another program uses the port for metrics and health, and a folder has the name of the socket for traffic pods.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn an_agent_that_cannot_listen_has_its_switch_on_time() {
+fn an_agent_that_cannot_listen_rolls_back_on_time() {
     in_namespace(|| async {
         let host = swapped_host().await;
         let taken = TcpListener::bind(SocketAddr::from((Ipv4Addr::new(192, 0, 2, 11), 9810))).unwrap();
@@ -157,7 +156,7 @@ fn an_agent_that_cannot_listen_has_its_switch_on_time() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time() {
+fn with_20000_idle_connections_the_agent_is_alive_and_rolls_back_on_time() {
     in_namespace(|| async {
         let count = connections();
         eprintln!("{count} idle connections");
@@ -166,7 +165,7 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
         let began = Instant::now();
         let agent = agent_alone(&host);
         while health(node).is_none() {
-            assert!(began.elapsed() < Duration::from_secs(10), "it does not listen");
+            assert!(began.elapsed() < Duration::from_secs(10), "the agent does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         let stranger = Process::namespace();
@@ -184,13 +183,13 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
         let held = hold(&stranger, count);
         assert!(
             TcpStream::connect((Ipv4Addr::LOCALHOST, 9810)).is_err(),
-            "it listens on the node's own address alone"
+            "the agent listens only on the node's own address"
         );
         wait_until_back(&host, began);
         let held = held.join().unwrap();
         assert_eq!(held.len() as u64, count);
-        // The kubelet's question is answered beside all of them.
-        assert!(health(node).unwrap().ends_with("ok\n"), "and it is alive");
+        // The kubelet's health probe is answered in spite of them.
+        assert!(health(node).unwrap().ends_with("ok\n"), "the agent is alive");
         let most = memory(&agent);
         eprintln!("{most} KiB of memory with {count} idle connections");
         assert!(most < MOST_KIB, "{most} KiB with {count} idle connections");
@@ -203,10 +202,10 @@ fn twenty_thousand_idle_connections_leave_the_agent_alive_and_its_switch_on_time
     });
 }
 
-/// As after a mistake with the permissions: whoever is not root connects, and is told nothing.
+/// With wrong permissions of the socket, a user other than root connects, and receives nothing.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_user_who_is_not_root_is_no_traffic_pod() {
+fn a_connection_of_another_user_than_root_is_refused() {
     in_namespace(|| async {
         let folder = tempfile::tempdir().unwrap();
         let _hub = Hub::listen("a", folder.path()).unwrap();
@@ -214,14 +213,14 @@ fn a_user_who_is_not_root_is_no_traffic_pod() {
         for (path, mode) in [(folder.path(), 0o755), (socket.as_path(), 0o666)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }
-        let told = |user: u32| {
+        let received = |user: u32| {
             let socket = socket.clone();
             let connect = move || {
                 let user = Uid::from_raw(user);
                 set_thread_res_uid(user, user, user).unwrap();
                 let mut stream = UnixStream::connect(socket).unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-                // Where it is closed already, nothing comes back either.
+                // The connection may be closed already: then nothing is received either.
                 let _ = stream.write_all(b"{\"podUid\":\"u-a\"}\n");
                 let mut line = String::new();
                 let _ = BufReader::new(stream).read_line(&mut line);
@@ -229,7 +228,7 @@ fn a_user_who_is_not_root_is_no_traffic_pod() {
             };
             tokio::task::spawn_blocking(|| std::thread::spawn(connect).join().unwrap())
         };
-        assert!(told(0).await.unwrap().contains("flows"), "root is told its task");
-        assert_eq!(told(65534).await.unwrap(), "");
+        assert!(received(0).await.unwrap().contains("flows"), "root receives its task");
+        assert_eq!(received(65534).await.unwrap(), "");
     });
 }

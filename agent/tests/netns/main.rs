@@ -1,5 +1,5 @@
-//! The host layer against a real kernel, in namespaces of its own, with `ip`, `bridge`, `iptables` and `nft` as
-//! the judges.
+//! The host layer against a real kernel, in separate namespaces. Results are compared with the output of `ip`, `bridge`, `iptables` and
+//! `nft`.
 
 #![expect(
     clippy::unwrap_used,
@@ -50,12 +50,12 @@ const BACKENDS: [&str; 4] = [
     "ip6tables-legacy",
 ];
 
-/// Performs steps until the goal is reached or something is waited for; what is waited for, if so.
+/// Performs steps until the goal is reached, or a step has to wait: then returns the reason.
 async fn drive(host: &Host, goal: Goal) -> Option<String> {
     let settings = host.settings();
     let mut seen = host.look().await;
     for _ in 0..32 {
-        // A new process each time: nothing but the journal and the host is remembered.
+        // Like a new process each time: only the journal and the host keep state.
         let mut journal = Journal::open(&host.state()).unwrap();
         match decide(&seen.facts, &settings, goal, &journal.remembered()) {
             HostDecision::Run(step) => {
@@ -76,12 +76,12 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
             HostDecision::Halt(why) => panic!("{why}"),
         }
     }
-    panic!("no end in sight: {:?}", seen.facts);
+    panic!("too many steps: {:?}", seen.facts);
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn facts_are_what_ip_says() {
+fn facts_match_the_output_of_ip() {
     in_namespace(|| async {
         let host = Host::new();
         let facts = host.look().await.facts;
@@ -165,7 +165,7 @@ fn facts_are_what_ip_says() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_direct_route_is_seen() {
+fn a_direct_route_is_observed() {
     in_namespace(|| async {
         let host = Host::new();
         run("ip route replace 10.244.3.0/24 via 192.0.2.13 dev eth0");
@@ -180,7 +180,7 @@ fn a_direct_route_is_seen() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_look_creates_nothing() {
+fn an_observation_creates_no_tables() {
     in_namespace(|| async {
         let host = Host::new();
         assert_eq!(host.look().await.facts.firewall, []);
@@ -198,7 +198,7 @@ fn a_look_creates_nothing() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn every_backend_is_read() {
+fn every_firewall_backend_is_read() {
     in_namespace(|| async {
         let host = Host::new();
         for backend in BACKENDS {
@@ -237,13 +237,13 @@ fn every_backend_is_read() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_table_that_iptables_does_not_read_is_told_and_the_rest_of_the_host_is_seen() {
+fn a_table_that_iptables_cannot_read_is_reported_and_the_rest_is_read() {
     in_namespace(|| async {
         let host = Host::new();
         Host::firewall("iptables-nft");
         let in_filter = |object: &&FirewallObject| object.table == "filter";
         let before = host.look().await.facts;
-        // A rule of which iptables has no words.
+        // A rule that iptables cannot express.
         run("nft add rule ip nat POSTROUTING ct state new masquerade");
         let facts = host.look().await.facts;
         let chain = FirewallObject {
@@ -259,16 +259,16 @@ fn a_table_that_iptables_does_not_read_is_told_and_the_rest_of_the_host_is_seen(
                 .filter(in_filter)
                 .eq(before.firewall.iter().filter(in_filter))
         );
-        let [told] = facts.unread_tables.as_slice() else {
+        let [reason] = facts.unread_tables.as_slice() else {
             panic!("{:?}", facts.unread_tables)
         };
-        assert!(told.contains("FLANNEL-POSTRTG is in table ip nat"), "{told}");
-        // The step says the same, and deletes nothing.
+        assert!(reason.contains("FLANNEL-POSTRTG is in table ip nat"), "{reason}");
+        // The step fails with the same reason, and deletes nothing.
         let rules = run("nft list table ip nat");
         let error = firewall::delete(&chain).await.unwrap_err();
         assert_eq!(error.category(), "FirewallIncompatible", "{error}");
         assert_eq!(run("nft list table ip nat"), rules);
-        // As the error says.
+        // The fix in the error message.
         run("nft flush chain ip nat POSTROUTING");
         run("nft delete chain ip nat FLANNEL-POSTRTG");
         let facts = host.look().await.facts;
@@ -279,7 +279,7 @@ fn a_table_that_iptables_does_not_read_is_told_and_the_rest_of_the_host_is_seen(
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
+fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
     in_namespace(|| async {
         let host = Host::new();
         for backend in BACKENDS {
@@ -294,14 +294,14 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
         assert!(!host.paths.subnet_environment().exists());
         assert!(
             json("ip -j link").to_string().contains("flannel.1"),
-            "living pods keep their network"
+            "running pods keep their network"
         );
 
         let waits = drive(&host, Goal::Detached).await.expect("a pod is on cni0");
         assert!(waits.contains("vethpod1"), "{waits}");
         assert!(
             run("iptables-nft-save").contains("FLANNEL-POSTRTG"),
-            "a living pod keeps its masquerade"
+            "a running pod keeps its masquerade rules"
         );
         Host::last_pod_goes();
         assert_eq!(drive(&host, Goal::Detached).await, None);
@@ -322,10 +322,10 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
         assert_eq!(
             host.everybody_elses(),
             before,
-            "nobody else's rule, route, link or file"
+            "rules, routes, links and files of other programs are unchanged"
         );
 
-        let waits = drive(&host, Goal::Calico).await.expect("Calico is not there");
+        let waits = drive(&host, Goal::Calico).await.expect("Calico is missing");
         assert!(waits.contains("10-flannel.conflist is in use"), "{waits}");
         host.calico_comes();
         assert_eq!(drive(&host, Goal::Calico).await, None);
@@ -335,7 +335,7 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
         assert_eq!(names(&host.paths.cni_configuration), ["10-calico.conflist"]);
         assert!(!host.paths.cni_state.join("networks/cbr0").exists());
 
-        // What was there can be put back, byte for byte.
+        // The original files are saved byte for byte.
         let journal = fs::read_to_string(host.state().join("journal.jsonl")).unwrap();
         let saved = |path: &Path| -> Vec<u8> {
             let file = journal
@@ -369,7 +369,7 @@ fn a_host_goes_from_flannel_to_calico_and_nothing_else_changes() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_crash_between_journal_and_change_is_made_good() {
+fn a_crash_before_or_after_a_change_is_recovered() {
     in_namespace(|| async {
         let host = Host::new();
         Host::firewall("iptables-nft");
@@ -383,7 +383,7 @@ fn a_crash_between_journal_and_change_is_made_good() {
             else {
                 break;
             };
-            // kill -9 right after the record: the next process finds an open step and a host as it was.
+            // kill -9 right after the record: the next process finds an open step and an unchanged host.
             Journal::open(&host.state())
                 .unwrap()
                 .begin(&step, Before::default(), Timestamp::now())
@@ -400,7 +400,7 @@ fn a_crash_between_journal_and_change_is_made_good() {
             )
             .await
             .unwrap();
-            // kill -9 right after the change, before its record: the step is open, and the host says it is done.
+            // kill -9 right after the change, before its record: the step is open, and the facts show that it is done.
             let path = journal.path();
             drop(journal);
             let text = fs::read_to_string(&path).unwrap();
@@ -409,7 +409,7 @@ fn a_crash_between_journal_and_change_is_made_good() {
             assert_eq!(Journal::open(&host.state()).unwrap().open_step(), Some(&step));
             assert!(step.is_done(&host.look().await.facts));
             crashes += 1;
-            assert!(crashes < 32, "no end in sight");
+            assert!(crashes < 32, "too many steps");
         }
         assert!(crashes >= 6, "{crashes}");
         assert_eq!(phase(&host.look().await.facts, &settings), Phase::Detached);
@@ -418,7 +418,7 @@ fn a_crash_between_journal_and_change_is_made_good() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_full_disk_stops_the_step_before_it_begins() {
+fn a_full_disk_stops_a_step_before_its_start() {
     in_namespace(|| async {
         let host = Host::new();
         let state = host.state();
@@ -432,15 +432,15 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         )
         .unwrap();
         drop(Journal::open(&state).unwrap());
-        assert_eq!(names(&state), ["backup", "lock"], "the trial is gone");
-        // Full to the last byte: writing ends with the error that is wanted here.
+        assert_eq!(names(&state), ["backup", "lock"], "the trial file is removed");
+        // Fills the disk completely.
         let filling = fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
         assert_eq!(filling.raw_os_error(), Some(nix::errno::Errno::ENOSPC as i32));
         let error = Journal::open(&state).unwrap_err();
         assert_eq!(
             error.category(),
             "JournalFile",
-            "found out before a node is in work"
+            "detected before the migration of the node starts"
         );
         // Full after the journal was opened.
         fs::remove_file(state.join("filler")).unwrap();
@@ -461,10 +461,10 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         assert_eq!(error.category(), "JournalFile");
         let text = runtime::error::chain(&error);
         assert!(
-            text.contains("No space left") && text.contains("make room"),
+            text.contains("No space left") && text.contains("free disk space"),
             "{text}"
         );
-        assert!(host.paths.subnet_environment().exists(), "nothing half done");
+        assert!(host.paths.subnet_environment().exists(), "nothing is changed");
 
         let step = HostStep::DeleteVxlanDevice("flannel.1".to_owned());
         apply(
@@ -479,7 +479,7 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         .unwrap_err();
         assert!(
             json("ip -j link").to_string().contains("flannel.1"),
-            "nothing half done"
+            "nothing is changed"
         );
 
         fs::remove_file(state.join("filler")).unwrap();
@@ -498,14 +498,14 @@ fn a_full_disk_stops_the_step_before_it_begins() {
         assert_eq!(
             Journal::open(&state).unwrap().done().len(),
             1,
-            "and the journal is whole"
+            "the journal is complete"
         );
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_running_flanneld_is_waited_for_by_its_namespace() {
+fn a_step_waits_for_a_running_flanneld() {
     in_namespace(|| async {
         let host = Host::new();
         let program = host.folder.path().join("flanneld");
@@ -516,7 +516,7 @@ fn a_running_flanneld_is_waited_for_by_its_namespace() {
             .spawn()
             .unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        // Between fork and exec it has its parent's name.
+        // Between fork and exec the process has its parent's name.
         while !host.look().await.facts.flanneld_running {
             assert!(
                 std::time::Instant::now() < deadline,
@@ -528,10 +528,10 @@ fn a_running_flanneld_is_waited_for_by_its_namespace() {
         assert!(waits.contains("flanneld still runs"), "{waits}");
         assert!(host.paths.subnet_environment().exists());
         daemon.kill().unwrap();
-        // A signal is sent before it is obeyed. This waits for the end and leaves the process unreaped.
+        // Waits for the end of the process, and leaves it unreaped.
         let pid = Pid::from_raw(i32::try_from(daemon.id()).unwrap());
         waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
-        // Dead and not yet reaped: it writes nothing any more.
+        // Ended and not reaped: the process writes nothing any more.
         assert_eq!(drive(&host, Goal::Held).await, None);
         daemon.wait().unwrap();
     });
@@ -539,21 +539,21 @@ fn a_running_flanneld_is_waited_for_by_its_namespace() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_change_of_the_kernel_wakes_the_loop() {
+fn a_change_of_the_kernel_notifies_the_loop() {
     in_namespace(|| async {
         run("ip link set lo up");
         run("ip link add eth0 type veth peer name wire0");
         let changed = Arc::new(Notify::new());
         let watch = netlink::watch(Arc::clone(&changed));
-        let woken = |what: &'static str| {
+        let notified = |what: &'static str| {
             let changed = Arc::clone(&changed);
             async move {
                 tokio::time::timeout(Duration::from_secs(10), changed.notified())
                     .await
-                    .unwrap_or_else(|_| panic!("{what} woke nobody"));
+                    .unwrap_or_else(|_| panic!("no notification after {what}"));
             }
         };
-        woken("the start").await;
+        notified("the start").await;
         for line in [
             "ip link add cni0 type bridge",
             "ip link set eth0 up",
@@ -562,13 +562,13 @@ fn a_change_of_the_kernel_wakes_the_loop() {
             "ip route add 10.244.2.0/24 via 192.0.2.12 dev eth0",
             "ip neighbour add 192.0.2.12 lladdr 02:00:00:00:00:02 dev eth0 nud permanent",
         ] {
-            // What the change before has announced late is not taken for this one.
+            // Late notifications of the previous change do not count for this one.
             while tokio::time::timeout(Duration::from_millis(300), changed.notified())
                 .await
                 .is_ok()
             {}
             run(line);
-            woken(line).await;
+            notified(line).await;
         }
         watch.abort();
     });

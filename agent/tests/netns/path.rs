@@ -1,4 +1,4 @@
-//! Probes over a path of three namespaces, with the probe pod's own program at its end.
+//! Probes over a path of three namespaces, with the real probe pod's program at its end.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl Process {
         Self(child)
     }
 
-    /// A network namespace of its own, which lasts as long as the process.
+    /// A new network namespace that exists as long as the process.
     pub fn namespace() -> Self {
         let process = Self::start(&["unshare", "--net", "sleep", "600"]);
         let own = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
@@ -32,13 +32,13 @@ impl Process {
             .ok()
             .is_none_or(|theirs| theirs == own)
         {
-            assert!(Instant::now() < deadline, "unshare made no namespace");
+            assert!(Instant::now() < deadline, "unshare has created no namespace");
             std::thread::yield_now();
         }
         process
     }
 
-    /// Its process's number, which names its namespace.
+    /// ID of the process, which identifies its namespace.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -48,7 +48,7 @@ impl Process {
         self.run(&format!("ip {line}"));
     }
 
-    /// Runs a program that must succeed in the process's namespace, and returns what it printed.
+    /// Runs a program in the process's namespace, checks its success, and returns its output.
     pub fn run(&self, line: &str) -> String {
         run(&format!("nsenter --net --target {} {line}", self.0.id()))
     }
@@ -56,7 +56,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -64,7 +64,7 @@ impl Drop for Process {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_path_that_carries_less_than_the_tunnel_is_found_out() {
+fn a_path_with_a_smaller_mtu_than_the_tunnel_is_detected() {
     in_namespace(|| async {
         let router = Process::namespace();
         let pod = Process::namespace();
@@ -115,7 +115,7 @@ fn a_path_that_carries_less_than_the_tunnel_is_found_out() {
             outcome = probe(&target, 1450).await;
         }
 
-        // The way to the pod carries less; then the way back does.
+        // A smaller MTU on the path to the pod; then on the path back.
         router.ip("link set back mtu 1400");
         let outcome = probe(&target, 1450).await;
         assert!(

@@ -1,4 +1,4 @@
-//! A change of the pods' range: what the agent finds on a host of Calico's, and that it changes nothing there.
+//! podCidr: the agent's observations of a host on Calico, which the agent does not change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::turn::{beside, object, start};
 const CONFLIST: &str = r#"{"name": "k8s-pod-network", "cniVersion": "0.3.1", "plugins": [
     {"type": "calico", "ipam": {"type": "calico-ipam", "ipv4_pools": ["10.244.0.0/16"]}}, {"type": "portmap"}]}"#;
 
-/// Longer than the pause between two looks, and much shorter than what can wait waits.
+/// Longer than the pause between two observations, and much shorter than the delay of a write that can wait.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 fn settings() -> HostSettings {
@@ -36,13 +36,13 @@ fn settings() -> HostSettings {
     }
 }
 
-/// The conflist of Calico's beside flannel's, which comes behind it.
-fn calicos_conflist(host: &Host) {
+/// Writes Calico's conflist, which sorts before flannel's.
+fn write_calico_conflist(host: &Host) {
     fs::write(host.paths.cni_configuration.join("05-calico.conflist"), CONFLIST).unwrap();
 }
 
-/// A node of Calico's in both families, and what others have there.
-fn links_of_calicos() {
+/// Creates links, routes and rules of Calico in both families, and of other programs.
+fn create_calico_network() {
     for line in [
         "ip link set lo up",
         "ip link add eth0 type veth peer name wire0",
@@ -56,24 +56,24 @@ fn links_of_calicos() {
         "ip link add cali1 type veth peer name pod1",
         "ip link set cali1 up",
         "ip link set pod1 up",
-        // The old range, as Calico has it.
+        // Calico's routes of the old range.
         "ip route add 10.244.1.5/32 dev cali1 scope link",
         "ip route add blackhole 10.244.1.0/26 proto 80",
         "ip route add 10.244.2.0/26 via 10.244.2.0 dev vxlan.calico onlink proto 80",
         "ip route add 10.244.3.0/26 via 192.0.2.13 dev eth0 proto 80",
-        // And as others have it.
+        // Other programs' routes of the old range.
         "ip route add unreachable 10.244.9.0/24",
         "ip route add prohibit 10.244.10.0/24 table 77",
         "ip route add throw 10.244.11.0/24 table 77",
         "ip route add local 10.244.12.0/24 dev lo",
         "ip route add 10.244.13.0/24 table 77 nexthop via 192.0.2.14 dev eth0 nexthop via 192.0.2.15 dev eth0",
         "ip rule add from 10.244.13.0/24 lookup 77 priority 900",
-        // The new range, as Calico has it.
+        // Calico's routes of the new range.
         "ip route add 10.200.1.5/32 dev cali1 scope link",
         "ip route add blackhole 10.200.1.0/26 proto 80",
         "ip route add 10.200.2.0/26 via 10.200.2.0 dev vxlan.calico onlink",
         "ip route add 10.200.3.0/26 via 192.0.2.13 dev eth0 proto 80",
-        // And as others have it.
+        // Other programs' routes and addresses of the new range.
         "ip route add 10.200.64.0/18 via 192.0.2.9 dev eth0",
         "ip route add 10.192.0.0/10 via 192.0.2.9 dev eth0 table 77",
         "ip route add 10.200.4.0/26 via 192.0.2.14 dev eth0 proto bird",
@@ -82,11 +82,11 @@ fn links_of_calicos() {
         "ip address add 172.30.0.1 peer 10.200.250.2 dev docker0",
         "ip link set docker0 up",
         "ip rule add to 10.200.0.0/16 lookup 77 priority 901",
-        // Neither.
+        // Other ranges.
         "ip route add 10.245.0.0/16 via 192.0.2.9 dev eth0",
         "ip route add blackhole 198.51.100.0/24",
         "ip rule add from 10.243.0.0/16 lookup 77 priority 902",
-        // Of IPv6, in ranges of its own.
+        // IPv6 ranges.
         "ip address add fd00:244:1::1/128 dev vxlan.calico nodad",
         "ip route add fd00:244:1::5/128 dev cali1",
         "ip route add blackhole fd00:244:1::/122 proto 80",
@@ -96,7 +96,7 @@ fn links_of_calicos() {
     }
 }
 
-/// Destinations of the routes that `ip` shows within this range, of all tables; what the kernel lays for an address aside.
+/// Destinations of the routes that `ip` shows in this range, of all tables, without the kernel's routes for addresses.
 fn by_ip(family: &str, range: &str) -> BTreeSet<String> {
     let range: IpNet = range.parse().unwrap();
     let network = |text: &str| -> Option<IpNet> {
@@ -139,11 +139,11 @@ fn observer(host: &Host) -> Observer {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn what_lies_in_either_range_is_what_ip_says() {
+fn facts_of_both_ranges_match_the_output_of_ip() {
     in_namespace(|| async {
         let host = Host::empty();
-        links_of_calicos();
-        calicos_conflist(&host);
+        create_calico_network();
+        write_calico_conflist(&host);
         let facts = observer(&host).observe(&settings()).await.unwrap();
 
         assert_eq!(destinations(&facts), by_ip("-4", "10.244.0.0/16"));
@@ -195,11 +195,11 @@ fn what_lies_in_either_range_is_what_ip_says() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn ranges_of_ipv6_are_what_ip_says() {
+fn facts_of_ipv6_ranges_match_the_output_of_ip() {
     in_namespace(|| async {
         let host = Host::empty();
-        links_of_calicos();
-        calicos_conflist(&host);
+        create_calico_network();
+        write_calico_conflist(&host);
         let settings = HostSettings {
             from: "fd00:244::/32".parse().unwrap(),
             to: "fd00:200::/32".parse().unwrap(),
@@ -219,21 +219,21 @@ fn ranges_of_ipv6_are_what_ip_says() {
     });
 }
 
-/// What Felix does when its tunnel has another address: it takes away what it does not know, then adds what is not there.
+/// Felix replaces the tunnel address: Felix removes unknown addresses, then adds missing ones.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn an_exchange_of_the_tunnels_address_costs_no_route() {
+fn replacing_the_tunnel_address_deletes_no_route() {
     in_namespace(|| async {
         let host = Host::empty();
-        links_of_calicos();
-        calicos_conflist(&host);
+        create_calico_network();
+        write_calico_conflist(&host);
         let through_tunnel = || run("ip -4 route show dev vxlan.calico");
         let (with, without) = (through_tunnel(), String::new());
         assert!(with.contains("10.244.2.0/26 via 10.244.2.0"), "{with}");
         let to_pod = run("ip route get 10.244.1.5");
         let kept = || run("ip -o -4 address show label lo:replumb");
         let observer = observer(&host);
-        let look = async |address: Option<&str>| {
+        let report_with = async |address: Option<&str>| {
             let end = |address: &str| TunnelEnd {
                 name: "IPv4VXLANTunnelAddr".to_owned(),
                 kept: "10.244.1.0".parse().unwrap(),
@@ -249,7 +249,7 @@ fn an_exchange_of_the_tunnels_address_costs_no_route() {
             (report, keeping)
         };
 
-        assert_eq!(look(Some("10.244.1.0")).await.1, Keeping::Done);
+        assert_eq!(report_with(Some("10.244.1.0")).await.1, Keeping::Done);
         assert!(
             kept().contains("10.244.1.0/32 scope host lo:replumb"),
             "{}",
@@ -262,9 +262,9 @@ fn an_exchange_of_the_tunnels_address_costs_no_route() {
         );
         assert_eq!(through_tunnel(), with);
 
-        // Calico has chosen; the Felix that ends has a last look, and takes the new address away once.
+        // Calico has assigned the new address; the old Felix process removes it once before it ends.
         for _ in 0..2 {
-            let (report, keeping) = look(Some("10.200.1.0")).await;
+            let (report, keeping) = report_with(Some("10.200.1.0")).await;
             assert!(matches!(keeping, Keeping::Exchanging(_)), "{keeping:?}");
             assert_eq!(report.pending, Pending::Change);
             let both = run("ip -o -4 address show dev vxlan.calico");
@@ -274,23 +274,23 @@ fn an_exchange_of_the_tunnels_address_costs_no_route() {
             );
             run("ip address delete 10.200.1.0/32 dev vxlan.calico");
         }
-        look(Some("10.200.1.0")).await;
+        report_with(Some("10.200.1.0")).await;
         run("ip address delete 10.244.1.0/32 dev vxlan.calico");
-        assert_eq!(through_tunnel(), with, "not one went");
-        assert_eq!(look(Some("10.200.1.0")).await.1, Keeping::Done);
+        assert_eq!(through_tunnel(), with, "all routes are kept");
+        assert_eq!(report_with(Some("10.200.1.0")).await.1, Keeping::Done);
         let local = run("ip route get 10.244.1.0");
         assert!(local.contains("local 10.244.1.0 dev lo"), "{local}");
 
-        let (report, _) = look(None).await;
+        let (report, _) = report_with(None).await;
         assert_eq!((kept(), report.pending), (String::new(), Pending::Nothing));
 
-        // The kernel's way, without an agent: this is what is avoided.
+        // Without an agent, the kernel deletes the routes.
         run("ip address delete 10.200.1.0/32 dev vxlan.calico");
         assert_eq!(through_tunnel(), without);
 
-        // Somebody deletes the Migration meanwhile.
+        // The Migration is deleted meanwhile.
         run("ip address add 10.244.1.0/32 dev vxlan.calico");
-        look(Some("10.244.1.0")).await;
+        report_with(Some("10.244.1.0")).await;
         assert_ne!(kept(), "");
         observer.release().await.unwrap();
         assert_eq!(kept(), "");
@@ -300,13 +300,13 @@ fn an_exchange_of_the_tunnels_address_costs_no_route() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn the_agent_looks_and_changes_nothing() {
+fn the_agent_observes_and_changes_nothing() {
     in_namespace(|| async {
-        // A host of flannel's: whatever a worker of that kind would do is to be seen here.
+        // A host on flannel, where the test would detect a change by a flannelToCalico worker.
         let host = Host::new();
-        calicos_conflist(&host);
+        write_calico_conflist(&host);
         run("ip route add 10.244.200.0/26 via 192.0.2.9 dev eth0 proto 80");
-        // What the kernel finds out about cables and its own link-local addresses comes late.
+        // The kernel updates link states and link-local addresses late.
         let shown = || {
             let lines = [
                 "ip -o -4 address",
@@ -322,36 +322,36 @@ fn the_agent_looks_and_changes_nothing() {
             "apiVersion": "replumb.dev/v1alpha1",
             "kind": "NodeMigration",
             "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
-            // The other kind's goal means nothing here.
+            // A goal of another kind is ignored here.
             "spec": { "nodeName": "a", "migration": "m", "goal": "Held", "podCidr": ranges },
         });
         let (mut server, agent) = start(&host, object);
         beside(agent, async {
-            let said = server.patch(StatusCode::OK).await;
-            let routes = &said["podCidr"]["inOld"]["blocks"]["first"];
-            assert_eq!(routes[0]["destination"], "10.244.200.0/26", "{said}");
+            let status = server.patch(StatusCode::OK).await;
+            let routes = &status["podCidr"]["inOld"]["blocks"]["first"];
+            assert_eq!(routes[0]["destination"], "10.244.200.0/26", "{status}");
             assert_eq!(
-                said["podCidr"]["conflist"]["present"]["ipam"]["present"],
+                status["podCidr"]["conflist"]["present"]["ipam"]["present"],
                 "calico-ipam"
             );
             let other_kinds = ["phase", "goal", "facts", "failure", "checks", "steps", "changes"];
-            assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 7], "{said}");
+            assert_eq!(other_kinds.map(|field| &status[field]), [&Value::Null; 7], "{status}");
 
-            // Another node's block is no news at once; that nothing is left is.
+            // A new route to a block is written with a delay; an empty old range immediately.
             run("ip route add 10.244.200.64/26 via 192.0.2.9 dev eth0 proto 80");
             let call = tokio::time::timeout(AT_ONCE, server.patch(StatusCode::OK)).await;
-            assert!(call.is_err(), "a call that can wait: {call:?}");
+            assert!(call.is_err(), "a call without delay: {call:?}");
             run("ip route delete 10.244.200.64/26");
             assert_eq!((shown(), files(&host)), before);
             assert!(!host.state().exists(), "no journal");
-            // A call that waits would come long after the one before it each time; a busy machine makes one late now and then.
+            // A delayed call would be late each time; on a busy machine an immediate one is late only sometimes.
             let mut took = Vec::new();
             for _ in 0..3 {
                 let began = Instant::now();
                 run("ip route delete 10.244.200.0/26");
-                let said = server.patch(StatusCode::OK).await;
+                let status = server.patch(StatusCode::OK).await;
                 took.push(began.elapsed());
-                assert_eq!(said["podCidr"]["inOld"]["blocks"], Value::Null, "{said}");
+                assert_eq!(status["podCidr"]["inOld"]["blocks"], Value::Null, "{status}");
                 assert!(server.object["status"]["podCidr"]["inOld"]["blocks"].is_null());
                 if took.iter().any(|took| *took < AT_ONCE) {
                     break;
@@ -361,16 +361,16 @@ fn the_agent_looks_and_changes_nothing() {
             }
             assert!(
                 took.iter().any(|took| *took < AT_ONCE),
-                "no call at once: {took:?}"
+                "no immediate call: {took:?}"
             );
 
-            // What was looked at cannot be looked at any more.
+            // The host cannot be read any more.
             let moved = host.folder.path().join("moved");
             fs::rename(&host.paths.cni_configuration, &moved).unwrap();
-            // A folder that is gone is seen by the next look.
+            // The next observation detects the missing folder.
             run("ip link add docker1 type bridge");
-            let said = server.patch(StatusCode::OK).await;
-            assert_eq!(said["failure"]["category"], "HostFile", "{said}");
+            let status = server.patch(StatusCode::OK).await;
+            assert_eq!(status["failure"]["category"], "HostFile", "{status}");
             assert!(server.object["status"]["podCidr"].is_null());
         })
         .await;
@@ -379,7 +379,7 @@ fn the_agent_looks_and_changes_nothing() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn two_kinds_at_once_are_refused() {
+fn a_spec_with_two_kinds_is_refused() {
     in_namespace(|| async {
         let host = Host::new();
         let mut object = object(&host);
@@ -387,9 +387,9 @@ fn two_kinds_at_once_are_refused() {
         object["spec"]["podCidr"] = json!(settings());
         let (mut server, agent) = start(&host, object);
         beside(agent, async {
-            let said = server.patch(StatusCode::OK).await;
-            assert_eq!(said["failure"]["category"], "Contradiction", "{said}");
-            assert_eq!((&said["facts"], &said["podCidr"]), (&Value::Null, &Value::Null));
+            let status = server.patch(StatusCode::OK).await;
+            assert_eq!(status["failure"]["category"], "Contradiction", "{status}");
+            assert_eq!((&status["facts"], &status["podCidr"]), (&Value::Null, &Value::Null));
             server.silence().await;
             assert!(host.paths.subnet_environment().exists());
         })

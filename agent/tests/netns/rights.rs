@@ -1,4 +1,4 @@
-//! What deploy/base/agent.yaml grants is enough, and is what the code was tried with.
+//! The capabilities in deploy/base/agent.yaml are sufficient, and are those that the tests use.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub fn granted() -> CapabilitySet {
         .skip(1);
     for name in lines.map_while(|line| line.strip_prefix("- ")) {
         let name = name.split('#').next().unwrap().trim();
-        granted |= CapabilitySet::from_name(name).unwrap_or_else(|| panic!("{name} is no capability"));
+        granted |= CapabilitySet::from_name(name).unwrap_or_else(|| panic!("{name} is not a capability"));
     }
     assert!(!granted.is_empty(), "the manifest grants nothing");
     granted
@@ -36,10 +36,10 @@ pub fn granted_for_service_cidr() -> CapabilitySet {
     granted() | CapabilitySet::SYS_PTRACE
 }
 
-/// From here on this thread can do what the agent's container can, and sees no processes but its own.
+/// Limits this thread to the capabilities of the agent's container, and to its own processes.
 ///
-/// A machine that runs labs has other nodes' flannelds among its processes, which such an agent may not tell from its
-/// own node's.
+/// A machine with running labs has flanneld processes of other nodes, which an agent with these capabilities cannot distinguish from its own
+/// node's.
 pub fn live_as_the_container(host: &mut Host) {
     let proc = host.folder.path().join("proc");
     std::fs::create_dir(&proc).unwrap();
@@ -52,14 +52,14 @@ pub fn live_as_the_container(host: &mut Host) {
         .args(["--mount", "true"])
         .output()
         .unwrap();
-    assert!(!refused.status.success(), "what is not granted was not given up");
+    assert!(!refused.status.success(), "capabilities that are not granted were not dropped");
 }
 
-/// Gives up what a container with these capabilities and without new privileges does not have.
+/// Drops all capabilities that a container with these capabilities and without new privileges does not have.
 pub fn give_up_all_but(granted: CapabilitySet) {
     for capability in CapabilitySet::all().iter() {
         if !granted.contains(capability) {
-            // A kernel that does not know it cannot grant it.
+            // A kernel that does not know the capability cannot grant it.
             let _ = remove_capability_from_bounding_set(capability);
         }
     }
@@ -77,7 +77,7 @@ pub fn give_up_all_but(granted: CapabilitySet) {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn the_manifests_capabilities_are_enough() {
+fn the_capabilities_of_the_manifest_are_sufficient() {
     in_namespace(|| async {
         let mut host = Host::new();
         for backend in [
@@ -104,7 +104,7 @@ fn the_manifests_capabilities_are_enough() {
 }
 
 #[test]
-fn every_folder_that_the_agent_uses_is_mounted_and_the_host_is_in_sight() {
+fn the_manifest_mounts_every_folder_and_shares_the_hosts_namespaces() {
     for path in [
         "/etc/cni/net.d",
         "/var/lib/cni",
@@ -128,11 +128,11 @@ fn every_folder_that_the_agent_uses_is_mounted_and_the_host_is_in_sight() {
     for name in ["NODE_NAME", "HOST_IP"] {
         assert!(
             MANIFEST.contains(&format!("name: {name}\n")),
-            "{name} is not told"
+            "{name} is not set"
         );
     }
     assert!(
         !granted().contains(CapabilitySet::SYS_PTRACE),
-        "only serviceCidr looks into other processes"
+        "only serviceCidr reads other processes"
     );
 }

@@ -1,4 +1,4 @@
-//! Another range for Services: what the agent reads of kube-proxy's rules and of who is in the way, and that it changes nothing.
+//! serviceCidr: the agent's observations of kube-proxy's rules and of objects in the new range, without any change.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +23,7 @@ use tokio::sync::watch;
 use crate::host::{Host, in_namespace, run};
 use crate::turn::{beside, object, start};
 
-/// Chains that a kubelet makes, whatever kube-proxy does.
+/// Chains that a kubelet creates, independent of kube-proxy.
 const KUBELETS: &str = "\
 *nat
 :KUBE-MARK-MASQ - [0:0]
@@ -36,7 +36,7 @@ COMMIT
 COMMIT
 ";
 
-/// What kube-proxy 1.36 feeds to `iptables-restore` in mode iptables.
+/// Input of `iptables-restore` from kube-proxy 1.36 in iptables mode.
 fn iptables(one: &str, other: &str, local: &str) -> String {
     let pods = if one.contains(':') {
         "fd00:244::/56"
@@ -73,7 +73,7 @@ COMMIT
     )
 }
 
-/// What kube-proxy 1.36 feeds to `nft` for one family.
+/// Input of `nft` from kube-proxy 1.36 for one family.
 fn nftables(family: &str, kind: &str, one: &str, other: &str) -> String {
     let (protocol, pods) = if one.contains(':') {
         ("ip6", "fd00:244::/56")
@@ -102,7 +102,7 @@ add element {family} kube-proxy no-endpoint-services {{ {other} . sctp . 7 comme
     )
 }
 
-/// Feeds a program what it reads on its standard input.
+/// Runs a program with this standard input.
 #[track_caller]
 fn feed(line: &str, input: &str) {
     let words: Vec<&str> = line.split(' ').collect();
@@ -136,8 +136,8 @@ fn words(unknown: &Found<Vec<ServicePort>>) -> Vec<String> {
         .collect()
 }
 
-/// Which address is one of a load balancer, and who is a pod.
-fn as_from_outside(rules: &proxy::Rules) {
+/// Checks the load balancer addresses and the ranges of local pods.
+fn assert_external_and_local_traffic(rules: &proxy::Rules) {
     let balanced = [port("10.96.0.1", "TCP", 8080), port("fd00:96::1", "TCP", 8080)];
     assert_eq!(rules.unknown(&balanced, &balanced), Found::Present(Vec::new()));
     let own = [port("10.96.0.1", "TCP", 443), port("fd00:96::1", "TCP", 443)];
@@ -155,10 +155,10 @@ fn of_backend(backend: &'static str) {
         for family in ["iptables", "ip6tables"] {
             restore(family, KUBELETS);
         }
-        assert_eq!(rules().await.mode(), Found::Absent, "a kubelet is no kube-proxy");
-        // As mode ipvs has it: the same chain, in table nat alone.
+        assert_eq!(rules().await.mode(), Found::Absent, "only chains of a kubelet");
+        // ipvs mode has the same chain, only in table nat.
         restore("iptables", "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n");
-        assert_eq!(rules().await.mode(), Found::Absent, "no chain of mode iptables");
+        assert_eq!(rules().await.mode(), Found::Absent, "no chain of iptables mode");
 
         restore("iptables", &iptables("10.96.0.1", "10.96.7.7", "10.96.7.8"));
         restore("ip6tables", &iptables("fd00:96::1", "fd00:96::7", "fd00:96::8"));
@@ -182,19 +182,19 @@ fn of_backend(backend: &'static str) {
             port("fd00:96::1", "TCP", 80),
         ];
         assert_eq!(rules.unknown(&unknown, &[]), Found::Present(unknown.to_vec()));
-        as_from_outside(&rules);
+        assert_external_and_local_traffic(&rules);
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn rules_of_iptables_are_read() {
+fn rules_of_iptables_nft_are_read() {
     of_backend("nft");
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn rules_of_the_legacy_iptables_are_read() {
+fn rules_of_iptables_legacy_are_read() {
     of_backend("legacy");
 }
 
@@ -208,7 +208,7 @@ fn maps_of_nftables_are_read() {
             "nft -f -",
             &nftables("ip6", "ipv6_addr", "fd00:96::1", "fd00:96::7"),
         );
-        // Somebody else's, of the same names.
+        // A table of another program with the same names.
         feed(
             "nft -f -",
             &nftables("inet", "ipv4_addr", "10.96.0.99", "10.96.7.99"),
@@ -229,13 +229,13 @@ fn maps_of_nftables_are_read() {
             words(&rules.unknown(&asked, &[])),
             ["10.96.7.7:80/UDP", "10.96.0.99:443/TCP"]
         );
-        as_from_outside(&rules);
+        assert_external_and_local_traffic(&rules);
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
+fn rules_of_two_modes_and_unreadable_rules_are_malformed() {
     in_namespace(|| async {
         let asked = [port("10.96.0.1", "TCP", 443)];
         feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
@@ -248,7 +248,7 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
         assert!(matches!(both.mode(), Found::Malformed(what) if is_both(&what)));
         assert!(matches!(both.unknown(&asked, &[]), Found::Malformed(what) if is_both(&what)));
 
-        // The table of a kube-proxy that has only begun.
+        // The incomplete table of a starting kube-proxy.
         run("nft delete map ip kube-proxy no-endpoint-services");
         let error = proxy::read(Path::new("/proc"), &BTreeSet::new())
             .await
@@ -256,7 +256,7 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
         assert_eq!(error.category(), "ProgramRefused");
         assert!(error.to_string().contains("no-endpoint-services"), "{error}");
 
-        // A rule of somebody's, by nft, of which iptables has no words: kube-proxy's own are read beside it.
+        // A rule of another program, added with nft, that iptables cannot express: kube-proxy's rules are still read.
         run("nft delete table ip kube-proxy");
         run("nft add rule ip nat KUBE-SERVICES ip daddr vmap { 10.96.0.9 : accept }");
         let rules = rules().await;
@@ -265,7 +265,7 @@ fn rules_of_two_modes_and_rules_that_cannot_be_read_are_no_answer() {
     });
 }
 
-/// What somebody waits for is told within this time.
+/// Time limit for a report that the coordinator waits for.
 const SOON: Duration = Duration::from_secs(2);
 
 fn settings() -> HostSettings {
@@ -292,7 +292,7 @@ fn question(number: u16) -> Question {
     }
 }
 
-/// What these settings name, as if it had been read: a question about one port.
+/// The content of the record in these settings: a question about one port.
 pub fn held(number: u16) -> Held {
     Held::Question("m-1-expected-ports-0".to_owned(), Arc::new(question(number)))
 }
@@ -310,7 +310,7 @@ fn observer() -> Observer {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn who_has_addresses_of_the_new_ranges_is_told() {
+fn objects_in_the_new_ranges_are_reported() {
     in_namespace(|| async {
         for line in [
             "ip link set lo up",
@@ -327,7 +327,7 @@ fn who_has_addresses_of_the_new_ranges_is_told() {
             "ip address add fd00:30::5/64 dev docker0 nodad",
             "ip link set docker0 up",
             "ip rule add to 172.30.0.0/16 lookup 77 priority 901",
-            // As kube-proxy has it in mode ipvs.
+            // The link of kube-proxy in ipvs mode.
             "ip link add kube-ipvs0 type bridge",
             "ip address add 172.30.0.1/32 dev kube-ipvs0",
             "ip address add 172.30.0.10/32 dev kube-ipvs0",
@@ -361,16 +361,16 @@ fn node_migration(settings: &HostSettings) -> Value {
         "apiVersion": "replumb.dev/v1alpha1",
         "kind": "NodeMigration",
         "metadata": { "name": "a", "uid": "u-1", "generation": 1, "resourceVersion": "10" },
-        // The other kind's goal means nothing here.
+        // A goal of another kind is ignored here.
         "spec": { "nodeName": "a", "migration": "m", "goal": "Held", "serviceCidr": settings },
     })
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_rule_that_is_waited_for_is_told_at_once() {
+fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
     in_namespace(|| async {
-        // A host of flannel's: whatever a worker of that kind would do is to be seen here.
+        // A host on flannel, where the test would detect a change by a flannelToCalico worker.
         let host = Host::new();
         feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
         let shown = || {
@@ -379,28 +379,28 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
                 "ip -o -4 address",
                 "ip -4 route show table all",
             ]
-            // A bridge has its carrier a moment after its first port.
+            // A bridge gets its carrier a moment after its first port.
             .map(|command| run(command).replace(" linkdown", ""))
         };
         let before = shown();
         let (mut server, agent) = start(&host, node_migration(&settings()));
         beside(agent, async {
-            let said = server.patch(StatusCode::OK).await;
-            let facts = &said["serviceCidr"];
-            assert_eq!(facts["proxyMode"]["present"], "nftables", "{said}");
+            let status = server.patch(StatusCode::OK).await;
+            let facts = &status["serviceCidr"];
+            assert_eq!(facts["proxyMode"]["present"], "nftables", "{status}");
             let unknown = json!([{ "address": "172.30.0.1", "protocol": "TCP", "port": 443 }]);
-            assert_eq!(facts["unknown"]["present"], unknown, "{said}");
-            assert_eq!(facts["expectedDigest"], json!(question(443).digest()), "{said}");
+            assert_eq!(facts["unknown"]["present"], unknown, "{status}");
+            assert_eq!(facts["expectedDigest"], json!(question(443).digest()), "{status}");
             assert_eq!(facts["apiServer"], "192.0.2.1");
             let other_kinds = [
                 "phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes",
             ];
-            assert_eq!(other_kinds.map(|field| &said[field]), [&Value::Null; 8], "{said}");
+            assert_eq!(other_kinds.map(|field| &status[field]), [&Value::Null; 8], "{status}");
             assert_eq!(shown(), before, "nothing has changed");
             assert!(host.paths.subnet_environment().exists() && !host.state().exists());
 
-            // Nothing announces a rule, and another question changes nothing of the NodeMigration. A wait until the next look that is due
-            // anyway would take longer each time, since the last one has just ended; a busy machine does so now and then.
+            // A new rule causes no event, and a new question does not change the NodeMigration. A wait until the next regular observation
+            // would be long each time, since the last one has just ended; on a busy machine a wait is long only sometimes.
             let (mut rules, mut questions) = (Vec::new(), Vec::new());
             let is_soon = |took: &[Duration]| took.iter().any(|took| *took < SOON);
             for (number, next) in [(443, 53), (53, 54), (54, 55)] {
@@ -409,16 +409,16 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
                 );
                 let began = Instant::now();
                 run(&format!("nft add element ip kube-proxy service-ips \"{rule}\""));
-                let said = server.patch(StatusCode::OK).await;
-                assert_eq!(said["serviceCidr"]["unknown"]["present"], json!([]), "{said}");
+                let status = server.patch(StatusCode::OK).await;
+                assert_eq!(status["serviceCidr"]["unknown"]["present"], json!([]), "{status}");
                 rules.push(began.elapsed());
 
                 let asked = Instant::now();
                 server.questions.send_replace(held(next));
-                let said = server.patch(StatusCode::OK).await;
-                let facts = &said["serviceCidr"];
-                assert_eq!(facts["expectedDigest"], json!(question(next).digest()), "{said}");
-                assert_eq!(facts["unknown"]["present"][0]["port"], next, "{said}");
+                let status = server.patch(StatusCode::OK).await;
+                let facts = &status["serviceCidr"];
+                assert_eq!(facts["expectedDigest"], json!(question(next).digest()), "{status}");
+                assert_eq!(facts["unknown"]["present"][0]["port"], next, "{status}");
                 questions.push(asked.elapsed());
                 if is_soon(&rules) && is_soon(&questions) {
                     break;
@@ -426,14 +426,15 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
             }
             assert!(is_soon(&rules), "rules: {rules:?}");
             assert!(is_soon(&questions), "questions: {questions:?}");
-            let gone = "MigrationRecord m-1-expected-ports-0 is not there".to_owned();
-            server
-                .questions
-                .send_replace(Held::Unknown("m-1-expected-ports-0".to_owned(), gone.clone()));
-            let said = server.patch(StatusCode::OK).await;
-            let facts = &said["serviceCidr"];
-            assert_eq!(facts["unknown"]["malformed"], json!(gone), "{said}");
-            assert_eq!(facts["expectedDigest"], Value::Null, "{said}");
+            let missing = "MigrationRecord m-1-expected-ports-0 not found".to_owned();
+            server.questions.send_replace(Held::Unknown(
+                "m-1-expected-ports-0".to_owned(),
+                missing.clone(),
+            ));
+            let status = server.patch(StatusCode::OK).await;
+            let facts = &status["serviceCidr"];
+            assert_eq!(facts["unknown"]["malformed"], json!(missing), "{status}");
+            assert_eq!(facts["expectedDigest"], Value::Null, "{status}");
         })
         .await;
     });
@@ -441,7 +442,7 @@ fn a_rule_that_is_waited_for_is_told_at_once() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn this_kind_and_another_at_once_are_refused() {
+fn a_spec_with_service_cidr_and_another_kind_is_refused() {
     for other in ["flannelToCalico", "podCidr"] {
         in_namespace(move || async move {
             let host = Host::new();
@@ -452,9 +453,9 @@ fn this_kind_and_another_at_once_are_refused() {
             };
             let (mut server, agent) = start(&host, both);
             beside(agent, async {
-                let said = server.patch(StatusCode::OK).await;
-                assert_eq!(said["failure"]["category"], "Contradiction", "{said}");
-                assert_eq!(said["serviceCidr"], Value::Null, "{said}");
+                let status = server.patch(StatusCode::OK).await;
+                assert_eq!(status["failure"]["category"], "Contradiction", "{status}");
+                assert_eq!(status["serviceCidr"], Value::Null, "{status}");
                 server.silence().await;
                 assert!(host.paths.subnet_environment().exists());
             })

@@ -1,4 +1,4 @@
-//! Another range for Services: who uses an address that is left, by the kernel's list of connections and by what processes were told.
+//! serviceCidr: users of old addresses, in the kernel's connection tracking table and in processes of pods.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -26,45 +26,45 @@ fn left() -> Left {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn connections_are_read_while_they_last() {
+fn connections_are_reported_while_they_are_open() {
     in_namespace(|| async {
         let left = left();
-        let look = || connections::read(Path::new("/proc"), &left);
+        let found = || connections::read(Path::new("/proc"), &left);
         run("ip link set lo up");
         run("ip address add 10.96.0.1/32 dev lo");
         run("ip address add 192.0.2.7/32 dev lo");
-        // The kernel tracks connections where a rule asks for it.
+        // The kernel tracks connections only if a rule needs it.
         run("iptables-nft -A OUTPUT -m conntrack --ctstate INVALID -j DROP");
-        assert_eq!(look(), Found::Absent);
+        assert_eq!(found(), Found::Absent);
         let listener = TcpListener::bind("10.96.0.1:8443").unwrap();
         let elsewhere = TcpListener::bind("192.0.2.7:8443").unwrap();
         let clients: Vec<TcpStream> = ["10.96.0.1:8443", "10.96.0.1:8443", "192.0.2.7:8443"]
             .iter()
             .map(|address| TcpStream::connect(address).unwrap())
             .collect();
-        let texts = match look() {
-            Found::Present(found) => found.words("connections"),
+        let texts = match found() {
+            Found::Present(listed) => listed.words("connections"),
             other => panic!("{other:?}"),
         };
         assert_eq!(texts, ["10.96.0.1 to 10.96.0.1:8443/TCP"]);
         let servers = [listener.accept().unwrap(), listener.accept().unwrap()];
         drop((clients, servers, elsewhere));
         let deadline = Instant::now() + Duration::from_secs(10);
-        while look() != Found::Absent {
-            assert!(Instant::now() < deadline, "{:?}", look());
+        while found() != Found::Absent {
+            assert!(Instant::now() < deadline, "{:?}", found());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let listed = fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap();
         assert!(
             listed.contains("TIME_WAIT"),
-            "the kernel lists them still: {listed}"
+            "the kernel still lists the closed connections: {listed}"
         );
     });
 }
 
 const POD: &str = "8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11";
 
-/// A process of somebody else's, in a /proc that says of it that it is a pod's; everything else there is the kernel's word.
+/// A process in a fake /proc, whose control group is that of a pod; all other files are the kernel's.
 struct Pod {
     process: Child,
     proc: TempDir,
@@ -82,22 +82,22 @@ impl Pod {
             .gid(65534);
         let process = command.spawn().unwrap();
         let proc = tempfile::tempdir().unwrap();
-        let there = PathBuf::from(format!("/proc/{}", process.id()));
-        let here = proc.path().join(process.id().to_string());
-        fs::create_dir(&here).unwrap();
+        let real = PathBuf::from(format!("/proc/{}", process.id()));
+        let fake = proc.path().join(process.id().to_string());
+        fs::create_dir(&fake).unwrap();
         for name in ["environ", "ns"] {
-            symlink(there.join(name), here.join(name)).unwrap();
+            symlink(real.join(name), fake.join(name)).unwrap();
         }
-        symlink(root, here.join("root")).unwrap();
+        symlink(root, fake.join("root")).unwrap();
         fs::write(
-            here.join("cgroup"),
+            fake.join("cgroup"),
             format!("0::/kubepods/besteffort/pod{POD}/x\n"),
         )
         .unwrap();
         symlink("/proc/thread-self", proc.path().join("thread-self")).unwrap();
         // Between fork and exec a process has its parent's environment.
         let deadline = Instant::now() + Duration::from_secs(10);
-        while !fs::read_to_string(there.join("environ"))
+        while !fs::read_to_string(real.join("environ"))
             .unwrap_or_default()
             .starts_with("KUBERNETES_SERVICE_HOST=10.96.0.1")
         {
@@ -107,14 +107,14 @@ impl Pod {
         Self { process, proc }
     }
 
-    /// What a thread with these capabilities sees. It is not this one, which has to end the process.
-    fn look(&self, capabilities: CapabilitySet) -> Found<Carriers> {
+    /// Reads the pod on a thread with these capabilities. This thread keeps its own, since it has to end the process.
+    fn read(&self, capabilities: CapabilitySet) -> Found<Carriers> {
         std::thread::scope(|scope| {
-            let looks = scope.spawn(|| {
+            let reader = scope.spawn(|| {
                 give_up_all_but(capabilities);
                 carriers::Looker::default().read(self.proc.path(), "", &left())
             });
-            looks.join().unwrap()
+            reader.join().unwrap()
         })
     }
 
@@ -133,21 +133,21 @@ impl Drop for Pod {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn the_manifests_capabilities_are_enough_to_look_into_pods() {
+fn the_capabilities_of_the_manifest_are_sufficient_to_read_pods() {
     in_namespace(|| async {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("etc")).unwrap();
         fs::write(root.path().join("etc/resolv.conf"), "nameserver 10.96.0.10\n").unwrap();
         let mut pod = Pod::start(root.path());
-        let found = pod.look(granted_for_service_cidr());
+        let found = pod.read(granted_for_service_cidr());
         let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
-        let told: Vec<(ToldBy, String)> = carriers
+        let addresses: Vec<(ToldBy, String)> = carriers
             .pods
             .iter()
             .map(|carrier| (carrier.told_by, carrier.address.to_string()))
             .collect();
         assert_eq!(
-            told,
+            addresses,
             [
                 (ToldBy::Environment, "10.96.0.1".to_owned()),
                 (ToldBy::Resolver, "10.96.0.10".to_owned())
@@ -157,30 +157,29 @@ fn the_manifests_capabilities_are_enough_to_look_into_pods() {
         assert_eq!((carriers.unread.len(), carriers.why_unread.as_str()), (0, ""));
 
         pod.end();
-        let found = pod.look(granted_for_service_cidr());
-        let left: Vec<ToldBy> = found
+        let found = pod.read(granted_for_service_cidr());
+        let remaining: Vec<ToldBy> = found
             .present()
             .map(|carriers| carriers.pods.iter().map(|carrier| carrier.told_by).collect())
             .unwrap_or_default();
         assert_eq!(
-            left,
+            remaining,
             [ToldBy::Resolver],
-            "its environment went with it: {found:?}"
+            "an ended process has no environment: {found:?}"
         );
     });
 }
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn without_the_capability_a_pod_is_not_taken_for_one_that_was_told_nothing() {
+fn without_the_capability_a_pod_is_unread() {
     in_namespace(|| async {
-        // The process's own root, through the kernel's link, which the kernel keeps as well as the environment.
+        // The process's own root through the kernel's link, which the kernel protects like the environment.
         let mut pod = Pod::start(Path::new("/nowhere"));
-        let here = pod.proc.path().join(pod.process.id().to_string());
-        fs::remove_file(here.join("root")).unwrap();
-        symlink(format!("/proc/{}/root", pod.process.id()), here.join("root")).unwrap();
-        let blind = granted();
-        let found = pod.look(blind);
+        let fake = pod.proc.path().join(pod.process.id().to_string());
+        fs::remove_file(fake.join("root")).unwrap();
+        symlink(format!("/proc/{}/root", pod.process.id()), fake.join("root")).unwrap();
+        let found = pod.read(granted());
         let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
         assert_eq!(
             (carriers.pods.len(), carriers.unread.as_slice()),
@@ -189,8 +188,8 @@ fn without_the_capability_a_pod_is_not_taken_for_one_that_was_told_nothing() {
         for words in ["environ", "Permission denied", "SYS_PTRACE"] {
             assert!(carriers.why_unread.contains(words), "{}", carriers.why_unread);
         }
-        // Who has ended meanwhile is nobody's any more.
+        // An ended process does not count.
         pod.end();
-        assert_eq!(pod.look(blind), Found::Absent);
+        assert_eq!(pod.read(granted()), Found::Absent);
     });
 }

@@ -1,4 +1,4 @@
-//! The dead man's switch on a real host: the new network does not come up, or nobody can be asked, and the old one is back.
+//! The dead man's switch on a real host: if the new network does not start or the API server is unreachable, the old one is restored.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::host::{CALICO_CONFLIST, Host, in_namespace, run};
 use crate::in_place::record;
 use crate::turn::{Server, beside, object, start, start_unreached};
 
-/// How long the played coordinator lets a step take.
+/// Patience of the fake coordinator.
 const SECONDS: u64 = 3;
-/// The old network has to be back within this time after that; a busy machine is slow.
+/// Time limit for the rollback after the patience, sufficient for a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(15);
 
 fn patient(mut object: Value, from: &str) -> Value {
@@ -30,21 +30,21 @@ async fn until_back(host: &Host, since: Instant) {
     while !host.is_back() {
         assert!(
             since.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
-            "the old network is not back: {}",
+            "the old network is not restored: {}",
             run("ip link")
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-/// Leads a host that begins with flannel's network to where neither network takes new pods.
+/// Moves a host on flannel to phase Swapped, where neither network serves new pods.
 async fn to_swapped(server: &mut Server) {
     server.phase("Flannel").await;
     server.set_goal(Goal::Swapped);
     server.phase("Swapped").await;
 }
 
-/// The API server answers so whatever it is told, until this ends.
+/// The API server gives this answer to every request until the future ends.
 async fn answering(server: &mut Server, answer: StatusCode, until: impl Future<Output = ()>) {
     let answers = async {
         loop {
@@ -65,24 +65,24 @@ fn flannel_host() -> Host {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_new_network_that_does_not_come_up_gives_way_to_the_old_one() {
+fn a_new_network_that_does_not_start_is_rolled_back() {
     in_namespace(|| async {
         let host = flannel_host();
-        // A pod whose other end is down is seen as such only after a moment.
+        // The kernel reports a link as down only after a moment.
         let all_routes = || run("ip route").replace(" linkdown", "");
         let routes = all_routes();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
             to_swapped(&mut server).await;
             let began = Instant::now();
-            // calico-node never starts, and the coordinator says nothing more.
+            // calico-node never starts, and the coordinator writes nothing more.
             server.phase("Flannel").await;
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
             assert!(host.is_back());
             let status = &server.object["status"];
             let why = status["fellBack"].as_str().unwrap();
             assert!(why.contains("Swapped") && why.contains("new pods"), "{why}");
-            // calico-node may still start: what the pods need then stays until the coordinator has taken notice.
+            // calico-node may still start: the changes that pods need then are kept until the coordinator knows.
             let kept: Vec<&str> = status["changes"]
                 .as_array()
                 .unwrap()
@@ -105,7 +105,7 @@ fn a_new_network_that_does_not_come_up_gives_way_to_the_old_one() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn without_an_api_server_the_old_network_is_back_and_it_is_told_when_it_can_be() {
+fn without_an_api_server_the_host_is_rolled_back_and_reports_later() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
@@ -121,15 +121,15 @@ fn without_an_api_server_the_old_network_is_back_and_it_is_told_when_it_can_be()
     });
 }
 
-/// Waits until the old network is back, while the API server takes what it is told.
+/// Waits until the old network is restored, while the API server accepts every patch.
 async fn until_back_told(server: &mut Server, host: &Host, since: Instant) {
     answering(server, StatusCode::OK, until_back(host, since)).await;
 }
 
-/// Something that a person, or a tool of theirs, does to the host.
-type Deed = fn(&Host);
+/// A change of the host by a user or another program.
+type Disturbance = fn(&Host);
 
-/// What concerns the switch in nothing keeps it from nothing.
+/// Unrelated problems of the host do not prevent the rollback.
 #[rstest]
 #[case::a_file_that_is_too_large(|host: &Host| {
     let file = std::fs::File::create(host.paths.cni_configuration.join("05-large.conflist")).unwrap();
@@ -148,21 +148,21 @@ type Deed = fn(&Host);
     run("sysctl -qw net.ipv4.conf.eth0.rp_filter=300");
 })]
 #[ignore = "needs root and network namespaces"]
-fn the_old_network_is_back_whatever_lies_beside(#[case] deed: Deed) {
+fn unrelated_problems_do_not_prevent_the_rollback(#[case] disturb: Disturbance) {
     in_namespace(move || async move {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
             to_swapped(&mut server).await;
             let began = Instant::now();
-            deed(&host);
+            disturb(&host);
             until_back_told(&mut server, &host, began).await;
         })
         .await;
     });
 }
 
-/// A person deletes the NodeMigration, and what is made in its place does not say yet what is wanted; or it is of another kind.
+/// A user deletes the NodeMigration, and the recreated one has no goal yet, or is of another kind.
 #[rstest]
 #[case::without_settings(|spec: &mut Value| {
     spec["flannelToCalico"] = Value::Null;
@@ -173,7 +173,7 @@ fn the_old_network_is_back_whatever_lies_beside(#[case] deed: Deed) {
     spec["podCidr"] = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16", "tunnelEnds": [] });
 })]
 #[ignore = "needs root and network namespaces"]
-fn an_object_that_is_made_anew_does_not_end_what_is_under_way(
+fn a_recreated_object_does_not_end_a_rollback(
     #[case] change: fn(&mut Value),
     #[values(true, false)] is_back_already: bool,
 ) {
@@ -199,39 +199,39 @@ fn an_object_that_is_made_anew_does_not_end_what_is_under_way(
         let journal = Journal::open(&host.state()).unwrap();
         assert!(
             journal.fell_back().is_some(),
-            "the coordinator has not taken notice"
+            "the coordinator does not know about the rollback"
         );
     });
 }
 
-/// A tool that keeps parameters as they were is no progress of the migration.
+/// Another program reverts a parameter repeatedly.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn what_is_undone_again_and_again_is_no_progress() {
+fn a_reverted_step_is_no_progress() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
             to_swapped(&mut server).await;
             let began = Instant::now();
-            let undone = async {
+            let revert = async {
                 while !host.is_back() {
                     run("sysctl -qw net.ipv4.conf.cni0.proxy_arp=0");
-                    // What wakes the agent: the parameter itself does not announce itself.
+                    // Notifies the agent: a change of the parameter causes no event.
                     std::fs::write(host.paths.cni_configuration.join("note"), "").unwrap();
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
             };
-            tokio::join!(undone, until_back_told(&mut server, &host, began));
+            tokio::join!(revert, until_back_told(&mut server, &host, began));
         })
         .await;
     });
 }
 
-/// Calico's installer has written its conflist and calico-node runs when the coordinator falls silent: new pods have a network.
+/// Calico's conflist is installed and calico-node runs when the coordinator stops writing: new pods have a network.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_host_that_calico_serves_is_left_alone() {
+fn a_host_served_by_calico_is_not_rolled_back() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
@@ -242,12 +242,12 @@ fn a_host_that_calico_serves_is_left_alone() {
             let node = crate::path::Process::start(&[&program.display().to_string(), "600"]);
             let conflist = host.paths.cni_configuration.join("10-calico.conflist");
             std::fs::write(&conflist, CALICO_CONFLIST).unwrap();
-            // What Felix writes once it has read everything.
+            // Felix writes this route once it has read all its input.
             run("ip route add blackhole 10.244.1.0/26 proto 80");
             let stay = tokio::time::sleep(Duration::from_secs(3 * SECONDS));
             answering(&mut server, StatusCode::OK, stay).await;
             assert!(conflist.exists() && !host.is_back(), "{}", run("ip link"));
-            // Once it serves no more, the host goes back.
+            // Once calico-node has ended, the host is rolled back.
             drop(node);
             until_back_told(&mut server, &host, Instant::now()).await;
         })
@@ -255,10 +255,10 @@ fn a_host_that_calico_serves_is_left_alone() {
     });
 }
 
-/// An agent that is killed every second, by its memory limit or a probe of its health, is one that goes back.
+/// An agent that is killed every second, for example by its memory limit or a liveness probe, still rolls back.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn lives_that_are_too_short_do_not_put_it_off() {
+fn repeated_restarts_do_not_prevent_the_rollback() {
     in_namespace(|| async {
         let host = flannel_host();
         let told = patient(object(&host), "2026-01-01T00:00:00Z");
@@ -271,21 +271,21 @@ fn lives_that_are_too_short_do_not_put_it_off() {
         while !host.is_back() {
             assert!(
                 began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
-                "the old network is not back: {}",
+                "the old network is not restored: {}",
                 run("ip link")
             );
             let (server, agent) = start_unreached(&host, told.clone());
-            // Shorter than half of its patience.
+            // Shorter than half of the patience.
             beside(agent, tokio::time::sleep(Duration::from_secs(1))).await;
             drop(server);
         }
     });
 }
 
-/// The agent and the API server die together, in the middle of a node.
+/// Agent and API server fail together, during the migration of a node.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn an_agent_that_is_started_anew_without_an_api_server_knows_what_it_was_told() {
+fn a_restarted_agent_without_an_api_server_rolls_back() {
     in_namespace(|| async {
         let host = flannel_host();
         let told = patient(object(&host), "2026-01-01T00:00:00Z");
@@ -296,7 +296,7 @@ fn an_agent_that_is_started_anew_without_an_api_server_knows_what_it_was_told() 
         .await;
         let (server, agent) = start_unreached(&host, told);
         beside(agent, async {
-            // Nothing is gone on with, and there is time to hear of something new.
+            // No step continues, and the agent first waits for a new spec.
             let began = Instant::now();
             until_back(&host, began).await;
             assert!(
@@ -313,7 +313,7 @@ fn an_agent_that_is_started_anew_without_an_api_server_knows_what_it_was_told() 
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn another_word_of_the_coordinators_is_a_new_beginning() {
+fn a_new_patience_of_the_coordinator_restarts_the_clock() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
@@ -327,13 +327,13 @@ fn another_word_of_the_coordinators_is_a_new_beginning() {
                 server.patch(StatusCode::OK).await;
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            assert!(run("ip link").contains("vxlan.calico"), "it gave up too early");
+            assert!(run("ip link").contains("vxlan.calico"), "rolled back too early");
         })
         .await;
     });
 }
 
-/// A process that cannot be read, as one in uninterruptible sleep: opening a pipe that nothing is written into does not end.
+/// A process that cannot be read, like one in uninterruptible sleep: opening a pipe without a writer blocks.
 struct Hangs(crate::path::Process, std::path::PathBuf);
 
 impl Hangs {
@@ -341,25 +341,25 @@ impl Hangs {
         let process = crate::path::Process::start(&["sleep", "600"]);
         let pipe = host.folder.path().join(format!("pipe-{}", process.id()));
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        // Between fork and exec it has its parent's name.
+        // Between fork and exec the process has its parent's name.
         let folder = format!("/proc/{}", process.id());
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::fs::read_to_string(format!("{folder}/comm")).unwrap() != "sleep\n" {
-            assert!(Instant::now() < deadline, "it does not start");
+            assert!(Instant::now() < deadline, "sleep has not started");
             std::thread::yield_now();
         }
         run(&format!("mount --bind {} {folder}/cmdline", pipe.display()));
         Self(process, pipe)
     }
 
-    fn sentence(&self) -> String {
+    fn reason(&self) -> String {
         format!("could not read process {} (sleep) within 2 s", self.0.id())
     }
 }
 
 impl Drop for Hangs {
     fn drop(&mut self) {
-        // Lets the thread that reads go.
+        // Unblocks the reading thread.
         use std::os::unix::fs::OpenOptionsExt as _;
         let _ = std::fs::OpenOptions::new()
             .write(true)
@@ -368,10 +368,10 @@ impl Drop for Hangs {
     }
 }
 
-/// Whatever the main thread does (listeners, probes, the API), the host goes back in time.
+/// Whatever the main thread does (listeners, probes, API requests), the host is rolled back in time.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_main_thread_that_stands_still_does_not_hold_up_the_switch() {
+fn a_blocked_main_thread_does_not_delay_the_rollback() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
@@ -383,7 +383,7 @@ fn a_main_thread_that_stands_still_does_not_hold_up_the_switch() {
             while !host.is_back() {
                 assert!(
                     began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
-                    "the old network is not back: {}",
+                    "the old network is not restored: {}",
                     run("ip link")
                 );
                 std::thread::sleep(Duration::from_millis(50));
@@ -396,10 +396,10 @@ fn a_main_thread_that_stands_still_does_not_hold_up_the_switch() {
     });
 }
 
-/// It is named, what needs flanneld to be gone waits, and the way back does not.
+/// The process is named; steps that need the end of flanneld wait, and the rollback does not.
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_process_that_cannot_be_read_is_named_and_does_not_hold_up_the_switch() {
+fn an_unreadable_process_is_named_and_does_not_delay_the_rollback() {
     in_namespace(|| async {
         let host = flannel_host();
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
@@ -410,7 +410,7 @@ fn a_process_that_cannot_be_read_is_named_and_does_not_hold_up_the_switch() {
             server.set_goal(Goal::Held);
             while !server.object["status"]["message"]
                 .as_str()
-                .is_some_and(|message| message.starts_with(&hangs.sentence()))
+                .is_some_and(|message| message.starts_with(&hangs.reason()))
             {
                 server.patch(StatusCode::OK).await;
             }
@@ -418,13 +418,13 @@ fn a_process_that_cannot_be_read_is_named_and_does_not_hold_up_the_switch() {
             assert_eq!(server.object["status"]["phase"], "Flannel");
             assert!(
                 host.paths.subnet_environment().exists(),
-                "no step without knowing"
+                "no step while flanneld may run"
             );
             assert_eq!(
                 server.object["status"]["facts"]["unreadProcesses"],
-                json!([hangs.sentence()])
+                json!([hangs.reason()])
             );
-            // Once it ends, the node goes on.
+            // Once the process ends, the node continues.
             drop(hangs);
             server.phase("Held").await;
             server.set_goal(Goal::Swapped);
@@ -433,7 +433,7 @@ fn a_process_that_cannot_be_read_is_named_and_does_not_hold_up_the_switch() {
             server.phase("Flannel").await;
             assert!(host.is_back());
             let named = &server.object["status"]["facts"]["unreadProcesses"];
-            assert_eq!(*named, json!([hangs.sentence()]));
+            assert_eq!(*named, json!([hangs.reason()]));
         })
         .await;
     });

@@ -1,4 +1,4 @@
-//! Whole turns of the loop on a real host, with an API server that is played: which calls, and no others.
+//! Complete turns of the loop on a real host with a fake API server: the exact API calls.
 
 use std::fs;
 use std::pin::Pin;
@@ -28,21 +28,21 @@ use tower_test::mock;
 
 use crate::host::{Host, in_namespace, run};
 
-/// Longer than any pause of the loop while nothing is asked of the node, short of its slow look.
+/// Longer than the pauses of the loop while the node has no goal, shorter than the pause without events.
 const SILENCE: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The API server, played: it holds one object and says what is asked of it.
+/// A fake API server that holds one object and checks the requests.
 pub struct Server {
     calls: mock::Handle<Request<Body>, Response<Body>>,
     goals: watch::Sender<Seen>,
-    /// What is asked of all agents.
+    /// The question to all agents.
     pub questions: watch::Sender<Held>,
     pub object: Value,
 }
 
 impl Server {
-    /// The object as the watch announces it.
+    /// Sends the object to the watch.
     pub fn announce(&self) {
         let object: NodeMigration = serde_json::from_value(self.object.clone()).unwrap();
         self.goals.send(Seen::Present(Arc::new(object))).unwrap();
@@ -66,12 +66,12 @@ impl Server {
         self.object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
     }
 
-    /// The next call, which must be a patch of this object's status; it is answered with this status code.
+    /// Expects a patch of this object's status as the next call, and answers with this status code.
     pub async fn patch(&mut self, answer: StatusCode) -> Value {
         let (request, send) = tokio::time::timeout(PATIENCE, self.calls.next_request())
             .await
-            .expect("no call within the patience")
-            .expect("the agent went away");
+            .expect("no call within the time limit")
+            .expect("the agent has ended");
         assert_eq!(request.method(), Method::PATCH);
         assert_eq!(
             request.uri().path(),
@@ -91,7 +91,7 @@ impl Server {
         assert_eq!(
             fields,
             ["metadata", "status"],
-            "an agent writes its status and nothing else"
+            "an agent writes only its status"
         );
         assert_eq!(patch["metadata"], json!({ "uid": "u-1" }));
         let body = if answer == StatusCode::OK {
@@ -111,7 +111,7 @@ impl Server {
         patch["status"].clone()
     }
 
-    /// Patches until the status says this of the phase.
+    /// Answers patches until the status has this phase.
     pub async fn phase(&mut self, phase: &str) {
         for _ in 0..8 {
             if self.object["status"]["phase"] == phase {
@@ -122,12 +122,12 @@ impl Server {
         panic!("phase {phase} is not reached: {}", self.object["status"]);
     }
 
-    /// No call at all.
+    /// Expects no call.
     pub async fn silence(&mut self) {
         let call = tokio::time::timeout(SILENCE, self.calls.next_request()).await;
         assert!(
             call.is_err(),
-            "a call that nobody needs: {:?}",
+            "unnecessary call: {:?}",
             call.map(|call| call.map(|(request, _)| request))
         );
     }
@@ -151,19 +151,19 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// An agent of this host and the server that it talks to. Drop the future to kill the agent.
+/// An agent of this host, and its API server. Dropping the future kills the agent.
 pub fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
     let known: NodeMigration = serde_json::from_value(object.clone()).unwrap();
-    begin(host, object, Seen::Present(Arc::new(known)))
+    start_with(host, object, Seen::Present(Arc::new(known)))
 }
 
-/// The same, with an API server that nobody has reached yet.
+/// The same with an API server that was not reached yet.
 pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
-    begin(host, object, Seen::NotYet)
+    start_with(host, object, Seen::NotYet)
 }
 
-/// The host's thread looks at once: what is known by then is what it goes by.
-fn begin(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output = ()> + use<>) {
+/// The host thread observes immediately, with the object that is known at its start.
+fn start_with(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output = ()> + use<>) {
     let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "default");
     let (questions, expected) = watch::channel(crate::service_cidr::held(443));
@@ -233,14 +233,14 @@ pub fn object(host: &Host) -> Value {
 }
 
 /// Runs an agent beside a scenario, and ends it with the scenario.
-/// Boxed: the agent's future holds a whole look at the host.
+/// Boxed: the agent's future contains a complete observation of the host.
 pub fn beside<'both>(
     agent: impl Future<Output = ()> + 'both,
     scenario: impl Future<Output = ()> + 'both,
 ) -> Pin<Box<dyn Future<Output = ()> + 'both>> {
     Box::pin(async {
         tokio::select! {
-            () = agent => panic!("the loop ended"),
+            () = agent => panic!("the agent's loop ended"),
             () = scenario => {}
         }
     })
@@ -248,7 +248,7 @@ pub fn beside<'both>(
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn what_is_known_is_not_written_again() {
+fn an_unchanged_status_is_not_written_again() {
     in_namespace(|| async {
         let host = Host::new();
         let (mut server, agent) = start(&host, object(&host));
@@ -266,10 +266,10 @@ fn what_is_known_is_not_written_again() {
                     .any(|check| check["name"] == "Journal")
             );
             server.silence().await;
-            // Something moves on the host, and nothing of it concerns anybody.
+            // An irrelevant change of the host.
             run("ip link add docker1 type bridge");
             server.silence().await;
-            // The watch repeats what is known.
+            // The watch sends the known object again.
             server.announce();
             server.silence().await;
         })
@@ -287,26 +287,29 @@ fn goals_are_reached_and_reported_with_their_generation() {
         beside(agent, async {
             server.phase("Flannel").await;
             server.set_goal(Goal::Held);
-            let said = server.patch(StatusCode::OK).await;
+            let status = server.patch(StatusCode::OK).await;
             assert_eq!(
-                (&said["phase"], &said["observedGeneration"]),
+                (&status["phase"], &status["observedGeneration"]),
                 (&json!("Held"), &json!(2))
             );
             assert!(!host.paths.subnet_environment().exists());
             server.set_goal(Goal::Detached);
-            let said = server.patch(StatusCode::OK).await;
-            assert!(said["message"].as_str().unwrap().contains("vethpod1"), "{said}");
-            // The kernel says that the pod is gone; nobody has to ask.
+            let status = server.patch(StatusCode::OK).await;
+            assert!(
+                status["message"].as_str().unwrap().contains("vethpod1"),
+                "{status}"
+            );
+            // The kernel announces the end of the pod.
             Host::last_pod_goes();
             server.phase("Detached").await;
             server.set_goal(Goal::Calico);
-            let said = server.patch(StatusCode::OK).await;
+            let status = server.patch(StatusCode::OK).await;
             assert!(
-                said["message"]
+                status["message"]
                     .as_str()
                     .unwrap()
                     .contains("10-flannel.conflist is in use"),
-                "{said}"
+                "{status}"
             );
             host.calico_comes();
             server.phase("Calico").await;
@@ -320,7 +323,7 @@ fn goals_are_reached_and_reported_with_their_generation() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn an_api_server_that_is_away_stops_no_step_and_is_told_afterwards() {
+fn an_unreachable_api_server_stops_no_step_and_gets_the_status_later() {
     in_namespace(|| async {
         let host = Host::new();
         let (mut server, agent) = start(&host, object(&host));
@@ -334,8 +337,8 @@ fn an_api_server_that_is_away_stops_no_step_and_is_told_afterwards() {
                 !host.paths.subnet_environment().exists(),
                 "the step did not wait for the API"
             );
-            let said = server.patch(StatusCode::OK).await;
-            assert_eq!(said["phase"], "Held");
+            let status = server.patch(StatusCode::OK).await;
+            assert_eq!(status["phase"], "Held");
             server.silence().await;
         })
         .await;
@@ -363,27 +366,27 @@ fn a_goal_without_settings_changes_nothing() {
 
 #[test]
 #[ignore = "needs root and network namespaces"]
-fn a_host_that_cannot_be_read_is_said_and_mends() {
+fn an_unreadable_host_is_reported_and_recovers() {
     in_namespace(|| async {
         let host = Host::new();
         let moved = host.folder.path().join("moved");
         fs::rename(&host.paths.cni_configuration, &moved).unwrap();
         let (mut server, agent) = start(&host, object(&host));
         beside(agent, async {
-            let said = server.patch(StatusCode::OK).await;
-            assert_eq!((&said["phase"], &said["facts"]), (&Value::Null, &Value::Null));
-            assert_eq!(said["checks"][0]["verdict"], "Unknown");
+            let status = server.patch(StatusCode::OK).await;
+            assert_eq!((&status["phase"], &status["facts"]), (&Value::Null, &Value::Null));
+            assert_eq!(status["checks"][0]["verdict"], "Unknown");
             assert!(
-                said["failure"]["message"]
+                status["failure"]["message"]
                     .as_str()
                     .unwrap()
                     .contains("etc/cni/net.d"),
-                "{said}"
+                "{status}"
             );
             fs::rename(&moved, &host.paths.cni_configuration).unwrap();
-            let said = server.patch(StatusCode::OK).await;
+            let status = server.patch(StatusCode::OK).await;
             assert_eq!(
-                (&said["phase"], &said["failure"]),
+                (&status["phase"], &status["failure"]),
                 (&json!("Flannel"), &Value::Null)
             );
         })
