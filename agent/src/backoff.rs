@@ -1,5 +1,5 @@
-//! Pauses between failed attempts. Pauses grow, and differ between the agents of a cluster: thousands that lose the API server at the
-//! same moment do not reconnect at the same moment.
+//! Pauses between failed attempts. Pauses grow, and differ between the agents of a cluster: thousands that lose the API server at
+//! the same moment do not reconnect at the same moment.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The pause after one more failure: between half of the limit and the limit, by this random number. The limit doubles each time, up
-    /// to `longest`.
+    /// The pause after one more failure: between half of the limit and the limit, by this random number. The limit doubles each
+    /// time, up to `longest`.
     pub fn after_failure(&mut self, longest: Duration, random: u64) -> Duration {
         let doubled = FIRST.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
         self.failures = self.failures.saturating_add(1).min(31);

@@ -22,7 +22,8 @@ const LARGEST_DATAGRAM: usize = 65_535;
 const SILENCE: Duration = Duration::from_secs(5);
 /// Questions that one connection may ask: a client with more questions reconnects.
 const MOST_QUESTIONS: usize = 16;
-/// A traffic pod has a few connections at a time to each other traffic pod; behind a Service many may have the same source address.
+/// A traffic pod has a few connections at a time to each other traffic pod; behind a Service many may have the same source
+/// address.
 const CONNECTIONS: Limits = Limits {
     all: 512,
     of_one: 64,
@@ -177,8 +178,8 @@ pub async fn ask(peer: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> 
     Ok(line)
 }
 
-/// A port without a listener, for both protocols. Its number is below the ephemeral ports (from 32768 on), since the kernel may assign one
-/// of those to another test's socket a moment later.
+/// A port without a listener, for both protocols. Its number is below the ephemeral ports (from 32768 on), since the kernel may
+/// assign one of those to another test's socket a moment later.
 #[cfg(test)]
 pub(crate) fn free_port() -> u16 {
     use std::net::{Ipv4Addr, TcpListener, UdpSocket};

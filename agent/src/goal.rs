@@ -17,8 +17,8 @@ use crate::host::random;
 
 /// The longest pause between two attempts to reach the API server while the node is being migrated and should not wait longer.
 pub const LONGEST_PAUSE_IN_WORK: Duration = Duration::from_secs(5);
-/// The same while the rollout waits for the agent's observations. In a large cluster all agents may lose the API server at the same moment:
-/// their attempts are spread over half of this time.
+/// The same while the rollout waits for the agent's observations. In a large cluster all agents may lose the API server at the
+/// same moment: their attempts are spread over half of this time.
 pub const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
 /// The same while the agent has no task.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);

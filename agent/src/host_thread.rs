@@ -1,5 +1,5 @@
-//! The host thread: observations of the host, steps, and the dead man's switch. API requests, probes and listeners run elsewhere: however
-//! busy they are, a host that has to be rolled back is rolled back in time.
+//! The host thread: observations of the host, steps, and the dead man's switch. API requests, probes and listeners run elsewhere:
+//! however busy they are, a host that has to be rolled back is rolled back in time.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -85,7 +85,7 @@ impl HostThread {
     where
         Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (tell, reports) = watch::channel(None);
+        let (report_sender, reports) = watch::channel(None);
         let (stop, stopped) = oneshot::channel();
         let (started, starts) = mpsc::channel();
         let body = move || {
@@ -114,7 +114,7 @@ impl HostThread {
                     kinds,
                     goals,
                     changed,
-                    tell,
+                    report_sender,
                     metrics,
                     health,
                     last_failure: String::new(),
@@ -170,7 +170,7 @@ struct Turns {
     kinds: Kinds,
     goals: watch::Receiver<Seen>,
     changed: Arc<Notify>,
-    tell: watch::Sender<Option<Arc<Told>>>,
+    report_sender: watch::Sender<Option<Arc<Told>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     /// The failure of the last turn: logged once, not at each retry.
@@ -224,12 +224,12 @@ impl Turns {
         let report = self.kinds.work(spec, &self.goals).await;
         self.log_failure(&report);
         let pace = pace(&report);
-        let told = Told {
+        let turn_report = Told {
             uid: object.as_ref().and_then(|object| object.uid()),
             generation: object.as_deref().map(generation).unwrap_or_default(),
             report,
         };
-        self.tell.send_replace(Some(Arc::new(told)));
+        self.report_sender.send_replace(Some(Arc::new(turn_report)));
         pace
     }
 

@@ -1,9 +1,9 @@
 //! The node agent: drives its own node to its goal.
 //!
-//! Data flows one way in each turn of the host thread ([`host_thread`]): the host is read into facts, the kind decides, each step is
-//! recorded and then performed. The main thread ([`turn`]) writes the outcome to the API ([`report`]), and runs the listeners and probes.
-//! The kind of the migration ([`kinds`]) determines which facts are read and which steps are performed. Only the files below [`host`]
-//! touch the machine.
+//! Data flows one way in each turn of the host thread ([`host_thread`]): the host is read into facts, the kind decides, each step
+//! is recorded and then performed. The main thread ([`turn`]) writes the outcome to the API ([`report`]), and runs the listeners
+//! and probes. The kind of the migration ([`kinds`]) determines which facts are read and which steps are performed. Only the
+//! files below [`host`] touch the machine.
 
 pub mod args;
 pub mod backoff;

@@ -192,8 +192,8 @@ enum Over {
     Tcp,
 }
 
-/// Asks until one attempt is answered; `first` is the number of the first question, and `size` the bytes of each. Each question has its own
-/// number: a late answer to another question does not count.
+/// Asks until one attempt is answered; `first` is the number of the first question, and `size` the bytes of each. Each question
+/// has its own number: a late answer to another question does not count.
 async fn ask(
     over: Over,
     address: SocketAddr,
@@ -217,7 +217,8 @@ async fn ask(
     Err(problem)
 }
 
-/// Sends a datagram and receives the reply. A valid answer has as many bytes as the question; one byte more shows that it is not valid.
+/// Sends a datagram and receives the reply. A valid answer has as many bytes as the question; one byte more shows that it is not
+/// valid.
 async fn exchange(address: SocketAddr, question: &[u8]) -> Result<Vec<u8>, String> {
     let any: IpAddr = match address {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -22,7 +22,7 @@ use thiserror::Error;
 pub struct Report {
     /// The phase that the host is provably in.
     pub phase: Option<Phase>,
-    /// What the agent does or waits for.
+    /// The agent's current activity, or what it waits for.
     pub message: String,
     /// Why the agent cannot continue.
     pub failure: Option<Failure>,
@@ -97,7 +97,7 @@ pub enum Pending {
 #[error("writing the status of NodeMigration {name}")]
 pub struct ReportError {
     name: String,
-    /// What the API server answered.
+    /// Error of the request to the API server.
     #[source]
     pub source: kube::Error,
 }
@@ -196,12 +196,12 @@ fn traffic_to_report(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -
 
 /// How long the write of a change in facts alone may be delayed.
 const FACTS_WAIT: Duration = Duration::from_secs(10);
-/// How long the write of added and removed pods may be delayed while no decision depends on it. Pods change on every node all the time:
-/// with 5 000 nodes, one write for each change is more than all writes of a migration.
+/// How long the write of added and removed pods may be delayed while no decision depends on it. Pods change on every node all the
+/// time: with 5 000 nodes, one write for each change is more than all writes of a migration.
 const PODS_WAIT: Duration = Duration::from_mins(10);
 
-/// How long after the last write a change may be delayed (R: no write to the API that no component waits for). `spec_goal` is the goal of
-/// the spec.
+/// How long after the last write a change may be delayed (R: no write to the API that no component waits for). `spec_goal` is the
+/// goal of the spec.
 pub fn may_wait(spec_goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus) -> Duration {
     let goal = goal(spec_goal, new);
     if is_urgent(goal, old, new) {
@@ -213,8 +213,8 @@ pub fn may_wait(spec_goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationS
     }
 }
 
-/// The goal of the host. An agent that cannot write its journal works towards no goal and reports [`Goal::Hold`], whatever the state of
-/// its host: the goal of the spec counts then.
+/// The goal of the host. An agent that cannot write its journal works towards no goal and reports [`Goal::Hold`], whatever the
+/// state of its host: the goal of the spec counts then.
 fn goal(spec_goal: Goal, new: &NodeMigrationStatus) -> Goal {
     match new.goal {
         None | Some(Goal::Hold) => spec_goal,
@@ -269,10 +269,11 @@ fn has_late_pod(goal: Goal, old: &NodeMigrationStatus, new: &NodeMigrationStatus
     goal.is_forward() && !pods(new).is_subset(&pods(old))
 }
 
-/// Whether the coordinator's next action depends on the pods of the host: while the goal is not reached; and afterwards, when the last
-/// pods of the old network end.
+/// Whether the coordinator's next action depends on the pods of the host: while the goal is not reached; and afterwards, when the
+/// last pods of the old network end.
 fn pods_decide(goal: Goal, status: &NodeMigrationStatus) -> bool {
-    /// With at most this many pods each one counts: the last ones may be replumb's traffic pods, which are deleted after all others.
+    /// With at most this many pods each one counts: the last ones may be replumb's traffic pods, which are deleted after all
+    /// others.
     const FEW: usize = 3;
     let few = || {
         status
@@ -296,9 +297,9 @@ fn verdicts(checks: &[Check]) -> Vec<Check> {
     checks.iter().map(without_found).collect()
 }
 
-/// A status without the values that change with each pod. Once the host has a goal, pods of the old network only end, each once: the
-/// result contains them then; on the way back it contains Calico's pods, too. Pods on the bridge without a record are always contained,
-/// since preflight reports them.
+/// A status without the values that change with each pod. Once the host has a goal, pods of the old network only end, each once:
+/// the result contains them then; on the way back it contains Calico's pods, too. Pods on the bridge without a record are always
+/// contained, since preflight reports them.
 fn without_pods(goal: Goal, status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
     let unknown = status.facts.as_ref().map(unknown_ports).unwrap_or_default();
     let mut rest = NodeMigrationStatus {

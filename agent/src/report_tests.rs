@@ -145,7 +145,8 @@ fn changed_pods_are_written_immediately_only_if_a_decision_needs_them() {
     ] {
         assert_eq!(changes(Some(goal), phase, 30, 29), Duration::ZERO, "{goal:?}");
     }
-    // The goal is reached, and pods of the old network end one by one; the coordinator waits for the last few. Calico's pods change.
+    // The goal is reached, and pods of the old network end one by one; the coordinator waits for the last few. Calico's pods
+    // change.
     assert_eq!(changes(Some(Mixed), Phase::Mixed, 30, 29), FACTS_WAIT);
     let late = changes(Some(Swapped), Phase::Swapped, 30, 31);
     assert_eq!(late, Duration::ZERO, "a pod that was added late");

@@ -11,7 +11,7 @@ const MOST_SOURCES: usize = 1024;
 /// Period of counting.
 const SECOND: Duration = Duration::from_secs(1);
 /// How long a flood is still reported after its last second: probers whose questions were lost ask again within this time.
-const TOLD: Duration = Duration::from_secs(5);
+const REPORTED_FOR: Duration = Duration::from_secs(5);
 
 /// Counts of the current second, and the last flood.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Sources {
     /// The source that exceeds its limit, or exceeded it a moment ago.
     pub fn flooded_by(&self, now: Instant) -> Option<IpAddr> {
         let (source, at) = self.flood?;
-        (now.duration_since(at) < TOLD).then_some(source)
+        (now.duration_since(at) < REPORTED_FOR).then_some(source)
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
             "the next second"
         );
         assert_eq!(sources.flooded_by(later), Some(at("10.244.1.7")));
-        assert_eq!(sources.flooded_by(now + TOLD), None);
+        assert_eq!(sources.flooded_by(now + REPORTED_FOR), None);
     }
 
     #[test]

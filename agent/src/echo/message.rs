@@ -1,7 +1,7 @@
 //! Questions of probes and their answers. Pure.
 //!
-//! An answer begins with other words than a question, so that two pods never answer each other's answers; an answer has the question's
-//! nonce, so that no other program can have sent it; and an answer has as many bytes as the question, never more.
+//! An answer begins with other words than a question, so that two pods never answer each other's answers; an answer has the
+//! question's nonce, so that no other program can have sent it; and an answer has as many bytes as the question, never more.
 
 use std::io;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`Each`] reads the same file of many
-//! processes, and a process whose read does not end loses only its own answer; [`Apart`] reads one thing repeatedly.
+//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`Each`] reads the same file
+//! of many processes, and a process whose read does not end loses only its own answer; [`Apart`] reads one thing repeatedly.
 
 mod each;
 
@@ -55,7 +55,8 @@ pub struct Apart<Question, Answer> {
     answer: Option<(Instant, Question, Answer)>,
 }
 
-/// The current question of a thread. The agent does not wait for the thread when it exits: a thread that hangs in the kernel cannot be ended.
+/// The current question of a thread. The agent does not wait for the thread when it exits: a thread that hangs in the kernel
+/// cannot be ended.
 #[derive(Debug)]
 struct Asked<Question, Answer> {
     at: Instant,
@@ -77,8 +78,8 @@ where
         }
     }
 
-    /// The answer to this question: at most two seconds old, or up to fifteen while a newer one is being read. At most one thread reads at
-    /// a time.
+    /// The answer to this question: at most two seconds old, or up to fifteen while a newer one is being read. At most one thread
+    /// reads at a time.
     pub async fn ask(
         &mut self,
         question: &Question,

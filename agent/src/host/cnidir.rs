@@ -13,8 +13,8 @@ pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
     Ok(CniDirectory::of(shown, files(folder)?))
 }
 
-/// Reads every file of the configuration folder that a container runtime reads: name and content, or the reason why it cannot be read. One
-/// unreadable file does not affect the others; files with other extensions are ignored.
+/// Reads every file of the configuration folder that a container runtime reads: name and content, or the reason why it cannot be
+/// read. One unreadable file does not affect the others; files with other extensions are ignored.
 pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     let Some(names) = list_if_there(folder)? else {
         return Err(FileError {

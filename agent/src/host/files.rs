@@ -113,8 +113,8 @@ pub fn read_small(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Sorted names of a folder's regular files, links to regular files, and files whose type cannot be read. `None` when the folder does not
-/// exist.
+/// Sorted names of a folder's regular files, links to regular files, and files whose type cannot be read. `None` when the folder
+/// does not exist.
 pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,

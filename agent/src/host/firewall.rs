@@ -1,5 +1,5 @@
-//! Reads flannel's chains, rules and tables in every firewall backend of the kernel, and deletes them object by object, each in one
-//! transaction; rules of other programs are never touched.
+//! Reads flannel's chains, rules and tables in every firewall backend of the kernel, and deletes them object by object, each in
+//! one transaction; rules of other programs are never touched.
 
 pub mod calico;
 
@@ -261,8 +261,8 @@ async fn base_rules(backend: FirewallBackend, place: &Place) -> Result<Vec<Strin
     chain(backend, place.table, place.base).await
 }
 
-/// The rules of one existing chain. With the nft backend, one chain is much cheaper than its table: with 10 000 Services, one second instead
-/// of 15 seconds. With the legacy backend it is not cheaper, and takes the lock.
+/// The rules of one existing chain. With the nft backend, one chain is much cheaper than its table: with 10 000 Services, one
+/// second instead of 15 seconds. With the legacy backend it is not cheaper, and takes the lock.
 pub async fn chain(backend: FirewallBackend, table: &str, chain: &str) -> Result<Vec<String>, ProgramError> {
     let arguments = ["-w", LOCK_SECONDS, "-t", table, "-S", chain];
     lines(program(backend), &arguments, |_| true).await
@@ -357,10 +357,11 @@ impl Nftables {
             .contains(&(family.to_owned(), table.to_owned(), chain))
     }
 
-    /// Reads tables and chains. `select` returns the common name for a selected chain: of several chains with one common name, each table
-    /// has one entry.
+    /// Reads tables and chains. `select` returns the common name for a selected chain: of several chains with one common name,
+    /// each table has one entry.
     ///
-    /// Reads nft's text output, not JSON: its lines are read one by one, so that at most one of hundreds of thousands of chains is held.
+    /// Reads nft's text output, not JSON: its lines are read one by one, so that at most one of hundreds of thousands of chains
+    /// is held.
     pub async fn read(select: impl Fn(&str) -> Option<&'static str>) -> Result<Self, ProgramError> {
         let mut found = Self::default();
         for what in ["tables", "chains"] {
@@ -386,8 +387,8 @@ impl Nftables {
         Ok(found)
     }
 
-    /// Parses one line: `table ip nat`, with or without `{` at its end; `chain POSTROUTING {` in a table; the content of a chain, a closing
-    /// bracket, or a comment. `None` for any other line.
+    /// Parses one line: `table ip nat`, with or without `{` at its end; `chain POSTROUTING {` in a table; the content of a chain,
+    /// a closing bracket, or a comment. `None` for any other line.
     fn take(
         &mut self,
         line: &str,

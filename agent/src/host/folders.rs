@@ -32,8 +32,8 @@ struct Watching {
 }
 
 impl FolderWatch {
-    /// Without a folder. Each change notifies `changed`. If the kernel refuses an inotify instance because the user's limit is reached,
-    /// `changed` is never notified: the agent still observes the host periodically.
+    /// Without a folder. Each change notifies `changed`. If the kernel refuses an inotify instance because the user's limit is
+    /// reached, `changed` is never notified: the agent still observes the host periodically.
     pub fn start(changed: Arc<Notify>) -> Self {
         let watching = Watching::start(changed);
         if let Err(error) = &watching {

@@ -1,5 +1,6 @@
-//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this module uses rtnetlink and netlink-packet-route: reads
-//! are here, conversion of messages in `messages`, changes in `change`. Touches the network namespace of the connecting thread.
+//! Links, addresses, routes, neighbours and forwarding entries over netlink. Only this module uses rtnetlink and
+//! netlink-packet-route: reads are here, conversion of messages in `messages`, changes in `change`. Touches the network namespace
+//! of the connecting thread.
 
 use std::io;
 use std::num::NonZeroI32;
@@ -51,8 +52,8 @@ pub enum NetlinkError {
 /// Timeout of one request to the kernel.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The kernel's answer to a request. With a full socket buffer the answer is lost and would never arrive: the request then ends with
-/// ETIMEDOUT, and the agent repeats it.
+/// The kernel's answer to a request. With a full socket buffer the answer is lost and would never arrive: the request then ends
+/// with ETIMEDOUT, and the agent repeats it.
 async fn answer<T>(
     request: impl Future<Output = Result<T, rtnetlink::Error>>,
 ) -> Result<T, rtnetlink::Error> {
@@ -230,8 +231,8 @@ fn reading(what: &str, source: rtnetlink::Error) -> NetlinkError {
 
 /// Notifies `changed` on each change of a link, address, route or configured neighbour, until the task is aborted.
 ///
-/// When the socket fails (the kernel drops messages once its buffer is full), a new one is opened and one change is notified, since
-/// messages may have been lost.
+/// When the socket fails (the kernel drops messages once its buffer is full), a new one is opened and one change is notified,
+/// since messages may have been lost.
 pub fn watch(changed: Arc<Notify>) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {

@@ -70,8 +70,9 @@ struct Identity {
 impl Processes {
     /// The names that a process in the agent's own network namespace has.
     ///
-    /// Processes of other nodes on the same machine (a node inside a node) are recognized by their network namespace. If the namespace
-    /// cannot be read, the process counts: waiting for another node's process is safer than overlooking one of this node.
+    /// Processes of other nodes on the same machine (a node inside a node) are recognized by their network namespace. If the
+    /// namespace cannot be read, the process counts: waiting for another node's process is safer than overlooking one of this
+    /// node.
     pub async fn running(
         &self,
         proc: &Path,
@@ -251,8 +252,8 @@ fn shares_network(process: &Path, own: Option<u64>) -> bool {
     }
 }
 
-/// Identifies the network namespace of a process: the kernel has separate files for each. The link `ns/net` identifies it, too, but reading
-/// that link needs a capability.
+/// Identifies the network namespace of a process: the kernel has separate files for each. The link `ns/net` identifies it, too,
+/// but reading that link needs a capability.
 fn network(process: &Path) -> Option<u64> {
     fs::metadata(process.join("net/dev")).ok().map(|file| file.ino())
 }

@@ -127,8 +127,8 @@ pub async fn run_with(
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Runs a program, reads its output line by line, and returns the lines that `keep` selects. The size of the output is not limited: of the
-/// other lines at most one is held.
+/// Runs a program, reads its output line by line, and returns the lines that `keep` selects. The size of the output is not
+/// limited: of the other lines at most one is held.
 pub async fn lines(
     program: &str,
     arguments: &[&str],

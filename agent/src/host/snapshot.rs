@@ -103,9 +103,9 @@ impl Route {
 pub struct Neighbour {
     /// Index of the link.
     pub link: u32,
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its link-layer address.
+    /// Link-layer address.
     pub mac: String,
 }
 
@@ -172,8 +172,8 @@ impl Snapshot {
             .map(|link| link.name.as_str())
     }
 
-    /// Other nodes' ends of an IPv6 tunnel, each with a route through it. With flannel and with Calico, a tunnel end is the first address
-    /// of its node's subnet: the destination of the route to the subnet, or to its first block, starts with it.
+    /// Other nodes' ends of an IPv6 tunnel, each with a route through it. With flannel and with Calico, a tunnel end is the first
+    /// address of its node's subnet: the destination of the route to the subnet, or to its first block, starts with it.
     pub fn ipv6_ends(&self) -> BTreeMap<IpAddr, &Route> {
         let routes = self.routes.iter();
         routes

@@ -1,5 +1,5 @@
-//! UDP and TCP sockets of the probes: dual-stack, and with "do not fragment" regardless of the path MTU that the kernel has learned.
-//! Opens sockets in the network namespace of the calling thread.
+//! UDP and TCP sockets of the probes: dual-stack, and with "do not fragment" regardless of the path MTU that the kernel has
+//! learned. Opens sockets in the network namespace of the calling thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket as StdUdpSocket};
@@ -21,8 +21,8 @@ pub struct SocketError {
     pub source: io::Error,
 }
 
-/// A UDP socket whose datagrams are never fragmented, neither on this host nor on the path. The kernel's learned path MTU is ignored: a
-/// probe tests the path.
+/// A UDP socket whose datagrams are never fragmented, neither on this host nor on the path. The kernel's learned path MTU is
+/// ignored: a probe tests the path.
 pub fn datagrams(address: SocketAddr) -> Result<UdpSocket, SocketError> {
     let open = || -> io::Result<UdpSocket> {
         let socket = StdUdpSocket::bind(address)?;

@@ -80,8 +80,8 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
     }
 }
 
-/// Parameters with which a bridge answers without delay for addresses that it does not have: path below `/proc/sys/net`, value. The IPv6
-/// parameters only if the bridge `speaks_ipv6`: otherwise they may not exist.
+/// Parameters with which a bridge answers without delay for addresses that it does not have: path below `/proc/sys/net`, value.
+/// The IPv6 parameters only if the bridge `speaks_ipv6`: otherwise they may not exist.
 pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)> {
     let ipv6 = [
         (format!("ipv6/neigh/{bridge}/proxy_delay"), "0"),

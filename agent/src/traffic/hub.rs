@@ -48,8 +48,8 @@ pub struct Hub {
     node: String,
     orders: Arc<watch::Sender<Orders>>,
     state: Arc<Mutex<State>>,
-    /// Sends to the API server from the host network, which does not change: if these probes are not answered either, the pods' path is
-    /// not the cause.
+    /// Sends to the API server from the host network, which does not change: if these probes are not answered either, the pods'
+    /// path is not the cause.
     own: Arc<Mutex<Prober>>,
     news: Arc<Notify>,
 }

@@ -313,8 +313,8 @@ fn counts_of_a_restarted_process_are_added() {
     assert_eq!(add(&foreign, 9, 9), sums);
 }
 
-/// A flooded pod says so in its answers: loss on the path to it does not stop the rollout, and the flood is reported. A pod without any
-/// answer is a breach.
+/// A flooded pod says so in its answers: loss on the path to it does not stop the rollout, and the flood is reported. A pod
+/// without any answer is a breach.
 #[tokio::test]
 async fn a_flood_from_one_source_is_reported_and_not_a_breach() {
     let to_flooded = flow(PathClass::OldToNew, "u-a", 1, Some("u-b"));

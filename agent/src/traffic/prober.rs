@@ -205,8 +205,8 @@ impl Run {
         socket::datagrams(any_like(self.peer())).map_err(|error| error.source)
     }
 
-    /// Uses one socket for the stream's lifetime, as long as the socket works: connection tracking between the two pods then treats the
-    /// probes like the pods' own traffic.
+    /// Uses one socket for the stream's lifetime, as long as the socket works: connection tracking between the two pods then
+    /// treats the probes like the pods' own traffic.
     async fn datagrams(&mut self, socket: &UdpSocket, period: Duration) {
         if let Err(error) = socket.connect(self.peer()).await {
             self.beat(period);
@@ -283,8 +283,8 @@ impl Run {
         }
     }
 
-    /// Uses a new socket for each probe, as a client does: the probe tests whether a connection can be opened, and with a fixed source port
-    /// connection tracking would send DNS queries to a name server that has ended.
+    /// Uses a new socket for each probe, as a client does: the probe tests whether a connection can be opened, and with a fixed
+    /// source port connection tracking would send DNS queries to a name server that has ended.
     async fn exchanges(&mut self, period: Duration) {
         let mut ticks = interval(period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

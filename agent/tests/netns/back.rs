@@ -166,7 +166,7 @@ fn create_calico_objects(host: &Host) {
     }
     run("ipset create cali40all-vxlan-net hash:net");
     run("ipset create cali40masq-ipam-pools hash:net");
-    run("ipset create somebody-elses hash:net");
+    run("ipset create other-program hash:net");
     for iptables in BACKENDS {
         for rule in [
             "-t raw -N cali-PREROUTING",
@@ -238,7 +238,7 @@ fn in_place_and_rolled_back_the_host_is_unchanged() {
                 assert_eq!(drive(&host, Goal::Flannel).await, None);
                 is_back(&host).await;
                 if goal == Goal::Mixed {
-                    run("ipset destroy somebody-elses");
+                    run("ipset destroy other-program");
                 }
                 assert_same(&before, &state(&host), &format!("rolled back from {goal:?}"));
             });
@@ -261,7 +261,7 @@ fn the_capabilities_of_the_manifest_are_sufficient_for_a_rollback() {
         assert_eq!(drive(&host, Goal::Mixed).await, None);
         assert_eq!(drive(&host, Goal::Flannel).await, None);
         is_back(&host).await;
-        run("ipset destroy somebody-elses");
+        run("ipset destroy other-program");
         assert_same(
             &before,
             &state(&host),
@@ -331,7 +331,7 @@ fn a_crash_after_each_change_of_a_rollback_is_recovered() {
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         create_calico_objects(&host);
         assert_eq!(drive(&host, Goal::Mixed).await, None);
-        run("ipset destroy somebody-elses");
+        run("ipset destroy other-program");
         let mut crashes = 0;
         loop {
             let seen = host.look().await;
@@ -366,7 +366,7 @@ fn a_crash_after_each_change_of_a_rollback_is_recovered() {
             assert!(step.is_done(&facts));
             journal.finish(&step, Timestamp::now()).unwrap();
             crashes += 1;
-            assert!(crashes < 40, "no end in sight");
+            assert!(crashes < 40, "too many steps");
         }
         assert!(crashes >= 15, "{crashes}");
         is_back(&host).await;

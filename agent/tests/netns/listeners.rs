@@ -60,7 +60,8 @@ fn health(address: SocketAddr) -> Option<String> {
     Some(answer)
 }
 
-/// Opens this many connections from the other namespace to the agent, from many addresses in turn. Reset connections are held, too.
+/// Opens this many connections from the other namespace to the agent, from many addresses in turn. Reset connections are held,
+/// too.
 fn hold(stranger: &Process, count: u64) -> JoinHandle<Vec<OwnedFd>> {
     let namespace = std::fs::File::open(format!("/proc/{}/ns/net", stranger.id())).unwrap();
     let connects = move || {

@@ -1,5 +1,5 @@
-//! The host layer against a real kernel, in separate namespaces. Results are compared with the output of `ip`, `bridge`, `iptables` and
-//! `nft`.
+//! The host layer against a real kernel, in separate namespaces. Results are compared with the output of `ip`, `bridge`,
+//! `iptables` and `nft`.
 
 #![expect(
     clippy::unwrap_used,

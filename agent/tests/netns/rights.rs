@@ -38,8 +38,8 @@ pub fn granted_for_service_cidr() -> CapabilitySet {
 
 /// Limits this thread to the capabilities of the agent's container, and to its own processes.
 ///
-/// A machine with running labs has flanneld processes of other nodes, which an agent with these capabilities cannot distinguish from its own
-/// node's.
+/// A machine with running labs has flanneld processes of other nodes, which an agent with these capabilities cannot distinguish
+/// from its own node's.
 pub fn live_as_the_container(host: &mut Host) {
     let proc = host.folder.path().join("proc");
     std::fs::create_dir(&proc).unwrap();

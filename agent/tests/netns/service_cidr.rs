@@ -399,8 +399,9 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
             assert_eq!(shown(), before, "nothing has changed");
             assert!(host.paths.subnet_environment().exists() && !host.state().exists());
 
-            // A new rule causes no event, and a new question does not change the NodeMigration. A wait until the next regular observation
-            // would be long each time, since the last one has just ended; on a busy machine a wait is long only sometimes.
+            // A new rule causes no event, and a new question does not change the NodeMigration. A wait until the next regular
+            // observation would be long each time, since the last one has just ended; on a busy machine a wait is long only
+            // sometimes.
             let (mut rules, mut questions) = (Vec::new(), Vec::new());
             let is_soon = |took: &[Duration]| took.iter().any(|took| *took < SOON);
             for (number, next) in [(443, 53), (53, 54), (54, 55)] {

@@ -1,4 +1,5 @@
-//! The dead man's switch on a real host: if the new network does not start or the API server is unreachable, the old one is restored.
+//! The dead man's switch on a real host: if the new network does not start or the API server is unreachable, the old one is
+//! restored.
 
 use std::time::{Duration, Instant};
 
@@ -261,8 +262,8 @@ fn a_host_served_by_calico_is_not_rolled_back() {
 fn repeated_restarts_do_not_prevent_the_rollback() {
     in_namespace(|| async {
         let host = flannel_host();
-        let told = patient(object(&host), "2026-01-01T00:00:00Z");
-        let (mut server, agent) = start(&host, told.clone());
+        let patient_object = patient(object(&host), "2026-01-01T00:00:00Z");
+        let (mut server, agent) = start(&host, patient_object.clone());
         beside(agent, async {
             to_swapped(&mut server).await;
         })
@@ -274,7 +275,7 @@ fn repeated_restarts_do_not_prevent_the_rollback() {
                 "the old network is not restored: {}",
                 run("ip link")
             );
-            let (server, agent) = start_unreached(&host, told.clone());
+            let (server, agent) = start_unreached(&host, patient_object.clone());
             // Shorter than half of the patience.
             beside(agent, tokio::time::sleep(Duration::from_secs(1))).await;
             drop(server);
@@ -288,13 +289,13 @@ fn repeated_restarts_do_not_prevent_the_rollback() {
 fn a_restarted_agent_without_an_api_server_rolls_back() {
     in_namespace(|| async {
         let host = flannel_host();
-        let told = patient(object(&host), "2026-01-01T00:00:00Z");
-        let (mut server, agent) = start(&host, told.clone());
+        let patient_object = patient(object(&host), "2026-01-01T00:00:00Z");
+        let (mut server, agent) = start(&host, patient_object.clone());
         beside(agent, async {
             to_swapped(&mut server).await;
         })
         .await;
-        let (server, agent) = start_unreached(&host, told);
+        let (server, agent) = start_unreached(&host, patient_object);
         beside(agent, async {
             // No step continues, and the agent first waits for a new spec.
             let began = Instant::now();

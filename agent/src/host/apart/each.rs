@@ -67,7 +67,8 @@ impl<Key: Clone + Ord + Send + 'static> Each<Key> {
         self.read_in_parts(keys, move |key, _| read(key))
     }
 
-    /// The same for objects that are read in parts: no further part is read after the timeout, and a partial answer does not count.
+    /// The same for objects that are read in parts: no further part is read after the timeout, and a partial answer does not
+    /// count.
     pub fn read_in_parts<Answer: Send + 'static>(
         &self,
         keys: Vec<Key>,
@@ -293,13 +294,13 @@ mod tests {
     #[test]
     fn a_read_in_parts_ends_after_the_timeout() {
         let each = Each::default();
-        let (says, ended) = mpsc::channel();
+        let (sender, ended) = mpsc::channel();
         let found = each.read_in_parts(vec![1, 2], move |key: &u32, given_up: &GivenUp| {
             if *key == 1 {
                 while !given_up.is_so() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                says.send(()).unwrap();
+                sender.send(()).unwrap();
             }
             *key
         });

@@ -1,4 +1,5 @@
-//! Writes a file so that after a crash, or with another program writing into the same folder, it has either the old or the new content.
+//! Writes a file so that after a crash, or with another program writing into the same folder, it has either the old or the new
+//! content.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

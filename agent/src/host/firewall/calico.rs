@@ -1,7 +1,7 @@
 //! Reads Calico's chains, rules, tables and IP sets, and deletes them table by table.
 //!
-//! Felix names its chains `cali-…`, marks each of its rules in a built-in chain with a comment `cali:…`, and in its nftables mode has a table
-//! `calico` of each family.
+//! Felix names its chains `cali-…`, marks each of its rules in a built-in chain with a comment `cali:…`, and in its nftables mode
+//! has a table `calico` of each family.
 
 use std::path::Path;
 
@@ -114,7 +114,8 @@ fn object(backend: FirewallBackend, table: &str) -> FirewallObject {
     }
 }
 
-/// Input for `iptables-restore --noflush` that deletes Calico's chains and rules of a table; `saved` is the output of `iptables-save`.
+/// Input for `iptables-restore --noflush` that deletes Calico's chains and rules of a table; `saved` is the output of
+/// `iptables-save`.
 fn deletion(table: &str, saved: &[String]) -> String {
     let chains: Vec<&str> = saved.iter().filter_map(|line| declared(line)).collect();
     let mut lines = vec![format!("*{table}")];

@@ -38,8 +38,8 @@ impl Netlink {
         self.add_route(&host_route(address, link)).await
     }
 
-    /// Adds Felix' routes beside each route of a tunnel to a node: one to the node's end of the tunnel, and one to each of the node's
-    /// address blocks. The next hop is the same, so that no packet takes another path.
+    /// Adds Felix' routes beside each route of a tunnel to a node: one to the node's end of the tunnel, and one to each of the
+    /// node's address blocks. The next hop is the same, so that no packet takes another path.
     pub async fn add_block_routes(&self, tunnel: &Snapshot, block_size: u8) -> Result<(), NetlinkError> {
         for route in &tunnel.routes {
             let [(Some(gateway), Some(link))] = route.hops.as_slice() else {
@@ -70,8 +70,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// The reverse of [`Self::add_block_routes`]: adds flannel's route to each node behind the tunnel, then deletes all other routes. The
-    /// routes to the nodes' tunnel ends are deleted last: while one remains, this step is not complete.
+    /// The reverse of [`Self::add_block_routes`]: adds flannel's route to each node behind the tunnel, then deletes all other
+    /// routes. The routes to the nodes' tunnel ends are deleted last: while one remains, this step is not complete.
     pub async fn restore_node_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
         let mut kept: Vec<IpNet> = Vec::new();
         for route in &tunnel.routes {
@@ -171,8 +171,8 @@ impl Netlink {
         }
     }
 
-    /// Creates a VXLAN link with this name and the attributes, addresses, neighbours, forwarding entries and routes in `saved`. Existing
-    /// objects are kept or replaced, so that an interrupted call can be repeated.
+    /// Creates a VXLAN link with this name and the attributes, addresses, neighbours, forwarding entries and routes in `saved`.
+    /// Existing objects are kept or replaced, so that an interrupted call can be repeated.
     pub async fn restore_vxlan(&self, saved: &Snapshot, name: &str) -> Result<u32, NetlinkError> {
         let Some(link) = saved.links.first() else {
             return Err(request(

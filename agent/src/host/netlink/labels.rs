@@ -43,8 +43,8 @@ impl Netlink {
             message
                 .attributes
                 .push(AddressAttribute::Label(KEPT_LABEL.to_owned()));
-            // With a wider scope the host would use this address as the source of packets to its own pods: links without an address use an
-            // address of the loopback link.
+            // With a wider scope the host would use this address as the source of packets to its own pods: links without an
+            // address use an address of the loopback link.
             message.header.scope = AddressScope::Host;
         }
         match answer(request.execute()).await {

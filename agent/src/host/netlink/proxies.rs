@@ -1,5 +1,5 @@
-//! Proxy neighbour entries: IPv6 addresses that a link answers for. `proxy_arp` answers for every address that the host has a route to; its
-//! IPv6 counterpart answers only for listed addresses.
+//! Proxy neighbour entries: IPv6 addresses that a link answers for. `proxy_arp` answers for every address that the host has a
+//! route to; its IPv6 counterpart answers only for listed addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
 //! Routes to whole IPv6 subnets of nodes, in replumb's own routing table.
 //!
-//! Felix adds routes to the blocks that a node has claimed, and deletes all other routes of its device in the main table. In a /64 only the
-//! first few blocks are claimed; flannel's pods may have any address of the /64.
+//! Felix adds routes to the blocks that a node has claimed, and deletes all other routes of its device in the main table. In a
+//! /64 only the first few blocks are claimed; flannel's pods may have any address of the /64.
 
 use flannel_to_calico::host::SUBNET_TABLE;
 use ipnet::IpNet;
@@ -16,7 +16,8 @@ use crate::host::snapshot::{Route, Snapshot};
 const SUBNET_RULE_PRIORITY: u32 = 32_700;
 
 impl Netlink {
-    /// Adds a route to the subnet of each node behind the tunnel, with the next hop of the tunnel's routes; then the rule for the table.
+    /// Adds a route to the subnet of each node behind the tunnel, with the next hop of the tunnel's routes; then the rule for the
+    /// table.
     pub async fn add_subnet_routes(&self, tunnel: &Snapshot, length: u8) -> Result<(), NetlinkError> {
         for (end, route) in tunnel.ipv6_ends() {
             let Ok(subnet) = IpNet::new(end, length) else {

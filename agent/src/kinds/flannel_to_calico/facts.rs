@@ -179,7 +179,8 @@ pub fn pod_routes(snapshot: &Snapshot) -> impl Iterator<Item = &Route> {
         .filter(|route| route.protocol == ROUTE_PROTOCOL)
 }
 
-/// Number of a tunnel's routes that Calico creates: with its route protocol, or to the tunnel end of another node. flannel creates neither.
+/// Number of a tunnel's routes that Calico creates: with its route protocol, or to the tunnel end of another node. flannel
+/// creates neither.
 fn block_routes(tunnel: &Link, own: &[Route]) -> usize {
     if !is_tunnel(&tunnel.name) {
         return 0;
@@ -206,13 +207,13 @@ pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
         |link: &&Link| link.name == CALICO_DEVICE_V6 || link.name.starts_with(FLANNEL_DEVICES[1]);
     let missing = snapshot.links.iter().filter(is_ipv6_tunnel).map(|link| {
         let own = snapshot.of_link(link.index);
-        let laid: BTreeSet<IpAddr> = own
+        let existing: BTreeSet<IpAddr> = own
             .subnet_routes
             .iter()
             .flat_map(|route| &route.hops)
             .filter_map(|(gateway, _)| *gateway)
             .collect();
-        own.ipv6_ends().keys().filter(|end| !laid.contains(*end)).count()
+        own.ipv6_ends().keys().filter(|end| !existing.contains(*end)).count()
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     SubnetRoutes {
@@ -271,8 +272,8 @@ pub fn direct_routes(snapshot: &Snapshot, networks: &[IpNet]) -> Vec<DirectRoute
     routes
 }
 
-/// The address that Calico's `first-found` detection selects, and its interface: the detection checks the interfaces in reverse order,
-/// skips those of container networks, and selects the first global unicast address of the family.
+/// The address that Calico's `first-found` detection selects, and its interface: the detection checks the interfaces in reverse
+/// order, skips those of container networks, and selects the first global unicast address of the family.
 pub fn detected_address(snapshot: &Snapshot, family: Family) -> Option<(IpAddr, String)> {
     snapshot
         .links

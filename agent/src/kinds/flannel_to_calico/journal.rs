@@ -1,8 +1,8 @@
 //! The journal: the state before each change, synced to disk before the change is performed. Touches one folder.
 //!
-//! One JSON record per line, each synced before the step continues. A last line that a crash left incomplete is removed at the next start:
-//! the change that it announces was not performed. A large file is compacted to the data that is still needed: standing changes, each with
-//! the state before it.
+//! One JSON record per line, each synced before the step continues. A last line that a crash left incomplete is removed at the
+//! next start: the change that it announces was not performed. A large file is compacted to the data that is still needed:
+//! standing changes, each with the state before it.
 
 mod record;
 
@@ -207,8 +207,8 @@ impl Journal {
         self.last_at
     }
 
-    /// Counts this start of an agent, and returns the number of earlier starts since the last record. If the count cannot be written, the next
-    /// start counts as the first; the journal is not affected.
+    /// Counts this start of an agent, and returns the number of earlier starts since the last record. If the count cannot be
+    /// written, the next start counts as the first; the journal is not affected.
     pub fn count_start(&self) -> u32 {
         let path = self.folder.join("starts");
         let last = self.last_at.map(|at| at.to_string()).unwrap_or_default();
@@ -328,8 +328,8 @@ impl Journal {
             File::open(&self.folder)?.sync_all()
         };
         if let Err(error) = write() {
-            // On a full disk a part of the line is written, and the next record would be appended to that part. If the truncation fails,
-            // the next start repeats it.
+            // On a full disk a part of the line is written, and the next record would be appended to that part. If the truncation
+            // fails, the next start repeats it.
             let truncated = self.truncate();
             tracing::debug!(?truncated, "removed an incomplete record of the journal");
             return Err(FileError::of("write a record of", &path)(error).into());

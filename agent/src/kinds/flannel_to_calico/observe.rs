@@ -90,8 +90,8 @@ impl ObserveError {
     }
 }
 
-/// Reads the whole state. If one part cannot be read, there are no facts at all, since partial facts would be misleading. An unreadable
-/// process is a fact.
+/// Reads the whole state. If one part cannot be read, there are no facts at all, since partial facts would be misleading. An
+/// unreadable process is a fact.
 pub async fn observe(
     paths: &Paths,
     netlink: &Netlink,

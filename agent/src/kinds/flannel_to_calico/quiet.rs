@@ -1,5 +1,5 @@
-//! Time without progress on this host: the clock of the dead man's switch. The clock is monotonic, so that setting the host's time does not
-//! cause a rollback.
+//! Time without progress on this host: the clock of the dead man's switch. The clock is monotonic, so that setting the host's
+//! time does not cause a rollback.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use api::node_migration::Patience;
 use flannel_to_calico::host::Service;
 use jiff::Timestamp;
 
-/// A restarted agent has at least this time, or half of its patience, to receive the current spec. The next restart before a new record has
-/// half of that, and so on: an agent that restarts repeatedly cannot delay the rollback forever.
+/// A restarted agent has at least this time, or half of its patience, to receive the current spec. The next restart before a new
+/// record has half of that, and so on: an agent that restarts repeatedly cannot delay the rollback forever.
 const GRACE: Duration = Duration::from_mins(1);
 /// The shortest grace is about a second.
 const MOST_HALVINGS: u32 = 6;
@@ -38,9 +38,9 @@ impl Quiet {
         }
     }
 
-    /// A restarted agent continues with the last patience in the journal and the time since the last record: at most the patience less
-    /// [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer patience. `starts` is the number of
-    /// starts since that record, without this one.
+    /// A restarted agent continues with the last patience in the journal and the time since the last record: at most the patience
+    /// less [`GRACE`], since the host's clock may have been set meanwhile, and the API server may have a newer patience. `starts`
+    /// is the number of starts since that record, without this one.
     pub fn resume(
         &mut self,
         last: Option<Timestamp>,
@@ -87,9 +87,9 @@ impl Quiet {
         self.had_grace = false;
     }
 
-    /// Takes an observation of the host: the clock restarts when the host enters the state between the two networks, or after Calico has
-    /// served it for as long as the patience less the grace. A calico-node that restarts repeatedly and serves only for moments does not
-    /// restart the clock.
+    /// Takes an observation of the host: the clock restarts when the host enters the state between the two networks, or after
+    /// Calico has served it for as long as the patience less the grace. A calico-node that restarts repeatedly and serves only
+    /// for moments does not restart the clock.
     pub fn looked(&mut self, service: Service) {
         let between = service != Service::Steady;
         if between && self.between == Some(false) {

@@ -219,8 +219,8 @@ impl Worker {
         }
     }
 
-    /// The report while the host cannot be read. The dead man's switch uses the last known state: once its time is over, the next successful
-    /// observation starts the rollback.
+    /// The report while the host cannot be read. The dead man's switch uses the last known state: once its time is over, the next
+    /// successful observation starts the rollback.
     fn report_unreadable(
         &mut self,
         spec: Option<&NodeMigrationSpec>,

@@ -1,6 +1,7 @@
 //! Keeps old tunnel addresses on the host while Calico replaces them, and adds the new ones before Calico reads them.
 //!
-//! Needs no journal: a kept address has replumb's label and is recognized after any restart, and is removed once it is no longer requested.
+//! Needs no journal: a kept address has replumb's label and is recognized after any restart, and is removed once it is no longer
+//! requested.
 
 use pod_cidr::host::{AddressChange, TunnelEnd, changes, refused};
 

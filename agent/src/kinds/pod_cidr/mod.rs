@@ -1,4 +1,5 @@
-//! New pod range on this host: observes both ranges. The only changes are addresses that are kept temporarily; their label replaces a journal.
+//! New pod range on this host: observes both ranges. The only changes are addresses that are kept temporarily; their label
+//! replaces a journal.
 
 pub mod facts;
 pub mod keep;

@@ -40,9 +40,10 @@ pub struct Looker {
 impl Looker {
     /// Reads every process of every pod of this host; `own_pod` is the UID of the agent's own pod. Takes some seconds at most.
     ///
-    /// Only processes of this node are visible: the agent has its host's PID namespace (`hostPID`), and a node inside a machine (in the
-    /// lab, or with a kubelet in a container) has its own. Network namespaces, which identify the host's daemons, do not help here, since
-    /// each pod has its own. Processes of a node that is nested in this one count as those of the pod that contains it.
+    /// Only processes of this node are visible: the agent has its host's PID namespace (`hostPID`), and a node inside a machine
+    /// (in the lab, or with a kubelet in a container) has its own. Network namespaces, which identify the host's daemons, do not
+    /// help here, since each pod has its own. Processes of a node that is nested in this one count as those of the pod that
+    /// contains it.
     pub fn read(&self, proc: &Path, own_pod: &str, left: &Left) -> Found<Carriers> {
         if nix::unistd::getpid().as_raw() == 1 {
             return Found::Malformed(chain(&ProcessError::OwnNamespace));
@@ -129,8 +130,8 @@ fn pod_of(path: &Path, own: Option<&str>) -> Looked<Option<String>> {
     }
 }
 
-/// Old addresses in the processes of one pod, and the reason why a process could not be read. A pod determines its number of processes: one
-/// address of each kind and one reason are kept.
+/// Old addresses in the processes of one pod, and the reason why a process could not be read. A pod determines its number of
+/// processes: one address of each kind and one reason are kept.
 #[derive(Debug, Default)]
 struct FoundInPod {
     /// The smallest address.
@@ -140,7 +141,7 @@ struct FoundInPod {
 }
 
 impl FoundInPod {
-    fn told(&mut self, by: ToldBy, address: Option<IpAddr>) {
+    fn add_address(&mut self, by: ToldBy, address: Option<IpAddr>) {
         if let Some(address) = address {
             let known = self.told.entry(by).or_insert(address);
             *known = (*known).min(address);
@@ -169,7 +170,7 @@ fn read_process(
         }
     };
     match process.environment(allowance, |entries| told::by_environment(entries, left)) {
-        Looked::Seen(Environment::Parsed(address)) => found.told(ToldBy::Environment, address),
+        Looked::Seen(Environment::Parsed(address)) => found.add_address(ToldBy::Environment, address),
         Looked::Seen(Environment::Overwritten) => found.unread(OVERWRITTEN),
         Looked::Gone => {}
         Looked::Refused(what) => found.unread(&needs_rights(&what)),
@@ -181,7 +182,7 @@ fn read_process(
         return;
     }
     match process.resolver() {
-        Looked::Seen(text) => found.told(ToldBy::Resolver, told::by_resolver(&text, left)),
+        Looked::Seen(text) => found.add_address(ToldBy::Resolver, told::by_resolver(&text, left)),
         Looked::Gone => {}
         Looked::Refused(what) => found.unread(&needs_rights(&what)),
     }
@@ -195,7 +196,8 @@ const OVERWRITTEN: &str = "a process has overwritten its environment";
 
 fn needs_rights(what: &str) -> String {
     format!(
-        "{what}; the agent's pod needs capability SYS_PTRACE (apply deploy/service-cidr), and a profile (AppArmor, SELinux) that permits it"
+        "{what}; the agent's pod needs capability SYS_PTRACE (apply deploy/service-cidr), and an AppArmor or SELinux profile that \
+         permits it"
     )
 }
 

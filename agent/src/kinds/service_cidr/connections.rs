@@ -16,8 +16,8 @@ use super::left::Asked;
 const FILE: &str = "thread-self/net/nf_conntrack";
 /// States of closed connections, which no client uses.
 const OVER: [&str; 2] = ["TIME_WAIT", "CLOSE"];
-/// The kernel's flag for an entry without an answer: no server answers, or the protocol has no answers. One datagram every 25 s keeps such an
-/// entry forever.
+/// The kernel's flag for an entry without an answer: no server answers, or the protocol has no answers. One datagram every 25 s
+/// keeps such an entry forever.
 const UNANSWERED: &str = "[UNREPLIED]";
 /// Maximum number of connections that are listed one by one.
 const MOST_NAMED: usize = 20;
@@ -37,8 +37,8 @@ pub fn read(proc: &Path, left: &Left) -> Found<Listed<Connection>> {
     }
 }
 
-/// The first connections, each once, and the number of entries of the others. Reads line by line, and holds only the listed connections: a
-/// host may track a million of them, and pods create them.
+/// The first connections, each once, and the number of entries of the others. Reads line by line, and holds only the listed
+/// connections: a host may track a million of them, and pods create them.
 fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connection>> {
     let mut named = BTreeMap::<Connection, u32>::new();
     let mut more = 0_u32;
@@ -61,7 +61,8 @@ fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connecti
     })
 }
 
-/// `ipv4     2 tcp      6 86399 ESTABLISHED src=… dst=… sport=… dport=… src=… …`: the original direction first, then the reply direction.
+/// `ipv4     2 tcp      6 86399 ESTABLISHED src=… dst=… sport=… dport=… src=… …`: the original direction first, then the reply
+/// direction.
 fn connection(line: &str, left: &Asked) -> Option<Connection> {
     let mut words = line.split_ascii_whitespace();
     let protocol = words.nth(2).filter(|protocol| PROTOCOLS.contains(protocol))?;

@@ -1,4 +1,5 @@
-//! The ports that kube-proxy has to know. The settings name the `MigrationRecord` with the ports for all nodes, and the agent watches it.
+//! The ports that kube-proxy has to know. The settings name the `MigrationRecord` with the ports for all nodes, and the agent
+//! watches it.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -22,7 +22,8 @@ const MOST: usize = 1 << 20;
 /// Maximum age of an answer: the configuration changes only with a restart of the kubelet.
 const PACE: Duration = Duration::from_secs(5);
 
-/// How long the last answer stays valid while the kubelet does not answer: a busy kubelet alone is nothing that the user has to repair.
+/// How long the last answer stays valid while the kubelet does not answer: a busy kubelet alone is nothing that the user has to
+/// repair.
 const HOLDS: Duration = Duration::from_mins(1);
 
 /// The kubelet of this host, and its newest answer.
@@ -35,11 +36,11 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// A kubelet without a request so far. `config` has the agent's credentials for the API server: the kubelet asks the API server whether
-    /// this user is allowed.
+    /// A kubelet without a request so far. `config` has the agent's credentials for the API server: the kubelet asks the API
+    /// server whether this user is allowed.
     ///
-    /// The kubelet's certificate is not verified, since it is often self-signed. While the kubelet runs, it is the process behind this port
-    /// of the loopback link; otherwise a pod in the host network could be, which is trusted by the node already.
+    /// The kubelet's certificate is not verified, since it is often self-signed. While the kubelet runs, it is the process behind
+    /// this port of the loopback link; otherwise a pod in the host network could be, which is trusted by the node already.
     pub fn new(config: &Config) -> Self {
         Self::at(Uri::from_static(URL), config)
     }

@@ -1,5 +1,5 @@
-//! New Service range on this host: observes kube-proxy's rules, the kubelet's cluster DNS addresses, and pods with old addresses. Changes
-//! nothing.
+//! New Service range on this host: observes kube-proxy's rules, the kubelet's cluster DNS addresses, and pods with old addresses.
+//! Changes nothing.
 
 pub mod carriers;
 pub mod connections;

@@ -96,8 +96,8 @@ impl std::fmt::Debug for Observer {
 }
 
 impl Observer {
-    /// An observer without an observation. `own_pod` is the UID of the agent's own pod, `config` the agent's address and credentials for the
-    /// API server; `expected` is the question to all agents.
+    /// An observer without an observation. `own_pod` is the UID of the agent's own pod, `config` the agent's address and
+    /// credentials for the API server; `expected` is the question to all agents.
     pub fn new(
         proc: PathBuf,
         own_pod: String,

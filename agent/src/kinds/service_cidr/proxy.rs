@@ -64,17 +64,17 @@ impl Place {
 
 /// The target of a rule for a port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Leads {
+enum RuleTarget {
     /// The endpoints, through the chain with this name.
-    ToEndpoints(String),
+    Endpoints(String),
     /// The chain for external traffic (load balancers).
-    AsFromOutside,
+    External,
     /// None: the Service has no endpoints.
-    Nowhere,
+    NoEndpoints,
 }
 
 /// A rule for a port of a Service at one address.
-type Rule = (ServicePort, Leads);
+type Rule = (ServicePort, RuleTarget);
 
 /// kube-proxy's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,16 +99,16 @@ impl Rules {
             (Some(_), Some(_)) => {
                 let names: Vec<&str> = self.places.iter().map(|place| place.as_str()).collect();
                 Found::Malformed(format!(
-                    "rules of kube-proxy in {} at once, needed only one of them: run `kube-proxy --cleanup` on this node, then restart \
-                     its kube-proxy",
+                    "rules of kube-proxy in {} at once, needed only one of them: run `kube-proxy --cleanup` on this node, then \
+                     restart its kube-proxy",
                     names.join(" and ")
                 ))
             }
         }
     }
 
-    /// The given ports without a rule: `known` without any, `balanced` without one for external traffic. With rules in two backends, one of
-    /// them is obsolete and has old addresses forever.
+    /// The given ports without a rule: `known` without any, `balanced` without one for external traffic. With rules in two
+    /// backends, one of them is obsolete and has old addresses forever.
     pub fn unknown(&self, known: &[ServicePort], balanced: &[ServicePort]) -> Found<Vec<ServicePort>> {
         match self.mode() {
             Found::Malformed(what) => Found::Malformed(what),
@@ -129,15 +129,15 @@ impl Rules {
     fn add(&mut self, place: Place, rules: impl IntoIterator<Item = Rule>) -> Option<String> {
         self.places.insert(place);
         let mut first = None;
-        for (port, leads) in rules {
-            match leads {
-                Leads::ToEndpoints(chain) => {
+        for (port, rule_target) in rules {
+            match rule_target {
+                RuleTarget::Endpoints(chain) => {
                     first.get_or_insert(chain);
                 }
-                Leads::AsFromOutside => {
+                RuleTarget::External => {
                     self.balanced.insert(port.clone());
                 }
-                Leads::Nowhere => {}
+                RuleTarget::NoEndpoints => {}
             }
             self.known.insert(port);
         }
@@ -157,8 +157,8 @@ impl Rules {
     }
 }
 
-/// Reads the rules of every mode. `bound` are the addresses on kube-proxy's link in ipvs mode: virtual servers with other addresses belong to
-/// other programs, for example load balancers of API servers.
+/// Reads the rules of every mode. `bound` are the addresses on kube-proxy's link in ipvs mode: virtual servers with other
+/// addresses belong to other programs, for example load balancers of API servers.
 pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, FirewallError> {
     let mut rules = Rules::default();
     let nft = Nftables::read(|chain| (chain == CHAIN).then_some(CHAIN)).await?;
@@ -219,7 +219,7 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if !servers.is_empty() {
             rules.add(
                 Place::Ipvs,
-                servers.into_iter().map(|server| (server, Leads::Nowhere)),
+                servers.into_iter().map(|server| (server, RuleTarget::NoEndpoints)),
             );
         }
     }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn to_endpoints(address: &str) -> Rule {
-        (port(address), Leads::ToEndpoints("KUBE-SVC-A".to_owned()))
+        (port(address), RuleTarget::Endpoints("KUBE-SVC-A".to_owned()))
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         rules.add(Place::Iptables, [to_endpoints("172.30.255.9")]);
         assert_eq!(rules.unknown(&asked, &[]), Found::Present(Vec::new()));
         assert_eq!(rules.unknown(&[], &asked), Found::Present(asked.to_vec()));
-        rules.add(Place::Iptables, [(port("172.30.255.9"), Leads::AsFromOutside)]);
+        rules.add(Place::Iptables, [(port("172.30.255.9"), RuleTarget::External)]);
         assert_eq!(rules.unknown(&asked, &asked), Found::Present(Vec::new()));
     }
 

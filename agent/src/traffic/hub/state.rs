@@ -129,7 +129,8 @@ impl State {
             .values()
             .map(|(flow, source)| {
                 format!(
-                    "{source} sends more than {MOST_OF_ONE} datagrams per second to {} ({}): probes lost on this path are not counted",
+                    "{source} sends more than {MOST_OF_ONE} datagrams per second to {} ({}): probes lost on this path are not \
+                     counted",
                     flow.to, flow.address
                 )
             })
@@ -150,8 +151,8 @@ impl State {
                 };
                 let to_api = flow.class == PathClass::PodToApi;
                 let is_unreachable = silent.contains(&SocketAddr::new(flow.address, flow.port));
-                // A flood does not mean a broken path: otherwise any pod could stop the rollout. A pod that answers nothing at all cannot
-                // report a flood, and is a breach.
+                // A flood does not mean a broken path: otherwise any pod could stop the rollout. A pod that answers nothing at
+                // all cannot report a flood, and is a breach.
                 if flooded.contains_key(&SocketAddr::new(flow.address, flow.port)) {
                     continue;
                 }

@@ -54,8 +54,8 @@ pub(super) async fn delete_routes<'seen>(
     Ok(())
 }
 
-/// Renames the tunnel back while it carries packets; if the kernel refuses, recreates the link. flannel's routes are restored first: once the
-/// routes to the nodes' tunnel ends are deleted, the facts do not identify Calico's routes any more.
+/// Renames the tunnel back while it carries packets; if the kernel refuses, recreates the link. flannel's routes are restored
+/// first: once the routes to the nodes' tunnel ends are deleted, the facts do not identify Calico's routes any more.
 pub(super) async fn rename_back(
     from: &str,
     to: &str,
@@ -84,8 +84,8 @@ async fn restore_routes(tunnel: &Snapshot, saved: &Saved, netlink: &Netlink) -> 
     netlink.restore_own_routes(tunnel).await
 }
 
-/// Prefix length of a node's range: the shortest of the routes that start with another node's tunnel end. The route to the node's first block
-/// starts with it, too, and may remain after a crash.
+/// Prefix length of a node's range: the shortest of the routes that start with another node's tunnel end. The route to the node's
+/// first block starts with it, too, and may remain after a crash.
 fn range_length(before: &Before) -> Option<u8> {
     let routes = before.network.as_ref()?.routes.iter();
     routes
@@ -141,8 +141,8 @@ pub(super) fn restore_parameters(step: &'static str, saved: &Before) -> Result<(
     Ok(())
 }
 
-/// Removes records of ended Calico pods, and their host ports: portmap keeps these under the name of the pods' network, so that the runtime's
-/// DEL with flannel's conflist did not remove them. Calico has no state of these pods any more.
+/// Removes records of ended Calico pods, and their host ports: portmap keeps these under the name of the pods' network, so that
+/// the runtime's DEL with flannel's conflist did not remove them. Calico has no state of these pods any more.
 pub(super) async fn remove_calico_records(
     step: &'static str,
     seen: &Observation,

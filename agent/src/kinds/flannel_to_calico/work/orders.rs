@@ -14,8 +14,8 @@ use crate::goal::Seen;
 use crate::kinds::flannel_to_calico::journal::Journal;
 
 impl Worker {
-    /// The spec, if it is complete. A NodeMigration that was recreated after a deletion is incomplete until it has settings and a goal: until
-    /// then a host that may be between the two networks follows the journal.
+    /// The spec, if it is complete. A NodeMigration that was recreated after a deletion is incomplete until it has settings and a
+    /// goal: until then a host that may be between the two networks follows the journal.
     pub(super) fn effective_spec<'spec>(
         &self,
         spec: Option<&'spec NodeMigrationSpec>,
@@ -25,7 +25,8 @@ impl Worker {
         spec.filter(|spec| is_complete(spec) || !self.was_moved_between())
     }
 
-    /// Whether this host has a forward goal in the journal, and was between the two networks at the last observation or was never observed.
+    /// Whether this host has a forward goal in the journal, and was between the two networks at the last observation or was never
+    /// observed.
     fn was_moved_between(&self) -> bool {
         let orders = self.journal.as_ref().and_then(Journal::orders);
         orders.is_some_and(|orders| orders.goal.is_forward()) && self.quiet.between() != Some(false)
@@ -46,7 +47,8 @@ impl Worker {
         self.quiet.between() == Some(true)
     }
 
-    /// The goal and settings: from the object; without one, because it was deleted or the API server is unreachable, from the journal.
+    /// The goal and settings: from the object; without one, because it was deleted or the API server is unreachable, from the
+    /// journal.
     pub(super) fn orders(&self, spec: Option<&NodeMigrationSpec>) -> Option<Orders> {
         match spec {
             // Without the settings nothing is changed: they identify flannel's link.
@@ -64,7 +66,7 @@ impl Worker {
         Some(Failure {
             category: "SettingsMissing".to_owned(),
             message: format!(
-                "NodeMigration {}: spec.goal is {:?} and spec.flannelToCalico is missing, needed both: the coordinator has to write it",
+                "NodeMigration {}: spec.goal is {:?}, but spec.flannelToCalico is missing: the coordinator has to write it",
                 self.configuration.node, spec.goal
             ),
             retriable: true,

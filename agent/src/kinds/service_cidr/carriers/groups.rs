@@ -1,8 +1,8 @@
 //! Finds the pod of a process from its control groups. Pure.
 
 /// The UID of the pod: the kubelet creates a group `…/kubepods/burstable/pod<UID>/…` with the driver cgroupfs, and
-/// `…/kubepods-burstable-pod<UID with _ for ->.slice/…` with systemd. With nested groups, the outermost one is of this host's kubelet.
-/// `hidden` is the agent's own pod if its groups do not contain its UID.
+/// `…/kubepods-burstable-pod<UID with _ for ->.slice/…` with systemd. With nested groups, the outermost one is of this host's
+/// kubelet. `hidden` is the agent's own pod if its groups do not contain its UID.
 ///
 /// A container mostly has its own control group namespace: groups of other pods are shown relative to its own
 /// (`/../../pod<UID>/…`, without `kubepods`), and its own group as `/`.
@@ -71,7 +71,7 @@ mod tests {
         "3:name=systemd:/kubepods/pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/x\n0::/",
         Some(POD)
     )]
-    // As kernel 6.18 shows it to a process in its own control group namespace.
+    // The format of kernel 6.18 for a process in its own control group namespace.
     #[case::a_neighbour("0::/../../pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/other", Some(POD))]
     #[case::of_another_class(
         "0::/../../../besteffort/pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/third",

@@ -1,5 +1,5 @@
-//! Reads files of a process in a pod: files in /proc, and the pod's `/etc/resolv.conf`. Whatever a pod puts in place of that file, no file
-//! outside the pod is read, and the size is limited.
+//! Reads files of a process in a pod: files in /proc, and the pod's `/etc/resolv.conf`. Whatever a pod puts in place of that
+//! file, no file outside the pod is read, and the size is limited.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};

@@ -19,8 +19,8 @@ pub(super) enum Environment {
     Overwritten,
 }
 
-/// Parses an environment in the format of /proc: variables, each with a zero byte at its end. Variables of helper Services do not count.
-/// Holds one entry at a time: a pod determines the number of entries, and 8 MiB contain millions.
+/// Parses an environment in the format of /proc: variables, each with a zero byte at its end. Variables of helper Services do not
+/// count. Holds one entry at a time: a pod determines the number of entries, and 8 MiB contain millions.
 pub(super) fn by_environment(mut entries: impl BufRead, left: &Asked) -> io::Result<Environment> {
     let (mut is_empty, mut has_variables, mut smallest) = (true, false, None::<IpAddr>);
     let mut bytes = Vec::new();
@@ -57,7 +57,8 @@ pub(super) fn by_resolver(text: &str, left: &Asked) -> Option<IpAddr> {
     servers.filter(|address| left.has(*address)).min()
 }
 
-/// Name and value of a variable. Names of variables contain no spaces; text that a program writes over its environment mostly does.
+/// Name and value of a variable. Names of variables contain no spaces; text that a program writes over its environment mostly
+/// does.
 fn variable(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once('=')?;
     let is_name = !name.is_empty() && !name.contains(char::is_whitespace);

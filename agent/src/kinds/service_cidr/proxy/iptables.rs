@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use service_cidr::host::{LocalTraffic, ServicePort};
 
-use super::{CHAIN, Leads, Rule};
+use super::{CHAIN, RuleTarget, Rule};
 
 /// Start of the chains of a Service: to all its endpoints, or to those of this node.
 const CHAINS: [&str; 2] = ["KUBE-SVC-", "KUBE-SVL-"];
 /// Start of the chains for external traffic.
-const FROM_OUTSIDE: [&str; 2] = ["KUBE-EXT-", "KUBE-FW-"];
+const EXTERNAL: [&str; 2] = ["KUBE-EXT-", "KUBE-FW-"];
 /// Chain that marks packets for masquerading.
 const MARK: &str = "KUBE-MARK-MASQ";
 /// Targets of rules without endpoints, or without endpoints on this node.
@@ -84,12 +84,12 @@ fn rule(line: &str) -> Option<Rule> {
     }
     let target = target?;
     let starts = |chains: &[&str]| chains.iter().any(|chain| target.starts_with(chain));
-    let leads = if ENDS.contains(&target) {
-        Leads::Nowhere
-    } else if starts(&FROM_OUTSIDE) {
-        Leads::AsFromOutside
+    let rule_target = if ENDS.contains(&target) {
+        RuleTarget::NoEndpoints
+    } else if starts(&EXTERNAL) {
+        RuleTarget::External
     } else if starts(&CHAINS) {
-        Leads::ToEndpoints(target.to_owned())
+        RuleTarget::Endpoints(target.to_owned())
     } else {
         return None;
     };
@@ -98,7 +98,7 @@ fn rule(line: &str) -> Option<Rule> {
         protocol: protocol?.to_ascii_uppercase(),
         port: port?,
     };
-    Some((port, leads))
+    Some((port, rule_target))
 }
 
 fn single(text: &str) -> Option<IpAddr> {
@@ -168,15 +168,15 @@ mod tests {
     }
 
     #[rstest]
-    #[case("KUBE-SVC-TCOU7JCQXEZGVUNU", Leads::ToEndpoints("KUBE-SVC-TCOU7JCQXEZGVUNU".to_owned()))]
-    #[case("KUBE-SVL-TCOU7JCQXEZGVUNU", Leads::ToEndpoints("KUBE-SVL-TCOU7JCQXEZGVUNU".to_owned()))]
-    #[case("KUBE-EXT-TCOU7JCQXEZGVUNU", Leads::AsFromOutside)]
-    #[case("KUBE-FW-TCOU7JCQXEZGVUNU", Leads::AsFromOutside)]
-    #[case("REJECT --reject-with icmp-port-unreachable", Leads::Nowhere)]
-    fn the_target_of_a_rule_is_recognized(#[case] target: &str, #[case] expected: Leads) {
+    #[case("KUBE-SVC-TCOU7JCQXEZGVUNU", RuleTarget::Endpoints("KUBE-SVC-TCOU7JCQXEZGVUNU".to_owned()))]
+    #[case("KUBE-SVL-TCOU7JCQXEZGVUNU", RuleTarget::Endpoints("KUBE-SVL-TCOU7JCQXEZGVUNU".to_owned()))]
+    #[case("KUBE-EXT-TCOU7JCQXEZGVUNU", RuleTarget::External)]
+    #[case("KUBE-FW-TCOU7JCQXEZGVUNU", RuleTarget::External)]
+    #[case("REJECT --reject-with icmp-port-unreachable", RuleTarget::NoEndpoints)]
+    fn the_target_of_a_rule_is_recognized(#[case] target: &str, #[case] expected: RuleTarget) {
         let line = format!("-A KUBE-SERVICES -d 10.96.0.10/32 -p udp -m udp --dport 53 -j {target}");
-        let (_, leads) = rule(&line).unwrap();
-        assert_eq!(leads, expected);
+        let (_, rule_target) = rule(&line).unwrap();
+        assert_eq!(rule_target, expected);
     }
 
     #[test]

@@ -8,11 +8,11 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::Value;
 use service_cidr::host::{LocalTraffic, ServicePort};
 
-use super::{Leads, Rule};
+use super::{RuleTarget, Rule};
 use crate::host::nft::each_object;
 
 /// Start of the names of chains for external traffic.
-const FROM_OUTSIDE: &str = "external-";
+const EXTERNAL: &str = "external-";
 /// Start of the names of chains that check the source of external traffic first.
 const FIREWALL: &str = "firewall-";
 /// Chains for Services without endpoints.
@@ -54,7 +54,7 @@ impl<'text> Visitor<'text> for Elements {
     fn visit_seq<A: SeqAccess<'text>>(mut self, mut list: A) -> Result<Self, A::Error> {
         while let Some(element) = list.next_element::<Value>()? {
             let port = port(&element).ok_or_else(|| A::Error::custom(format!("element {element}")))?;
-            self.0.push((port, leads(&element[1])));
+            self.0.push((port, rule_target(&element[1])));
         }
         Ok(self)
     }
@@ -99,11 +99,11 @@ fn network(value: &Value) -> Option<IpNet> {
     text.parse().ok()
 }
 
-fn leads(verdict: &Value) -> Leads {
+fn rule_target(verdict: &Value) -> RuleTarget {
     match verdict["goto"]["target"].as_str() {
-        Some(chain) if chain.starts_with(FROM_OUTSIDE) || chain.starts_with(FIREWALL) => Leads::AsFromOutside,
-        Some(chain) if !ENDS.contains(&chain) => Leads::ToEndpoints(chain.to_owned()),
-        Some(_) | None => Leads::Nowhere,
+        Some(chain) if chain.starts_with(EXTERNAL) || chain.starts_with(FIREWALL) => RuleTarget::External,
+        Some(chain) if !ENDS.contains(&chain) => RuleTarget::Endpoints(chain.to_owned()),
+        Some(_) | None => RuleTarget::NoEndpoints,
     }
 }
 
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({ "goto": { "target": "service-2QRHZV4L-shop/web/tcp/http" } }), Leads::ToEndpoints("service-2QRHZV4L-shop/web/tcp/http".to_owned()))]
-    #[case(json!({ "goto": { "target": "external-2QRHZV4L-shop/web/tcp/http" } }), Leads::AsFromOutside)]
-    #[case(json!({ "goto": { "target": "reject-chain" } }), Leads::Nowhere)]
-    #[case(json!({ "drop": null }), Leads::Nowhere)]
-    fn the_target_of_an_element_is_recognized(#[case] verdict: Value, #[case] expected: Leads) {
+    #[case(json!({ "goto": { "target": "service-2QRHZV4L-shop/web/tcp/http" } }), RuleTarget::Endpoints("service-2QRHZV4L-shop/web/tcp/http".to_owned()))]
+    #[case(json!({ "goto": { "target": "external-2QRHZV4L-shop/web/tcp/http" } }), RuleTarget::External)]
+    #[case(json!({ "goto": { "target": "reject-chain" } }), RuleTarget::NoEndpoints)]
+    #[case(json!({ "drop": null }), RuleTarget::NoEndpoints)]
+    fn the_target_of_an_element_is_recognized(#[case] verdict: Value, #[case] expected: RuleTarget) {
         let text = map(&json!([[{ "concat": ["10.96.0.1", "tcp", 443] }, verdict]]));
         assert_eq!(rules(&text).unwrap()[0].1, expected);
     }
