@@ -113,7 +113,10 @@ async fn silent_connections_block_no_other_one_and_time_out() {
     ask(address, &question).await.unwrap();
     let mut byte = [0];
     let first = held.swap_remove(0).read(&mut byte).await;
-    assert!(matches!(first, Ok(0) | Err(_)), "{first:?}: the oldest one is closed");
+    assert!(
+        matches!(first, Ok(0) | Err(_)),
+        "{first:?}: the oldest one is closed"
+    );
     // Silent connections are closed.
     for mut silent in held {
         let ended = tokio::time::timeout(SILENCE + SOON, silent.read(&mut byte)).await;

@@ -59,7 +59,9 @@ impl Kinds {
             self.service_cidr.forget();
         }
         // A spec of another kind does not say how to continue a host that a flannelToCalico migration left between two networks.
-        if !matches!(requested, Requested::FlannelToCalicoOrNothing) && self.flannel_to_calico.may_be_between() {
+        if !matches!(requested, Requested::FlannelToCalicoOrNothing)
+            && self.flannel_to_calico.may_be_between()
+        {
             let report = self.flannel_to_calico.work(None, goals).await;
             if self.flannel_to_calico.is_between() {
                 return report;

@@ -32,7 +32,10 @@ fn two_kinds_in_one_spec_are_several() {
     let services = json!({ "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
     assert!(matches!(Requested::of(None), Requested::FlannelToCalicoOrNothing));
     let datastore = spec("calicoDatastore", json!({}));
-    assert!(matches!(Requested::of(Some(&datastore)), Requested::CalicoDatastore));
+    assert!(matches!(
+        Requested::of(Some(&datastore)),
+        Requested::CalicoDatastore
+    ));
     let mut both = spec("serviceCidr", services);
     assert!(matches!(Requested::of(Some(&both)), Requested::ServiceCidr(_)));
     both.calico_datastore = datastore.calico_datastore;

@@ -115,9 +115,9 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
         log: _,
     } = run;
     let node = node_name.context("node name is not set: set NODE_NAME or --node-name")?;
-    let mut config = Config::infer()
-        .await
-        .context("no configuration of the API server found (tried $KUBECONFIG, ~/.kube/config, in-cluster)")?;
+    let mut config = Config::infer().await.context(
+        "no configuration of the API server found (tried $KUBECONFIG, ~/.kube/config, in-cluster)",
+    )?;
     config.connect_timeout = Some(REQUEST_LIMIT);
     let metrics = Arc::new(Metrics::new().context("registering the metrics")?);
     let requests: Arc<dyn ClientObserver> = Arc::new(metrics.api.clone());
@@ -163,20 +163,13 @@ async fn run_agent(run: Run) -> anyhow::Result<()> {
     let host = HostThread::start(parts, seen.clone(), Arc::clone(&metrics), Arc::clone(&health))?;
     let serves = async {
         // The host thread needs neither of them: a program that holds the port cannot delay the dead man's switch.
-        let hub = retry_until_open("socket for traffic pods", async || {
-            Hub::listen(&node, &run_dir)
-        })
-        .await;
+        let hub = retry_until_open("socket for traffic pods", async || Hub::listen(&node, &run_dir)).await;
         let listener = retry_until_open("port for metrics and health", async || {
             listening::bind(listen, host_address, api::names::AGENT_PORT).await
         })
         .await;
         let agent = Agent::new(host, Api::all(client), seen, hub, Arc::clone(&metrics));
-        tracing::info!(
-            node,
-            version = env!("CARGO_PKG_VERSION"),
-            "agent started"
-        );
+        tracing::info!(node, version = env!("CARGO_PKG_VERSION"), "agent started");
         tokio::select! {
             never = admin::serve(
                 listener, secure, move || metrics.text(), health, crash_point::routes(),

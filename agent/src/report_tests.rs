@@ -374,7 +374,10 @@ fn an_empty_old_range_is_written_immediately() {
     assert!(!waits(&two, &one).is_zero());
     let none = status_of(observed(&[]), &one);
     assert!(at_once(&one, &none));
-    assert!(at_once(&none, &status_of(None, &none)), "facts that are missing now");
+    assert!(
+        at_once(&none, &status_of(None, &none)),
+        "facts that are missing now"
+    );
     assert_eq!((none.phase, none.phase_since, none.goal), (None, None, None));
 }
 
@@ -430,7 +433,10 @@ fn only_connections_to_services_are_written_with_a_delay() {
         ..one
     };
     assert!(at_once(&before, &status_of(Some(known), &before)));
-    assert!(at_once(&before, &status_of(None, &before)), "facts that are missing now");
+    assert!(
+        at_once(&before, &status_of(None, &before)),
+        "facts that are missing now"
+    );
 }
 
 #[test]

@@ -129,7 +129,9 @@ impl Agent {
         self.set_metrics(&report, targets.len());
         match object {
             // A report for another object with this name says nothing about this one.
-            Some(object) if object.uid() == told.uid => self.write_status(&object, told.generation, &report).await,
+            Some(object) if object.uid() == told.uid => {
+                self.write_status(&object, told.generation, &report).await
+            }
             Some(_) | None => RESYNC,
         }
     }
@@ -147,7 +149,12 @@ impl Agent {
     }
 
     /// Writes the status if it has changed, and returns the pause until the next turn.
-    async fn write_status(&mut self, object: &Arc<NodeMigration>, generation: i64, report: &Report) -> Duration {
+    async fn write_status(
+        &mut self,
+        object: &Arc<NodeMigration>,
+        generation: i64,
+        report: &Report,
+    ) -> Duration {
         let old = object.status.clone().unwrap_or_default();
         let wanted = report::status(report, generation, &old, Timestamp::now());
         if object.status.as_ref() == Some(&wanted) {
@@ -181,10 +188,7 @@ impl Agent {
             }
             Err(error) => {
                 self.metrics.writes.with_label_values(&["error"]).inc();
-                tracing::warn!(
-                    error = chain(&error),
-                    "writing the status failed; retrying"
-                );
+                tracing::warn!(error = chain(&error), "writing the status failed; retrying");
                 // The object may have been replaced or deleted: the watch shows which.
                 self.written = None;
                 // Without a random number the pause is the shortest one: the kernel has none only right after its start.

@@ -252,7 +252,10 @@ mod tests {
     #[tokio::test]
     async fn a_thread_that_panics_is_an_error() {
         let mut apart: Apart<u8, u8> = Apart::new("nothing");
-        let error = apart.ask(&1, |_| panic!("expected by the test")).await.unwrap_err();
+        let error = apart
+            .ask(&1, |_| panic!("expected by the test"))
+            .await
+            .unwrap_err();
         assert!(matches!(error, ApartError::Ended { .. }), "{error}");
         assert_eq!(apart.ask(&1, |_| 7).await.unwrap(), 7);
     }

@@ -217,7 +217,10 @@ async fn resume_restarts_judging_and_keeps_the_totals() {
     hub.set(&flows, STRICT, resumed_at, 1450);
     let restarted = hub.report().unwrap();
     assert_eq!(restarted.judged_since, resumed_at);
-    assert_eq!((restarted.reporting, restarted.breaches), (Vec::new(), Vec::new()));
+    assert_eq!(
+        (restarted.reporting, restarted.breaches),
+        (Vec::new(), Vec::new())
+    );
     let lost = sent(&report, PathClass::PodToService).lost;
     let watched = until("a reporting pod", || {
         hub.report().filter(|report| {

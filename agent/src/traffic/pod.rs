@@ -32,12 +32,7 @@ pub async fn send(folder: &Path, pod_uid: &str) {
     }
 }
 
-async fn converse(
-    folder: &Path,
-    pod_uid: &str,
-    prober: &mut Prober,
-    is_logged: &mut bool,
-) -> io::Result<()> {
+async fn converse(folder: &Path, pod_uid: &str, prober: &mut Prober, is_logged: &mut bool) -> io::Result<()> {
     let stream = UnixStream::connect(folder.join(line::SOCKET)).await?;
     let (read, mut write) = stream.into_split();
     let hello = Hello {

@@ -178,7 +178,8 @@ impl Run {
         self.last_beat = now;
         let recent = self.stream.look(self.running, self.limits.patience);
         // Probes that are unanswered because of the problem count as lost only later.
-        if recent.lost == 0 && self.running.saturating_sub(self.problem_at) > self.limits.patience + BEGINNING {
+        if recent.lost == 0 && self.running.saturating_sub(self.problem_at) > self.limits.patience + BEGINNING
+        {
             self.problem.clear();
         }
         lock(&self.counted).insert(

@@ -158,7 +158,8 @@ fn a_flooding_pod_is_reported_and_causes_no_breach() {
             assert_eq!(report.breaches, [], "the path works");
             if named.is_none() && !report.floods.is_empty() {
                 assert!(
-                    report.floods[0].starts_with("10.9.2.2 sends more than 500 datagrams per second to node b"),
+                    report.floods[0]
+                        .starts_with("10.9.2.2 sends more than 500 datagrams per second to node b"),
                     "{:?}",
                     report.floods
                 );

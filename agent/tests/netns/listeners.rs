@@ -166,7 +166,10 @@ fn with_20000_idle_connections_the_agent_is_alive_and_rolls_back_on_time() {
         let began = Instant::now();
         let agent = agent_alone(&host);
         while health(node).is_none() {
-            assert!(began.elapsed() < Duration::from_secs(10), "the agent does not listen");
+            assert!(
+                began.elapsed() < Duration::from_secs(10),
+                "the agent does not listen"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
         let stranger = Process::namespace();
@@ -229,7 +232,10 @@ fn a_connection_of_another_user_than_root_is_refused() {
             };
             tokio::task::spawn_blocking(|| std::thread::spawn(connect).join().unwrap())
         };
-        assert!(received(0).await.unwrap().contains("flows"), "root receives its task");
+        assert!(
+            received(0).await.unwrap().contains("flows"),
+            "root receives its task"
+        );
         assert_eq!(received(65534).await.unwrap(), "");
     });
 }

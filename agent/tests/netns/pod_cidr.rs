@@ -335,7 +335,11 @@ fn the_agent_observes_and_changes_nothing() {
                 "calico-ipam"
             );
             let other_kinds = ["phase", "goal", "facts", "failure", "checks", "steps", "changes"];
-            assert_eq!(other_kinds.map(|field| &status[field]), [&Value::Null; 7], "{status}");
+            assert_eq!(
+                other_kinds.map(|field| &status[field]),
+                [&Value::Null; 7],
+                "{status}"
+            );
 
             // A new route to a block is written with a delay; an empty old range immediately.
             run("ip route add 10.244.200.64/26 via 192.0.2.9 dev eth0 proto 80");
@@ -389,7 +393,10 @@ fn a_spec_with_two_kinds_is_refused() {
         beside(agent, async {
             let status = server.patch(StatusCode::OK).await;
             assert_eq!(status["failure"]["category"], "Contradiction", "{status}");
-            assert_eq!((&status["facts"], &status["podCidr"]), (&Value::Null, &Value::Null));
+            assert_eq!(
+                (&status["facts"], &status["podCidr"]),
+                (&Value::Null, &Value::Null)
+            );
             server.silence().await;
             assert!(host.paths.subnet_environment().exists());
         })

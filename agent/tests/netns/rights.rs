@@ -52,7 +52,10 @@ pub fn live_as_the_container(host: &mut Host) {
         .args(["--mount", "true"])
         .output()
         .unwrap();
-    assert!(!refused.status.success(), "capabilities that are not granted were not dropped");
+    assert!(
+        !refused.status.success(),
+        "capabilities that are not granted were not dropped"
+    );
 }
 
 /// Drops all capabilities that a container with these capabilities and without new privileges does not have.
@@ -126,10 +129,7 @@ fn the_manifest_mounts_every_folder_and_shares_the_hosts_namespaces() {
         assert!(MANIFEST.contains(line), "{line} is missing");
     }
     for name in ["NODE_NAME", "HOST_IP"] {
-        assert!(
-            MANIFEST.contains(&format!("name: {name}\n")),
-            "{name} is not set"
-        );
+        assert!(MANIFEST.contains(&format!("name: {name}\n")), "{name} is not set");
     }
     assert!(
         !granted().contains(CapabilitySet::SYS_PTRACE),

@@ -395,7 +395,11 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
             let other_kinds = [
                 "phase", "goal", "facts", "podCidr", "failure", "checks", "steps", "changes",
             ];
-            assert_eq!(other_kinds.map(|field| &status[field]), [&Value::Null; 8], "{status}");
+            assert_eq!(
+                other_kinds.map(|field| &status[field]),
+                [&Value::Null; 8],
+                "{status}"
+            );
             assert_eq!(shown(), before, "nothing has changed");
             assert!(host.paths.subnet_environment().exists() && !host.state().exists());
 
@@ -418,7 +422,11 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
                 server.questions.send_replace(held(next));
                 let status = server.patch(StatusCode::OK).await;
                 let facts = &status["serviceCidr"];
-                assert_eq!(facts["expectedDigest"], json!(question(next).digest()), "{status}");
+                assert_eq!(
+                    facts["expectedDigest"],
+                    json!(question(next).digest()),
+                    "{status}"
+                );
                 assert_eq!(facts["unknown"]["present"][0]["port"], next, "{status}");
                 questions.push(asked.elapsed());
                 if is_soon(&rules) && is_soon(&questions) {
@@ -428,10 +436,9 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
             assert!(is_soon(&rules), "rules: {rules:?}");
             assert!(is_soon(&questions), "questions: {questions:?}");
             let missing = "MigrationRecord m-1-expected-ports-0 not found".to_owned();
-            server.questions.send_replace(Held::Unknown(
-                "m-1-expected-ports-0".to_owned(),
-                missing.clone(),
-            ));
+            server
+                .questions
+                .send_replace(Held::Unknown("m-1-expected-ports-0".to_owned(), missing.clone()));
             let status = server.patch(StatusCode::OK).await;
             let facts = &status["serviceCidr"];
             assert_eq!(facts["unknown"]["malformed"], json!(missing), "{status}");

@@ -88,11 +88,7 @@ impl Server {
         let body = request.into_body().collect_bytes().await.unwrap();
         let patch: Value = serde_json::from_slice(&body).unwrap();
         let fields: Vec<&String> = patch.as_object().unwrap().keys().collect();
-        assert_eq!(
-            fields,
-            ["metadata", "status"],
-            "an agent writes only its status"
-        );
+        assert_eq!(fields, ["metadata", "status"], "an agent writes only its status");
         assert_eq!(patch["metadata"], json!({ "uid": "u-1" }));
         let body = if answer == StatusCode::OK {
             merge(&mut self.object["status"], &patch["status"]);

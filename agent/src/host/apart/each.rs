@@ -263,10 +263,7 @@ mod tests {
                 .iter()
                 .any(|(_, answer)| answer.is_err())
         {
-            assert!(
-                Instant::now() < deadline,
-                "the ended read is not repeated"
-            );
+            assert!(Instant::now() < deadline, "the ended read is not repeated");
             std::thread::yield_now();
         }
     }

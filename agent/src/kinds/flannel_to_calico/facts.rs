@@ -213,7 +213,10 @@ pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
             .flat_map(|route| &route.hops)
             .filter_map(|(gateway, _)| *gateway)
             .collect();
-        own.ipv6_ends().keys().filter(|end| !existing.contains(*end)).count()
+        own.ipv6_ends()
+            .keys()
+            .filter(|end| !existing.contains(*end))
+            .count()
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     SubnetRoutes {

@@ -102,11 +102,7 @@ fn a_route_without_the_tunnel_is_direct() {
         let to = format!("10.244.{number}.0/24");
         host.routes.push(route(&to, Some("192.0.2.13"), 2));
     }
-    assert_eq!(
-        direct_routes(&host, &networks).len(),
-        20,
-        "the report is bounded"
-    );
+    assert_eq!(direct_routes(&host, &networks).len(), 20, "the report is bounded");
 }
 
 #[test]

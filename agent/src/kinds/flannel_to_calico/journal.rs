@@ -38,7 +38,9 @@ const MOST_JOURNAL: u64 = 64 << 20;
 #[derive(Debug, Error)]
 pub enum JournalError {
     /// A file of the journal could not be read or written.
-    #[error("journal could not be read or written, so nothing is changed: free disk space or repair its folder")]
+    #[error(
+        "journal could not be read or written, so nothing is changed: free disk space or repair its folder"
+    )]
     File(#[from] FileError),
     /// Another process holds the journal's lock.
     #[error(

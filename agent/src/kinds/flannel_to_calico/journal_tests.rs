@@ -175,7 +175,11 @@ fn a_change_stands_until_it_is_undone() {
     let before = journal.before_change(&undo).unwrap();
     assert_eq!(*before, texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]));
     journal.begin(&undo, Before::default(), at(4)).unwrap();
-    assert_eq!(journal.remembered().standing.len(), 1, "the change is not undone yet");
+    assert_eq!(
+        journal.remembered().standing.len(),
+        1,
+        "the change is not undone yet"
+    );
     journal.finish(&undo, at(5)).unwrap();
     assert_eq!(reopen(journal).unwrap().remembered(), Remembered::default());
 }

@@ -181,7 +181,10 @@ mod tests {
         None
     )]
     #[case::nothing("", None)]
-    fn only_an_answered_open_connection_to_an_old_address_counts(#[case] line: &str, #[case] expected: Option<&str>) {
+    fn only_an_answered_open_connection_to_an_old_address_counts(
+        #[case] line: &str,
+        #[case] expected: Option<&str>,
+    ) {
         let found = connection(line, &asked()).map(|connection| connection.to_string());
         assert_eq!(found.as_deref(), expected);
     }

@@ -100,10 +100,7 @@ async fn watch_record(client: &Client, record: Option<&str>, sender: &watch::Sen
             },
             Err(error) => {
                 let why = format!("watching MigrationRecord {record}: {}", chain(&error));
-                tracing::warn!(
-                    error = why,
-                    "watching the MigrationRecord failed; retrying"
-                );
+                tracing::warn!(error = why, "watching the MigrationRecord failed; retrying");
                 // A known question stays valid: each answer names its question.
                 if !matches!(*sender.borrow(), Held::Question(..)) {
                     send(unknown(why));

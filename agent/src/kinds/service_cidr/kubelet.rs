@@ -205,7 +205,10 @@ mod tests {
         Found::Malformed("GET /configz: clusterDNS \"10.96.0.10\", needed a list of addresses".to_owned())
     )]
     #[tokio::test]
-    async fn cluster_dns_is_parsed_from_the_answer(#[case] page: Value, #[case] expected: Found<Vec<IpAddr>>) {
+    async fn cluster_dns_is_parsed_from_the_answer(
+        #[case] page: Value,
+        #[case] expected: Found<Vec<IpAddr>>,
+    ) {
         let mut kubelet = kubelet(StatusCode::OK, page.to_string()).await;
         assert_eq!(kubelet.cluster_dns().await, expected);
     }
@@ -225,7 +228,11 @@ mod tests {
     #[case::no_such_page(StatusCode::NOT_FOUND, "404 page not found", "/configz")]
     #[case::no_json(StatusCode::OK, "ok", "/configz")]
     #[tokio::test]
-    async fn a_refused_or_malformed_answer_has_a_reason(#[case] status: StatusCode, #[case] page: &str, #[case] words: &str) {
+    async fn a_refused_or_malformed_answer_has_a_reason(
+        #[case] status: StatusCode,
+        #[case] page: &str,
+        #[case] words: &str,
+    ) {
         let mut kubelet = kubelet(status, page.to_owned()).await;
         let found = kubelet.cluster_dns().await;
         assert!(

@@ -33,8 +33,7 @@ const SELDOM: Duration = Duration::from_secs(15);
 const SHARE: u32 = 4;
 
 /// Reason why no pod can be read.
-const MISSING_CAPABILITY: &str =
-    "could not read pods' environments: the agent's pod has no capability SYS_PTRACE: apply deploy/service-cidr";
+const MISSING_CAPABILITY: &str = "could not read pods' environments: the agent's pod has no capability SYS_PTRACE: apply deploy/service-cidr";
 
 /// Whether this process may read other processes; true if the kernel does not say.
 fn may_read_processes() -> bool {

@@ -219,7 +219,9 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if !servers.is_empty() {
             rules.add(
                 Place::Ipvs,
-                servers.into_iter().map(|server| (server, RuleTarget::NoEndpoints)),
+                servers
+                    .into_iter()
+                    .map(|server| (server, RuleTarget::NoEndpoints)),
             );
         }
     }

@@ -97,8 +97,9 @@ impl Worker {
             if orders.goal == Goal::Flannel {
                 return Err(Failure {
                     category: "JournalFile".to_owned(),
-                    message: "host cannot be rolled back: its journal could not be read; see the check Journal"
-                        .to_owned(),
+                    message:
+                        "host cannot be rolled back: its journal could not be read; see the check Journal"
+                            .to_owned(),
                     retriable: true,
                 });
             }

@@ -101,7 +101,10 @@ mod tests {
     #[case::the_kernel("0::/../../../../..", None)]
     #[case::the_host("0::/../../../../../system.slice/kubelet.service", None)]
     #[case::a_neighbour("0::/../../pod8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11/other", Some(POD))]
-    fn the_pod_of_a_process_in_a_control_group_namespace(#[case] groups: &str, #[case] expected: Option<&str>) {
+    fn the_pod_of_a_process_in_a_control_group_namespace(
+        #[case] groups: &str,
+        #[case] expected: Option<&str>,
+    ) {
         let hidden = hidden("0::/\n", OWN);
         assert_eq!(hidden, Some(OWN));
         assert_eq!(pod(groups, hidden).as_deref(), expected);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use service_cidr::host::{LocalTraffic, ServicePort};
 
-use super::{CHAIN, RuleTarget, Rule};
+use super::{CHAIN, Rule, RuleTarget};
 
 /// Start of the chains of a Service: to all its endpoints, or to those of this node.
 const CHAINS: [&str; 2] = ["KUBE-SVC-", "KUBE-SVL-"];

@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::Value;
 use service_cidr::host::{LocalTraffic, ServicePort};
 
-use super::{RuleTarget, Rule};
+use super::{Rule, RuleTarget};
 use crate::host::nft::each_object;
 
 /// Start of the names of chains for external traffic.
