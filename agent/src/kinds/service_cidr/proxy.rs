@@ -201,13 +201,13 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
         if !tables.contains("filter") {
             continue;
         }
-        let filter = save(backend, "filter", iptables::is_asked_for).await?;
+        let filter = save(backend, "filter", iptables::is_needed).await?;
         if !iptables::has_chain(&filter) {
             continue;
         }
         rules.add(Place::IptablesLegacy, iptables::rules(&filter));
         if tables.contains("nat") {
-            let nat = save(backend, "nat", iptables::is_asked_for).await?;
+            let nat = save(backend, "nat", iptables::is_needed).await?;
             if let Some(first) = rules.add(Place::IptablesLegacy, iptables::rules(&nat)) {
                 rules.add_local_traffic(iptables::sources(&nat, &first));
             }

@@ -23,7 +23,7 @@ pub(super) fn has_chain(lines: &[String]) -> bool {
 }
 
 /// Whether the other functions need this line of `iptables-save`. Rules of endpoints, which are the majority, are not needed.
-pub(super) fn is_asked_for(line: &str) -> bool {
+pub(super) fn is_needed(line: &str) -> bool {
     let starts = |rest: &str| CHAINS.iter().any(|chain| rest.starts_with(chain));
     if let Some(declared) = line.strip_prefix(':') {
         return declared.split(' ').next() == Some(CHAIN);
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(found.ranges, ["10.244.0.0/16".parse::<IpNet>().unwrap()]);
         assert_eq!(found.links, ["cali+"]);
         assert_eq!(sources(&lines[3..5], "KUBE-SVC-A"), LocalTraffic::default());
-        let asked: Vec<String> = lines.iter().filter(|line| is_asked_for(line)).cloned().collect();
+        let asked: Vec<String> = lines.iter().filter(|line| is_needed(line)).cloned().collect();
         assert_eq!(sources(&asked, "KUBE-SVC-A"), found);
     }
 
@@ -227,6 +227,6 @@ mod tests {
     #[case("-A KUBE-SEP-A -p tcp -m tcp -j DNAT --to-destination 10.244.1.2:80", false)]
     #[case("*nat", false)]
     fn rules_of_endpoints_are_not_needed(#[case] line: &str, #[case] expected: bool) {
-        assert_eq!(is_asked_for(line), expected, "{line}");
+        assert_eq!(is_needed(line), expected, "{line}");
     }
 }
