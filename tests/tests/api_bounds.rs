@@ -1718,12 +1718,17 @@ async fn during_a_change_of_ranges_no_other_range_is_created() {
         .patch_status("ranges", &PatchParams::default(), &over)
         .await
         .unwrap();
-    until("the Migration to be finished", LIMIT, Path::new("/"), async || {
-        Ok(match make("replumb-keep-after", "10.123.0.4/30").await {
-            Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(error.to_string()),
-        })
-    })
+    until(
+        "the Migration to be finished",
+        LIMIT,
+        Path::new("/"),
+        async || {
+            Ok(match make("replumb-keep-after", "10.123.0.4/30").await {
+                Ok(_) => Look::Done(()),
+                Err(error) => Look::NotYet(error.to_string()),
+            })
+        },
+    )
     .await
     .unwrap();
     ranges
@@ -1830,12 +1835,17 @@ async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() 
         .await
         .unwrap();
     status("Completed").await;
-    until("the Migration to be finished", LIMIT, Path::new("/"), async || {
-        Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
-            Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(error.to_string()),
-        })
-    })
+    until(
+        "the Migration to be finished",
+        LIMIT,
+        Path::new("/"),
+        async || {
+            Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
+                Ok(_) => Look::Done(()),
+                Err(error) => Look::NotYet(error.to_string()),
+            })
+        },
+    )
     .await
     .unwrap();
     migrations

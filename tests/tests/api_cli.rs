@@ -644,7 +644,10 @@ async fn a_user_at_a_terminal_is_asked_for_confirmation() {
     let answer = at_a_terminal("status --watch", "")
         .await
         .expect(0, &["NODE", "worker-1", "worker-2", "Completed"]);
-    assert!(answer.out.contains("\u{1b}["), "the terminal was not redrawn: {answer:?}");
+    assert!(
+        answer.out.contains("\u{1b}["),
+        "the terminal was not redrawn: {answer:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

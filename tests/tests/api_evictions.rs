@@ -192,7 +192,10 @@ async fn a_new_pod_of_the_same_name_is_not_evicted_in_place_of_the_observed_pod(
     answered.await.unwrap();
     let there = pods.get("web-0").await.unwrap();
     assert_eq!(there.uid().as_ref(), Some(&successor.uid));
-    assert_eq!(there.metadata.deletion_timestamp, None, "the new pod is not deleted");
+    assert_eq!(
+        there.metadata.deletion_timestamp, None,
+        "the new pod is not deleted"
+    );
     assert_eq!(
         (counted(&context, "evicted"), counted(&context, "replaced")),
         (0, 1)
@@ -285,7 +288,10 @@ async fn objects_with_an_invalid_time_are_read() {
         "the API server no longer returns such a time: {told}"
     );
     let strict: Api<Deployment> = Api::namespaced(admin, NAMESPACE);
-    assert!(strict.get("odd").await.is_err(), "the types can parse the time now");
+    assert!(
+        strict.get("odd").await.is_err(),
+        "the types can parse the time now"
+    );
 
     let of_namespace = |object: Deployment| {
         let replicas = object.spec.as_ref().and_then(|spec| spec.replicas);

@@ -72,10 +72,7 @@ async fn a_renewed_lease_is_kept_and_an_expired_one_is_taken_over() {
     let mut second = candidate(&client, "takeover", "second");
     let start = Moment::now();
 
-    assert!(
-        first.try_once(start).await.unwrap(),
-        "the Lease was free"
-    );
+    assert!(first.try_once(start).await.unwrap(), "the Lease was free");
     assert!(!second.try_once(after(start, 1)).await.unwrap());
     // Renewed all the time: however long the second one waits, it never gets the Lease.
     for seconds in (2..60).step_by(4) {

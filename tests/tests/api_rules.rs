@@ -460,11 +460,16 @@ async fn admission_protects_running_migration_inputs() {
         .to_string();
     assert!(words.contains("replumb-drift-daemonsets"), "{words}");
     status("Completed").await;
-    until("the Migration to be finished", Duration::from_mins(1), Path::new("/"), async || {
-        nodes.patch("guarded", &dry, &label).await?;
-        sets.patch("guarded", &dry, &selector).await?;
-        Ok(Look::Done(()))
-    })
+    until(
+        "the Migration to be finished",
+        Duration::from_mins(1),
+        Path::new("/"),
+        async || {
+            nodes.patch("guarded", &dry, &label).await?;
+            sets.patch("guarded", &dry, &selector).await?;
+            Ok(Look::Done(()))
+        },
+    )
     .await
     .unwrap();
     migrations

@@ -67,7 +67,10 @@ mod tests {
         let first = take(folder.path(), &progress).await.unwrap();
         let mut second = std::pin::pin!(take(folder.path(), &progress));
         let early = tokio::time::timeout(std::time::Duration::from_millis(200), &mut second).await;
-        assert!(early.is_err(), "the second lock was taken while the first is held");
+        assert!(
+            early.is_err(),
+            "the second lock was taken while the first is held"
+        );
         drop(first);
         tokio::time::timeout(std::time::Duration::from_secs(10), second)
             .await

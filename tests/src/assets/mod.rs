@@ -171,9 +171,7 @@ fn default_cache() -> Result<PathBuf> {
     }
     match std::env::home_dir() {
         Some(home) if home.is_absolute() => Ok(home.join(".cache").join(NAME)),
-        _ => bail!(
-            "no home folder for the cache: set HOME or XDG_CACHE_HOME, or use --assets with a folder"
-        ),
+        _ => bail!("no home folder for the cache: set HOME or XDG_CACHE_HOME, or use --assets with a folder"),
     }
 }
 

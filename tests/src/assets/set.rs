@@ -24,7 +24,8 @@ pub fn make(cache: &Path, folders: &[PathBuf], ready: Option<&Path>) -> Result<P
         else {
             bail!("the program {name} was neither built nor found among the ready ones");
         };
-        let data = fs::metadata(&source).with_context(|| format!("read the metadata of {}", source.display()))?;
+        let data =
+            fs::metadata(&source).with_context(|| format!("read the metadata of {}", source.display()))?;
         key.update(format!(
             "{} {} {:?}\n",
             source.display(),

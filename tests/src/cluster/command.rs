@@ -42,7 +42,10 @@ pub async fn run_with_input<S: AsRef<OsStr>>(program: &str, arguments: &[S], inp
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("run `{}`", line(program, arguments)))?;
-    let mut stdin = child.stdin.take().context("open the standard input of the program")?;
+    let mut stdin = child
+        .stdin
+        .take()
+        .context("open the standard input of the program")?;
     let (written, output) = tokio::join!(
         async move {
             let written = stdin.write_all(input.as_bytes()).await;

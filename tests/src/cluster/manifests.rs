@@ -225,7 +225,10 @@ impl Values {
             };
             let Some(value) = self.0.get(name) else {
                 let known: Vec<_> = self.0.keys().map(String::as_str).collect();
-                bail!("the manifest has the placeholder {name:?}; known placeholders: {}", known.join(", "));
+                bail!(
+                    "the manifest has the placeholder {name:?}; known placeholders: {}",
+                    known.join(", ")
+                );
             };
             filled.push_str(before);
             filled.push_str(value);

@@ -89,8 +89,8 @@ impl Lock {
             return Ok(lock);
         }
         let path = directory.lock();
-        let owner =
-            std::fs::read_to_string(&path).with_context(|| format!("read the owner of the lock {}", path.display()))?;
+        let owner = std::fs::read_to_string(&path)
+            .with_context(|| format!("read the owner of the lock {}", path.display()))?;
         bail!(
             "the lab in {} is being used by process {}: wait for it, end it, or take another folder with --dir",
             directory.path().display(),

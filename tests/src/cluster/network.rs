@@ -78,7 +78,8 @@ pub async fn free_subnet() -> Result<Ipv4Net> {
         .collect();
     let free = |subnet: &Ipv4Net| !taken.iter().any(|other| overlaps(*subnet, *other));
     for third in 0..=255 {
-        let subnet = Ipv4Net::new(Ipv4Addr::new(172, 30, third, 0), 24).context("build the /24 of the lab")?;
+        let subnet =
+            Ipv4Net::new(Ipv4Addr::new(172, 30, third, 0), 24).context("build the /24 of the lab")?;
         if free(&subnet) {
             return Ok(subnet);
         }

@@ -172,7 +172,12 @@ fn refused(case: &Case, text: &str) -> ExitCode {
 }
 
 /// Prints a report and, if requested, writes it to a file. The demo succeeds if the report has no problem.
-fn print_report(report: &impl Serialize, text: &str, problems: &[String], file: Option<&Path>) -> Result<ExitCode> {
+fn print_report(
+    report: &impl Serialize,
+    text: &str,
+    problems: &[String],
+    file: Option<&Path>,
+) -> Result<ExitCode> {
     println!("\n{text}");
     if let Some(file) = file {
         std::fs::write(file, serde_json::to_string_pretty(report)?)

@@ -27,7 +27,9 @@ pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let file = &arguments.kubeconfig;
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     let client = apilab::client(&text).await?;
-    println!("these agents are hollow: they have no hosts, change nothing and report every probe as answered");
+    println!(
+        "these agents are hollow: they have no hosts, change nothing and report every probe as answered"
+    );
     tokio::select! {
         ended = Fleet::new(client, arguments.pod_network).run() => ended.map(|()| ExitCode::SUCCESS),
         signal = interrupted() => Err(Ended(signal?).into()),

@@ -338,11 +338,7 @@ mod tests {
                 assert!(dual.contains("the stand-in plays IPv4 only"), "{line}: {dual}");
             }
         }
-        assert!(
-            cluster("--network calico-etcd --tunnel vxlan")
-                .validate()
-                .is_ok()
-        );
+        assert!(cluster("--network calico-etcd --tunnel vxlan").validate().is_ok());
         for network in ["flannel", "calico", "calico-v2"] {
             let said = refusal(cluster(&format!("--network {network} --tunnel vxlan")).validate());
             assert!(said.contains("--tunnel") && said.contains(network), "{said}");

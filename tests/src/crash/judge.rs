@@ -104,16 +104,21 @@ impl Before {
 async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
     let look = Looker::new(cluster);
     let logs = cluster.directory().logs();
-    let clean = until("the remains of flannel's pods to be removed", CLEAN, &logs, async || {
-        if !look.facts(node).await?.legacy_pods.is_empty() {
-            return Ok(Look::Done(()));
-        }
-        let wrong = state::wrong_there_after_power(&Host::look(cluster, node).await?);
-        Ok(match wrong.as_slice() {
-            [] => Look::Done(()),
-            some => Look::NotYet(some.join("; ")),
-        })
-    });
+    let clean = until(
+        "the remains of flannel's pods to be removed",
+        CLEAN,
+        &logs,
+        async || {
+            if !look.facts(node).await?.legacy_pods.is_empty() {
+                return Ok(Look::Done(()));
+            }
+            let wrong = state::wrong_there_after_power(&Host::look(cluster, node).await?);
+            Ok(match wrong.as_slice() {
+                [] => Look::Done(()),
+                some => Look::NotYet(some.join("; ")),
+            })
+        },
+    );
     Ok(match clean.await {
         Ok(()) => Vec::new(),
         Err(error) => vec![format!("{error:#}")],

@@ -52,14 +52,19 @@ impl Door {
         let body = to.map(serde_json::to_string).transpose()?.unwrap_or_default();
         let method = if to.is_some() { "PUT" } else { "DELETE" };
         let logs = cluster.directory().logs();
-        until("the process to accept a crash point", ANSWERS, &logs, async || {
-            let Answer { status, body, .. } = self.ask(method, &body).await?;
-            Ok(match status {
-                200 => Look::Done(()),
-                404 => Look::NotYet("the program is not a test build".to_owned()),
-                _ => Look::NotYet(format!("answer {status}: {body}")),
-            })
-        })
+        until(
+            "the process to accept a crash point",
+            ANSWERS,
+            &logs,
+            async || {
+                let Answer { status, body, .. } = self.ask(method, &body).await?;
+                Ok(match status {
+                    200 => Look::Done(()),
+                    404 => Look::NotYet("the program is not a test build".to_owned()),
+                    _ => Look::NotYet(format!("answer {status}: {body}")),
+                })
+            },
+        )
         .await
         .with_context(|| format!("let {self:?} run to {to:?}"))
     }
@@ -67,15 +72,20 @@ impl Door {
     /// Waits until the process has stopped at the armed point.
     pub async fn until_stopped(self, cluster: &Cluster, limit: Duration) -> Result<()> {
         let logs = cluster.directory().logs();
-        until("the process to stop at its crash point", limit, &logs, async || {
-            Ok(match self.state().await? {
-                State::Stopped(_) => Look::Done(()),
-                State::Armed(point) => Look::NotYet(format!("{point:?} is not reached yet")),
-                State::Off => {
-                    Look::NotYet("the process has restarted and lost the crash point".to_owned())
-                }
-            })
-        })
+        until(
+            "the process to stop at its crash point",
+            limit,
+            &logs,
+            async || {
+                Ok(match self.state().await? {
+                    State::Stopped(_) => Look::Done(()),
+                    State::Armed(point) => Look::NotYet(format!("{point:?} is not reached yet")),
+                    State::Off => {
+                        Look::NotYet("the process has restarted and lost the crash point".to_owned())
+                    }
+                })
+            },
+        )
         .await
     }
 }

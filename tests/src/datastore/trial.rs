@@ -91,7 +91,11 @@ impl<'etcd> Trial<'etcd> {
         let proxy = Proxy::start(self.etcd.port(), None).await?;
         let started = Instant::now();
         let child = self.tool(&proxy.url()).spawn(&self.start())?;
-        let memory = peak(child.id().context("read the process number: the tool has already ended")?);
+        let memory = peak(
+            child
+                .id()
+                .context("read the process number: the tool has already ended")?,
+        );
         let (output, memory) = tokio::join!(child.wait_with_output(), memory);
         let output = output.context("wait for the tool")?;
         ensure!(
@@ -173,10 +177,7 @@ impl<'etcd> Trial<'etcd> {
         let again = tool.run(&["abort", "--yes"]).await?;
         ensure!(again.code == Some(2), "abort after complete: {}", again.all());
         let status = tool.status().await?;
-        ensure!(
-            status["worksWith"] == "V3",
-            "after a refused abort: {status}"
-        );
+        ensure!(status["worksWith"] == "V3", "after a refused abort: {status}");
         Ok(())
     }
 

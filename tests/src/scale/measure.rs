@@ -162,11 +162,7 @@ mod tests {
         );
         assert!((passes.processor_share - 0.105).abs() < 1e-9, "{passes:?}");
         assert_eq!(looks.peak_anonymous(), 7);
-        assert_eq!(
-            looks.passes(4, 5).count,
-            1,
-            "from the mark before the last read"
-        );
+        assert_eq!(looks.passes(4, 5).count, 1, "from the mark before the last read");
         assert_eq!(Looks::default().passes(0, 0), Passes::default());
     }
 

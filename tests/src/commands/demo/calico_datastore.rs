@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, Then, refused, print_report};
+use super::{Arguments, Then, print_report, refused};
 use crate::cluster::{Cluster, PodNetwork};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 
-use super::{Arguments, Then, refused, print_report};
+use super::{Arguments, Then, print_report, refused};
 use crate::cluster::{Cluster, PodNetwork, ProxyMode};
 use crate::demo::Tools;
 use crate::demo::breaking::{self, Case};
@@ -42,18 +42,13 @@ impl Job {
     pub fn prepare(arguments: &mut Arguments) -> Result<Self> {
         let others = [arguments.flannel_to_calico.given(), arguments.pod_cidr.given()].concat();
         if !others.is_empty() {
-            bail!(
-                "--migration service-cidr has no {}: omit it",
-                others.join(", ")
-            );
+            bail!("--migration service-cidr has no {}: omit it", others.join(", "));
         }
         arguments.cluster.start_on(PodNetwork::Flannel)?;
         let case = arguments.broken.as_deref();
         let case = case.map(|name| breaking::find(CASES, name)).transpose()?;
         if case.is_some() && arguments.cluster.proxy_mode != ProxyMode::Iptables {
-            bail!(
-                "--break of --migration service-cidr needs kube-proxy with iptables: omit --proxy-mode"
-            );
+            bail!("--break of --migration service-cidr needs kube-proxy with iptables: omit --proxy-mode");
         }
         Ok(Self {
             case,

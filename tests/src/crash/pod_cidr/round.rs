@@ -116,8 +116,9 @@ impl<'cluster> Bench<'cluster> {
             }
             Leg::Turn => {
                 self.arm(&first.point()).await?;
-                let turn =
-                    async { tokio::try_join!(run_command(&run, &apply), self.turn(&run, first, &back, outcomes)) };
+                let turn = async {
+                    tokio::try_join!(run_command(&run, &apply), self.turn(&run, first, &back, outcomes))
+                };
                 run.answered(turn).await?;
                 (self.wanted.to, self.wanted.from)
             }

@@ -217,7 +217,10 @@ mod tests {
         assert!(
             known.see_block(&block("10.128.0.0/26", "a")) && known.see_block(&block("10.128.0.64/26", "b"))
         );
-        assert!(!known.see_block(&block("10.128.0.64/26", "b")), "the block is known");
+        assert!(
+            !known.see_block(&block("10.128.0.64/26", "b")),
+            "the block is known"
+        );
         known.ends.insert("a".to_owned(), Ipv4Addr::new(10, 128, 0, 0));
         let pod = PodOnHost {
             namespace: "n".to_owned(),

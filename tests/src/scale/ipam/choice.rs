@@ -36,7 +36,9 @@ pub fn pool(
         let serves = if requested.is_empty() {
             selects(spec, labels).with_context(|| format!("read the selector of IPPool {name}"))?
         } else {
-            requested.iter().any(|requested| requested == name || requested == text)
+            requested
+                .iter()
+                .any(|requested| requested == name || requested == text)
         };
         if serves {
             let range: Ipv4Net = text

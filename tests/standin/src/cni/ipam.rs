@@ -55,7 +55,10 @@ pub async fn delete(call: &Call, client: &Client) -> Result<()> {
     let handle = call.handle();
     let count = ipam.release(&handle).await?;
     if count == 0 {
-        warn!(handle, "requested to release an address, but there is none: ignoring");
+        warn!(
+            handle,
+            "requested to release an address, but there is none: ignoring"
+        );
     } else {
         info!(handle, count, "released");
     }

@@ -91,10 +91,7 @@ pub async fn delete(call: &Call, client: &Client) -> Result<()> {
             .filter(|container| !container.is_empty())
         {
             Some(container) if *container != call.container => {
-                warn!(
-                    container,
-                    "the pod has another sandbox: its annotations stay"
-                );
+                warn!(container, "the pod has another sandbox: its annotations stay");
             }
             _ => note(&pods, call, "", "").await?,
         },

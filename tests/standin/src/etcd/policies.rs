@@ -53,9 +53,7 @@ fn wanted(generation: Generation, policies: &[NetworkPolicy]) -> Result<Wanted> 
     for policy in policies {
         let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
         if !allows_all_ingress(policy.spec.as_ref()) {
-            warn!(
-                "NetworkPolicy {namespace}/{name} is not written: the stand-in does not enforce policies"
-            );
+            warn!("NetworkPolicy {namespace}/{name} is not written: the stand-in does not enforce policies");
             continue;
         }
         let (key, value) = match generation {

@@ -100,9 +100,7 @@ impl Starting<'_> {
     pub fn refuse_ipip(&self) -> Result<()> {
         let mode = self.mode("CALICO_IPV4POOL_IPIP")?;
         if mode != "Never" {
-            bail!(
-                "CALICO_IPV4POOL_IPIP is {mode}: the only tunnel of the stand-in with etcd is VXLAN"
-            );
+            bail!("CALICO_IPV4POOL_IPIP is {mode}: the only tunnel of the stand-in with etcd is VXLAN");
         }
         Ok(())
     }

@@ -301,7 +301,9 @@ impl Ipam {
             Written::Conflict => {
                 let found = self.configurations.get("default").await?;
                 Ok(found
-                    .context("read IPAMConfig default, which another writer has just created: it does not exist")?
+                    .context(
+                        "read IPAMConfig default, which another writer has just created: it does not exist",
+                    )?
                     .spec)
             }
         }

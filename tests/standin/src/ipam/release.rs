@@ -180,7 +180,11 @@ mod tests {
             "10.200.0.0"
         );
         assert_eq!(assign(&api, "other", &[]).await.unwrap(), "10.244.0.1");
-        assert_eq!(blocks(&api), ["10-200-0-0-26", "10-244-0-0-26"], "the block is in use");
+        assert_eq!(
+            blocks(&api),
+            ["10-200-0-0-26", "10-244-0-0-26"],
+            "the block is in use"
+        );
         ipam(&api).release(&pod("probe").handle).await.unwrap();
         assert_eq!(blocks(&api), ["10-244-0-0-26"]);
     }

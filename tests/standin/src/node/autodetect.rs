@@ -121,12 +121,7 @@ fn internal_address(node: &Node) -> Result<Ipv4Addr> {
         .flatten()
         .filter(|address| address.type_ == "InternalIP")
         .find_map(|address| address.address.parse().ok())
-        .with_context(|| {
-            format!(
-                "read the internal address of Node {:?}: none",
-                node.metadata.name
-            )
-        })
+        .with_context(|| format!("read the internal address of Node {:?}: none", node.metadata.name))
 }
 
 #[cfg(test)]

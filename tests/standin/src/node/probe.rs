@@ -23,7 +23,9 @@ pub async fn run(checks: &[&str], environment: &Environment) -> Result<()> {
             "felix-ready" => ask(environment, "readiness").await?,
             "felix-live" => ask(environment, "liveness").await?,
             "bird-ready" | "bird-live" if with_etcd()? => etcd::bird::is_ready()?,
-            other => bail!("calico/node is not ready: {other} needs BIRD, which the stand-in does not play here"),
+            other => {
+                bail!("calico/node is not ready: {other} needs BIRD, which the stand-in does not play here")
+            }
         }
     }
     Ok(())
