@@ -367,7 +367,7 @@ async fn a_flood_from_one_source_is_reported_and_not_a_breach() {
     assert_eq!(
         floods,
         [
-            "10.244.1.7 sends more than 500 datagrams per second to node b (127.0.0.1): probes lost on this path are not counted"
+            "10.244.1.7 sends more than 500 datagrams per second to node b (127.0.0.1): losses to this address are no breach"
         ]
     );
     let (breaches, floods) = judge(&mut state, counts_with(None));

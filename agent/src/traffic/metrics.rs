@@ -39,7 +39,7 @@ impl TrafficMetrics {
             )?,
             floods: IntGauge::new(
                 "replumb_agent_traffic_floods",
-                "Pods that one source sends more datagrams than a pod answers; their lost probes are not counted as breaches.",
+                "Pods that receive more datagrams from one source than they answer; losses to these pods are no breach.",
             )?,
         })
     }

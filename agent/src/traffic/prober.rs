@@ -268,8 +268,9 @@ impl Run {
             self.set_first_problem(format!("pod UID {} answered", answer.uid));
             return;
         }
-        if answer.size != self.question(answer.nonce.number).len() {
-            self.set_first_problem(format!("answer has a wrong size: {} bytes", answer.size));
+        let needed = self.question(answer.nonce.number).len();
+        if answer.size != needed {
+            self.set_first_problem(format!("answer has {} bytes, needed {needed}", answer.size));
             return;
         }
         if let Some(source) = answer.flooded_by {

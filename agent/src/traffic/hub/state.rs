@@ -129,8 +129,8 @@ impl State {
             .values()
             .map(|(flow, source)| {
                 format!(
-                    "{source} sends more than {MOST_OF_ONE} datagrams per second to {} ({}): probes lost on this path are not \
-                     counted",
+                    "{source} sends more than {MOST_OF_ONE} datagrams per second to {} ({}): losses to this address are no \
+                     breach",
                     flow.to, flow.address
                 )
             })
