@@ -103,7 +103,7 @@ async fn a_flooding_source_is_named_in_answers_on_udp_and_tcp() {
 }
 
 #[tokio::test]
-async fn silent_connections_block_no_other_one_and_time_out() {
+async fn silent_connections_time_out_and_do_not_block_others() {
     let (address, task) = start("u-1");
     let mut held = Vec::new();
     for _ in 0..CONNECTIONS.own {

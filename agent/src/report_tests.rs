@@ -195,7 +195,7 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
         };
         status(&failing, 3, &NodeMigrationStatus::default(), at(100))
     };
-    for (asked, phase, from, to) in [
+    for (spec_goal, phase, from, to) in [
         // A pod that was added late, one that ended on the way forward and back, and the last one.
         (Swapped, Phase::Swapped, 30, 31),
         (Mixed, Phase::Mixed, 30, 31),
@@ -206,11 +206,11 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
         // One of many pods ends on a node that has reached its goal.
         (Mixed, Phase::Mixed, 30, 29),
     ] {
-        let wait = |goal| may_wait(asked, &status_of(from, phase, goal), &status_of(to, phase, goal));
+        let wait = |goal| may_wait(spec_goal, &status_of(from, phase, goal), &status_of(to, phase, goal));
         assert_eq!(
             wait(Hold),
-            wait(asked),
-            "{asked:?}, {phase:?}: {from} to {to} pods"
+            wait(spec_goal),
+            "{spec_goal:?}, {phase:?}: {from} to {to} pods"
         );
         assert!(wait(Hold) < PODS_WAIT);
     }

@@ -120,17 +120,17 @@ impl Agent {
             Some(spec) => self.traffic.set(&spec.flows, spec.gates, spec.judged_since, mtu),
             None => self.traffic.set(&[], None, None, mtu),
         }
-        let Some(told) = self.reports.borrow_and_update().clone() else {
+        let Some(turn_report) = self.reports.borrow_and_update().clone() else {
             return RESYNC;
         };
-        let mut report = told.report.clone();
+        let mut report = turn_report.report.clone();
         report.probes = self.probes.results(&targets);
         report.traffic = self.traffic.report();
         self.set_metrics(&report, targets.len());
         match object {
             // A report for another object with this name says nothing about this one.
-            Some(object) if object.uid() == told.uid => {
-                self.write_status(&object, told.generation, &report).await
+            Some(object) if object.uid() == turn_report.uid => {
+                self.write_status(&object, turn_report.generation, &report).await
             }
             Some(_) | None => RESYNC,
         }

@@ -173,7 +173,7 @@ fn bounded(mut texts: Vec<String>) -> Vec<String> {
     let more = texts.len().saturating_sub(MOST_NAMED);
     texts.truncate(MOST_NAMED);
     if more > 0 {
-        texts.push(format!("could not read {more} more processes"));
+        texts.push(format!("further processes that could not be read: {more}"));
     }
     texts
 }

@@ -168,5 +168,5 @@ fn the_list_of_unreadable_processes_is_bounded() {
     let texts = |count: usize| bounded((0..count).map(|number| number.to_string()).collect());
     assert_eq!(texts(8).len(), 8);
     assert_eq!(texts(20).len(), 9);
-    assert_eq!(texts(20)[8], "could not read 12 more processes");
+    assert_eq!(texts(20)[8], "further processes that could not be read: 12");
 }
