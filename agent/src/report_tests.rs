@@ -206,7 +206,13 @@ fn an_agent_that_cannot_save_its_goal_reports_pods_as_soon_as_one_that_can() {
         // One of many pods ends on a node that has reached its goal.
         (Mixed, Phase::Mixed, 30, 29),
     ] {
-        let wait = |goal| may_wait(spec_goal, &status_of(from, phase, goal), &status_of(to, phase, goal));
+        let wait = |goal| {
+            may_wait(
+                spec_goal,
+                &status_of(from, phase, goal),
+                &status_of(to, phase, goal),
+            )
+        };
         assert_eq!(
             wait(Hold),
             wait(spec_goal),

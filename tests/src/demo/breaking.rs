@@ -1,5 +1,5 @@
-//! Cases in which a cluster is spoiled first: each says which check has to refuse and with which words, and mends the cluster
-//! again. What is refused changes nothing.
+//! Cases that break a cluster before the migration. Each names the check that must refuse and the words of its refusal, and repairs
+//! the cluster afterwards. A refusal must change nothing.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::untouched;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 
-/// Within this time every API server obeys a new policy.
-const OBEYED: Duration = Duration::from_mins(1);
+/// Longest time until every API server enforces a new policy.
+const ENFORCED_WITHIN: Duration = Duration::from_mins(1);
 
-/// One change to the lab, from outside of the tool. In each text a machine's name in double braces, as in `{{ lab-control }}`, stands for
-/// its address, which differs from lab to lab.
+/// One change to the lab that replumb does not make. In each text a machine's name in double braces, as in `{{ lab-control }}`, stands
+/// for its address, which differs from lab to lab.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// kubectl with these arguments.
     Kubectl(&'static [&'static str]),
-    /// kubectl with these arguments, until the API server refuses it with these words: a policy that was just made is not obeyed yet,
-    /// whatever its status says.
+    /// kubectl with these arguments, until the API server refuses it with these words: a new policy is not enforced at once, whatever
+    /// its status says.
     UntilRefused(&'static [&'static str], &'static str),
     /// `kubectl apply` of this manifest.
     Apply(&'static str),
@@ -39,21 +39,21 @@ pub enum Change {
 pub struct Case {
     /// Name on the command line.
     pub name: &'static str,
-    /// What is wrong, in one line.
+    /// The fault, in one line.
     pub about: &'static str,
-    /// The check that has to refuse.
+    /// The check that must refuse.
     pub check: &'static str,
-    /// Words that the refusal has to contain: object, value found, value needed. Addresses as in [`Change`].
+    /// Words that the refusal must contain: object, value found, value needed. Addresses as in [`Change`].
     pub says: &'static [&'static str],
-    /// What spoils the cluster.
+    /// Changes that break the cluster.
     pub spoil: &'static [Change],
-    /// What mends it.
+    /// Changes that repair the cluster.
     pub mend: &'static [Change],
     /// Merged into the Migration's spec, as JSON. Addresses as in [`Change`].
     pub spec: &'static str,
 }
 
-/// What a case has when it does not say another thing.
+/// Defaults of a case.
 pub const PLAIN: Case = Case {
     name: "",
     about: "",
@@ -64,24 +64,21 @@ pub const PLAIN: Case = Case {
     spec: "{}",
 };
 
-/// The case of this name; the error lists the names.
+/// The case with this name; the error lists the names.
 pub fn find(cases: &'static [Case], name: &str) -> Result<&'static Case> {
     cases.iter().find(|case| case.name == name).with_context(|| {
         let names: Vec<&str> = cases.iter().map(|case| case.name).collect();
-        format!(
-            "--break {name}: there is no such case; there is {}",
-            names.join(", ")
-        )
+        format!("--break {name}: no such case; the cases are {}", names.join(", "))
     })
 }
 
-/// What the case says of the Migration's spec.
+/// The fields that the case adds to the Migration's spec.
 pub async fn spec(cluster: &Cluster, case: &Case) -> Result<Value> {
     let text = cluster.values().await.fill(case.spec)?;
     serde_json::from_str(&text).with_context(|| format!("parse the spec of case {}", case.name))
 }
 
-/// Spoils the cluster as the case says, asks for the migration, mends the cluster, and returns what the tool answered.
+/// Breaks the cluster as the case says, requests the migration, repairs the cluster, and returns the output of the refusal.
 pub async fn spoil(
     cluster: &Cluster,
     operator: &Operator,
@@ -91,18 +88,18 @@ pub async fn spoil(
     for change in case.spoil {
         apply(cluster, change)
             .await
-            .with_context(|| format!("spoil the cluster for case {}", case.name))?;
+            .with_context(|| format!("break the cluster for case {}", case.name))?;
     }
-    let answer = refused(cluster, operator, case, manifest).await;
+    let answer = expect_refusal(cluster, operator, case, manifest).await;
     for change in case.mend {
         apply(cluster, change)
             .await
-            .with_context(|| format!("mend the cluster after case {}", case.name))?;
+            .with_context(|| format!("repair the cluster after case {}", case.name))?;
     }
     Ok(answer.with_context(|| format!("case {} ({})", case.name, case.about)))
 }
 
-/// Deletes the Migration of a case: a refused one keeps the next from being asked for.
+/// Deletes the Migration of a case: a refused Migration blocks the next one.
 pub async fn forget(cluster: &Cluster) -> Result<()> {
     cluster
         .api()
@@ -112,7 +109,12 @@ pub async fn forget(cluster: &Cluster) -> Result<()> {
         .context("delete the Migration of the case")
 }
 
-async fn refused(cluster: &Cluster, operator: &Operator, case: &Case, manifest: &Value) -> Result<String> {
+async fn expect_refusal(
+    cluster: &Cluster,
+    operator: &Operator,
+    case: &Case,
+    manifest: &Value,
+) -> Result<String> {
     let file = operator.write_manifest(manifest)?;
     let before = untouched::fingerprint(cluster).await?;
     let output = operator
@@ -121,17 +123,17 @@ async fn refused(cluster: &Cluster, operator: &Operator, case: &Case, manifest: 
     let after = untouched::fingerprint(cluster).await?;
     if output.exit != Exit::Refused {
         bail!(
-            "expected exit code 2, found {:?}; it said:\n{}",
+            "expected exit code 2, found {:?}; output:\n{}",
             output.exit,
             output.text
         );
     }
-    let mut missing = filled(cluster, case.says).await?;
+    let mut missing = fill_all(cluster, case.says).await?;
     missing.insert(0, case.check.to_owned());
     missing.retain(|word| !output.text.contains(word));
     if !missing.is_empty() {
         bail!(
-            "the refusal does not say {}; it said:\n{}",
+            "the refusal does not contain {}; output:\n{}",
             missing.join(", "),
             output.text
         );
@@ -139,7 +141,7 @@ async fn refused(cluster: &Cluster, operator: &Operator, case: &Case, manifest: 
     let changed = untouched::differences(&before, &after);
     if !changed.is_empty() {
         bail!(
-            "it was refused and the cluster changed all the same: {}",
+            "the migration was refused, but the cluster changed: {}",
             changed.join("; ")
         );
     }
@@ -150,11 +152,11 @@ async fn apply(cluster: &Cluster, change: &Change) -> Result<()> {
     let api = cluster.api();
     match change {
         Change::Kubectl(arguments) => {
-            let arguments = filled(cluster, arguments).await?;
+            let arguments = fill_all(cluster, arguments).await?;
             api.kubectl(&texts(&arguments)).await.map(|_| ())
         }
         Change::UntilRefused(arguments, words) => {
-            let arguments = filled(cluster, arguments).await?;
+            let arguments = fill_all(cluster, arguments).await?;
             until_refused(cluster, &texts(&arguments), words).await
         }
         Change::Apply(manifest) => api.apply(&fill(cluster, manifest).await?).await,
@@ -171,12 +173,12 @@ async fn apply(cluster: &Cluster, change: &Change) -> Result<()> {
     }
 }
 
-/// A text with the addresses of this lab.
+/// The text with the addresses of this lab.
 async fn fill(cluster: &Cluster, text: &str) -> Result<String> {
     cluster.values().await.fill(text)
 }
 
-async fn filled(cluster: &Cluster, all: &[&str]) -> Result<Vec<String>> {
+async fn fill_all(cluster: &Cluster, all: &[&str]) -> Result<Vec<String>> {
     let values = cluster.values().await;
     all.iter().map(|text| values.fill(text)).collect()
 }
@@ -188,11 +190,11 @@ fn texts(all: &[String]) -> Vec<&str> {
 /// Runs kubectl until the API server refuses it with these words.
 pub async fn until_refused(cluster: &Cluster, arguments: &[&str], words: &str) -> Result<()> {
     let what = format!("`kubectl {}` is refused", arguments.join(" "));
-    until(&what, OBEYED, &cluster.directory().logs(), async || {
+    until(&what, ENFORCED_WITHIN, &cluster.directory().logs(), async || {
         Ok(match cluster.api().kubectl(arguments).await {
             Err(error) if format!("{error:#}").contains(words) => Look::Done(()),
             Err(error) => Look::NotYet(format!("{error:#}")),
-            Ok(_) => Look::NotYet("it is done".to_owned()),
+            Ok(_) => Look::NotYet("the command succeeded".to_owned()),
         })
     })
     .await
@@ -210,7 +212,7 @@ async fn delete(cluster: &Cluster, manifest: &str) -> Result<()> {
 
 /// The values of a lab with three machines in this subnet.
 #[cfg(test)]
-fn a_lab(subnet: &str) -> crate::cluster::Values {
+fn lab_in(subnet: &str) -> crate::cluster::Values {
     use crate::cluster::state::{CONTROL_PLANE, Machine};
     use crate::cluster::{
         Images, IpFamilies, PacketFilter, PodNetwork, ProxyMode, Tunnel, Values, node_name,
@@ -236,16 +238,16 @@ fn a_lab(subnet: &str) -> crate::cluster::Values {
     .with_machines(&machines.into())
 }
 
-/// Looks whether every case says enough.
+/// Asserts that every case has all its fields and names no address of one lab.
 ///
 /// # Panics
 ///
-/// When one does not.
+/// When a case does not.
 #[cfg(test)]
 pub fn assert_complete(cases: &'static [Case]) {
     let names: std::collections::BTreeSet<&str> = cases.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases.len());
-    let lab = a_lab("172.30.9");
+    let lab = lab_in("172.30.9");
     for case in cases {
         assert!(
             !case.says.is_empty() && !case.check.is_empty() && !case.about.is_empty(),
@@ -254,19 +256,19 @@ pub fn assert_complete(cases: &'static [Case]) {
         );
         assert!(
             !case.spoil.is_empty() || case.spec != "{}",
-            "{} spoils nothing",
+            "{} breaks nothing",
             case.name
         );
         serde_json::from_str::<Value>(case.spec).unwrap();
-        // A lab beside another one has another subnet of this range.
-        let said = lab.fill(&format!("{case:?}")).unwrap();
+        // Labs that run at the same time have different subnets of this range.
+        let filled = lab.fill(&format!("{case:?}")).unwrap();
         let written = format!("{case:?}").replace("172.30.0.0/16", "");
         assert!(
             !written.contains("172.30."),
-            "{} says an address of one lab: {written}",
+            "{} contains an address of one lab: {written}",
             case.name
         );
-        assert!(!said.contains("{{ "), "{said}");
+        assert!(!filled.contains("{{ "), "{filled}");
     }
     let error = find(cases, "nothing").unwrap_err().to_string();
     assert!(error.contains(cases[0].name), "{error}");
@@ -277,15 +279,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_says_the_addresses_of_the_lab_that_it_is_in() {
-        let said = |subnet: &str| {
-            let lab = a_lab(subnet);
+    fn placeholders_become_addresses_of_the_lab() {
+        let filled = |subnet: &str| {
+            let lab = lab_in(subnet);
             lab.fill("via {{ lab-worker-1 }} of {{ lab-control }} and {{ control-plane }}")
                 .unwrap()
         };
-        assert_eq!(said("172.30.0"), "via 172.30.0.12 of 172.30.0.11 and 172.30.0.2");
-        assert_eq!(said("172.30.7"), "via 172.30.7.12 of 172.30.7.11 and 172.30.7.2");
-        let other = a_lab("172.30.0").fill("{{ lab-worker-9 }}");
+        assert_eq!(
+            filled("172.30.0"),
+            "via 172.30.0.12 of 172.30.0.11 and 172.30.0.2"
+        );
+        assert_eq!(
+            filled("172.30.7"),
+            "via 172.30.7.12 of 172.30.7.11 and 172.30.7.2"
+        );
+        let other = lab_in("172.30.0").fill("{{ lab-worker-9 }}");
         assert!(other.unwrap_err().to_string().contains("lab-worker-9"));
     }
 }

@@ -1,5 +1,5 @@
-//! The state of a node's host by other tools than ours: `ip -j`, `bridge -j`, `iptables-save`, `nft -j`, `ls`. What the
-//! tool says about itself is no proof.
+//! The state of a node's host, read with `ip -j`, `bridge -j`, `iptables-save`, `nft -j` and `ls`. The reports of replumb itself prove
+//! nothing here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 
-/// One look at one host.
+/// One observation of one host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     links: Vec<Value>,
@@ -20,64 +20,64 @@ pub struct Host {
     firewall: BTreeMap<String, BTreeSet<String>>,
     /// `nft -j list ruleset`, without handles and counters.
     ruleset: Vec<Value>,
-    /// Files of the CNI folder.
+    /// Files in the CNI folder.
     conflists: Vec<String>,
     /// Files that flannel writes.
     files: Vec<String>,
-    /// Files of the CNI folders and of flannel: permissions, owner, SHA-256, path.
+    /// Files in the CNI folders and of flannel: permissions, owner, SHA-256, path.
     contents: Vec<String>,
-    /// Permanent neighbours.
+    /// Permanent neighbour entries.
     neighbours: Vec<Value>,
-    /// Addresses that links answer for.
+    /// Addresses for which links answer as a proxy.
     proxies: Vec<Value>,
-    /// Kernel parameters of the bridge and of the tunnel: name and value.
+    /// Kernel parameters of the bridge and the tunnel: name and value.
     parameters: Vec<String>,
-    /// Names of sets of addresses.
+    /// Names of IP sets.
     sets: Vec<String>,
 }
 
-/// Every file with its permissions, its owner and its checksum.
+/// Every file with its permissions, owner and checksum.
 const CONTENTS: &str =
     "find /etc/cni/net.d /run/flannel /var/lib/cni -type f -printf '%m %U:%G ' -exec sha256sum {} \\; | sort";
 /// Every parameter of the links that the migration touches.
 const PARAMETERS: &str = "for link in cni0 flannel.1 flannel-v6.1; do for family in ipv4 ipv6; do \
      grep -H . /proc/sys/net/$family/conf/$link/* /proc/sys/net/$family/neigh/$link/* 2>/dev/null || true; done; done | sort";
 
-/// Names of links that belong to one of the two networks or to a pod.
-fn is_of_a_network(link: &str) -> bool {
-    is_flannels(link) || is_calicos(link) || link.starts_with("veth")
+/// Whether a link belongs to one of the two pod networks or to a pod.
+fn is_network_link(link: &str) -> bool {
+    is_flannel_link(link) || is_calico_link(link) || link.starts_with("veth")
 }
 
-fn is_flannels(link: &str) -> bool {
+fn is_flannel_link(link: &str) -> bool {
     ["flannel.", "flannel-v6."]
         .iter()
         .any(|start| link.starts_with(start))
         || link == "cni0"
 }
 
-fn is_calicos(link: &str) -> bool {
+fn is_calico_link(link: &str) -> bool {
     link.starts_with("cali") || ["vxlan.calico", "vxlan-v6.calico"].contains(&link)
 }
 
-/// Calico's, where it leads without a tunnel: by the host's own link.
-fn is_birds(route: &Value) -> bool {
+/// Whether BIRD wrote the route: Calico without a tunnel routes over the host's own link.
+fn is_bird_route(route: &Value) -> bool {
     route["protocol"] == "bird"
 }
 
-/// What the kernel gives every link by itself and joins by itself: link-local addresses, groups.
-fn is_of_the_kernel(line: &str) -> bool {
+/// Whether the kernel made the entry without a request: link-local addresses and multicast groups of every link.
+fn is_kernel_default(line: &str) -> bool {
     ["fe80::", "ff00::", "\"33:33:", "\"01:00:5e"]
         .iter()
         .any(|own| line.contains(own))
 }
 
-/// A chain that the kernel has in every table, with the policy that it has by itself: whoever looks at a table makes them.
+/// A built-in chain with its default policy: listing a table creates its chains.
 fn is_empty_chain(line: &str) -> bool {
     line.starts_with("chain ") && line.ends_with(" ACCEPT")
 }
 
-/// Words by which a firewall rule belongs to a network, to the service proxy or to a CNI plugin.
-fn is_of_kubernetes(line: &str) -> bool {
+/// Whether a firewall rule belongs to a pod network, to the service proxy or to a CNI plugin.
+fn is_kubernetes_rule(line: &str) -> bool {
     [
         "FLANNEL", "flannel", "KUBE-", "kube-", "CNI-", "cali-", "cali:", "calico", "CALICO",
     ]
@@ -86,7 +86,7 @@ fn is_of_kubernetes(line: &str) -> bool {
 }
 
 impl Host {
-    /// Looks at one node.
+    /// Observes one node.
     pub async fn look(cluster: &Cluster, node: &str) -> Result<Self> {
         let list = async |command: &[&str]| -> Result<Vec<Value>> {
             let text = cluster.run_in_node(node, command).await?;
@@ -108,7 +108,7 @@ impl Host {
         ] {
             sort_rules(backend, &lines(&[command]).await?, &mut firewall);
         }
-        // A first look with the legacy tools makes their tables: only where somebody else has made them.
+        // Listing with the legacy tools creates their tables: list them only where they exist already.
         let legacy = lines(&["sh", "-c", "cat /proc/net/ip_tables_names 2>/dev/null || true"]).await?;
         if !legacy.is_empty() {
             sort_rules(
@@ -130,7 +130,7 @@ impl Host {
             routes: list(&["ip", "-j", "route", "show", "table", "all"]).await?,
             rules: [
                 list(&["ip", "-j", "-4", "rule"]).await?,
-                of_ipv6(list(&["ip", "-j", "-6", "rule"]).await?),
+                with_ipv6_family(list(&["ip", "-j", "-6", "rule"]).await?),
             ]
             .concat(),
             forwarding: list(&["bridge", "-j", "fdb"]).await?,
@@ -140,7 +140,7 @@ impl Host {
                 .cloned()
                 .unwrap_or_default()
                 .into_iter()
-                .map(plain)
+                .map(without_counters)
                 .collect(),
             conflists: lines(&["ls", "/etc/cni/net.d"]).await?,
             files: lines(&["sh", "-c", files]).await?,
@@ -156,19 +156,19 @@ impl Host {
         })
     }
 
-    /// What of flannel is on the host, one line each.
+    /// Everything of flannel on the host, one line each.
     pub fn flannel(&self) -> Vec<String> {
-        let mut found = self.links_that(is_flannels);
+        let mut found = self.links_where(is_flannel_link);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
-            if is_flannels(device) {
+            if is_flannel_link(device) {
                 found.push(format!("route {} dev {device}", route["dst"]));
             }
         }
         found.extend(
             self.rules
                 .iter()
-                .filter(|rule| is_of_subnets(rule))
+                .filter(|rule| selects_subnet_table(rule))
                 .map(|rule| format!("rule {rule}")),
         );
         found.extend(self.rules_with("FLANNEL"));
@@ -188,12 +188,12 @@ impl Host {
         found
     }
 
-    /// What of Calico is on the host, one line each.
+    /// Everything of Calico on the host, one line each.
     pub fn calico(&self) -> Vec<String> {
-        let mut found = self.links_that(is_calicos);
+        let mut found = self.links_where(is_calico_link);
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
-            if is_calicos(device) || route["type"].as_str() == Some("blackhole") || is_birds(route) {
+            if is_calico_link(device) || route["type"].as_str() == Some("blackhole") || is_bird_route(route) {
                 found.push(format!("route {route}"));
             }
         }
@@ -213,10 +213,10 @@ impl Host {
         found
     }
 
-    fn links_that(&self, are: impl Fn(&str) -> bool) -> Vec<String> {
+    fn links_where(&self, matches: impl Fn(&str) -> bool) -> Vec<String> {
         let names = self.links.iter().filter_map(|link| link["ifname"].as_str());
         names
-            .filter(|name| are(name))
+            .filter(|name| matches(name))
             .map(|name| format!("link {name}"))
             .collect()
     }
@@ -228,16 +228,16 @@ impl Host {
         })
     }
 
-    /// Everything at all, as comparable lines: what a way back has to restore.
+    /// The whole state, as comparable lines: a rollback must restore it.
     pub fn everything(&self) -> BTreeSet<String> {
         let mut lines = BTreeSet::new();
-        let mut add = |what: &str, values: &[Value], left_out: &[&str]| {
+        let mut add = |what: &str, values: &[Value], omitted: &[&str]| {
             for value in values {
                 let mut value = value.clone();
-                for key in left_out {
+                for key in omitted {
                     value.as_object_mut().map(|map| map.remove(*key));
                 }
-                // A bridge and its ports count down.
+                // Timers of a bridge and its ports count down.
                 for data in ["info_data", "info_slave_data"] {
                     let data = value
                         .get_mut("linkinfo")
@@ -247,7 +247,7 @@ impl Host {
                     }
                 }
                 let line = format!("{what} {value}");
-                if !is_of_the_kernel(&line) {
+                if !is_kernel_default(&line) {
                     lines.insert(line);
                 }
             }
@@ -264,7 +264,7 @@ impl Host {
                     "address {} {}/{}",
                     link["ifname"], address["local"], address["prefixlen"]
                 );
-                if !is_of_the_kernel(&line) {
+                if !is_kernel_default(&line) {
                     lines.insert(line);
                 }
             }
@@ -279,11 +279,11 @@ impl Host {
         lines
     }
 
-    /// Everything that is neither network's, no pod's and not the service proxy's, as comparable lines.
+    /// Everything that belongs to no pod network, no pod and not to the service proxy, as comparable lines.
     pub fn foreign(&self) -> BTreeSet<String> {
         let mut lines = BTreeSet::new();
         let name = |value: &Value| value["ifname"].as_str().unwrap_or_default().to_owned();
-        for link in self.links.iter().filter(|link| !is_of_a_network(&name(link))) {
+        for link in self.links.iter().filter(|link| !is_network_link(&name(link))) {
             lines.insert(format!(
                 "link {} mtu {} mac {} flags {}",
                 name(link),
@@ -292,7 +292,7 @@ impl Host {
                 link["flags"]
             ));
         }
-        for link in self.addresses.iter().filter(|link| !is_of_a_network(&name(link))) {
+        for link in self.addresses.iter().filter(|link| !is_network_link(&name(link))) {
             for address in link["addr_info"].as_array().into_iter().flatten() {
                 lines.insert(format!(
                     "address {} {}/{}",
@@ -305,15 +305,15 @@ impl Host {
         for route in &self.routes {
             let device = route["dev"].as_str().unwrap_or_default();
             let blackhole = route["type"].as_str() == Some("blackhole");
-            if !is_of_a_network(device) && !blackhole && !is_birds(route) {
+            if !is_network_link(device) && !blackhole && !is_bird_route(route) {
                 lines.insert(format!("route {route}"));
             }
         }
-        let others = self.rules.iter().filter(|rule| !is_of_subnets(rule));
+        let others = self.rules.iter().filter(|rule| !selects_subnet_table(rule));
         lines.extend(others.map(|rule| format!("rule {rule}")));
         for entry in &self.forwarding {
-            if !is_of_a_network(entry["ifname"].as_str().unwrap_or_default())
-                && !is_of_a_network(entry["master"].as_str().unwrap_or_default())
+            if !is_network_link(entry["ifname"].as_str().unwrap_or_default())
+                && !is_network_link(entry["master"].as_str().unwrap_or_default())
             {
                 lines.insert(format!(
                     "forwarding {} {} {}",
@@ -325,7 +325,7 @@ impl Host {
             lines.extend(
                 rules
                     .iter()
-                    .filter(|rule| !is_of_kubernetes(rule) && !is_empty_chain(rule))
+                    .filter(|rule| !is_kubernetes_rule(rule) && !is_empty_chain(rule))
                     .map(|rule| format!("{table}: {rule}")),
             );
         }
@@ -341,7 +341,7 @@ impl Host {
                             .any(|value| value["table"] == *table || value["name"] == *table)
                     })
                 });
-            if !of_iptables && !is_of_kubernetes(&text) && object.get("metainfo").is_none() {
+            if !of_iptables && !is_kubernetes_rule(&text) && object.get("metainfo").is_none() {
                 lines.insert(format!("nft {text}"));
             }
         }
@@ -355,13 +355,13 @@ impl Host {
     }
 }
 
-/// Routes to whole IPv6 subnets stand in a table of the tool's own, for as long as flannel's pods live.
-fn is_of_subnets(rule: &Value) -> bool {
+/// Whether a rule selects replumb's own table: routes to whole IPv6 subnets are in it as long as pods of flannel live.
+fn selects_subnet_table(rule: &Value) -> bool {
     rule["table"] == "8282"
 }
 
-/// Rules of both families read alike.
-fn of_ipv6(mut rules: Vec<Value>) -> Vec<Value> {
+/// Adds the family, which `ip -6 rule` omits: rules of both families must be distinct.
+fn with_ipv6_family(mut rules: Vec<Value>) -> Vec<Value> {
     for rule in &mut rules {
         rule["family"] = "inet6".into();
     }
@@ -386,20 +386,20 @@ fn sort_rules(backend: &str, lines: &[String], firewall: &mut BTreeMap<String, B
     }
 }
 
-/// Without what changes by itself: handles and counters.
-fn plain(mut value: Value) -> Value {
+/// Removes fields that change without an edit: handles and counters.
+fn without_counters(mut value: Value) -> Value {
     match &mut value {
         Value::Object(map) => {
             for key in ["handle", "index", "packets", "bytes"] {
                 map.remove(key);
             }
             for value in map.values_mut() {
-                *value = plain(value.take());
+                *value = without_counters(value.take());
             }
         }
         Value::Array(items) => {
             for item in items {
-                *item = plain(item.take());
+                *item = without_counters(item.take());
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -433,8 +433,8 @@ mod tests {
             rules: Vec::new(),
             forwarding: Vec::new(),
             firewall,
-            ruleset: vec![json!({"table": {"family": "inet", "name": "somebody-else"}})],
-            conflists: vec!["10-flannel.conflist".into(), "99-somebody-else.conf".into()],
+            ruleset: vec![json!({"table": {"family": "inet", "name": "third-party"}})],
+            conflists: vec!["10-flannel.conflist".into(), "99-third-party.conf".into()],
             files: Vec::new(),
             contents: Vec::new(),
             neighbours: Vec::new(),
@@ -444,10 +444,10 @@ mod tests {
         }
     }
 
-    const RULES: &str = "*nat\n:POSTROUTING ACCEPT [1:2]\n:FLANNEL-POSTRTG - [0:0]\n-A POSTROUTING -j FLANNEL-POSTRTG\n-A POSTROUTING -s 198.51.100.0/24 -j SOMEBODY-ELSE\nCOMMIT";
+    const RULES: &str = "*nat\n:POSTROUTING ACCEPT [1:2]\n:FLANNEL-POSTRTG - [0:0]\n-A POSTROUTING -j FLANNEL-POSTRTG\n-A POSTROUTING -s 198.51.100.0/24 -j THIRD-PARTY\nCOMMIT";
 
     #[test]
-    fn flannels_things_are_found_and_nobody_elses() {
+    fn only_entries_of_flannel_are_listed() {
         let found = host(RULES).flannel();
         assert_eq!(
             found,
@@ -462,14 +462,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_somebody_elses_rule_is_seen_and_a_counter_is_not() {
+    fn a_changed_foreign_rule_differs_and_a_changed_counter_does_not() {
         let before = host(RULES).foreign();
         let counted = host(&RULES.replace("[1:2]", "[9:9]")).foreign();
         assert_eq!(before, counted);
         let changed = host(&RULES.replace("198.51.100.0/24", "198.51.100.0/25")).foreign();
         assert_ne!(before, changed);
         assert!(
-            before.contains("nft {\"table\":{\"family\":\"inet\",\"name\":\"somebody-else\"}}"),
+            before.contains("nft {\"table\":{\"family\":\"inet\",\"name\":\"third-party\"}}"),
             "{before:?}"
         );
     }

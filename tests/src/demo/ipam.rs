@@ -1,4 +1,4 @@
-//! Calico's IPAM beside the pods of the API: blocks, handles and living pods have to agree.
+//! Compares Calico's IPAM with the pods of the API: blocks, handles and running pods must agree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 
-const STEP: Duration = Duration::from_mins(3);
+const LIMIT: Duration = Duration::from_mins(3);
 
-/// Every pod on the pod network has its one address in the IPAM under its own name, and no other pod has one. A pod
-/// that ends has a moment.
+/// Waits until every pod on the pod network has its one address in the IPAM under its own name, and no other pod has one. The wait
+/// covers pods that are terminating.
 pub async fn agrees(cluster: &Cluster) -> Result<()> {
     until(
         "the IPAM agrees with the pods",
-        STEP,
+        LIMIT,
         &cluster.directory().logs(),
         async || {
             let (pods, allocated) = (pods(cluster).await?, allocations(cluster).await?);
@@ -63,7 +63,7 @@ async fn pods(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-/// Names of pods in the IPAM by address; each block is checked in itself, and against the handles.
+/// Names of pods in the IPAM by address; checks each block, and all blocks against the handles.
 async fn allocations(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
     let read = async |kind: &str| -> Result<Vec<Value>> {
         let text = cluster.api().kubectl(&["get", kind, "-o", "json"]).await?;
@@ -76,16 +76,16 @@ async fn allocations(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
         let spec = &block["spec"];
         let range: ipnet::Ipv4Net = spec["cidr"].as_str().unwrap_or_default().parse()?;
         let first = u32::from(range.network());
-        for (place, index) in (0_u32..).zip(spec["allocations"].as_array().into_iter().flatten()) {
+        for (offset, index) in (0_u32..).zip(spec["allocations"].as_array().into_iter().flatten()) {
             let Some(index) = index.as_u64() else { continue };
             let attribute = &spec["attributes"][usize::try_from(index)?];
             let handle = attribute["handle_id"]
                 .as_str()
-                .context("an allocation without a handle")?;
+                .context("an allocation has no handle")?;
             *handles.entry(handle.to_lowercase()).or_default() += 1;
             if let Some(pod) = attribute["secondary"]["pod"].as_str() {
                 let namespace = attribute["secondary"]["namespace"].as_str().unwrap_or_default();
-                let address = std::net::Ipv4Addr::from(first + place);
+                let address = std::net::Ipv4Addr::from(first + offset);
                 found.insert(address.to_string(), format!("{namespace}/{pod}"));
             }
         }
@@ -99,7 +99,7 @@ async fn allocations(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
         );
     }
     if handles != counted {
-        bail!("IPAMBlocks hold {handles:?}, IPAMHandles count {counted:?}");
+        bail!("IPAMBlocks have {handles:?}, IPAMHandles count {counted:?}");
     }
     Ok(found)
 }

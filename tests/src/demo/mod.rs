@@ -1,5 +1,5 @@
-//! The main job in the lab: a cluster migrates while traffic flows, and other tools than ours say how it went. Each kind of
-//! migration has a module; beside them is what every kind needs.
+//! Demos in the lab: a cluster is migrated under traffic, and the result is checked with tools other than replumb. Each kind of
+//! migration has a module; the other modules are shared.
 
 pub mod breaking;
 pub mod calico_datastore;
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 /// Name of the Migration of the demo.
 pub const MIGRATION: &str = "demo";
-/// The whole migration; a busy machine needs longer than a quiet one.
+/// Limit of the whole migration, with room for a busy machine.
 const LIMIT: Duration = Duration::from_mins(30);
 
 /// Where a migration ends.
@@ -31,18 +31,18 @@ const LIMIT: Duration = Duration::from_mins(30);
 pub enum End {
     /// In the new range.
     There,
-    /// In the range of before: somebody took it back.
+    /// In the old range, after a rollback.
     Back,
 }
 
-/// What is used on a cluster.
+/// The programs that a demo uses.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// The `kubectl-replumb` that users have.
     pub command_line: PathBuf,
-    /// Who plays Calico.
+    /// The implementation of Calico.
     pub calico: String,
-    /// Whether that is the real one, which enforces policies.
+    /// Whether Calico is the real one, which enforces policies.
     pub calico_is_real: bool,
 }
 
@@ -56,7 +56,7 @@ fn migration(spec: &Value) -> Value {
     })
 }
 
-/// `rollout.maxUnavailable` out of what is written on a command line: a number, or a percentage.
+/// `rollout.maxUnavailable` from the text on a command line: a number, or a percentage.
 fn max_unavailable(text: &str) -> Value {
     text.parse::<u32>().map_or_else(|_| text.into(), Into::into)
 }

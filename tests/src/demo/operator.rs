@@ -1,4 +1,4 @@
-//! The operator's hand: the very `kubectl-replumb` that users have, run as they run it.
+//! Runs the same `kubectl-replumb` that users have, in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -11,10 +11,10 @@ use tokio::process::Command;
 
 use crate::cluster::Cluster;
 
-/// A command that only looks or starts.
+/// Limit of a command that only reads, or starts a migration.
 const LIMIT: Duration = Duration::from_mins(4);
 
-/// What the exit code says.
+/// The meaning of the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// 0.
@@ -34,7 +34,7 @@ pub enum Exit {
 pub struct Output {
     /// The exit code's meaning.
     pub exit: Exit,
-    /// What it said on both outputs.
+    /// Standard output followed by standard error.
     pub text: String,
 }
 
@@ -47,7 +47,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// With this program, for this cluster.
+    /// Runs this program against this cluster.
     pub fn new(cluster: &Cluster, program: &Path) -> Self {
         Self {
             program: program.to_owned(),
@@ -64,22 +64,22 @@ impl Operator {
         Ok(file)
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until it exits.
     pub async fn run(&self, arguments: &[&str]) -> Result<Output> {
         self.run_within(arguments, LIMIT, false).await
     }
 
-    /// Runs a command whose output people follow; another exit code is an error.
+    /// Runs a command and prints its output; another exit code is an error.
     pub async fn expect(&self, exit: Exit, arguments: &[&str]) -> Result<Output> {
         self.expect_within(exit, arguments, LIMIT).await
     }
 
-    /// The same, with a limit of its own.
+    /// Like [`Operator::expect`], with another limit.
     pub async fn expect_within(&self, exit: Exit, arguments: &[&str], limit: Duration) -> Result<Output> {
         let output = self.run_within(arguments, limit, true).await?;
         if output.exit != exit {
             bail!(
-                "`kubectl replumb {}` ended with {:?}, expected {exit:?}; it said:\n{}",
+                "`kubectl replumb {}` ended with {:?}, expected {exit:?}; output:\n{}",
                 arguments.join(" "),
                 output.exit,
                 output.text
@@ -100,12 +100,12 @@ impl Operator {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("start {}", self.program.display()))?;
-        let stdout = child.stdout.take().context("its output")?;
-        let stderr = child.stderr.take().context("its error output")?;
+        let stdout = child.stdout.take().context("take its standard output")?;
+        let stderr = child.stderr.take().context("take its standard error")?;
         let all = async {
-            let (said, complained) = tokio::try_join!(lines(stdout, show), lines(stderr, show))?;
+            let (output, errors) = tokio::try_join!(lines(stdout, show), lines(stderr, show))?;
             let status = child.wait().await?;
-            Ok::<_, std::io::Error>((status, said + &complained))
+            Ok::<_, std::io::Error>((status, output + &errors))
         };
         let (status, text) = tokio::time::timeout(limit, all)
             .await

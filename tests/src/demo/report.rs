@@ -1,4 +1,4 @@
-//! What every report has: the traffic, the pods, and what somebody else had on the hosts.
+//! Parts that every report has: the traffic, the pods, and foreign entries on the hosts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,20 +14,20 @@ use super::host::Host;
 use crate::cluster::Cluster;
 use crate::cluster::pods;
 
-/// So many times in which probes were lost are shown; the report for programs has more.
+/// Limit of outages in the text; the JSON report has more.
 const SHOWN_OUTAGES: usize = 10;
 
-/// What happened to pods.
+/// Pods that were recreated or restarted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pods {
     /// Pods of the workloads that were evicted and created again.
     pub recreated: usize,
-    /// Container restarts in pods that stayed.
+    /// Container restarts in pods that were not recreated.
     pub restarted: i64,
 }
 
-/// What somebody else has on a host, before and after.
+/// Changes of entries on a host that belong to other programs.
 #[derive(Clone, Debug, Default)]
 pub struct Foreign {
     /// Lines that are gone.
@@ -37,7 +37,7 @@ pub struct Foreign {
 }
 
 impl Pods {
-    /// Out of the restarts of every pod by UID, before and after.
+    /// Compares the restarts of every pod by UID, before and after.
     pub fn between(before: &BTreeMap<String, i32>, after: &BTreeMap<String, i32>) -> Self {
         Self {
             recreated: before.keys().filter(|uid| !after.contains_key(*uid)).count(),
@@ -50,7 +50,7 @@ impl Pods {
 }
 
 impl Foreign {
-    /// Compares two looks at one host.
+    /// Compares two observations of one host.
     pub fn between(before: &Host, after: &Host) -> Self {
         let (before, after) = (before.foreign(), after.foreign());
         Self {
@@ -59,7 +59,7 @@ impl Foreign {
         }
     }
 
-    /// Each line with the host's name, for people.
+    /// Each line with the host's name, as text.
     pub fn problems(&self, node: &str) -> Vec<String> {
         let gone = self
             .gone
@@ -70,7 +70,7 @@ impl Foreign {
     }
 }
 
-/// Reports of the traffic generator, of all nodes; the generator is ended first, so that the last word is written.
+/// Reports of the traffic generators of all nodes; ends the generators first, so that their last reports are written.
 pub async fn probes(cluster: &Cluster) -> Result<Summary> {
     Ok(Summary::of(&super::traffic::end(cluster).await?))
 }
@@ -87,7 +87,7 @@ pub async fn restarts(cluster: &Cluster, counts: fn(&Pod) -> bool) -> Result<BTr
         .collect())
 }
 
-/// Traffic and pods, for people.
+/// Traffic and pods, as text.
 pub fn text(probes: &Summary, pods: &Pods) -> String {
     let mut text = String::new();
     let mut line = |words: std::fmt::Arguments<'_>| {
@@ -95,7 +95,7 @@ pub fn text(probes: &Summary, pods: &Pods) -> String {
         let _ = writeln!(text, "{words}");
     };
     line(format_args!(
-        "probes: {} sent, {} lost ({} of them answered late), longest gap {} ms, slowest answer {} ms",
+        "probes: {} sent, {} lost ({} of them answered too late), longest gap {} ms, slowest answer {} ms",
         probes.all.sent,
         probes.all.lost,
         probes.all.late,
@@ -108,18 +108,18 @@ pub fn text(probes: &Summary, pods: &Pods) -> String {
             counts.sent, counts.lost, counts.late, counts.longest_gap_ms, counts.slowest_answer_ms
         ));
     }
-    for one in probes.outages.iter().take(SHOWN_OUTAGES) {
-        line(format_args!("  {}", lost(one)));
+    for outage in probes.outages.iter().take(SHOWN_OUTAGES) {
+        line(format_args!("  {}", outage_text(outage)));
     }
     line(format_args!(
-        "pods: {} created again, {} containers restarted",
+        "pods created again: {}, container restarts: {}",
         pods.recreated, pods.restarted
     ));
     text
 }
 
-/// Probes that one path lost one after the other, for people.
-fn lost(outage: &PathOutage) -> String {
+/// Consecutive probes that one path lost, as text.
+fn outage_text(outage: &PathOutage) -> String {
     let to = outage
         .to
         .as_ref()
@@ -128,7 +128,7 @@ fn lost(outage: &PathOutage) -> String {
     let why = outage
         .last_error
         .as_ref()
-        .map(|why| format!(" (the last one: {why})"))
+        .map(|why| format!(" (last error: {why})"))
         .unwrap_or_default();
     format!(
         "lost at {:.3}: {} of {} from {} to {}{to}{why}",
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_that_is_gone_was_created_again_and_one_that_stays_may_have_been_restarted() {
+    fn missing_pods_count_as_recreated_and_others_by_their_restarts() {
         let restarts = |pods: &[(&str, i32)]| {
             pods.iter()
                 .map(|(uid, count)| ((*uid).to_owned(), *count))

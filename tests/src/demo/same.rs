@@ -1,5 +1,4 @@
-//! Whether a host is as it was: every line that other tools than ours say of it, before and after, but for a short list of
-//! what may differ, each with its reason.
+//! Compares a host before and after a rollback, line by line. A short list names the lines that may differ, each with its reason.
 
 use std::collections::BTreeSet;
 
@@ -7,22 +6,22 @@ use serde::Serialize;
 
 use super::host::Host;
 
-/// What may differ after a way back: words of the line, and why.
+/// Lines that may differ after a rollback: the reason, and words of the line.
 const MAY_DIFFER: [(&str, &[&str]); 5] = [
     (
-        "the service proxy's: endpoints come and go",
+        "entries of the service proxy: endpoints change",
         &["KUBE-", "kube-proxy", "\"kube-"],
     ),
     (
-        "Calico's installer put it there; nothing reads it without Calico's conflist",
+        "written by Calico's installer; not read without Calico's conflist",
         &["/etc/cni/net.d/calico-kubeconfig"],
     ),
     (
-        "the proof took an address on the bridge and gave it back: the next one is another",
+        "the proof allocated an address on the bridge and released it: the next address is another one",
         &["last_reserved_ip."],
     ),
     (
-        "an empty chain of the kernel's: whoever looks into a table makes it",
+        "an empty built-in chain: listing a table creates it",
         &[
             "chain PREROUTING ACCEPT",
             "chain INPUT ACCEPT",
@@ -32,7 +31,7 @@ const MAY_DIFFER: [(&str, &[&str]); 5] = [
         ],
     ),
     (
-        "the kernel's own account of what it has learnt or measured",
+        "state that the kernel has learnt or measured",
         &["\"state\":\"\"", "nft {\"metainfo\":"],
     ),
 ];
@@ -41,30 +40,30 @@ const MAY_DIFFER: [(&str, &[&str]); 5] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
-    /// How many lines are the same.
+    /// Number of equal lines.
     pub same: usize,
     /// Lines that are gone, and lines that are new.
     pub different: Vec<String>,
-    /// Lines that differ and may.
+    /// Lines that differ, and are allowed to.
     pub allowed: Vec<Allowed>,
 }
 
-/// A line that differs and may.
+/// A line that differs, and is allowed to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Allowed {
     /// The line.
     pub line: String,
-    /// Why it may.
+    /// The reason.
     pub reason: &'static str,
 }
 
 impl Comparison {
-    /// Compares the two looks.
+    /// Compares two observations.
     pub fn of(before: &Host, after: &Host) -> Self {
         Self::of_lines(&before.everything(), &after.everything())
     }
 
-    /// The same with lines of one's choice.
+    /// Compares two sets of lines.
     pub fn of_lines(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Self {
         let mut comparison = Self {
             same: before.intersection(after).count(),
@@ -73,7 +72,7 @@ impl Comparison {
         let gone = before.difference(after).map(|line| ("gone", line));
         let new = after.difference(before).map(|line| ("new", line));
         for (what, line) in gone.chain(new) {
-            match reason(line) {
+            match allowed_reason(line) {
                 Some(reason) => comparison.allowed.push(Allowed {
                     line: format!("{what}: {line}"),
                     reason,
@@ -85,8 +84,8 @@ impl Comparison {
     }
 }
 
-/// Whether an object of nftables is in one of the tables that iptables has there, or is that table.
-fn is_of_iptables(line: &str) -> bool {
+/// Whether an object of nftables is in a table of iptables-nft, or is such a table.
+fn is_iptables_object(line: &str) -> bool {
     ["nat", "filter", "mangle", "raw", "security"]
         .iter()
         .any(|table| {
@@ -96,13 +95,13 @@ fn is_of_iptables(line: &str) -> bool {
 }
 
 /// Why this line may differ; `None` when it may not.
-fn reason(line: &str) -> Option<&'static str> {
-    // flannel's own tables are no business of iptables'.
+fn allowed_reason(line: &str) -> Option<&'static str> {
+    // Tables of flannel do not belong to iptables.
     if line.contains("flannel") && !line.contains("KUBE-") {
         return None;
     }
-    if line.starts_with("nft ") && is_of_iptables(line) {
-        return Some("tables, chains and rules of iptables, compared as iptables-save lists them");
+    if line.starts_with("nft ") && is_iptables_object(line) {
+        return Some("tables, chains and rules of iptables: compared by iptables-save");
     }
     MAY_DIFFER
         .iter()
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_either_network_left_or_took_is_no_excuse() {
+    fn entries_of_either_network_must_not_differ() {
         for line in [
             "iptables-nft nat: -A POSTROUTING -j FLANNEL-POSTRTG",
             "iptables-nft filter: chain cali-FORWARD -",
@@ -127,8 +126,8 @@ mod tests {
             "file 644 0:0 abc  /etc/cni/net.d/10-calico.conflist",
             "parameter /proc/sys/net/ipv4/conf/cni0/proxy_arp:1",
         ] {
-            assert_eq!(reason(line), None, "{line}");
+            assert_eq!(allowed_reason(line), None, "{line}");
         }
-        assert!(reason("iptables-nft nat: -A KUBE-SVC-X -j KUBE-SEP-Y").is_some());
+        assert!(allowed_reason("iptables-nft nat: -A KUBE-SVC-X -j KUBE-SEP-Y").is_some());
     }
 }

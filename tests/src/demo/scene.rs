@@ -1,4 +1,4 @@
-//! A cluster before its migration, as other tools than ours see it: what the end is judged by.
+//! The state of a cluster before its migration, read with tools other than replumb; the result is compared with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::{LIMIT, Tools};
 use crate::cluster::Cluster;
 use crate::progress::Progress;
 
-/// The cluster, the operator's hand, and what was there before.
+/// The cluster, the command line, and the state from before the migration.
 pub struct Scene<'cluster> {
     /// The cluster.
     pub cluster: &'cluster Cluster,
-    /// The operator's hand.
+    /// The command line.
     pub operator: Operator,
-    /// Who plays Calico.
+    /// The implementation of Calico.
     pub calico: String,
     hosts: BTreeMap<String, Host>,
     counts: fn(&Pod) -> bool,
@@ -30,7 +30,7 @@ pub struct Scene<'cluster> {
 }
 
 impl<'cluster> Scene<'cluster> {
-    /// Looks at every host. `counts` says whose pods are not to be moved without need.
+    /// Observes every host. `counts` selects the pods that must not be recreated without need.
     pub async fn look(cluster: &'cluster Cluster, tools: &Tools, counts: fn(&Pod) -> bool) -> Result<Self> {
         let progress = Progress::default();
         let mut hosts = BTreeMap::new();
@@ -38,7 +38,7 @@ impl<'cluster> Scene<'cluster> {
             let host = Host::look(cluster, &node).await?;
             hosts.insert(node, host);
         }
-        progress.say("every host was looked at with ip, bridge, iptables-save, nft");
+        progress.say("the state of every host was read with ip, bridge, iptables-save and nft");
         Ok(Self {
             cluster,
             operator: Operator::new(cluster, &tools.command_line),
@@ -50,22 +50,22 @@ impl<'cluster> Scene<'cluster> {
         })
     }
 
-    /// Every host, as it was.
+    /// Every host, as observed before the migration.
     pub fn hosts(&self) -> &BTreeMap<String, Host> {
         &self.hosts
     }
 
-    /// What was on this host before does not count: it was switched off meanwhile.
+    /// Drops the observation of this host: the machine was switched off since.
     pub fn forget(&mut self, node: &str) {
         self.hosts.remove(node);
     }
 
-    /// Says what happens.
+    /// Prints a line of progress.
     pub fn say(&self, words: impl std::fmt::Display) {
         self.progress.say(words);
     }
 
-    /// Shows checks and plan, starts the migration, follows it to its end.
+    /// Shows checks and plan, starts the migration, and follows it until it ends.
     pub async fn migrate(&self, manifest: &Value, watch: impl FnOnce() -> Watch) -> Result<Watch> {
         let file = self.operator.write_manifest(manifest)?;
         let file = file.to_string_lossy();
@@ -85,12 +85,12 @@ impl<'cluster> Scene<'cluster> {
         Ok(watch)
     }
 
-    /// Takes everything back, and follows it to its end.
+    /// Rolls everything back, and waits until the rollback ends.
     pub async fn roll_back(&self) -> Result<()> {
         self.roll_back_within(LIMIT).await
     }
 
-    /// The same with another limit.
+    /// Like [`Scene::roll_back`], with another limit.
     pub async fn roll_back_within(&self, limit: Duration) -> Result<()> {
         self.say("kubectl replumb rollback --all --yes --wait");
         self.operator
@@ -99,7 +99,7 @@ impl<'cluster> Scene<'cluster> {
             .map(|_| ())
     }
 
-    /// What happened to pods since the first look, or since the last [`Scene::count_pods_anew`].
+    /// Pods that were recreated or restarted since the first observation, or since the last [`Scene::count_pods_anew`].
     pub async fn pods(&self) -> Result<Pods> {
         Ok(Pods::between(
             &self.restarts,
@@ -107,23 +107,23 @@ impl<'cluster> Scene<'cluster> {
         ))
     }
 
-    /// How many of these pods, by UID, were not there at the first look, or the last [`Scene::count_pods_anew`].
+    /// Number of these pods, by UID, that did not exist at the first observation, or at the last [`Scene::count_pods_anew`].
     pub fn new_pods(&self, uids: &BTreeSet<String>) -> usize {
         uids.iter()
             .filter(|uid| !self.restarts.contains_key(*uid))
             .count()
     }
 
-    /// From now on only what happens later counts.
+    /// Resets the count of pods: only later changes count.
     pub async fn count_pods_anew(&mut self) -> Result<()> {
         self.restarts = restarts(self.cluster, self.counts).await?;
         Ok(())
     }
 
-    /// Looks at a host again: the host, and what of somebody else's has changed.
+    /// Observes a host again: the host, and the foreign entries that have changed.
     pub async fn look_again(&self, node: &str) -> Result<(Host, Foreign)> {
         let after = Host::look(self.cluster, node).await?;
-        // One that joined midway was not there before.
+        // A node that joined midway has no earlier observation.
         let foreign = self
             .hosts
             .get(node)

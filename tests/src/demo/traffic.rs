@@ -1,4 +1,4 @@
-//! The end of the traffic: the generators are told to end, and their last words are read off the nodes' disks.
+//! Ends the traffic generators, and reads their reports from the nodes' disks.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::cluster::wait::{Look, until};
 
 const NAMESPACE: &str = "traffic";
 const LIMIT: Duration = Duration::from_mins(1);
-/// Where a prober writes its report on its node's disk.
+/// The folder on its node's disk into which a prober writes its report.
 const FOLDER: &str = "var/log/traffic";
 
 const PROBERS: &str = "app in (traffic, traffic-host)";
 
-/// Ends every prober, forgets what it has seen, and waits until others run: what follows is counted anew.
+/// Replaces every prober and discards the reports: the counts start from zero.
 pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let probers = ListParams::default().labels(PROBERS);
@@ -34,7 +34,7 @@ pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
         .await
         .context("end the probers")?;
     until(
-        "other probers run",
+        "the new probers run",
         LIMIT,
         &cluster.directory().logs(),
         async || {
@@ -49,7 +49,7 @@ pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
             Ok(if running == ended.len() {
                 Look::Done(())
             } else {
-                Look::NotYet(format!("{running} of {}", ended.len()))
+                Look::NotYet(format!("{running} of {} run", ended.len()))
             })
         },
     )
@@ -60,7 +60,7 @@ pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Ends every prober and reads what all of them have seen, those included that were evicted on the way.
+/// Ends every prober and reads all reports, those of evicted probers included.
 pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
     cluster
         .api()
@@ -83,11 +83,11 @@ pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
         LIMIT,
         &cluster.directory().logs(),
         async || {
-            let left = pods.list(&probers).await?.items.len();
-            Ok(if left == 0 {
+            let remaining = pods.list(&probers).await?.items.len();
+            Ok(if remaining == 0 {
                 Look::Done(())
             } else {
-                Look::NotYet(format!("{left} still run"))
+                Look::NotYet(format!("probers that still run: {remaining}"))
             })
         },
     )
@@ -95,7 +95,7 @@ pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
     so_far(cluster).await
 }
 
-/// What all probers have seen, as far as they have written it: each does every second.
+/// The reports that all probers have written so far: each writes one every second.
 pub async fn so_far(cluster: &Cluster) -> Result<Vec<Report>> {
     let mut reports = Vec::new();
     for node in cluster.node_names().await {
@@ -104,7 +104,7 @@ pub async fn so_far(cluster: &Cluster) -> Result<Vec<Report>> {
     Ok(reports)
 }
 
-/// What the probers whose names begin so have seen; they have ended. Their reports are taken away: they are no part of what follows.
+/// Removes and returns the reports of the ended probers whose names start with this: they do not count later.
 pub async fn take(cluster: &Cluster, name: &str) -> Result<Vec<Report>> {
     let mut taken = Vec::new();
     for node in cluster.node_names().await {

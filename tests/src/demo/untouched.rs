@@ -1,4 +1,4 @@
-//! Whether a refusal left the cluster alone: every object that a migration changes, before and after.
+//! Checks that a refusal changed nothing: compares every object that a migration writes, before and after.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::cluster::Cluster;
 
 /// Resources that a migration writes.
 const RESOURCES: &str = "nodes,daemonsets,deployments,configmaps,services,servicecidrs";
-/// Calico's, where it keeps them in the API.
+/// Resources of Calico, where the API is its datastore.
 const OF_CALICO: &str = "ippools.crd.projectcalico.org,felixconfigurations.crd.projectcalico.org,ipamconfigs.crd.projectcalico.org,\
                          ipamblocks.crd.projectcalico.org,blockaffinities.crd.projectcalico.org,ipamhandles.crd.projectcalico.org";
 
-/// Objects by kind, namespace and name, without what changes by itself.
+/// Objects by kind, namespace and name, without fields that change without an edit.
 pub type Fingerprint = BTreeMap<String, Value>;
 
-/// Looks at every object that a migration writes, and which pods there are.
+/// Reads every object that a migration writes.
 pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
     let served = ["api-resources", "--api-group=crd.projectcalico.org", "-o", "name"];
     let served = cluster.api().kubectl(&served).await?;
@@ -30,11 +30,11 @@ pub async fn fingerprint(cluster: &Cluster) -> Result<Fingerprint> {
         .kubectl(&["get", &resources, "--all-namespaces", "-o", "json"])
         .await?;
     let list: Value = serde_json::from_str(&text).context("parse kubectl's list")?;
-    Ok(kept_of(&list))
+    Ok(compared_fields(&list))
 }
 
-/// What a refusal has to leave alone, of every object in `list`.
-fn kept_of(list: &Value) -> Fingerprint {
+/// The fields that a refusal must not change, of every object in `list`.
+fn compared_fields(list: &Value) -> Fingerprint {
     let mut found = Fingerprint::new();
     for object in list["items"].as_array().into_iter().flatten() {
         let metadata = &object["metadata"];
@@ -46,8 +46,8 @@ fn kept_of(list: &Value) -> Fingerprint {
             part(&metadata["name"])
         );
         let mut spec = object["spec"].clone();
-        // Kubernetes' own mark of a node that is not Ready; a cordon shows as `unschedulable`.
-        // `get_mut`, because indexing would put `taints: null` into a node that has none.
+        // Kubernetes taints a node that is not Ready; a cordon shows as `unschedulable`.
+        // `get_mut`, because indexing would add `taints: null` to a node that has none.
         if let Some(taints) = spec.get_mut("taints").and_then(Value::as_array_mut) {
             taints.retain(|taint| {
                 !taint["key"]
@@ -71,7 +71,7 @@ fn kept_of(list: &Value) -> Fingerprint {
     found
 }
 
-/// Names of objects that appeared, went or changed.
+/// Objects that appeared, disappeared or changed.
 pub fn differences(before: &Fingerprint, after: &Fingerprint) -> Vec<String> {
     let mut found = Vec::new();
     for (key, object) in before {
@@ -105,17 +105,20 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_was_not_ready_for_a_moment_has_not_changed() {
+    fn a_node_that_was_not_ready_for_a_moment_is_unchanged() {
         let taint = serde_json::json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]);
-        let (before, during) = (kept_of(&node(None)), kept_of(&node(Some(taint))));
+        let (before, during) = (compared_fields(&node(None)), compared_fields(&node(Some(taint))));
         assert_eq!(differences(&before, &during), Vec::<String>::new());
         assert_eq!(differences(&during, &before), Vec::<String>::new());
     }
 
     #[test]
-    fn a_taint_of_anybody_else_is_a_change() {
+    fn a_taint_of_another_program_is_a_change() {
         let taint = serde_json::json!([{"key": "example.com/reserved", "effect": "NoSchedule"}]);
-        let found = differences(&kept_of(&node(None)), &kept_of(&node(Some(taint))));
+        let found = differences(
+            &compared_fields(&node(None)),
+            &compared_fields(&node(Some(taint))),
+        );
         assert_eq!(found.len(), 1, "{found:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Watches what must hold at every moment of a migration: how many nodes are out of work at the same time, and which pods come.
+//! Watches a migration from outside: how many nodes are unavailable at the same time, and which pods are created.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Between two looks at the nodes. A node is out of work for many seconds; each look costs the lab's cores two lists.
+/// Time between two observations of the nodes. A node is unavailable for many seconds, and each observation costs two lists.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What was seen.
+/// The result of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Peak {
-    /// The most nodes that were out of work at the same time.
+    /// The largest set of nodes that were unavailable at the same time.
     pub nodes: BTreeSet<String>,
-    /// UIDs of every pod that counts and was there at any time.
+    /// UIDs of every pod that counts and existed at any time.
     pub pods: BTreeSet<String>,
-    /// How often it was looked.
+    /// Number of observations.
     pub looks: u64,
 }
 
-/// A watch that runs.
+/// A running watch.
 pub struct Watch {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Peak>,
 }
 
 impl Watch {
-    /// Starts looking. A node is out of work, too, when its migration says so by `is_out`; `counts` says which pods are noted, none if
-    /// it is not there.
+    /// Starts the watch. A node is also unavailable when `is_out` is true for its NodeMigration. `counts` selects the pods to record;
+    /// without it no pods are recorded.
     pub fn start(
         client: Client,
         is_out: fn(&NodeMigration) -> bool,
@@ -58,28 +58,28 @@ impl Watch {
                     }
                     _ = ticks.tick() => {}
                 }
-                // While the API server is away nobody can look, and nobody can cordon either.
-                let Ok(out_of_work) = look(&client, is_out).await else {
+                // While the API server is unavailable no node can be cordoned either.
+                let Ok(unavailable) = unavailable_nodes(&client, is_out).await else {
                     continue;
                 };
                 peak.looks += 1;
-                if out_of_work.len() > peak.nodes.len() {
-                    peak.nodes = out_of_work;
+                if unavailable.len() > peak.nodes.len() {
+                    peak.nodes = unavailable;
                 }
             }
         });
         Self { stop, task }
     }
 
-    /// Ends the watch and returns what it saw.
+    /// Ends the watch and returns its result.
     pub async fn stop(self) -> Result<Peak> {
-        // A task that is gone has ended by a panic, which the next line tells.
+        // Sending fails when the task has panicked: the next line returns that error.
         let _ = self.stop.send(());
         self.task.await.context("watch the nodes")
     }
 }
 
-/// UIDs of the pods that count, each as it comes. A watch that breaks is started again, and tells of everybody who is there then.
+/// UIDs of the pods that count, each when it appears. A broken watch is started again, and then lists every existing pod.
 fn pods(client: &Client, counts: fn(&Pod) -> bool) -> futures::stream::BoxStream<'static, Option<String>> {
     watcher(Api::<Pod>::all(client.clone()), watcher::Config::default())
         .default_backoff()
@@ -89,8 +89,11 @@ fn pods(client: &Client, counts: fn(&Pod) -> bool) -> futures::stream::BoxStream
         .boxed()
 }
 
-/// Nodes that are cordoned, not Ready, or out by their migration.
-async fn look(client: &Client, is_out: fn(&NodeMigration) -> bool) -> kube::Result<BTreeSet<String>> {
+/// Nodes that are cordoned, not Ready, or unavailable by their NodeMigration.
+async fn unavailable_nodes(
+    client: &Client,
+    is_out: fn(&NodeMigration) -> bool,
+) -> kube::Result<BTreeSet<String>> {
     let nodes: Api<Node> = Api::all(client.clone());
     let migrations: Api<NodeMigration> = Api::all(client.clone());
     let mut out = BTreeSet::new();

@@ -1,11 +1,11 @@
-//! What can be wrong with a cluster before Calico's datastore is converted.
+//! Faults of a cluster before the conversion of Calico's datastore.
 
 use crate::demo::breaking::{Case, Change, PLAIN};
 
-/// The folder with the coordinator's rights.
+/// The folder with the coordinator's permissions.
 const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-datastore");
 
-/// As clusters had it before Calico v2.6.
+/// The policy controller from before Calico v2.6.
 const POLICY_CONTROLLER: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -22,8 +22,8 @@ const READY: &str = "/v2/keys/calico/v1/Ready";
 const BROKEN: &str = "/v2/keys/calico/v1/policy/tier/default/policy/broken";
 const PAUSE: Change = Change::Etcd("PUT", READY, "value=false");
 const OPEN: Change = Change::Etcd("PUT", READY, "value=true");
-const SPOIL: Change = Change::Etcd("PUT", BROKEN, "value=nothing");
-const MEND: Change = Change::Etcd("DELETE", BROKEN, "");
+const BREAK: Change = Change::Etcd("PUT", BROKEN, "value=nothing");
+const REPAIR: Change = Change::Etcd("DELETE", BROKEN, "");
 // `/calico/x` with the value `x`, in base 64.
 const FILL: Change = Change::Etcd("POST", "/v3/kv/put", r#"{"key":"L2NhbGljby94","value":"eA=="}"#);
 const EMPTY: Change = Change::Etcd("POST", "/v3/kv/deleterange", r#"{"key":"L2NhbGljby94"}"#);
@@ -32,7 +32,7 @@ const EMPTY: Change = Change::Etcd("POST", "/v3/kv/deleterange", r#"{"key":"L2Nh
 pub const CASES: &[Case] = &[
     Case {
         name: "rights",
-        about: "the coordinator was not given the rights of this kind",
+        about: "the coordinator lacks the permissions for this kind",
         check: "Permissions",
         says: &[
             "create secrets",
@@ -45,7 +45,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "manifest-v2",
-        about: "the manifest is of Calico v2",
+        about: "the manifest is one of Calico v2",
         check: "Manifest",
         says: &["calico/node:v2.6.12", "an image of v3"],
         spec: r#"{"calicoDatastore":{"manifest":"{kind: DaemonSet, apiVersion: apps/v1, metadata: {name: calico-node, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: calico-node}}, template: {metadata: {labels: {k8s-app: calico-node}}, spec: {containers: [{name: calico-node, image: 'calico/node:v2.6.12', env: [{name: ETCD_ENDPOINTS, value: 'http://127.0.0.1:2479'}]}]}}}}"}}"#,
@@ -53,7 +53,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "endpoint",
-        about: "nobody answers where etcd v2 is said to be",
+        about: "nothing answers at the endpoint of etcd v2",
         check: "DatastoreAccess",
         says: &["etcd of Calico v2", "127.0.0.1:9"],
         spec: r#"{"calicoDatastore":{"etcdV2":{"endpoints":["http://127.0.0.1:9"]}}}"#,
@@ -61,7 +61,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "paused",
-        about: "somebody has paused Calico",
+        about: "Calico is paused already",
         check: "DatastoreState",
         says: &["/calico/v1/Ready", "datastore abort"],
         spoil: &[PAUSE],
@@ -70,7 +70,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "v3-not-empty",
-        about: "something of Calico's is in etcd v3",
+        about: "etcd v3 already has a key of Calico",
         check: "DatastoreState",
         says: &["keys: 1", "ignoreV3Data"],
         spoil: &[FILL],
@@ -79,16 +79,16 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "unconvertible",
-        about: "a policy in etcd v2 is no JSON",
+        about: "a policy in etcd v2 is not JSON",
         check: "DatastoreConversion",
         says: &["broken", "not JSON"],
-        spoil: &[SPOIL],
-        mend: &[MEND],
+        spoil: &[BREAK],
+        mend: &[REPAIR],
         ..PLAIN
     },
     Case {
         name: "policy-controller",
-        about: "the controller of before v2.6 runs",
+        about: "the policy controller from before Calico v2.6 runs",
         check: "KubeControllers",
         says: &["calico-policy-controller", "replicas=0"],
         spoil: &[Change::Apply(POLICY_CONTROLLER)],
@@ -120,7 +120,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "role",
-        about: "a ClusterRole of the manifest says something else in the cluster",
+        about: "a ClusterRole of the manifest differs from the one in the cluster",
         check: "ManifestObjects",
         says: &["ClusterRole calico-node", "generate calico-v3-objects"],
         spoil: &[Change::Kubectl(&[
@@ -149,7 +149,7 @@ mod tests {
     use crate::demo::breaking::assert_complete;
 
     #[test]
-    fn every_case_says_enough() {
+    fn every_case_is_complete() {
         assert_complete(CASES);
     }
 }

@@ -1,4 +1,5 @@
-//! Pods that come and go while Calico is paused: none gets a network then, none loses it, and afterwards all of them are as they should.
+//! Pods that are created and deleted while Calico is paused. During the pause no pod gets a network and none loses it; afterwards every
+//! new pod runs and the deleted pod is gone.
 
 use std::time::Duration;
 
@@ -14,34 +15,34 @@ use super::stores::Watcher;
 use crate::cluster::Cluster;
 use crate::cluster::wait::{Look, until};
 
-/// Where they are.
+/// The namespace of these pods.
 const NAMESPACE: &str = "sample";
-/// Those that come.
-const COMES: &str = "late";
-/// How many.
+/// The Deployment whose pods are created.
+const CREATED: &str = "late";
+/// Number of pods that are created.
 const COUNT: usize = 3;
-/// The one that goes.
-const GOES: &str = "early";
-/// Afterwards kubelets try again within a minute or two.
+/// The pod that is deleted.
+const DELETED: &str = "early";
+/// After the pause kubelets retry within a minute or two.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// What became of them.
+/// What happened to these pods.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Late {
-    /// Pods that were made while Calico was paused.
+    /// Pods that were created while Calico was paused.
     pub made: usize,
-    /// Of these, pods that got an address before it was over.
+    /// Number of these pods that were Ready before the pause ended.
     pub started_in_the_pause: usize,
-    /// Of these, pods that run at the end.
+    /// Number of these pods that are Ready at the end.
     pub run: usize,
-    /// The longest time from the end of the pause until one was Ready, in seconds.
+    /// The longest time from the end of the pause until a pod was Ready, in seconds.
     pub waited_seconds: i64,
-    /// Whether the pod that was deleted in the pause is gone at the end.
+    /// Whether the pod that was deleted during the pause is gone at the end.
     pub deleted_is_gone: bool,
 }
 
-/// Makes what comes and goes later: none of it does anything yet.
+/// Creates the Deployment, without pods, and the pod that is deleted later.
 pub async fn prepare(cluster: &Cluster, image: &str) -> Result<()> {
     let pod = json!({
         "terminationGracePeriodSeconds": 1,
@@ -50,17 +51,17 @@ pub async fn prepare(cluster: &Cluster, image: &str) -> Result<()> {
             "resources": { "requests": { "cpu": "50m" } },
         }],
     });
-    let labels = json!({ "app": COMES });
+    let labels = json!({ "app": CREATED });
     let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
-        { "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": COMES, "namespace": NAMESPACE },
+        { "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": CREATED, "namespace": NAMESPACE },
           "spec": { "replicas": 0, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": pod } } },
-        { "apiVersion": "v1", "kind": "Pod", "metadata": { "name": GOES, "namespace": NAMESPACE }, "spec": pod },
+        { "apiVersion": "v1", "kind": "Pod", "metadata": { "name": DELETED, "namespace": NAMESPACE }, "spec": pod },
     ] });
     cluster.api().apply(&objects.to_string()).await?;
     cluster.api().pods_ready(&[NAMESPACE], LIMIT).await
 }
 
-/// Waits for the pause, and lets pods come and go in it.
+/// Waits for the pause, then creates and deletes pods.
 pub async fn come_and_go(cluster: &Cluster, watcher: &Watcher) -> Result<()> {
     until(
         "Calico is paused",
@@ -70,7 +71,7 @@ pub async fn come_and_go(cluster: &Cluster, watcher: &Watcher) -> Result<()> {
             Ok(if watcher.is_paused() {
                 Look::Done(())
             } else {
-                Look::NotYet("it is not".to_owned())
+                Look::NotYet("Calico is not paused".to_owned())
             })
         },
     )
@@ -81,78 +82,80 @@ pub async fn come_and_go(cluster: &Cluster, watcher: &Watcher) -> Result<()> {
         NAMESPACE,
         "scale",
         "deployment",
-        COMES,
+        CREATED,
         "--replicas",
         &count,
     ];
     cluster.api().kubectl(&scale).await?;
-    let delete = ["-n", NAMESPACE, "delete", "pod", GOES, "--wait=false"];
+    let delete = ["-n", NAMESPACE, "delete", "pod", DELETED, "--wait=false"];
     cluster.api().kubectl(&delete).await?;
     Ok(())
 }
 
-/// Waits until they are as they should, and says how it was.
+/// Waits until the pods are in the wanted state, and reports on them.
 pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<Late> {
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
-    let labels = ListParams::default().labels(&format!("app={COMES}"));
+    let labels = ListParams::default().labels(&format!("app={CREATED}"));
     until(
-        "pods that waited run",
+        "pods that were created during the pause run",
         LIMIT,
         &cluster.directory().logs(),
         async || {
             let all = pods.list(&labels).await?.items;
             let ready = all.iter().filter(|pod| ready_since(pod).is_some()).count();
-            let left = pods.get_opt(GOES).await?;
-            Ok(if ready == COUNT && left.is_none() {
+            let remaining = pods.get_opt(DELETED).await?;
+            Ok(if ready == COUNT && remaining.is_none() {
                 Look::Done(())
             } else {
                 Look::NotYet(format!(
-                    "{ready} of {COUNT} are Ready, {GOES} is {}",
-                    left.map_or("gone", |_| "there")
+                    "{ready} of {COUNT} pods are Ready, pod {DELETED} is {}",
+                    remaining.map_or("gone", |_| "still there")
                 ))
             })
         },
     )
     .await?;
     let flags = watcher.seen();
-    let over = flags.paused_until.context("the pause was seen to end")?;
+    let ended = flags
+        .paused_until
+        .context("the end of the pause was not observed")?;
     let all = pods.list(&labels).await?.items;
     let waited = all
         .iter()
         .filter_map(ready_since)
-        .map(|at| at.duration_since(over).as_secs());
-    let is_early = |pod: &&Pod| ready_since(pod).is_some_and(|at| at.as_second() < over.as_second());
+        .map(|at| at.duration_since(ended).as_secs());
+    let is_early = |pod: &&Pod| ready_since(pod).is_some_and(|at| at.as_second() < ended.as_second());
     Ok(Late {
         made: all.len(),
         started_in_the_pause: all.iter().filter(is_early).count(),
         run: all.iter().filter(|pod| ready_since(pod).is_some()).count(),
         waited_seconds: waited.max().unwrap_or_default(),
-        deleted_is_gone: pods.get_opt(GOES).await?.is_none(),
+        deleted_is_gone: pods.get_opt(DELETED).await?.is_none(),
     })
 }
 
-/// Takes away what came: another case begins anew.
+/// Deletes the Deployment: the next case starts without it.
 pub async fn take_away(cluster: &Cluster) -> Result<()> {
     let arguments = [
         "-n",
         NAMESPACE,
         "delete",
         "deployment",
-        COMES,
+        CREATED,
         "--cascade=foreground",
         "--wait",
     ];
     cluster.api().kubectl(&arguments).await.map(|_| ())
 }
 
-/// Since when a pod is Ready; `None` when it is not.
+/// The time since which a pod is Ready; `None` when the pod is not Ready.
 fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|condition| condition.type_ == "Ready")?;
     (ready.status == "True").then(|| ready.last_transition_time.as_ref().map(|time| time.0))?
 }
 
-/// Addresses of pods that were there before, by name; those that are not on the pod network have their node's.
+/// Namespace, name and address of every pod, by UID; a pod on the host network has its node's address.
 pub async fn addresses(cluster: &Cluster) -> Result<Value> {
     let pods: Api<Pod> = Api::all(cluster.api().client());
     let all = pods.list(&ListParams::default()).await.context("list pods")?;

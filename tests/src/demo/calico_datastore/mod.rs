@@ -1,4 +1,4 @@
-//! Calico's datastore from v2 to v3, in a cluster that lives meanwhile.
+//! Conversion of Calico's datastore from v2 to v3, in a cluster in use.
 
 pub mod cases;
 pub mod late;
@@ -33,22 +33,22 @@ const OBJECTS: [&str; 3] = [
     "deployment/calico-kube-controllers",
     "configmap/calico-config",
 ];
-/// How long v2 is left alone: the lab's CNI plugins take no longer.
+/// Seconds in which v2 must be unchanged: the lab's CNI plugins take no longer.
 const SETTLE: u32 = 3;
 
-/// What is asked for.
+/// The requested migration.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Where it ends.
+    /// The side on which the migration ends.
     pub end: End,
     /// More fields of the spec, as JSON to merge.
     pub spec: Value,
-    /// So many containers are killed on purpose meanwhile.
+    /// Number of containers that the demo kills during the migration.
     pub kills: i64,
 }
 
 impl Wanted {
-    /// As a user would ask for it.
+    /// The request that a user would make.
     pub fn new(end: End) -> Self {
         Self {
             end,
@@ -67,7 +67,8 @@ pub async fn manifest(cluster: &Cluster, wanted: &Wanted) -> Result<Value> {
     Ok(migration(&spec))
 }
 
-/// What a person does before: gives the coordinator its rights, and applies what of Calico's manifest does no harm to v2.
+/// Does the preparation of a user: gives the coordinator its permissions, and applies the objects of Calico's manifest that do not
+/// affect v2.
 pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
     let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/calico-datastore");
     let rights = rights.to_string_lossy();
@@ -84,7 +85,7 @@ pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
     cluster.api().apply(&objects.text).await
 }
 
-/// Spoils the cluster as the case says, and returns what the tool answers.
+/// Breaks the cluster as the case says, and returns the output of the refusal.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
         end: End::There,
@@ -97,9 +98,9 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     forgotten.map(|()| text)
 }
 
-/// A migration that has been prepared: what was there before is known.
+/// A prepared migration, with the state from before.
 pub struct Run<'cluster> {
-    /// The cluster, and what was there before.
+    /// The cluster, and its state from before.
     pub scene: Scene<'cluster>,
     wanted: Wanted,
     etcd: Etcd,
@@ -109,18 +110,18 @@ pub struct Run<'cluster> {
     addresses: Value,
 }
 
-/// Whose pods are not to be made again: everybody's but our own and Calico's.
+/// Pods that must not be recreated: all except those of the migration's own traffic, of Calico, and the one that the demo deletes.
 fn counts(pod: &Pod) -> bool {
     let label = |name: &str| pod.labels().get(name).map(String::as_str);
-    let is_ours = label(names::COMPONENT_LABEL) == Some(names::TRAFFIC_COMPONENT);
-    let is_calicos = pod.namespace().as_deref() == Some(CALICO_NAMESPACE)
+    let is_traffic = label(names::COMPONENT_LABEL) == Some(names::TRAFFIC_COMPONENT);
+    let is_calico = pod.namespace().as_deref() == Some(CALICO_NAMESPACE)
         && label("k8s-app").is_some_and(|name| name.starts_with("calico-"));
-    // It is deleted on purpose.
-    let goes = pod.name_any() == "early";
-    !is_ours && !is_calicos && !goes
+    // The demo deletes this pod on purpose.
+    let is_deleted = pod.name_any() == "early";
+    !is_traffic && !is_calico && !is_deleted
 }
 
-/// What is written of each object, by its name.
+/// The compared fields of each object that the migration writes, by name.
 async fn objects(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
     let mut all = BTreeMap::new();
     for name in OBJECTS {
@@ -137,24 +138,24 @@ async fn objects(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
-/// A policy of Kubernetes for the pods that answer, and waits until it is in v2: those of v3 have to have it before v3 is opened.
-async fn let_everybody_in(cluster: &Cluster, etcd: Etcd) -> Result<()> {
+/// Creates a NetworkPolicy for the pods that answer, and waits until it is in v2: v3 must have it before v3 is opened.
+async fn allow_ingress(cluster: &Cluster, etcd: Etcd) -> Result<()> {
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
-        "metadata": { "name": "everybody", "namespace": "traffic" },
+        "metadata": { "name": "allow-ingress", "namespace": "traffic" },
         "spec": { "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}] },
     });
     cluster.api().apply(&policy.to_string()).await?;
     until(
-        "NetworkPolicy traffic/everybody is in etcd v2",
+        "NetworkPolicy traffic/allow-ingress is in etcd v2",
         LIMIT,
         &cluster.directory().logs(),
         async || {
-            let key = format!("{}traffic.everybody", stores::POLICIES);
+            let key = format!("{}traffic.allow-ingress", stores::POLICIES);
             Ok(if etcd.v2().await?.contains_key(&key) {
                 Look::Done(())
             } else {
-                Look::NotYet("calico-kube-controllers has not written it".into())
+                Look::NotYet("calico-kube-controllers has not written the policy".into())
             })
         },
     )
@@ -172,7 +173,7 @@ pub async fn status(cluster: &Cluster) -> Result<Value> {
 }
 
 impl<'cluster> Run<'cluster> {
-    /// Does what a person does before, and looks at everything.
+    /// Does the preparation of a user, and records the state from before.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
         let operator = Operator::new(cluster, &tools.command_line);
         prepare(cluster, &operator).await?;
@@ -183,7 +184,7 @@ impl<'cluster> Run<'cluster> {
             .await?;
         late::prepare(cluster, &image).await?;
         let etcd = Etcd::of(cluster).await?;
-        let_everybody_in(cluster, etcd).await?;
+        allow_ingress(cluster, etcd).await?;
         let scene = Scene::look(cluster, tools, counts).await?;
         Ok(Self {
             v2: etcd.v2().await?,
@@ -196,7 +197,7 @@ impl<'cluster> Run<'cluster> {
         })
     }
 
-    /// Shows checks and plan, starts the migration, follows it to its end; pods come and go meanwhile.
+    /// Shows checks and plan, starts the migration, and follows it until it ends; pods are created and deleted during the pause.
     pub async fn migrate(&self) -> Result<Late> {
         let cluster = self.scene.cluster;
         let work = async {
@@ -208,8 +209,8 @@ impl<'cluster> Run<'cluster> {
                 .expect(Exit::Done, &["plan", "--filename", &file])
                 .await?;
             match self.wanted.end {
-                End::There => self.there(&file).await?,
-                End::Back => self.there_and_back(&file).await?,
+                End::There => self.apply(&file).await?,
+                End::Back => self.apply_and_roll_back(&file).await?,
             }
             late::judge(cluster, &self.watcher).await
         };
@@ -219,7 +220,7 @@ impl<'cluster> Run<'cluster> {
         }
     }
 
-    async fn there(&self, file: &str) -> Result<()> {
+    async fn apply(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes --watch");
         let apply = ["apply", "--filename", file, "--yes", "--watch"];
         self.scene
@@ -229,8 +230,8 @@ impl<'cluster> Run<'cluster> {
             .map(|_| ())
     }
 
-    /// The first node has changed; then somebody takes all of it back.
-    async fn there_and_back(&self, file: &str) -> Result<()> {
+    /// Starts the migration, and rolls it back once the first node has changed.
+    async fn apply_and_roll_back(&self, file: &str) -> Result<()> {
         self.scene.say("kubectl replumb apply --yes");
         let apply = ["apply", "--filename", file, "--yes"];
         self.scene.operator.expect(Exit::Done, &apply).await?;
@@ -246,7 +247,7 @@ impl<'cluster> Run<'cluster> {
                 Ok(if stage == "Nodes" && done > 0 {
                     Look::Done(())
                 } else {
-                    Look::NotYet(format!("stage {stage}, {done} nodes"))
+                    Look::NotYet(format!("stage {stage}, changed nodes: {done}"))
                 })
             },
         )
@@ -254,14 +255,14 @@ impl<'cluster> Run<'cluster> {
         self.scene.roll_back().await
     }
 
-    /// Ends the traffic, looks at everything again, and says how it went.
+    /// Ends the traffic, observes everything again, and makes the report.
     pub async fn report(&self, late: Late) -> Result<Report> {
         let pods = self.scene.pods().await?;
         let probes = probes(self.scene.cluster).await?;
         self.report_with(late, pods, probes).await
     }
 
-    /// Says how it went, and lets the traffic flow: another case follows.
+    /// Makes the report and keeps the traffic running: another case follows.
     pub async fn report_so_far(&self, late: Late) -> Result<Report> {
         let pods = self.scene.pods().await?;
         let probes = Summary::of(&traffic::so_far(self.scene.cluster).await?);

@@ -1,4 +1,4 @@
-//! How a conversion of Calico's datastore went: for people as text, for programs as JSON.
+//! Report of a conversion of Calico's datastore, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,56 +13,56 @@ use super::stores::Flags;
 use crate::demo::End;
 use crate::demo::report::{self as common, Pods};
 
-/// How it went.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Who played Calico.
+    /// The implementation of Calico.
     pub calico: String,
-    /// Where the migration ended.
+    /// The phase in which the migration ended.
     pub phase: String,
-    /// From the first change to the last, in seconds.
+    /// Time from the first change to the last, in seconds.
     pub seconds: i64,
     /// Each stage with its direction and its seconds, in order.
     pub stages: Vec<String>,
-    /// Which store Calico was let work with.
+    /// Which stores were open for Calico.
     pub flags: Flags,
-    /// The most pods without a network that the migration itself has counted while it was paused.
+    /// The highest number of pods without a network that the migration itself counted during the pause.
     pub counted_without_network: u64,
-    /// Pods that came and went meanwhile.
+    /// Pods that were created and deleted during the pause.
     pub late: Late,
     /// The probes.
     pub probes: Summary,
     /// Pods of the workloads.
     pub pods: Pods,
-    /// Pods that were there before and have another address.
+    /// Pods that existed before and have another address now.
     pub other_address: Vec<String>,
-    /// Keys of etcd v2 that are otherwise than before, but for its flag, and for what pods and nodes of v2 write while they live.
+    /// Keys of etcd v2 that have changed, except the flag, and keys that pods and nodes of v2 write while they run.
     pub v2_changed: Vec<String>,
-    /// Keys of Calico's in etcd v3 at the end.
+    /// Number of keys of Calico in etcd v3 at the end.
     pub v3_keys: usize,
-    /// What runs on the nodes at the end.
+    /// Images of calico-node at the end.
     pub images: Vec<String>,
-    /// What of the objects is otherwise than before; on the way back nothing is to be.
+    /// Objects that have changed; after a rollback none may have.
     pub objects_changed: Vec<String>,
-    /// What is not as it should be; empty is well.
+    /// Faults that were found; empty is a pass.
     pub problems: Vec<String>,
 }
 
-/// What was looked at.
+/// The observations from which the report is made.
 #[derive(Debug)]
 pub struct Looks {
-    /// Who played Calico.
+    /// The implementation of Calico.
     pub calico: String,
-    /// Of the Migration.
+    /// Status of the Migration.
     pub status: Value,
-    /// Of both flags.
+    /// Both flags.
     pub flags: Flags,
-    /// Of pods that came and went.
+    /// Pods that were created and deleted during the pause.
     pub late: Late,
-    /// Of the traffic.
+    /// The probes.
     pub probes: Summary,
-    /// Of pods.
+    /// Pods of the workloads.
     pub pods: Pods,
     /// Addresses before and after.
     pub addresses: [Value; 2],
@@ -77,7 +77,7 @@ pub struct Looks {
 }
 
 impl Report {
-    /// Puts it together, and judges it.
+    /// Makes the report from the observations, and lists the faults.
     pub fn of(end: End, looks: Looks) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
@@ -135,18 +135,18 @@ impl Report {
         };
         wrong(
             self.phase != phase,
-            format!("the migration ended {}, and not {phase}", self.phase),
+            format!("phase of the migration: found {}, needed {phase}", self.phase),
         );
         wrong(
             self.flags.both_open > 0,
-            format!("both stores were open at {} looks", self.flags.both_open),
+            format!("reads in which both stores were open: {}", self.flags.both_open),
         );
         wrong(
             self.flags.looks == 0 || self.flags.paused_ms == 0,
-            "nobody saw the pause".to_owned(),
+            "no read observed the pause".to_owned(),
         );
         match (end, &self.flags.incomplete_at_opening) {
-            (End::There, None) => wrong(true, "nobody saw etcd v3 open".to_owned()),
+            (End::There, None) => wrong(true, "no read found etcd v3 open".to_owned()),
             (End::There, Some(found)) => wrong(
                 !found.is_empty(),
                 format!("etcd v3 was opened without {}", found.join(", ")),
@@ -156,12 +156,12 @@ impl Report {
         wrong(self.probes.all.sent == 0, "no probe was sent".to_owned());
         wrong(
             self.probes.all.lost > 0,
-            format!("{} probes were lost", self.probes.all.lost),
+            format!("lost probes: {}", self.probes.all.lost),
         );
         wrong(
             self.pods.recreated != 0 || self.pods.restarted != 0,
             format!(
-                "{} pods were made again, {} containers started again",
+                "pods created again: {}, container restarts: {}",
                 self.pods.recreated, self.pods.restarted
             ),
         );
@@ -172,28 +172,28 @@ impl Report {
         wrong(
             self.late.made == 0 || self.late.run != self.late.made,
             format!(
-                "of {} pods that came in the pause {} run",
+                "pods created during the pause: {}, running at the end: {}",
                 self.late.made, self.late.run
             ),
         );
         wrong(
             self.late.started_in_the_pause > 0,
             format!(
-                "{} pods were started in the pause",
+                "pods that started during the pause: {}",
                 self.late.started_in_the_pause
             ),
         );
         wrong(
             !self.late.deleted_is_gone,
-            "the pod that was deleted in the pause is not gone".to_owned(),
+            "the pod that was deleted during the pause still exists".to_owned(),
         );
         wrong(
             self.counted_without_network == 0,
-            "the migration has counted no pod without a network".to_owned(),
+            "the migration counted no pod without a network".to_owned(),
         );
         wrong(
             !self.v2_changed.is_empty(),
-            format!("etcd v2 says something else: {}", self.v2_changed.join(", ")),
+            format!("keys of etcd v2 have changed: {}", self.v2_changed.join(", ")),
         );
         wrong(
             self.images.is_empty() || self.images.iter().any(|image| !image.contains(version)),
@@ -204,18 +204,18 @@ impl Report {
             End::Back => {
                 wrong(
                     self.v3_keys > 0,
-                    format!("{} keys are left in etcd v3", self.v3_keys),
+                    format!("keys remaining in etcd v3: {}", self.v3_keys),
                 );
                 wrong(
                     !self.objects_changed.is_empty(),
-                    format!("otherwise than before: {}", self.objects_changed.join(", ")),
+                    format!("objects have changed: {}", self.objects_changed.join(", ")),
                 );
             }
         }
         problems
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |words: std::fmt::Arguments<'_>| {
@@ -230,13 +230,14 @@ impl Report {
             self.calico
         ));
         line(format_args!(
-            "Calico was paused for {:.1} s; both flags were read {} times, and {} times both were true",
+            "Calico was paused for {:.1} s; reads of both flags: {}, with both true: {}",
             f64::from(i32::try_from(self.flags.paused_ms).unwrap_or(i32::MAX)) / 1000.0,
             self.flags.looks,
             self.flags.both_open
         ));
         line(format_args!(
-            "{} pods came in the pause, {} of them started in it; {} run, the last one Ready {} s after it. The migration counted {} at most",
+            "pods created during the pause: {}, started during the pause: {}, running: {}, the last one Ready {} s after the pause; \
+             pods without a network, by the migration: at most {}",
             self.late.made,
             self.late.started_in_the_pause,
             self.late.run,
@@ -244,7 +245,7 @@ impl Report {
             self.counted_without_network
         ));
         line(format_args!(
-            "etcd v2: {} keys otherwise than before but for its flag; etcd v3: {} keys; calico-node: {}",
+            "changed keys of etcd v2, without its flag: {}; keys of etcd v3: {}; calico-node: {}",
             self.v2_changed.len(),
             self.v3_keys,
             self.images.join(", ")
@@ -257,7 +258,7 @@ impl Report {
     }
 }
 
-/// Pods that are there still, under another address.
+/// Pods that still exist, with another address.
 fn other_addresses([before, after]: &[Value; 2]) -> Vec<String> {
     let pods = before.as_object().into_iter().flatten();
     pods.filter(|(uid, pod)| after.get(uid.as_str()).is_some_and(|now| now != *pod))
@@ -265,7 +266,7 @@ fn other_addresses([before, after]: &[Value; 2]) -> Vec<String> {
         .collect()
 }
 
-/// Keys that are otherwise. What belongs to a pod that went, or came, on the way back is its own.
+/// Keys that have changed, without those that pods write: pods were created and deleted.
 fn changed([before, after]: &[BTreeMap<String, String>; 2]) -> Vec<String> {
     let of_pods = [
         "/calico/ipam/v2/",

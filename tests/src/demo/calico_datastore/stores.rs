@@ -1,4 +1,4 @@
-//! Both stores as another client than ours sees them: the flags without pause, and everything of Calico's before and after.
+//! Both stores, read with another client than replumb's: the flags continuously, and every key of Calico before and after.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -16,78 +16,78 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::cluster::Cluster;
 use crate::datastore::wire;
 
-/// Both flags are read so often.
+/// Time between two reads of both flags.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The flag of v2.
 const READY: &str = "/calico/v1/Ready";
-/// Where objects of v3 stand.
+/// Prefix of the objects of v3.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
-/// What Kubernetes' policies became, in v2.
+/// Prefix of the NetworkPolicies of Kubernetes, in v2.
 pub const POLICIES: &str = "/calico/v1/policy/tier/default/policy/knp.default.";
 /// The object with the flag of v3.
 const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const FORM: &str = "application/x-www-form-urlencoded";
 const JSON: &str = "application/json";
-/// Everything of Calico's.
+/// Prefix of every key of Calico.
 const ROOT: &str = "/calico/";
 
-/// Where both are: one etcd with both APIs.
+/// Both stores: one etcd with both APIs.
 #[derive(Clone, Copy, Debug)]
 pub struct Etcd {
     at: SocketAddrV4,
 }
 
-/// Which stores Calico was let work with, as it was seen.
+/// Which stores were open for Calico, as observed.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Flags {
-    /// How often both flags were read.
+    /// Number of reads of both flags.
     pub looks: usize,
-    /// How often both were true.
+    /// Number of reads in which both were true.
     pub both_open: usize,
-    /// For how long none was, in milliseconds.
+    /// Time in which neither was true, in milliseconds.
     pub paused_ms: i64,
-    /// Since when none was, the first time.
+    /// Start of the first time in which neither was true.
     pub paused_since: Option<Timestamp>,
-    /// Until when, the last time.
+    /// End of the last time in which neither was true.
     pub paused_until: Option<Timestamp>,
-    /// What Felix of v3 found incomplete when v3 was seen open for the first time; `None` when it never was.
+    /// Objects missing for Felix of v3 when v3 was first seen open; `None` when v3 never was open.
     pub incomplete_at_opening: Option<Vec<String>>,
 }
 
 impl Etcd {
-    /// Of this lab.
+    /// The etcd of this lab.
     pub async fn of(cluster: &Cluster) -> Result<Self> {
         let url = cluster.calico_etcd().await?;
         let authority = url
             .strip_prefix("http://")
-            .context("etcd of the lab speaks http")?;
+            .with_context(|| format!("parse the etcd URL of the lab: found {url}, needed http://…"))?;
         Ok(Self {
             at: authority
                 .parse()
-                .with_context(|| format!("{url} names an address"))?,
+                .with_context(|| format!("parse the address in {url}"))?,
         })
     }
 
     async fn ask(self, method: &str, path: &str, body: &str) -> Result<(u16, Value)> {
         let (status, body) = wire::ask(self.at, method, path, JSON, body).await?;
         let value = serde_json::from_str(&body)
-            .with_context(|| format!("{method} {path} is answered with {status} {body}"))?;
+            .with_context(|| format!("{method} {path}: the answer is {status} {body}"))?;
         Ok((status, value))
     }
 
-    /// One request that has to be taken. A body is a form to v2, and JSON to v3.
+    /// Sends one request that must succeed. The body is a form for v2, and JSON for v3.
     pub async fn tell(self, method: &str, path: &str, body: &str) -> Result<()> {
         let kind = if path.starts_with("/v2/") { FORM } else { JSON };
         let (status, answer) = wire::ask(self.at, method, path, kind, body).await?;
         ensure!(
             (200..300).contains(&status),
-            "{method} {path} is answered with {status} {answer}"
+            "{method} {path}: the answer is {status} {answer}"
         );
         Ok(())
     }
 
-    /// Whether each flag is true: v2's, v3's.
+    /// Whether the flags of v2 and of v3 are true.
     async fn flags(self) -> Result<[bool; 2]> {
         let (_, v2) = self
             .ask("GET", &format!("/v2/keys{READY}?quorum=true"), "")
@@ -103,16 +103,16 @@ impl Etcd {
         ])
     }
 
-    /// Everything of Calico's in v2, but for its flag.
+    /// Every key of Calico in v2, except its flag.
     pub async fn v2(self) -> Result<BTreeMap<String, String>> {
         let (status, tree) = self
             .ask("GET", "/v2/keys/calico?recursive=true&quorum=true", "")
             .await?;
-        ensure!(status == 200, "etcd v2 answers {status}: {tree}");
+        ensure!(status == 200, "etcd v2: the answer is {status}: {tree}");
         let mut all = BTreeMap::new();
-        let mut open = vec![&tree["node"]];
-        while let Some(node) = open.pop() {
-            open.extend(node["nodes"].as_array().into_iter().flatten());
+        let mut pending = vec![&tree["node"]];
+        while let Some(node) = pending.pop() {
+            pending.extend(node["nodes"].as_array().into_iter().flatten());
             if let (Some(key), Some(value)) = (node["key"].as_str(), node["value"].as_str())
                 && key != READY
             {
@@ -122,7 +122,7 @@ impl Etcd {
         Ok(all)
     }
 
-    /// Everything of Calico's in v3.
+    /// Every key of Calico in v3.
     pub async fn v3(self) -> Result<BTreeMap<String, String>> {
         let mut end = ROOT.as_bytes().to_vec();
         if let Some(last) = end.last_mut() {
@@ -131,7 +131,7 @@ impl Etcd {
         self.entries(ROOT, Some(end)).await
     }
 
-    /// Endpoints whose profile is not there, which Felix cuts off, and policies of v2 that are not there.
+    /// Endpoints in v3 whose profile is missing, which Felix disconnects, and policies of v2 that are missing in v3.
     async fn incomplete(self) -> Result<Vec<String>> {
         let (v2, v3) = (self.v2().await?, self.v3().await?);
         let mut found = Vec::new();
@@ -148,7 +148,7 @@ impl Etcd {
             }
         }
         for policy in v2.keys().filter_map(|key| key.strip_prefix(POLICIES)) {
-            let (namespace, name) = policy.split_once('.').context("a policy of a namespace")?;
+            let (namespace, name) = policy.split_once('.').context("a policy without a namespace")?;
             if !v3.contains_key(&format!(
                 "{RESOURCES}networkpolicies/{namespace}/knp.default.{name}"
             )) {
@@ -159,12 +159,12 @@ impl Etcd {
     }
 
     async fn entries(self, from: &str, to: Option<Vec<u8>>) -> Result<BTreeMap<String, String>> {
-        let mut question = json!({ "key": STANDARD.encode(from) });
+        let mut request = json!({ "key": STANDARD.encode(from) });
         if let Some(to) = to {
-            question["range_end"] = json!(STANDARD.encode(to));
+            request["range_end"] = json!(STANDARD.encode(to));
         }
-        let (status, answer) = self.ask("POST", "/v3/kv/range", &question.to_string()).await?;
-        ensure!(status == 200, "etcd v3 answers {status}: {answer}");
+        let (status, answer) = self.ask("POST", "/v3/kv/range", &request.to_string()).await?;
+        ensure!(status == 200, "etcd v3: the answer is {status}: {answer}");
         let text = |value: &Value| -> Result<String> {
             let bytes = STANDARD.decode(value.as_str().unwrap_or_default())?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -176,7 +176,7 @@ impl Etcd {
     }
 }
 
-/// Who reads both flags without pause.
+/// Reads both flags continuously.
 #[derive(Debug)]
 pub struct Watcher {
     etcd: Etcd,
@@ -184,7 +184,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Nothing was seen yet.
+    /// A watcher without observations.
     pub fn new(etcd: Etcd) -> Self {
         Self {
             etcd,
@@ -192,25 +192,25 @@ impl Watcher {
         }
     }
 
-    /// What was seen.
+    /// The observations so far.
     pub fn seen(&self) -> Flags {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether Calico is paused, as it was seen last.
+    /// Whether Calico is paused, by the last observation.
     pub fn is_paused(&self) -> bool {
         let seen = self.seen();
         seen.paused_since.is_some() && seen.paused_until.is_none()
     }
 
-    /// Reads, until whoever waits for this ends.
+    /// Reads until an error, or until the caller drops the future.
     pub async fn watch(&self) -> Result<std::convert::Infallible> {
-        let mut beat = tokio::time::interval(INTERVAL);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = Instant::now();
         let mut was_paused = false;
         loop {
-            beat.tick().await;
+            ticks.tick().await;
             let [v2, v3] = self.etcd.flags().await?;
             if v3 && self.seen().incomplete_at_opening.is_none() {
                 let incomplete = self.etcd.incomplete().await?;

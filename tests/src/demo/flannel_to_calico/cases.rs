@@ -1,5 +1,5 @@
-//! What can be wrong with a cluster before a migration: one case for each prerequisite. Each spoils a real cluster,
-//! says which check has to refuse and with which words, and mends it again.
+//! Faults of a cluster before a migration: one case for each prerequisite. Each breaks a real cluster, names the check that must
+//! refuse and the words of its refusal, and repairs the cluster afterwards.
 
 use crate::demo::breaking::{Case, Change, PLAIN};
 
@@ -40,13 +40,13 @@ macro_rules! flannel {
     };
 }
 
-const HELD: Change = flannel!(
+const ON_DELETE: Change = flannel!(
     "merge",
     r#"{"spec":{"updateStrategy":{"type":"OnDelete","rollingUpdate":null}}}"#
 );
-const ROLLED: Change = flannel!("merge", r#"{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}"#);
+const ROLLING_UPDATE: Change = flannel!("merge", r#"{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}"#);
 
-/// No pod of Calico's runs before the migration: nothing is rolled by this.
+/// No pod of Calico runs before the migration: the change restarts no pod.
 macro_rules! calico_image {
     ($image:literal) => {
         Change::Kubectl(&[
@@ -175,7 +175,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "vni-differs",
-        about: "net-conf.json names another VNI than the live device has",
+        about: "net-conf.json has another VNI than the live device",
         check: "NetworkConfigurationMatchesDevice",
         says: &["VNI", "7", "1"],
         spoil: &[network!(
@@ -186,7 +186,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "port-differs",
-        about: "net-conf.json names another port than the live device has",
+        about: "net-conf.json has another port than the live device",
         check: "NetworkConfigurationMatchesDevice",
         says: &["port", "4789", "8472"],
         spoil: &[network!(
@@ -210,7 +210,7 @@ pub const CASES: &[Case] = &[
         check: "FlannelSubnetManager",
         says: &["kube-flannel/kube-flannel-ds", "--kube-subnet-mgr"],
         spoil: &[
-            HELD,
+            ON_DELETE,
             flannel!(
                 "json",
                 r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--etcd-endpoints=http://192.0.2.1:2379"]}]"#
@@ -221,7 +221,7 @@ pub const CASES: &[Case] = &[
                 "json",
                 r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--kube-subnet-mgr"]}]"#
             ),
-            ROLLED,
+            ROLLING_UPDATE,
         ],
         ..PLAIN
     },
@@ -231,7 +231,7 @@ pub const CASES: &[Case] = &[
         check: "FlannelVersion",
         says: &["kube-flannel/kube-flannel-ds", "v0.8.0", "0.9.1"],
         spoil: &[
-            HELD,
+            ON_DELETE,
             flannel!(
                 "json",
                 r#"[{"op":"test","path":"/spec/template/spec/containers/0/name","value":"kube-flannel"},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.8.0"}]"#
@@ -242,13 +242,13 @@ pub const CASES: &[Case] = &[
                 "json",
                 r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.28.4"}]"#
             ),
-            ROLLED,
+            ROLLING_UPDATE,
         ],
         ..PLAIN
     },
     Case {
         name: "wrong-name",
-        about: "the spec names a DaemonSet that is not there",
+        about: "the spec names a DaemonSet that does not exist",
         check: "FlannelDaemonSet",
         says: &["kube-system/flannel", "kube-flannel/kube-flannel-ds"],
         spec: r#"{"flannelToCalico":{"options":{"flannelDaemonSetName":"flannel","flannelDaemonSetNamespace":"kube-system"}}}"#,
@@ -256,7 +256,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "addon-manager",
-        about: "the add-on manager would write flannel's DaemonSet back",
+        about: "the add-on manager would revert flannel's DaemonSet",
         check: "AddonManager",
         says: &[
             "kube-flannel/kube-flannel-ds",
@@ -306,7 +306,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "annotation-malformed",
-        about: "flannel's annotation on a Node is not understood",
+        about: "flannel's annotation on a Node cannot be parsed",
         check: "NodeAnnotations",
         says: &["lab-worker-1", "backend-data"],
         spoil: &[Change::Kubectl(&[
@@ -320,7 +320,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "subnet-env-malformed",
-        about: "/run/flannel/subnet.env of a node is not understood",
+        about: "/run/flannel/subnet.env of a node cannot be parsed",
         check: "SubnetEnvironment",
         says: &["lab-worker-1", "subnet.env", "FLANNEL_MTU"],
         spoil: &[Change::Node(
@@ -335,7 +335,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "conflist-malformed",
-        about: "the conflist that the runtime uses on a node is not understood",
+        about: "the conflist that the runtime uses on a node cannot be parsed",
         check: "ConflistMalformed",
         says: &["lab-worker-2", "10-flannel.conflist"],
         spoil: &[Change::Node(
@@ -398,7 +398,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "journal-broken",
-        about: "the agent of a node cannot keep its journal",
+        about: "the agent of a node cannot read its journal",
         check: "HostChecks",
         says: &["lab-worker-1", "Journal", "journal.jsonl, line 1"],
         spoil: &[
@@ -452,7 +452,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "policy-unbound",
-        about: "an admission policy of replumb's has no binding",
+        about: "an admission policy of replumb has no binding",
         check: "AdmissionPolicies",
         says: &["replumb-coordinator-bounds-daemonsets", "deploy/base"],
         spoil: &[Change::Kubectl(&[
@@ -475,7 +475,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "label-foreign",
-        about: "a Node has a network label that nobody of us writes",
+        about: "a Node has a network label with a value that replumb does not write",
         check: "NodeLabels",
         says: &["lab-worker-1", "weave"],
         spoil: &[Change::Kubectl(&[
@@ -577,7 +577,7 @@ pub const CASES: &[Case] = &[
         says: &["memory"],
         spoil: &[
             Change::Apply(LARGE),
-            // Its pods count once they stand on a node.
+            // The check counts its pods once they are scheduled.
             Change::Kubectl(&[
                 "-n",
                 "sample",
@@ -611,7 +611,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "bare-pod",
-        about: "a pod has no controller that would create it again",
+        about: "a pod has no controller that would recreate it",
         check: "BarePods",
         says: &["sample/lonesome", "force"],
         spoil: &[Change::Apply(BARE)],
@@ -666,7 +666,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "gitops",
-        about: "a GitOps controller would write flannel's DaemonSet back",
+        about: "a GitOps controller would revert flannel's DaemonSet",
         check: "Reconciler",
         says: &["kube-flannel/kube-flannel-ds", "argocd"],
         spoil: &[Change::Kubectl(&[
@@ -696,7 +696,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_are_told_apart_and_say_what_they_expect() {
+    fn every_case_is_complete() {
         crate::demo::breaking::assert_complete(CASES);
     }
 }

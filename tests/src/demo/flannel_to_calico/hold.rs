@@ -1,4 +1,4 @@
-//! The mixed state for a while: pods come, go and are scaled on every node, while those from before live on.
+//! Holds the mixed state for a while: pods are created, deleted and scaled on every node, while pods from before continue to run.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use serde::Serialize;
 use crate::cluster::{Cluster, Images};
 use crate::demo::ipam;
 
-const STEP: Duration = Duration::from_mins(3);
+const LIMIT: Duration = Duration::from_mins(3);
 const NAMESPACE: &str = "sample";
 
-/// What was done meanwhile.
+/// Changes that were made while the mixed state was held.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
-    /// How long it was.
+    /// Duration.
     pub seconds: f64,
-    /// How often all of it was done. After each time blocks, handles and pods agreed.
+    /// Number of rounds. After each round blocks, handles and pods agreed.
     pub rounds: u32,
-    /// Pods that were created by name, one on each node a round.
+    /// Pods that were created by name, one on each node in each round.
     pub created: usize,
-    /// Pods from before and since that were deleted, by name or by scaling.
+    /// Pods, old and new, that were deleted by name or by scaling.
     pub deleted: usize,
 }
 
-/// For at least this long. A round that has begun is ended.
+/// Holds the mixed state for at least this time. A round that has begun is completed.
 pub async fn hold(cluster: &Cluster, time: Duration) -> Result<Held> {
     let started = Instant::now();
     let nodes = cluster.node_names().await;
@@ -46,15 +46,15 @@ async fn round(cluster: &Cluster, nodes: &[String], held: &mut Held) -> Result<(
         let arguments = [&["-n", NAMESPACE], arguments].concat();
         cluster.api().kubectl(&arguments).await
     };
-    // Up by three and down again: whoever the ReplicaSet takes, of either network.
+    // Three more replicas, and three fewer later: the ReplicaSet chooses pods of either network.
     kubectl(&["scale", "deployment/web", "--replicas=6"]).await?;
     for node in nodes {
-        cluster.api().apply(&bare(node, number)).await?;
+        cluster.api().apply(&bare_pod(node, number)).await?;
         held.created += 1;
     }
     cluster
         .api()
-        .rolled_out("deployment/web", NAMESPACE, STEP)
+        .rolled_out("deployment/web", NAMESPACE, LIMIT)
         .await?;
     kubectl(&[
         "wait",
@@ -68,9 +68,9 @@ async fn round(cluster: &Cluster, nodes: &[String], held: &mut Held) -> Result<(
     ipam::agrees(cluster).await?;
     kubectl(&["scale", "deployment/web", "--replicas=3"]).await?;
     held.deleted += 3;
-    // One of a DaemonSet on another node each time, and one of a StatefulSet: it comes back under its name.
-    let place = usize::try_from(number)? % nodes.len();
-    let node = nodes.get(place).context("there is no node")?;
+    // Delete a pod of the DaemonSet, on another node in each round, and a pod of the StatefulSet, which is recreated under its name.
+    let index = usize::try_from(number)? % nodes.len();
+    let node = nodes.get(index).context("the cluster has no node")?;
     let selector = format!("spec.nodeName={node}");
     kubectl(&[
         "delete",
@@ -83,21 +83,21 @@ async fn round(cluster: &Cluster, nodes: &[String], held: &mut Held) -> Result<(
     ])
     .await?;
     kubectl(&["delete", "pod", &format!("store-{}", number % 2), "--wait"]).await?;
-    let said = kubectl(&["delete", "pod", "-l", "app=churn", "--wait"]).await?;
-    let gone = said.lines().filter(|line| line.contains("deleted")).count();
+    let output = kubectl(&["delete", "pod", "-l", "app=churn", "--wait"]).await?;
+    let deleted = output.lines().filter(|line| line.contains("deleted")).count();
     ensure!(
-        gone == nodes.len(),
-        "{gone} of {} pods were deleted: {said}",
+        deleted == nodes.len(),
+        "deleted pods with app=churn: found {deleted}, needed {}: {output}",
         nodes.len()
     );
-    held.deleted += 2 + gone;
+    held.deleted += 2 + deleted;
     for workload in ["deployment/web", "statefulset/store", "daemonset/everywhere"] {
-        cluster.api().rolled_out(workload, NAMESPACE, STEP).await?;
+        cluster.api().rolled_out(workload, NAMESPACE, LIMIT).await?;
     }
     ipam::agrees(cluster).await
 }
 
-fn bare(node: &str, number: u32) -> String {
+fn bare_pod(node: &str, number: u32) -> String {
     let busybox = Images::default().busybox;
     format!(
         "

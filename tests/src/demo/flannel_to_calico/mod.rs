@@ -1,4 +1,4 @@
-//! From flannel to Calico.
+//! Migration from flannel to Calico.
 
 pub mod cases;
 mod hold;
@@ -26,7 +26,7 @@ use report::{HostReport, Report};
 
 pub use refusal::refuse;
 
-/// What the demo is asked for.
+/// The requested migration.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// How a node changes its network.
@@ -52,70 +52,67 @@ pub fn manifest(wanted: &Wanted) -> serde_json::Value {
     let mut spec = serde_json::json!({
         "flannelToCalico": { "strategy": wanted.strategy },
         "rollout": { "maxUnavailable": max_unavailable(&wanted.max_unavailable) },
-        // The sample has a bare pod: it goes for good, and the operator said so.
+        // The sample has a pod without a controller: it is evicted for good, and the user allows that.
         "drain": { "force": true },
     });
     merge(&mut spec, &wanted.spec);
     migration(&spec)
 }
 
-/// A migration that has been prepared: what was there before is known.
+/// A prepared migration, with the state from before.
 pub struct Run<'cluster> {
-    /// The cluster, and what was there before.
+    /// The cluster, and its state from before.
     pub scene: Scene<'cluster>,
     held: Option<hold::Held>,
 }
 
-/// The old network's own pods end.
+/// Pods that must not be recreated without need: all except those of flannel, which end.
 fn counts(pod: &Pod) -> bool {
     pod.namespace().as_deref() != Some(FLANNEL_NAMESPACE)
 }
 
-/// Whether a node has neither network.
+/// Whether a node is without a network.
 fn is_between(object: &NodeMigration) -> bool {
     let phase = object.status.as_ref().and_then(|status| status.phase);
     matches!(phase, Some(Phase::Held | Phase::Detached))
 }
 
 impl<'cluster> Run<'cluster> {
-    /// Looks at every host.
+    /// Observes every host.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools) -> Result<Self> {
-        // A pod that nobody creates again: the operator has to say that it may go.
+        // A pod without a controller: the user has to allow its eviction.
         cluster.install_lonely().await?;
         let scene = Scene::look(cluster, tools, counts).await?;
         for (node, host) in scene.hosts() {
             ensure!(
                 !host.flannel().is_empty(),
-                "node {node} has nothing of flannel before the migration"
+                "node {node} has no state of flannel before the migration"
             );
         }
         Ok(Self { scene, held: None })
     }
 
-    /// Shows checks and plan, starts the migration, follows it to its end.
+    /// Shows checks and plan, starts the migration, and follows it until it ends.
     pub async fn migrate(&self, wanted: &Wanted) -> Result<Watch> {
         self.scene.migrate(&manifest(wanted), || self.watch()).await
     }
 
-    /// Watches from now on how many nodes are out of work.
+    /// Starts to watch how many nodes are unavailable.
     pub fn watch(&self) -> Watch {
         Watch::start(self.scene.cluster.api().client(), is_between, None)
     }
 
-    /// Holds the mixed state, and counts as moved only who was moved before or is after.
+    /// Holds the mixed state; pods that are recreated meanwhile do not count as moved.
     pub async fn hold(&mut self, time: Duration) -> Result<()> {
         self.scene.say(format_args!(
-            "the mixed state is held for {} s, with pods that come and go",
+            "hold the mixed state for {} s, with pods that are created and deleted",
             time.as_secs()
         ));
         let moved = self.scene.pods().await?.recreated;
-        ensure!(
-            moved == 0,
-            "{moved} pods were created again on the way to the mixed state"
-        );
+        ensure!(moved == 0, "pods created again before the mixed state: {moved}");
         let held = hold::hold(self.scene.cluster, time).await?;
         self.scene.say(format_args!(
-            "held for {:.0} s: {} rounds, {} pods created, {} deleted; the IPAM agreed each time",
+            "held for {:.0} s; rounds: {}, pods created: {}, deleted: {}; the IPAM agreed with the pods in each round",
             held.seconds, held.rounds, held.created, held.deleted
         ));
         self.scene.count_pods_anew().await?;
@@ -123,7 +120,7 @@ impl<'cluster> Run<'cluster> {
         Ok(())
     }
 
-    /// Ends the traffic, looks at every host again, and says how it went.
+    /// Ends the traffic, observes every host again, and makes the report.
     pub async fn report(&self, watch: Watch) -> Result<Report> {
         let peak = watch.stop().await?;
         let cluster = self.scene.cluster;
@@ -138,13 +135,13 @@ impl<'cluster> Run<'cluster> {
             .is_some_and(|status| status.phase == MigrationPhase::RolledBack);
         let mut comparisons = BTreeMap::new();
         if rolled_back {
-            // While the traffic runs, as it did at the first look.
+            // While the traffic runs, as at the first observation.
             for (node, before) in self.scene.hosts() {
                 let after = Host::look(cluster, node).await?;
                 comparisons.insert(node.clone(), same::Comparison::of(before, &after));
             }
         }
-        // Before the traffic ends: its pods are no pods that the migration has moved.
+        // Before the traffic ends: pods of the traffic that end later were not moved by the migration.
         let pods = self.scene.pods().await?;
         let probes = probes(cluster).await?;
         let mut hosts = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A spoilt cluster: the migration is refused, and nothing has changed.
+//! Checks that a migration is refused in a broken cluster, and that the refusal changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::cluster::pods::FLANNEL_NAMESPACE;
 use crate::demo::breaking::{self, Case};
 use crate::demo::operator::Operator;
 
-/// A mended cluster is whole again within this time.
-const MENDED: Duration = Duration::from_mins(3);
+/// Limit until a repaired cluster is Ready again.
+const REPAIRED_WITHIN: Duration = Duration::from_mins(3);
 
-/// Spoils the cluster as the case says, and returns what the tool answers. The cluster has to be as it was.
+/// Breaks the cluster as the case says, repairs it, and returns the output of the refusal.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
-    let annotations = flannels_annotations(cluster).await?;
+    let annotations = flannel_annotations(cluster).await?;
     let wanted = Wanted {
         spec: breaking::spec(cluster, case).await?,
         ..Wanted::default()
@@ -29,21 +29,21 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
     let names = cluster.node_names().await;
     cluster
         .api()
-        .nodes_ready(&names, MENDED)
+        .nodes_ready(&names, REPAIRED_WITHIN)
         .await
-        .context("mend the cluster")?;
+        .context("repair the cluster")?;
     cluster
         .api()
-        .rolled_out("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE, MENDED)
+        .rolled_out("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE, REPAIRED_WITHIN)
         .await
-        .context("mend the cluster")?;
+        .context("repair the cluster")?;
     let forgotten = breaking::forget(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
 }
 
-/// What flannel says of itself on every Node: some cases spoil it, and flannel mends it only when it starts.
-async fn flannels_annotations(cluster: &Cluster) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
+/// The annotations of flannel on every Node: some cases change them, and flannel writes them only when it starts.
+async fn flannel_annotations(cluster: &Cluster) -> Result<BTreeMap<String, BTreeMap<String, String>>> {
     let nodes: Api<Node> = Api::all(cluster.api().client());
     let list = nodes.list(&ListParams::default()).await.context("list Nodes")?;
     Ok(list

@@ -1,4 +1,4 @@
-//! How a migration from flannel went: for people as text, for programs as JSON.
+//! Report of a migration from flannel, as text and as JSON.
 
 mod text;
 
@@ -19,7 +19,7 @@ use crate::demo::report::{Foreign, Pods};
 use crate::demo::same::Comparison;
 use crate::demo::watch::Peak;
 
-/// How a migration went.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -29,14 +29,14 @@ pub struct Report {
     pub nodes: Vec<NodeReport>,
     /// The traffic.
     pub probes: Summary,
-    /// What happened to pods.
+    /// Pods that were recreated or restarted.
     pub pods: Pods,
-    /// What was done while the mixed state was held, if it was.
+    /// Changes that were made while the mixed state was held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
-    /// Who played Calico.
+    /// The implementation of Calico.
     pub calico: String,
-    /// What is not as it should be; empty is well.
+    /// Faults that were found; empty is a pass.
     pub problems: Vec<String>,
 }
 
@@ -44,19 +44,19 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationReport {
-    /// How nodes changed their network.
+    /// The strategy by which nodes changed their network.
     pub strategy: Strategy,
-    /// In place: what happened to pods that were there before.
+    /// In place: how pods from before were treated.
     pub legacy_pods: LegacyPods,
-    /// Where it ended.
+    /// The phase in which the migration ended.
     pub phase: MigrationPhase,
-    /// From the first change to the last.
+    /// Time from the first change to the last.
     pub seconds: f64,
     /// Hash of the plan.
     pub plan_hash: String,
-    /// The most nodes that were out of work at the same time, as seen from outside.
+    /// The highest number of nodes that were unavailable at the same time, observed from outside.
     pub most_unavailable: usize,
-    /// How often it was looked.
+    /// Number of observations.
     pub looks: u64,
 }
 
@@ -68,19 +68,19 @@ pub struct NodeReport {
     pub name: String,
     /// The phase that its agent proved.
     pub phase: String,
-    /// From its cordon to its end.
+    /// Time from the cordon to the end.
     pub seconds: f64,
-    /// In place: how long the swap itself took, from the goal to the agent's proof.
+    /// In place: time of the swap itself, from the goal to the agent's proof.
     pub swap_seconds: Option<f64>,
     /// Seconds by step, in order.
     pub steps: Vec<(String, f64)>,
-    /// What is left of flannel, by other tools than ours.
+    /// Remaining entries of flannel, by the agent and by other tools.
     pub leftovers: Vec<String>,
-    /// What somebody else had on the host and is not there any more.
+    /// Foreign entries on the host that are gone.
     pub foreign_gone: Vec<String>,
-    /// What is there and belongs to nobody that should have written it.
+    /// Foreign entries on the host that are new.
     pub foreign_new: Vec<String>,
-    /// After a way back: everything, compared with what was there before.
+    /// After a rollback: the whole state, compared with the one from before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<Comparison>,
 }
@@ -88,16 +88,16 @@ pub struct NodeReport {
 /// One host after the migration.
 #[derive(Clone, Debug, Default)]
 pub struct HostReport {
-    /// What is left of flannel.
+    /// Remaining entries of flannel.
     pub leftovers: Vec<String>,
-    /// What of somebody else's has changed.
+    /// Foreign entries that have changed.
     pub foreign: Foreign,
-    /// After a way back: everything, compared with what was there before.
+    /// After a rollback: the whole state, compared with the one from before.
     pub comparison: Option<Comparison>,
 }
 
 impl Report {
-    /// Puts it together, and judges it.
+    /// Makes the report from the observations, and lists the faults.
     pub async fn of(
         cluster: &Cluster,
         migration: &Migration,
@@ -121,7 +121,7 @@ impl Report {
             .collect();
         let kind = migration.spec.flannel_to_calico.clone().unwrap_or_default();
         let (strategy, legacy_pods) = (kind.strategy, kind.legacy_pods);
-        // In place the last node's end is the end of the change; what is cleaned up later follows the pods.
+        // In place the change ends with the last node; the later cleanup depends on the pods.
         let last = objects.iter().filter_map(|object| object.spec.finished_at).max();
         let ended = status
             .completed_at
@@ -151,44 +151,50 @@ impl Report {
         Ok(report)
     }
 
-    /// What has to hold after every migration, whatever the budget for lost probes.
+    /// The faults, by rules that hold for every migration, whatever the budget for lost probes.
     fn judge(&self, machines: usize) -> Vec<String> {
         let mut problems = Vec::new();
-        let (end, proved) = if self.is_back() {
+        let (end, proved) = if self.is_rolled_back() {
             (MigrationPhase::RolledBack, "Flannel")
-        } else if self.lives_on() {
+        } else if self.keeps_pods() {
             (MigrationPhase::Mixed, "Mixed")
         } else {
             (MigrationPhase::Completed, "Calico")
         };
         if self.migration.phase != end {
-            problems.push(format!("the migration ended as {:?}", self.migration.phase));
+            problems.push(format!(
+                "phase of the migration: found {:?}, needed {end:?}",
+                self.migration.phase
+            ));
         }
-        problems.extend(self.harm());
+        problems.extend(self.disruptions());
         if self.nodes.len() != machines {
             problems.push(format!(
-                "{} nodes were migrated, there are {machines}",
+                "migrated nodes: found {}, needed {machines}",
                 self.nodes.len()
             ));
         }
         for node in &self.nodes {
             if node.phase != proved {
-                problems.push(format!("node {} ended as {}", node.name, node.phase));
+                problems.push(format!(
+                    "node {}: the phase is {}, needed {proved}",
+                    node.name, node.phase
+                ));
             }
             if let Some(comparison) = &node.comparison {
                 problems.extend(
                     comparison
                         .different
                         .iter()
-                        .map(|line| format!("node {} is not as it was, {line}", node.name)),
+                        .map(|line| format!("node {} differs from before, {line}", node.name)),
                 );
             }
             problems.extend(
                 node.leftovers
                     .iter()
-                    .filter(|_| !self.is_back())
-                    .filter(|line| !self.lives_on() || goes_at_once(line))
-                    .map(|line| format!("left on node {}: {line}", node.name)),
+                    .filter(|_| !self.is_rolled_back())
+                    .filter(|line| !self.keeps_pods() || must_be_removed(line))
+                    .map(|line| format!("remains on node {}: {line}", node.name)),
             );
             problems.extend(
                 node.foreign_gone
@@ -202,44 +208,45 @@ impl Report {
             );
         }
         if self.probes.all.sent == 0 {
-            problems.push("no probe was sent: the traffic says nothing".to_owned());
+            problems.push("no probe was sent: losses are unknown".to_owned());
         }
         if self.migration.looks == 0 {
-            problems.push("nobody looked at the nodes: their number out of work is not known".to_owned());
+            problems
+                .push("the nodes were not observed: the number of unavailable nodes is unknown".to_owned());
         }
         problems
     }
 
-    /// Whether everything was taken back.
-    fn is_back(&self) -> bool {
+    /// Whether the migration was rolled back.
+    fn is_rolled_back(&self) -> bool {
         self.migration.phase == MigrationPhase::RolledBack
     }
 
-    /// Whether pods from before live on at the end, with what they need.
-    fn lives_on(&self) -> bool {
+    /// Whether pods from before continue to run at the end.
+    fn keeps_pods(&self) -> bool {
         (self.migration.strategy, self.migration.legacy_pods) == (Strategy::InPlace, LegacyPods::Keep)
     }
 
-    /// In place nothing is lost and nobody is moved. Where pods are restarted in the end, their own ends cost what a
-    /// rolling restart costs.
-    fn harm(&self) -> Vec<String> {
-        let mut harm = Vec::new();
-        if self.lives_on() && self.probes.all.lost > 0 {
-            harm.push(format!("{} probes were lost", self.probes.all.lost));
+    /// Losses that an in-place migration must not have: no probe is lost and no pod is recreated. Where pods are restarted at the
+    /// end, the losses of a rolling restart are allowed.
+    fn disruptions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.keeps_pods() && self.probes.all.lost > 0 {
+            found.push(format!("lost probes: {}", self.probes.all.lost));
         }
         let in_place = self.migration.strategy == Strategy::InPlace;
-        if in_place && (self.pods.restarted > 0 || (self.lives_on() && self.pods.recreated > 0)) {
-            harm.push(format!(
-                "{} pods were created again, {} containers restarted",
+        if in_place && (self.pods.restarted > 0 || (self.keeps_pods() && self.pods.recreated > 0)) {
+            found.push(format!(
+                "pods created again: {}, container restarts: {}",
                 self.pods.recreated, self.pods.restarted
             ));
         }
-        harm
+        found
     }
 }
 
-/// In place what serves pods that live stays; the rest of flannel goes with the swap.
-fn goes_at_once(line: &str) -> bool {
+/// Whether the swap removes this entry of flannel: in place only entries that serve running pods remain.
+fn must_be_removed(line: &str) -> bool {
     let serves_pods = [
         "link cni0",
         "route ",
@@ -248,9 +255,9 @@ fn goes_at_once(line: &str) -> bool {
         "nft",
         "file /var/lib/cni/",
     ];
-    let by_the_agent = ["files of host-local", "delegate files"];
+    let named_by_the_agent = ["files of host-local", "delegate files"];
     !serves_pods.iter().any(|start| line.starts_with(start))
-        && !by_the_agent.iter().any(|part| line.contains(part))
+        && !named_by_the_agent.iter().any(|part| line.contains(part))
 }
 
 fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
@@ -272,7 +279,7 @@ fn node(object: &NodeMigration, host: Option<&HostReport>) -> NodeReport {
             spec.returned_at,
         ) {
             (Some(started), Some(finished), ..) => finished.duration_since(started).as_secs_f64(),
-            // There and back, with what it waited between the two.
+            // Migration and rollback, with the wait between them.
             (_, _, Some(first), Some(returned)) => returned.duration_since(first.started_at).as_secs_f64(),
             _ => 0.0,
         },

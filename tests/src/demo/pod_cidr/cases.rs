@@ -1,4 +1,4 @@
-//! What can be wrong with a cluster before its pods get another range.
+//! Faults of a cluster before its pods move to another range.
 
 use crate::demo::breaking::{Case, Change, PLAIN};
 
@@ -16,7 +16,8 @@ metadata: { name: already-there }
 spec: { cidr: 10.200.0.0/16, blockSize: 26, ipipMode: Always, vxlanMode: Never, natOutgoing: true, nodeSelector: '!all()' }
 ";
 
-/// As kubeadm runs one, in the way in which it ends: the range is changed before the allocation of ranges is switched off.
+/// A controller manager as kubeadm runs it, in the state in which it would exit at the next start: its range was changed before the
+/// allocation of ranges was switched off.
 const CONTROLLER_MANAGER: &str = "
 apiVersion: v1
 kind: Pod
@@ -32,14 +33,14 @@ spec:
       command: [kube-controller-manager, --allocate-node-cidrs=true, --cluster-cidr=10.200.0.0/16]
 ";
 
-/// kubectl arguments that write one annotation of namespace sample.
+/// kubectl arguments that write one annotation of Namespace sample.
 macro_rules! annotate_namespace {
     ($annotation:literal) => {
         Change::Kubectl(&["annotate", "namespace", "sample", $annotation])
     };
 }
 
-/// The CNI configuration of a node, changed by sed.
+/// Changes the CNI configuration of a node with sed.
 macro_rules! conflist {
     ($script:literal) => {
         Change::Node(
@@ -55,7 +56,7 @@ const POOL_OBJECT: &str = "ippools.crd.projectcalico.org/default-ipv4-ippool";
 pub const CASES: &[Case] = &[
     Case {
         name: "overlap-nodes",
-        about: "the new range holds the nodes' own addresses",
+        about: "the new range contains addresses of nodes",
         check: "Ranges",
         says: &["lab-control", "{{ lab-control }}", "172.30.0.0/16"],
         spec: r#"{"podCidr":{"to":"172.30.0.0/16"}}"#,
@@ -71,7 +72,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "overlap-pool",
-        about: "another pool of Calico's lies in the new range",
+        about: "another IPPool of Calico is in the new range",
         check: "Ranges",
         says: &["somebodys-pool", "10.200.128.0/20"],
         spoil: &[Change::Apply(POOL)],
@@ -80,7 +81,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "overlap-route",
-        about: "a node has a route of somebody else's into the new range",
+        about: "a node has a foreign route into the new range",
         check: "Ranges",
         says: &["lab-worker-1", "10.200.7.0/24"],
         spoil: &[Change::Node(
@@ -109,7 +110,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "pin-pod",
-        about: "a pod asks for the old pool by its annotation",
+        about: "a pod requests the old IPPool by an annotation",
         check: "Pins",
         says: &[
             "sample/store-0",
@@ -136,7 +137,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "pin-namespace",
-        about: "every pod of a namespace asks for the old pool",
+        about: "a namespace requests the old IPPool for all its pods",
         check: "Pins",
         says: &[
             "Namespace sample",
@@ -151,7 +152,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "pin-conflist",
-        about: "a node's CNI configuration names the old pool",
+        about: "a node's CNI configuration names the old IPPool",
         check: "Pins",
         says: &["lab-worker-1", "ipv4_pools", "10.244.0.0/16"],
         spoil: &[conflist!(
@@ -162,7 +163,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "encapsulation",
-        about: "a pool of the new range is there, with another encapsulation than the old one",
+        about: "an IPPool of the new range exists, with another encapsulation than the old one",
         check: "NewPool",
         says: &["already-there", "vxlanMode", "Never", "Always"],
         spoil: &[Change::Apply(OTHER_ENCAPSULATION)],
@@ -171,7 +172,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "owner-gitops",
-        about: "Argo CD applies the old pool again and again",
+        about: "Argo CD reverts changes of the old IPPool",
         check: "PoolOwner",
         says: &["default-ipv4-ippool", "Argo CD"],
         spoil: &[Change::Kubectl(&[
@@ -190,7 +191,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "owner-operator",
-        about: "the Tigera operator keeps the old pool",
+        about: "the Tigera operator reverts changes of the old IPPool",
         check: "PoolOwner",
         says: &["default-ipv4-ippool", "Tigera operator"],
         spoil: &[Change::Kubectl(&[
@@ -207,7 +208,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "controller-manager",
-        about: "a controller manager would end over the podCIDRs of Nodes at its next start",
+        about: "a controller manager would exit at its next start because of the podCIDRs of Nodes",
         check: "ControllerManager",
         says: &[
             "kube-controller-manager-somewhere",
@@ -220,7 +221,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "no-room",
-        about: "the new range has fewer addresses than there are pods",
+        about: "the new range has too few blocks for the pods",
         check: "Room",
         says: &["10.200.0.0/28", "needs", "blocks, has 1"],
         spec: r#"{"podCidr":{"to":"10.200.0.0/28","blockSize":28}}"#,
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_are_told_apart_and_say_what_they_expect() {
+    fn every_case_is_complete() {
         crate::demo::breaking::assert_complete(CASES);
     }
 }

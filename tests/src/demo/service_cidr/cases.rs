@@ -1,8 +1,8 @@
-//! What can be wrong with a cluster before its Services get another range.
+//! Faults of a cluster before its Services move to another range.
 
 use crate::demo::breaking::{Case, Change, PLAIN};
 
-/// Somebody's range beside the default one.
+/// A foreign range beside the default one.
 const RANGE: &str = "
 apiVersion: networking.k8s.io/v1
 kind: ServiceCIDR
@@ -10,7 +10,7 @@ metadata: { name: somebodys-range }
 spec: { cidrs: [172.31.64.0/20] }
 ";
 
-/// As clusters have one against CVE-2020-8554 and its like.
+/// An admission policy that clusters have against CVE-2020-8554 and similar attacks.
 const NO_NAMES: &str = "
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -19,7 +19,7 @@ spec:
   failurePolicy: Fail
   matchConstraints:
     resourceRules: [{ apiGroups: [''], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [services] }]
-  validations: [{ expression: object.spec.type != 'ExternalName', message: nobody may lead a name out of the cluster }]
+  validations: [{ expression: object.spec.type != 'ExternalName', message: names must not point outside of the cluster }]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -27,7 +27,7 @@ metadata: { name: no-external-names }
 spec: { policyName: no-external-names, validationActions: [Deny] }
 ";
 
-/// As platform teams have one in every namespace of theirs.
+/// A quota that platform teams set in their namespaces.
 const NO_LOAD_BALANCERS: &str = "
 apiVersion: v1
 kind: ResourceQuota
@@ -45,15 +45,15 @@ const ROLLED_OUT: Change = Change::Kubectl(&[
     "--timeout=120s",
 ]);
 
-/// What kube-proxy in mode nftables has left over, empty as its maps may be.
-const LEFT_OVER: &str = "nft add table ip kube-proxy && for map in service-ips no-endpoint-services; do \
+/// Makes the remains of kube-proxy in mode nftables, with empty maps.
+const REMAINS: &str = "nft add table ip kube-proxy && for map in service-ips no-endpoint-services; do \
     nft add map ip kube-proxy $map '{ type ipv4_addr . inet_proto . inet_service : verdict ; }' || exit 1; done";
 
 /// Every case, in the order in which `--break list` prints them.
 pub const CASES: &[Case] = &[
     Case {
         name: "overlap-nodes",
-        about: "the new range holds the nodes' own addresses",
+        about: "the new range contains addresses of nodes",
         check: "Ranges",
         says: &["lab-control", "{{ lab-control }}", "172.30.0.0/16"],
         spec: r#"{"serviceCidr":{"to":["172.30.0.0/16"]}}"#,
@@ -77,7 +77,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "overlap-range",
-        about: "somebody's ServiceCIDR lies in the new range",
+        about: "a foreign ServiceCIDR is in the new range",
         check: "Ranges",
         says: &["somebodys-range", "172.31.64.0/20"],
         spoil: &[Change::Apply(RANGE)],
@@ -86,7 +86,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "overlap-route",
-        about: "a node has a route of somebody else's into the new range",
+        about: "a node has a foreign route into the new range",
         check: "Ranges",
         says: &["lab-worker-1", "172.31.7.0/24"],
         spoil: &[Change::Node(
@@ -106,12 +106,12 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "external-name",
-        about: "an admission policy lets nobody make a Service an ExternalName",
+        about: "an admission policy denies Services of type ExternalName",
         check: "Services",
         says: &[
             "traffic/echo",
             "no-external-names",
-            "nobody may lead a name out of the cluster",
+            "names must not point outside of the cluster",
         ],
         spoil: &[
             Change::Apply(NO_NAMES),
@@ -127,7 +127,7 @@ pub const CASES: &[Case] = &[
                     "-p",
                     r#"{"spec":{"type":"ExternalName","externalName":"echo.example.org"}}"#,
                 ],
-                "nobody may lead a name out of the cluster",
+                "names must not point outside of the cluster",
             ),
         ],
         mend: &[Change::Delete(NO_NAMES)],
@@ -135,7 +135,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "quota",
-        about: "a quota lets a namespace have no Service of type LoadBalancer",
+        about: "a quota denies Services of type LoadBalancer in a namespace",
         check: "Quotas",
         says: &["traffic/no-load-balancers", "services.loadbalancers", "0 of 0"],
         spoil: &[Change::Apply(NO_LOAD_BALANCERS)],
@@ -144,7 +144,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "own-path",
-        about: "the agents reach the API server by an address of a Service",
+        about: "the agents use the address of a Service to reach the API server",
         check: "OwnPath",
         says: &["lab-worker-1", "10.96.0.1", "KUBERNETES_SERVICE_HOST"],
         spoil: &[
@@ -175,16 +175,16 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "two-modes",
-        about: "rules of another mode of kube-proxy are left over on a node",
+        about: "rules of another mode of kube-proxy remain on a node",
         check: "KubeProxy",
         says: &["lab-worker-1", "at once", "kube-proxy --cleanup"],
-        spoil: &[Change::Node("lab-worker-1", LEFT_OVER)],
+        spoil: &[Change::Node("lab-worker-1", REMAINS)],
         mend: &[Change::Node("lab-worker-1", "nft delete table ip kube-proxy")],
         ..PLAIN
     },
     Case {
         name: "order",
-        about: "a Service that is to go first is not there",
+        about: "the Service that is first in spec.serviceCidr.order does not exist",
         check: "Services",
         says: &["spec.serviceCidr.order[0]", "traffic/ehco"],
         spec: r#"{"serviceCidr":{"order":["traffic/ehco"]}}"#,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_are_told_apart_and_say_what_they_expect() {
+    fn every_case_is_complete() {
         crate::demo::breaking::assert_complete(CASES);
     }
 }

@@ -1,4 +1,4 @@
-//! A report as people read it.
+//! The report as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use super::Report;
 use crate::demo::report as common;
 
 impl Report {
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |words: std::fmt::Arguments<'_>| {
@@ -15,7 +15,7 @@ impl Report {
             let _ = writeln!(text, "{words}");
         };
         line(format_args!(
-            "migration {:?} in {:.1} s, at most {} nodes out of work at a time (Calico: {})",
+            "migration {:?} in {:.1} s, most nodes unavailable at a time: {} (Calico: {})",
             self.migration.phase, self.migration.seconds, self.migration.most_unavailable, self.calico
         ));
         for node in &self.nodes {
@@ -46,8 +46,8 @@ impl Report {
                 "NOT identical"
             };
             line(format_args!(
-                "node {}: {verdict} to before, {} lines by ip -j, bridge -j, iptables-save, nft -j, ipset, sysctl and checksums of \
-                 files; {} differ and may:",
+                "node {}: {verdict} to before; equal lines of ip -j, bridge -j, iptables-save, nft -j, ipset, sysctl and checksums of \
+                 files: {}; allowed differences: {}",
                 node.name,
                 comparison.same,
                 comparison.allowed.len()
@@ -60,19 +60,19 @@ impl Report {
                 line(format_args!("    {lines:>3} {reason}"));
             }
         }
-        if self.problems.is_empty() && self.is_back() {
+        if self.problems.is_empty() && self.is_rolled_back() {
             line(format_args!(
-                "everything was taken back: every host is as it was before"
+                "the migration was rolled back: every host is as before"
             ));
-        } else if self.problems.is_empty() && self.lives_on() {
+        } else if self.problems.is_empty() && self.keeps_pods() {
             line(format_args!(
-                "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, what its living pods need is \
-                 there, and no rule or route of anybody else has changed"
+                "by ip, bridge, iptables-save and nft: flannel's tunnel and conflist are gone, the entries that its running pods \
+                 need are present, and no foreign rule or route has changed"
             ));
         } else if self.problems.is_empty() {
             line(format_args!(
-                "by ip, bridge, iptables-save and nft: nothing of flannel is left on any node, and no rule or route of \
-                 anybody else has changed"
+                "by ip, bridge, iptables-save and nft: no entry of flannel remains on any node, and no foreign rule or route has \
+                 changed"
             ));
         }
         for problem in &self.problems {
