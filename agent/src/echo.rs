@@ -7,7 +7,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use listening::seats::{Limits, Seats};
+use listening::slots::{ConnectionSlots, Limits};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -26,7 +26,7 @@ const MOST_QUESTIONS: usize = 16;
 /// address.
 const CONNECTIONS: Limits = Limits {
     all: 512,
-    of_one: 64,
+    per_address: 64,
     own: 64,
 };
 
@@ -128,7 +128,7 @@ fn lock(sources: &Mutex<Sources>) -> MutexGuard<'_, Sources> {
 }
 
 async fn accept(connections: &TcpListener, uid: &Arc<str>, sources: &Arc<Mutex<Sources>>) {
-    let seats = Seats::new(CONNECTIONS);
+    let seats = ConnectionSlots::new(CONNECTIONS);
     loop {
         let (stream, peer, seat) = listening::accept(connections, &seats).await;
         let (uid, sources) = (Arc::clone(uid), Arc::clone(sources));

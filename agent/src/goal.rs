@@ -16,7 +16,7 @@ use crate::backoff::Backoff;
 use crate::host::random;
 
 /// The longest pause between two attempts to reach the API server while the node is being migrated and should not wait longer.
-pub const LONGEST_PAUSE_IN_WORK: Duration = Duration::from_secs(5);
+pub const LONGEST_PAUSE_WHILE_MIGRATING: Duration = Duration::from_secs(5);
 /// The same while the rollout waits for the agent's observations. In a large cluster all agents may lose the API server at the
 /// same moment: their attempts are spread over half of this time.
 pub const LONGEST_PAUSE_ON_WATCH: Duration = Duration::from_secs(15);
@@ -25,10 +25,10 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// State of the watched object.
 #[derive(Clone, Debug, Default)]
-pub enum Seen {
+pub enum WatchedObject {
     /// The API server has not answered yet.
     #[default]
-    NotYet,
+    Unknown,
     /// No `NodeMigration` exists for this node.
     Absent,
     /// The object.
@@ -36,8 +36,8 @@ pub enum Seen {
 }
 
 /// Follows the `NodeMigration` with the node's name until the process ends.
-pub fn follow(client: Client, node: &str) -> (watch::Receiver<Seen>, JoinHandle<()>) {
-    let (sender, receiver) = watch::channel(Seen::NotYet);
+pub fn follow(client: Client, node: &str) -> (watch::Receiver<WatchedObject>, JoinHandle<()>) {
+    let (sender, receiver) = watch::channel(WatchedObject::Unknown);
     let node = node.to_owned();
     let task = tokio::spawn(async move {
         let mut objects = std::pin::pin!(watch_object(Api::<NodeMigration>::all(client), &node));
@@ -45,8 +45,8 @@ pub fn follow(client: Client, node: &str) -> (watch::Receiver<Seen>, JoinHandle<
         let mut longest = LONGEST_PAUSE;
         while let Some(object) = objects.next().await {
             let seen = match object {
-                Ok(Some(object)) => Seen::Present(Arc::new(object)),
-                Ok(None) => Seen::Absent,
+                Ok(Some(object)) => WatchedObject::Present(Arc::new(object)),
+                Ok(None) => WatchedObject::Absent,
                 Err(error) => {
                     // The last goal stays valid: an unreachable API server does not stop the migration of the node.
                     tracing::warn!(%node, error = runtime::error::chain(&error), "watching the NodeMigration failed; retrying");
@@ -65,13 +65,13 @@ pub fn follow(client: Client, node: &str) -> (watch::Receiver<Seen>, JoinHandle<
     (receiver, task)
 }
 
-fn longest_pause(seen: &Seen) -> Duration {
+fn longest_pause(seen: &WatchedObject) -> Duration {
     match seen {
-        Seen::Present(object) if object.spec.admitted || object.spec.goal != Goal::Hold => {
-            LONGEST_PAUSE_IN_WORK
+        WatchedObject::Present(object) if object.spec.started || object.spec.goal != Goal::Hold => {
+            LONGEST_PAUSE_WHILE_MIGRATING
         }
-        Seen::Present(object) if is_observed(&object.spec) => LONGEST_PAUSE_ON_WATCH,
-        Seen::NotYet | Seen::Absent | Seen::Present(_) => LONGEST_PAUSE,
+        WatchedObject::Present(object) if is_observed(&object.spec) => LONGEST_PAUSE_ON_WATCH,
+        WatchedObject::Unknown | WatchedObject::Absent | WatchedObject::Present(_) => LONGEST_PAUSE,
     }
 }
 
@@ -91,8 +91,8 @@ mod tests {
 
     #[rstest]
     #[case::idle(json!({}), LONGEST_PAUSE)]
-    #[case::admitted(json!({ "admitted": true }), LONGEST_PAUSE_IN_WORK)]
-    #[case::goal_flannel(json!({ "goal": "Flannel" }), LONGEST_PAUSE_IN_WORK)]
+    #[case::admitted(json!({ "admitted": true }), LONGEST_PAUSE_WHILE_MIGRATING)]
+    #[case::goal_flannel(json!({ "goal": "Flannel" }), LONGEST_PAUSE_WHILE_MIGRATING)]
     #[case::with_flows(
         json!({ "flows": [{ "class": "OldToOld", "source": "u", "to": "node b", "address": "10.244.1.2", "port": 9812 }] }),
         LONGEST_PAUSE_ON_WATCH
@@ -110,8 +110,8 @@ mod tests {
         let object = json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": "a" }, "spec": spec,
         });
-        let seen = Seen::Present(Arc::new(serde_json::from_value(object).unwrap()));
+        let seen = WatchedObject::Present(Arc::new(serde_json::from_value(object).unwrap()));
         assert_eq!(longest_pause(&seen), expected);
-        assert_eq!(longest_pause(&Seen::Absent), LONGEST_PAUSE);
+        assert_eq!(longest_pause(&WatchedObject::Absent), LONGEST_PAUSE);
     }
 }

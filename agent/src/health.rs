@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use runtime::admin::{self, Turns};
+use runtime::admin::{self, LoopTurns};
 
 /// A loop without a turn for this long is stuck: the kubelet restarts the process.
 const STUCK: Duration = Duration::from_mins(3);
@@ -11,7 +11,7 @@ const STUCK: Duration = Duration::from_mins(3);
 /// State from which liveness and readiness follow.
 #[derive(Debug)]
 pub struct Health {
-    turns: Turns,
+    turns: LoopTurns,
     host_read: AtomicBool,
     goal_read: AtomicBool,
 }
@@ -20,7 +20,7 @@ impl Health {
     /// Health of a process that starts now.
     pub fn starting() -> Self {
         Self {
-            turns: Turns::starting(),
+            turns: LoopTurns::starting(),
             host_read: AtomicBool::new(false),
             goal_read: AtomicBool::new(false),
         }

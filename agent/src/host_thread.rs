@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::goal::Seen;
+use crate::goal::WatchedObject;
 use crate::health::Health;
 use crate::kinds::Kinds;
 use crate::metrics::Metrics;
@@ -57,7 +57,7 @@ pub struct Parts {
 
 /// Report of the thread's last turn.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct TurnReport {
     /// UID of the NodeMigration; `None` without one.
     pub uid: Option<String>,
     /// Generation of that object.
@@ -69,7 +69,7 @@ pub struct Told {
 /// The running thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct HostThread {
-    reports: watch::Receiver<Option<Arc<Told>>>,
+    reports: watch::Receiver<Option<Arc<TurnReport>>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,7 +78,7 @@ impl HostThread {
     /// Starts the thread in the network namespace of the calling thread, and waits until its parts are created.
     pub fn start<Error>(
         parts: impl FnOnce() -> Result<Parts, Error> + Send + 'static,
-        goals: watch::Receiver<Seen>,
+        goals: watch::Receiver<WatchedObject>,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Result<Self, StartError>
@@ -142,7 +142,7 @@ impl HostThread {
     }
 
     /// Reports of the thread. The channel is closed when the thread has ended.
-    pub fn reports(&self) -> watch::Receiver<Option<Arc<Told>>> {
+    pub fn reports(&self) -> watch::Receiver<Option<Arc<TurnReport>>> {
         self.reports.clone()
     }
 }
@@ -168,9 +168,9 @@ struct Pace {
 
 struct Turns {
     kinds: Kinds,
-    goals: watch::Receiver<Seen>,
+    goals: watch::Receiver<WatchedObject>,
     changed: Arc<Notify>,
-    report_sender: watch::Sender<Option<Arc<Told>>>,
+    report_sender: watch::Sender<Option<Arc<TurnReport>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     /// The failure of the last turn: logged once, not at each retry.
@@ -187,13 +187,13 @@ impl Turns {
             tokio::select! {
                 // A new goal is handled immediately, and so is a new question.
                 changed = self.goals.changed() => if changed.is_err() { return },
-                () = self.kinds.are_asked_anew() => {}
+                () = self.kinds.question_changed() => {}
                 () = self.changed.notified() => {
                     tokio::select! {
                         // A change does not delay an observation that is due.
                         () = tokio::time::sleep_until(until.min(Instant::now() + pace.rest)) => {}
                         changed = self.goals.changed() => if changed.is_err() { return },
-                        () = self.kinds.are_asked_anew() => {}
+                        () = self.kinds.question_changed() => {}
                     }
                     // The next observation includes changes during the pause.
                     let _ = self.changed.notified().now_or_never();
@@ -202,7 +202,7 @@ impl Turns {
             }
             // The process or the machine was suspended: changes of the API during that time are not known yet.
             if Instant::now().saturating_duration_since(until) > STOOD_STILL {
-                self.kinds.stood_still();
+                self.kinds.record_suspension();
             }
         }
     }
@@ -210,12 +210,12 @@ impl Turns {
     async fn turn(&mut self) -> Pace {
         self.metrics.turns.inc();
         let object = match self.goals.borrow_and_update().clone() {
-            Seen::NotYet => None,
-            Seen::Absent => {
+            WatchedObject::Unknown => None,
+            WatchedObject::Absent => {
                 self.health.goal_read();
                 None
             }
-            Seen::Present(object) => {
+            WatchedObject::Present(object) => {
                 self.health.goal_read();
                 Some(object)
             }
@@ -224,7 +224,7 @@ impl Turns {
         let report = self.kinds.work(spec, &self.goals).await;
         self.log_failure(&report);
         let pace = pace(&report);
-        let turn_report = Told {
+        let turn_report = TurnReport {
             uid: object.as_ref().and_then(|object| object.uid()),
             generation: object.as_deref().map(generation).unwrap_or_default(),
             report,
@@ -262,9 +262,9 @@ fn pace(report: &Report) -> Pace {
         (Some(_), _) => (AFTER_FAILURE, CALM),
         (None, Pending::Process) => (PROCESS, BURST),
         (None, Pending::Change) => (WORKING, BURST),
-        (None, Pending::Unannounced) => (UNANNOUNCED, CALM),
-        (None, Pending::Nothing) => (slow, CALM),
-        (None, Pending::Reached) => (slow, BURST),
+        (None, Pending::Unobservable) => (UNANNOUNCED, CALM),
+        (None, Pending::NoGoal) => (slow, CALM),
+        (None, Pending::GoalReached) => (slow, BURST),
     };
     // The time is over and the host was not rolled back: the rollback has failed, and a failure has its own pause.
     let falls_back_in = report.falls_back_in.filter(|remaining| !remaining.is_zero());
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_failed_start_names_the_cause() {
-        let (_goals, seen) = watch::channel(Seen::NotYet);
+        let (_goals, seen) = watch::channel(WatchedObject::Unknown);
         let error = HostThread::start(
             || Err("no netlink"),
             seen,

@@ -11,7 +11,7 @@ use api::node_migration::{Failure, NodeMigrationSpec};
 use runtime::error::chain;
 use tokio::sync::watch;
 
-use crate::goal::Seen;
+use crate::goal::WatchedObject;
 use crate::kinds::flannel_to_calico::work::Worker;
 use crate::probe::LEAST_MTU;
 use crate::report::Report;
@@ -42,21 +42,25 @@ impl Kinds {
     }
 
     /// The host thread was suspended.
-    pub fn stood_still(&mut self) {
-        self.flannel_to_calico.stood_still();
+    pub fn record_suspension(&mut self) {
+        self.flannel_to_calico.record_suspension();
     }
 
     /// Waits until a `MigrationRecord` has a new question to all agents.
-    pub async fn are_asked_anew(&mut self) {
-        self.service_cidr.is_asked_anew().await;
+    pub async fn question_changed(&mut self) {
+        self.service_cidr.question_changed().await;
     }
 
     /// Observes the host and works towards the spec. `goals` shows whether the spec has changed meanwhile.
-    pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
+    pub async fn work(
+        &mut self,
+        spec: Option<&NodeMigrationSpec>,
+        goals: &watch::Receiver<WatchedObject>,
+    ) -> Report {
         let requested = Requested::of(spec);
         if !matches!(requested, Requested::ServiceCidr(_)) {
             // The next serviceCidr migration needs a new observation.
-            self.service_cidr.forget();
+            self.service_cidr.clear_cache();
         }
         // A spec of another kind does not say how to continue a host that a flannelToCalico migration left between two networks.
         if !matches!(requested, Requested::FlannelToCalicoOrNothing)
@@ -72,17 +76,17 @@ impl Kinds {
             Requested::FlannelToCalicoOrNothing => {
                 let report = self.flannel_to_calico.work(spec, goals).await;
                 // The spec is not known yet: an agent that starts in the middle of a migration removes nothing.
-                if matches!(*goals.borrow(), Seen::NotYet) {
+                if matches!(*goals.borrow(), WatchedObject::Unknown) {
                     return report;
                 }
                 self.release(report).await
             }
             Requested::PodCidr(settings) => {
                 self.released = false;
-                self.pod_cidr.look(settings).await
+                self.pod_cidr.report(settings).await
             }
             Requested::ServiceCidr(settings) => {
-                let report = self.service_cidr.look(settings).await;
+                let report = self.service_cidr.report(settings).await;
                 self.release(report).await
             }
             // The host does not change: the agent only watches the traffic.

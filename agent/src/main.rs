@@ -14,7 +14,7 @@ use agent::kinds::Kinds;
 use agent::kinds::flannel_to_calico::observe::Paths;
 use agent::kinds::flannel_to_calico::work::{Configuration, Worker};
 use agent::kinds::pod_cidr::observe::Observer;
-use agent::kinds::service_cidr::expected::{self, Held};
+use agent::kinds::service_cidr::expected::{self, WatchedRecord};
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
@@ -209,7 +209,7 @@ fn parts_of_host(
     configuration: Configuration,
     pod_uid: String,
     config: Config,
-    expected: watch::Receiver<Held>,
+    expected: watch::Receiver<WatchedRecord>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
 ) -> impl FnOnce() -> anyhow::Result<Parts> + Send {

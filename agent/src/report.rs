@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use api::node_migration::{Failure, NodeMigrationStatus, ProbeResult, StepDone};
+use api::node_migration::{Failure, FinishedStep, NodeMigrationStatus, ProbeResult};
 use api::traffic::TrafficReport;
 use api::{NodeMigration, names};
 use engine::check::{Check, Verdict};
 use flannel_to_calico::facts::{Found, HostFacts};
-use flannel_to_calico::host::unknown_ports;
+use flannel_to_calico::host::links_without_known_pod;
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -47,7 +47,7 @@ pub struct Report {
     /// Checks of the host.
     pub checks: Vec<Check>,
     /// Steps performed, the newest last.
-    pub steps: Vec<StepDone>,
+    pub steps: Vec<FinishedStep>,
     /// Results of the probes.
     pub probes: Vec<ProbeResult>,
     /// Report of the traffic pods.
@@ -70,8 +70,8 @@ impl Report {
     }
 
     /// Number of objects of the old network on the host, whatever the kind of the migration.
-    pub fn left(&self) -> usize {
-        let in_old_range = self.pod_cidr.as_ref().map_or(0, |facts| facts.in_old.count());
+    pub fn count_leftovers(&self) -> usize {
+        let in_old_range = self.pod_cidr.as_ref().map_or(0, |facts| facts.source.count());
         self.leftovers.len() + in_old_range
     }
 }
@@ -81,15 +81,15 @@ impl Report {
 pub enum Pending {
     /// The host has no goal.
     #[default]
-    Nothing,
+    NoGoal,
     /// The goal is reached, and has to stay reached.
-    Reached,
+    GoalReached,
     /// A change that causes no event, and that the migration waits for: the end of a process, a rule of kube-proxy.
     Process,
     /// Any other change that the migration waits for.
     Change,
     /// The host has no goal, and changes of what is observed cause no events.
-    Unannounced,
+    Unobservable,
 }
 
 /// The status could not be written.
@@ -156,7 +156,7 @@ pub fn status(
         leftovers: leftovers.clone(),
         changes: changes.clone(),
         goal: *goal,
-        fell_back: fell_back.clone(),
+        automatic_rollback: fell_back.clone(),
         checks: checks.clone(),
         steps: steps.clone(),
         probes,
@@ -181,7 +181,7 @@ fn traffic_to_report(old: Option<&TrafficReport>, new: Option<&TrafficReport>) -
             .collect();
         (
             report.flows,
-            report.judged_since,
+            report.losses_counted_since,
             report.reporting.clone(),
             report.breaches.clone(),
             report.floods.clone(),
@@ -301,7 +301,11 @@ fn verdicts(checks: &[Check]) -> Vec<Check> {
 /// the result contains them then; on the way back it contains Calico's pods, too. Pods on the bridge without a record are always
 /// contained, since preflight reports them.
 fn without_pods(goal: Goal, status: &NodeMigrationStatus) -> (NodeMigrationStatus, Vec<String>) {
-    let unknown = status.facts.as_ref().map(unknown_ports).unwrap_or_default();
+    let unknown = status
+        .facts
+        .as_ref()
+        .map(links_without_known_pod)
+        .unwrap_or_default();
     let mut rest = NodeMigrationStatus {
         checks: verdicts(&status.checks),
         leftovers: Vec::new(),

@@ -33,23 +33,23 @@ fn object(status: Option<NodeMigrationStatus>) -> NodeMigration {
             probes: Vec::new(),
             flows: Vec::new(),
             gates: None,
-            judged_since: None,
+            losses_counted_since: None,
             label: LabelRecord::default(),
-            imported: Vec::new(),
+            imported_addresses: Vec::new(),
             position: 0,
-            admitted: false,
+            started: false,
             skipped: false,
             prepare: Vec::new(),
             plan: Vec::new(),
-            before: None,
+            saved_state: None,
             step: None,
             history: Vec::new(),
             started_at: None,
             finished_at: None,
-            done_before: None,
-            returning: false,
+            finished_before_rollback: None,
+            rolling_back: false,
             returned_at: None,
-            fell_back: None,
+            automatic_rollback: None,
         },
     );
     object.metadata.uid = Some("u-1".to_owned());
@@ -343,7 +343,7 @@ fn an_empty_old_range_is_written_immediately() {
         to: "10.200.0.0/16".parse().unwrap(),
         mtu: None,
         cni_configuration_directory: None,
-        tunnel_ends: Vec::new(),
+        tunnel_addresses: Vec::new(),
     };
     let observed = |addresses: &[&str]| -> Option<HostFacts> {
         let device = Device {
@@ -371,7 +371,7 @@ fn an_empty_old_range_is_written_immediately() {
         leftovers: vec!["link cni0".to_owned()],
         ..report()
     };
-    assert_eq!(both.left(), 3);
+    assert_eq!(both.count_leftovers(), 3);
     let before = status_of(None, &NodeMigrationStatus::default());
     let two = status_of(observed(&["10.244.1.1/32", "10.244.1.2/32"]), &before);
     assert!(at_once(&before, &two), "the first report");
@@ -391,7 +391,7 @@ fn an_empty_old_range_is_written_immediately() {
 #[test]
 fn only_connections_to_services_are_written_with_a_delay() {
     use engine::found::Found;
-    use service_cidr::host::{Connection, HostFacts, InTarget, ProxyMode, ServicePort};
+    use service_cidr::host::{Connection, HostFacts, ProxyMode, ServicePort, TargetFacts};
     let port = ServicePort {
         address: "172.30.0.1".parse().unwrap(),
         protocol: "TCP".to_owned(),
@@ -408,11 +408,11 @@ fn only_connections_to_services_are_written_with_a_delay() {
         local_traffic: Found::Absent,
         proxy_mode: Found::Present(ProxyMode::Iptables),
         expected_digest: None,
-        unknown: Found::Present(vec![port.clone()]),
+        missing_ports: Found::Present(vec![port.clone()]),
         cluster_dns: Found::Absent,
         api_server: "10.96.0.1".to_owned(),
-        in_target: InTarget::default(),
-        carriers: Found::Absent,
+        target: TargetFacts::default(),
+        pods_with_source_addresses: Found::Absent,
         connections: connections(&["10.244.1.5"]),
     };
     let status_of = |facts: Option<HostFacts>, old: &NodeMigrationStatus| {
@@ -435,7 +435,7 @@ fn only_connections_to_services_are_written_with_a_delay() {
     assert_ne!(two, before);
     assert!(!waits(&before, &two).is_zero());
     let known = HostFacts {
-        unknown: Found::Present(Vec::new()),
+        missing_ports: Found::Present(Vec::new()),
         ..one
     };
     assert!(at_once(&before, &status_of(Some(known), &before)));
@@ -477,7 +477,7 @@ fn traffic(sent: u64, lost: u64, breach: bool) -> TrafficReport {
     TrafficReport {
         floods: Vec::new(),
         flows: 1,
-        judged_since: None,
+        losses_counted_since: None,
         reporting: vec!["u-a".to_owned()],
         classes: vec![ClassCount {
             class: PathClass::OldToNew,

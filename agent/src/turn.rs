@@ -12,9 +12,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
-use crate::goal::{LONGEST_PAUSE_IN_WORK, Seen};
+use crate::goal::{LONGEST_PAUSE_WHILE_MIGRATING, WatchedObject};
 use crate::host::random;
-use crate::host_thread::{HostThread, Told};
+use crate::host_thread::{HostThread, TurnReport};
 use crate::kinds;
 use crate::metrics::Metrics;
 use crate::probe::Probes;
@@ -31,8 +31,8 @@ const RESYNC: Duration = Duration::from_mins(1);
 pub struct Agent {
     host: HostThread,
     api: Api<NodeMigration>,
-    seen: watch::Receiver<Seen>,
-    reports: watch::Receiver<Option<Arc<Told>>>,
+    seen: watch::Receiver<WatchedObject>,
+    reports: watch::Receiver<Option<Arc<TurnReport>>>,
     probed: Arc<Notify>,
     metrics: Arc<Metrics>,
     probes: Probes,
@@ -51,7 +51,7 @@ impl Agent {
     pub fn new(
         host: HostThread,
         api: Api<NodeMigration>,
-        seen: watch::Receiver<Seen>,
+        seen: watch::Receiver<WatchedObject>,
         traffic: Hub,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Agent {
                 // A new goal is handled immediately, and so is a report that may stop the rollout.
                 changed = self.seen.changed() => if changed.is_err() { break },
                 changed = self.reports.changed() => if changed.is_err() { break },
-                () = self.traffic.has_news() => {}
+                () = self.traffic.changed() => {}
                 () = self.probed.notified() => {
                     tokio::time::sleep(BURST).await;
                     let _ = self.probed.notified().now_or_never();
@@ -95,12 +95,12 @@ impl Agent {
     fn object(&mut self) -> Option<Arc<NodeMigration>> {
         let seen = self.seen.borrow_and_update().clone();
         let watched = match seen {
-            Seen::NotYet => return None,
-            Seen::Absent => {
+            WatchedObject::Unknown => return None,
+            WatchedObject::Absent => {
                 self.written = None;
                 return None;
             }
-            Seen::Present(object) => object,
+            WatchedObject::Present(object) => object,
         };
         let newer = self
             .written
@@ -117,7 +117,9 @@ impl Agent {
         let mtu = kinds::pod_mtu(spec);
         self.probes.set(&targets, mtu);
         match spec {
-            Some(spec) => self.traffic.set(&spec.flows, spec.gates, spec.judged_since, mtu),
+            Some(spec) => self
+                .traffic
+                .set(&spec.flows, spec.gates, spec.losses_counted_since, mtu),
             None => self.traffic.set(&[], None, None, mtu),
         }
         let Some(turn_report) = self.reports.borrow_and_update().clone() else {
@@ -141,7 +143,7 @@ impl Agent {
         self.metrics.set_checks(&report.checks);
         self.metrics
             .leftovers
-            .set(i64::try_from(report.left()).unwrap_or(i64::MAX));
+            .set(i64::try_from(report.count_leftovers()).unwrap_or(i64::MAX));
         self.metrics.failing.set(i64::from(report.failure.is_some()));
         let reached = report.probes.iter().filter(|probe| probe.reached).count();
         self.metrics.set_probes(reached, targets.saturating_sub(reached));
@@ -192,9 +194,10 @@ impl Agent {
                 // The object may have been replaced or deleted: the watch shows which.
                 self.written = None;
                 // Without a random number the pause is the shortest one: the kernel has none only right after its start.
-                let pause = self
-                    .failures
-                    .after_failure(LONGEST_PAUSE_IN_WORK, random::number().unwrap_or_default());
+                let pause = self.failures.after_failure(
+                    LONGEST_PAUSE_WHILE_MIGRATING,
+                    random::number().unwrap_or_default(),
+                );
                 self.not_before = Some(Instant::now() + pause);
                 pause
             }

@@ -24,9 +24,9 @@ pub use pod_cidr::decide::Stage;
 pub use pod_cidr::settings::{Family, Mode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use service_cidr::assignment::AssignedAddresses;
 use service_cidr::side::Sides;
 use service_cidr::step::Stage as ServiceStage;
-use service_cidr::subjects::Book;
 
 use crate::traffic::{ClassCount, GateBreach, GateRules};
 
@@ -476,14 +476,14 @@ pub struct MigrationStatus {
     /// `AnotherMigration`, `ChecksFailed`, `KindNotSupported`, `PastReturn`, `PlanChanged` and `SettingsGone`. Empty while it
     /// makes progress.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub blocked: String,
+    pub reason: String,
     /// `standstill` is what the migration as a whole waits for. Unset while a node is in progress, and while there is nothing to
     /// wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub standstill: Option<Standstill>,
+    pub wait: Option<Standstill>,
     /// `haltedIn` is the phase that continues after the halt. Unset unless `phase` is `Halted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub halted_in: Option<MigrationPhase>,
+    pub phase_before_halt: Option<MigrationPhase>,
     /// `progress` is how much of the migration is done.
     #[serde(default)]
     pub progress: Progress,
@@ -527,7 +527,7 @@ pub struct MigrationStatus {
     /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub undone_since: Option<Timestamp>,
+    pub rollback_started_at: Option<Timestamp>,
     /// `traffic` is the number of probes that the traffic pods of all nodes have sent and lost, for each class of path. The
     /// numbers do not decrease.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -549,11 +549,11 @@ pub struct MigrationStatus {
     /// JSON by key. Values longer than 16384 bytes are in `MigrationRecords` instead: see `beforeInRecords`. Written before the
     /// first change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub before: BTreeMap<String, String>,
+    pub saved_state: BTreeMap<String, String>,
     /// `beforeInRecords` is the part of the saved state that is in `MigrationRecords` with `holds: Before`: the length of the
     /// value in bytes, by key. Written before the first change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub before_in_records: BTreeMap<String, u64>,
+    pub saved_state_in_records: BTreeMap<String, u64>,
     /// `conditions` are the conditions of the Migration: `Ready` is true if `phase` is `Completed`; `Progressing` is true in
     /// `Preparing`, `Rolling`, `Finishing` and `RollingBack` while `paused` is false; `Halted` is true if `phase` is `Halted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -579,10 +579,10 @@ pub struct PodCidrStatus {
     pub settings: pod_cidr::settings::Settings,
     /// `stage` is the current stage. Unset before the first stage and after the last stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<StageNow<Stage>>,
+    pub stage: Option<CurrentStage<Stage>>,
     /// `history` is the list of finished stages, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<StageDone<Stage>>,
+    pub history: Vec<FinishedStage<Stage>>,
     /// `podsInOldRange` is the number of pods with an address in the old range. Finished pods, static pods and pods with
     /// hostNetwork are not counted.
     #[serde(default)]
@@ -594,16 +594,16 @@ pub struct PodCidrStatus {
     /// `blocksLeft` is the number of Calico IPAM blocks and block affinities in the source range (the range that pods leave).
     /// Unset before the first count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blocks_left: Option<u32>,
+    pub source_blocks: Option<u32>,
     /// `emptySince` is the time since which no pod has to move and no object has an address in the source range. Unset while one
     /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub empty_since: Option<Timestamp>,
+    pub source_empty_since: Option<Timestamp>,
     /// `closedAt` is the time since which the source IPPool assigns no addresses. Unset while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub closed_at: Option<Timestamp>,
+    pub source_closed_at: Option<Timestamp>,
     /// `provedAt` is the time since which all paths between both ranges are known to work. Unset before, and if the new IPPool is
     /// closed again while the migration goes forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -612,7 +612,7 @@ pub struct PodCidrStatus {
     /// `raised` lists the Deployments that were scaled up for the duration of the migration: the number of replicas before, by
     /// `namespace/name`. An entry is removed when its Deployment is scaled back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub raised: BTreeMap<String, u32>,
+    pub raised_replicas: BTreeMap<String, u32>,
 }
 
 impl PodCidrStatus {
@@ -624,11 +624,11 @@ impl PodCidrStatus {
             history: Vec::new(),
             pods_in_old_range: 0,
             pods_in_new_range: 0,
-            blocks_left: None,
-            empty_since: None,
-            closed_at: None,
+            source_blocks: None,
+            source_empty_since: None,
+            source_closed_at: None,
             proved_at: None,
-            raised: BTreeMap::new(),
+            raised_replicas: BTreeMap::new(),
         }
     }
 }
@@ -643,10 +643,10 @@ pub struct ServiceCidrStatus {
     pub settings: service_cidr::settings::Settings,
     /// `stage` is the current stage. Unset before the first stage and after the last stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<StageNow<ServiceStage>>,
+    pub stage: Option<CurrentStage<ServiceStage>>,
     /// `history` is the list of finished stages, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<StageDone<ServiceStage>>,
+    pub history: Vec<FinishedStage<ServiceStage>>,
     /// `addresses` is where earlier versions recorded the old and new addresses of Services, by `namespace/name`. Deprecated: the
     /// addresses are in `MigrationRecords` with `holds: ServiceAddresses`. The coordinator moves entries there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -662,30 +662,30 @@ pub struct ServiceCidrStatus {
     /// start, in an environment variable or as name server. Unset until all agents have reported, and while the source range
     /// assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pods_told_left: Option<u32>,
+    pub pods_with_source_addresses: Option<u32>,
     /// `connectionsToLeft` is the number of connections to addresses of the source range that the kernels of the nodes track.
     /// Unset until all agents have reported, and while the source range assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub connections_to_left: Option<u32>,
+    pub connections_to_source: Option<u32>,
     /// `toldNewSince` is the time since which pods that start receive no address of the source range: the source range assigns no
     /// addresses, and no kubelet and no object of the cluster names one. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub told_new_since: Option<Timestamp>,
+    pub target_announced_since: Option<Timestamp>,
     /// `unusedSince` is the time since which no address of the source range has been in use. Unset while any is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub unused_since: Option<Timestamp>,
+    pub source_unused_since: Option<Timestamp>,
     /// `soakBegan` is the time at which stage Soak was first reached in the current direction. Unset before. With
     /// `gates.soak: Elapsed`, the time of `soakSeconds` starts here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub soak_began: Option<Timestamp>,
+    pub soak_started_at: Option<Timestamp>,
     /// `exchangeBegan` is the time at which Services started to change their addresses in the current direction. Unset before.
     /// Services that were created later do not delay the closing of the source range, and change their addresses after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub exchange_began: Option<Timestamp>,
+    pub exchange_started_at: Option<Timestamp>,
 }
 
 impl ServiceCidrStatus {
@@ -698,17 +698,17 @@ impl ServiceCidrStatus {
             addresses: BTreeMap::new(),
             services_in_old_range: 0,
             services_in_new_range: 0,
-            pods_told_left: None,
-            connections_to_left: None,
-            told_new_since: None,
-            unused_since: None,
-            soak_began: None,
-            exchange_began: None,
+            pods_with_source_addresses: None,
+            connections_to_source: None,
+            target_announced_since: None,
+            source_unused_since: None,
+            soak_started_at: None,
+            exchange_started_at: None,
         }
     }
 
     /// The addresses in `addresses`, in the form that decisions use.
-    pub fn written_here(&self) -> Book {
+    pub fn written_here(&self) -> AssignedAddresses {
         let sides = |both: &ServiceAddresses| Sides {
             old: both.old.clone(),
             new: both.new.clone(),
@@ -729,10 +729,10 @@ pub struct CalicoDatastoreStatus {
     pub settings: calico_datastore::cluster::settings::Settings,
     /// `stage` is the current stage. Unset before the first stage and after the last stage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stage: Option<StageNow<DatastoreStage>>,
+    pub stage: Option<CurrentStage<DatastoreStage>>,
     /// `history` is the list of finished stages, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<StageDone<DatastoreStage>>,
+    pub history: Vec<FinishedStage<DatastoreStage>>,
     /// `backup` is the backup of all Calico data in both stores. Unset until it is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<DatastoreBackup>,
@@ -762,25 +762,25 @@ pub struct CalicoDatastoreStatus {
     pub pods_without_network: u32,
     /// `mostPodsWithoutNetwork` is the largest value of `podsWithoutNetwork` while Calico was paused.
     #[serde(default)]
-    pub most_pods_without_network: u32,
+    pub max_pods_without_network: u32,
     /// `firstWithoutNetwork` is the oldest pod that waits for a network, as `namespace/name`. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_without_network: Option<String>,
+    pub pod_without_network: Option<String>,
     /// `turnedBack` is why the migration is rolled back although `spec.desired` does not ask for it. Once set, the migration does
     /// not go forward again. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turned_back: Option<TurnedBack>,
+    pub automatic_rollback: Option<AutomaticRollback>,
 }
 
 /// `TurnedBack` is why a migration is rolled back although `spec.desired` does not ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct TurnedBack {
+pub struct AutomaticRollback {
     /// `at` is the time at which the rollback started.
     #[schemars(with = "String")]
     pub at: Timestamp,
     /// `why` is the human-readable reason. At most 2048 bytes.
-    pub why: String,
+    pub reason: String,
 }
 
 /// `DatastoreBackup` is a backup of all Calico data in both stores, in immutable Secrets in the namespace of replumb. The
@@ -818,9 +818,9 @@ impl CalicoDatastoreStatus {
             paused_until: None,
             opened_at: None,
             pods_without_network: 0,
-            most_pods_without_network: 0,
-            first_without_network: None,
-            turned_back: None,
+            max_pods_without_network: 0,
+            pod_without_network: None,
+            automatic_rollback: None,
         }
     }
 }
@@ -840,7 +840,7 @@ pub struct ServiceAddresses {
 /// `StageNow` is the current stage of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StageNow<Stage> {
+pub struct CurrentStage<Stage> {
     /// `name` is the name of the stage.
     pub name: Stage,
     /// `direction` is where the migration goes. Possible values: `There`: to the target. `Back`: a rollback.
@@ -853,7 +853,7 @@ pub struct StageNow<Stage> {
 /// `StageDone` is a finished stage of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StageDone<Stage> {
+pub struct FinishedStage<Stage> {
     /// `name` is the name of the stage.
     pub name: Stage,
     /// `direction` is where the migration went. Possible values: `There`: to the target. `Back`: a rollback.
@@ -874,7 +874,7 @@ pub struct Drift {
     #[schemars(with = "String")]
     pub at: Timestamp,
     /// `what` is the list of changes: the object, the value found and the value needed. At most 20 items of at most 1024 bytes.
-    pub what: Vec<String>,
+    pub differences: Vec<String>,
     /// `resumedAt` is the value of `spec.resumedAt` at that time. The halt ends when `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -889,7 +889,7 @@ pub struct Warnings {
     pub count: u32,
     /// `first` is the list of the first warnings: the object, the value found, and how the coordinator treats it. At most 20
     /// items of at most 512 bytes, and at most 4 items for each namespace or node.
-    pub first: Vec<String>,
+    pub items: Vec<String>,
 }
 
 /// `Progress` is how much of a migration is done.

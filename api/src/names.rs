@@ -36,7 +36,7 @@ pub const PREPARED_BY_ANNOTATION: &str = "replumb.dev/prepared-by";
 /// Annotation on a Node in progress. The cluster autoscaler does not remove Nodes with this annotation.
 pub const SCALE_DOWN_DISABLED_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
 /// Annotation on a Node whose [`SCALE_DOWN_DISABLED_ANNOTATION`] was set by the coordinator: name of the Migration.
-pub const SCALE_DOWN_OURS_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by";
+pub const SCALE_DOWN_DISABLED_BY_ANNOTATION: &str = "replumb.dev/scale-down-disabled-by";
 
 /// Label on a Node that was excluded from one of the two pools while the pod range changes. The value names the pool.
 pub const OFF_POOL_LABEL: &str = pod_cidr::pools::OFF_LABEL;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use engine::check::Check;
 use flannel_to_calico::facts::HostFacts;
 use flannel_to_calico::host::HostSettings;
-pub use flannel_to_calico::host::Patience;
+pub use flannel_to_calico::host::TimeLimit;
 use flannel_to_calico::import::ImportedAddress;
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
@@ -83,7 +83,7 @@ pub struct NodeMigrationSpec {
     /// value do not count. Unset if `flows` is empty, or if the Migration has no such value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub judged_since: Option<Timestamp>,
+    pub losses_counted_since: Option<Timestamp>,
     /// `label` is what the migration has written into the label `projectcalico.org/node-network-during-migration` of the Node.
     /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "LabelRecord::is_empty")]
@@ -91,16 +91,16 @@ pub struct NodeMigrationSpec {
     /// `imported` is the list of addresses of running pods that the migration has written into Calico's IPAM. Used by strategy
     /// `InPlace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub imported: Vec<ImportedAddress>,
+    pub imported_addresses: Vec<ImportedAddress>,
     /// `position` is the position of the node in the rollout order, from 0.
     #[serde(default)]
     pub position: u32,
     /// `admitted` is true from the start of the node until it is back on the old network. Used by `flannelToCalico`.
     #[serde(default)]
-    pub admitted: bool,
+    pub started: bool,
     /// `returning` is whether the node is being rolled back. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub returning: bool,
+    pub rolling_back: bool,
     /// `skipped` is whether the node was set aside, because of `drain.onBlocked: Skip` or because its first step failed. The node
     /// is retried after all other nodes. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -114,13 +114,13 @@ pub struct NodeMigrationSpec {
     /// `before` is the state of the node before the migration, which a rollback restores. Unset for a node that joined later.
     /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<NodeBefore>,
+    pub saved_state: Option<SavedNodeState>,
     /// `step` is the current step of the node. Unset before the first step and after the last step. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step: Option<StepNow>,
+    pub step: Option<CurrentStep>,
     /// `history` is the list of finished steps, oldest first. At most 60 items; older ones are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub history: Vec<StepDone>,
+    pub history: Vec<FinishedStep>,
     /// `startedAt` is the time at which the node was started. Unset before, and after a rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -133,10 +133,10 @@ pub struct NodeMigrationSpec {
     /// gets this value again if the first step of the rollback fails and the node is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub done_before: Option<Timestamp>,
+    pub finished_before_rollback: Option<Timestamp>,
     /// `fellBack` is set if the agent has put the old network back without being asked. Unset once the node is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fell_back: Option<FellBack>,
+    pub automatic_rollback: Option<AutomaticRollback>,
     /// `returnedAt` is the time at which the node was back on the old network. Unset before, and once the node is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -155,10 +155,10 @@ pub struct CalicoDatastoreHost {}
 pub struct LabelRecord {
     /// `written` is the value that was last written, or that was found when the node was first observed. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub written: Option<String>,
+    pub current: Option<String>,
     /// `next` is the value that is about to be written. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next: Option<String>,
+    pub pending: Option<String>,
 }
 
 impl LabelRecord {
@@ -171,7 +171,7 @@ impl LabelRecord {
 /// `NodeBefore` is the state of a node before the migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct NodeBefore {
+pub struct SavedNodeState {
     /// `annotations` are the annotations of the Node that start with `projectcalico.org/`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
@@ -183,7 +183,7 @@ pub struct NodeBefore {
 /// `StepNow` is the current step of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StepNow {
+pub struct CurrentStep {
     /// `name` is the name of the step. Possible values: `Cordon`, `Drain`, `StopFlannel`, `HoldNewPods`, `DrainDaemonSets`,
     /// `Detach`, `Import`, `Swap`, `StartCalico`, `Attach`, `Probe` and `Uncordon`; in a rollback also `StopCalico`, `PutBack`,
     /// `StartFlannel` and `Return`.
@@ -202,18 +202,18 @@ pub struct StepNow {
     pub halted: bool,
     /// `patience` is the time limit of the step. Unset if there is none: `drain.onBlocked: Wait`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub patience: Option<Patience>,
+    pub patience: Option<TimeLimit>,
 }
 
 /// `FellBack` is about an agent that has put the old network back without being asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct FellBack {
+pub struct AutomaticRollback {
     /// `at` is the time at which the coordinator saw the report of the agent.
     #[schemars(with = "String")]
     pub at: Timestamp,
     /// `why` is the human-readable reason of the agent. At most 2048 bytes.
-    pub why: String,
+    pub reason: String,
     /// `resumedAt` is the value of `spec.resumedAt` of the Migration at that time. The node is started again when
     /// `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,7 +224,7 @@ pub struct FellBack {
 /// `StepDone` is a finished step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct StepDone {
+pub struct FinishedStep {
     /// `name` is the name of the step.
     pub name: String,
     /// `startedAt` is the time at which the step started.
@@ -295,7 +295,7 @@ pub struct NodeMigrationStatus {
     /// `fellBack` is why the agent puts, or has put, the old network back without being asked. Unset otherwise, and once the
     /// coordinator has set `goal` to `Flannel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fell_back: Option<String>,
+    pub automatic_rollback: Option<String>,
     /// `goal` is the goal that the agent has acted on. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
@@ -305,7 +305,7 @@ pub struct NodeMigrationStatus {
     /// `steps` is the list of changes that the agent has made on its host, oldest first. At most 32 items; older ones are
     /// dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub steps: Vec<StepDone>,
+    pub steps: Vec<FinishedStep>,
     /// `traffic` is the report of the traffic pods of this node. Unset if there has been no flow since the start of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traffic: Option<TrafficReport>,

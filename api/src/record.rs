@@ -13,16 +13,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use engine::document::{Document, NodeActions};
+use service_cidr::assignment::AssignedAddresses;
 use service_cidr::host::Question;
 use service_cidr::side::Sides;
-use service_cidr::subjects::Book;
 
 use crate::migration::{Action, Plan};
 use crate::node_migration::NodeMigration;
 
 /// The maximum size of the content of a record, in bytes of JSON. With the metadata that the API server adds, the object stays
 /// below 256 KiB.
-pub const MOST_BYTES: usize = 128 * 1024;
+pub const MAX_BYTES: usize = 128 * 1024;
 
 /// `MigrationRecordSpec` is one part of the data of a Migration that is too large for the Migration itself.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct MigrationRecordSpec {
     /// `Finish`: planned actions after the last node, in `actions`. `Before`: saved state of the cluster, in `key` and `text`.
     /// `ServiceAddresses`: old and new addresses of Services, in `services`. `ExpectedPorts`: the ports that agents look for, in
     /// `expectedPorts`. Immutable.
-    pub holds: Holds,
+    pub content: RecordContent,
     /// `part` is the number of the record among those of the same Migration and with the same `holds`, from 0. Immutable.
     pub part: u32,
     /// `actions` is a list of planned actions, in order, that follow the actions in the plan of the Migration and in records with
@@ -72,7 +72,7 @@ pub struct MigrationRecordSpec {
 
 /// `Holds` is what a record contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Holds {
+pub enum RecordContent {
     /// Planned actions before the first node.
     Prepare,
     /// Planned actions after the last node.
@@ -85,7 +85,7 @@ pub enum Holds {
     ExpectedPorts,
 }
 
-impl Holds {
+impl RecordContent {
     /// The value as part of the name of a record.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -116,7 +116,7 @@ pub struct ServiceRecord {
 }
 
 /// The name of a record, from the UID of its Migration.
-pub fn name(migration_uid: &str, holds: Holds, part: u32) -> String {
+pub fn name(migration_uid: &str, holds: RecordContent, part: u32) -> String {
     format!("{migration_uid}-{}-{part}", holds.as_str())
 }
 
@@ -128,8 +128,8 @@ pub fn document<'parts>(
 ) -> Document {
     let mut records: Vec<&MigrationRecordSpec> = records.into_iter().collect();
     records.sort_by_key(|record| record.part);
-    let more = |holds: Holds| {
-        let parts = records.iter().filter(move |record| record.holds == holds);
+    let more = |holds: RecordContent| {
+        let parts = records.iter().filter(move |record| record.content == holds);
         parts.flat_map(|record| record.actions.iter().cloned())
     };
     let mut nodes: Vec<&NodeMigration> = nodes
@@ -138,7 +138,12 @@ pub fn document<'parts>(
         .collect();
     nodes.sort_by_key(|object| (object.spec.position, &object.spec.node_name));
     Document {
-        prepare: plan.prepare.iter().cloned().chain(more(Holds::Prepare)).collect(),
+        prepare: plan
+            .prepare
+            .iter()
+            .cloned()
+            .chain(more(RecordContent::Prepare))
+            .collect(),
         nodes: nodes
             .into_iter()
             .map(|object| NodeActions {
@@ -147,20 +152,25 @@ pub fn document<'parts>(
                 actions: object.spec.plan.clone(),
             })
             .collect(),
-        finish: plan.finish.iter().cloned().chain(more(Holds::Finish)).collect(),
+        finish: plan
+            .finish
+            .iter()
+            .cloned()
+            .chain(more(RecordContent::Finish))
+            .collect(),
     }
 }
 
 /// The recorded addresses of all Services that change. `written_in_status` are the addresses that an earlier version recorded in
 /// the status of the Migration: the address in a record is newer.
-pub fn book<'parts>(
+pub fn recorded_addresses<'parts>(
     records: impl IntoIterator<Item = &'parts MigrationRecordSpec>,
-    written_in_status: Book,
-) -> Book {
+    written_in_status: AssignedAddresses,
+) -> AssignedAddresses {
     let mut book = written_in_status;
     let written = records
         .into_iter()
-        .filter(|record| record.holds == Holds::ServiceAddresses);
+        .filter(|record| record.content == RecordContent::ServiceAddresses);
     for both in written.flat_map(|record| &record.services) {
         let sides = Sides {
             old: both.old.clone(),

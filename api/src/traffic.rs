@@ -76,7 +76,7 @@ pub struct TrafficReport {
     /// after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
-    pub judged_since: Option<Timestamp>,
+    pub losses_counted_since: Option<Timestamp>,
     /// `reporting` is the list of traffic pods, by UID, that report to the agent and have a result for each of their paths.
     #[serde(default)]
     pub reporting: Vec<String>,

@@ -17,7 +17,7 @@ const TUNNELS: [&str; 5] = [
 const PODS: &str = "cali";
 
 /// Entries that overlap with some ranges, for any kind of migration.
-pub struct Shared {
+pub struct Overlapping {
     /// All such routes.
     pub routes: Vec<Route>,
     /// Addresses of links.
@@ -27,15 +27,15 @@ pub struct Shared {
 }
 
 /// Entries that overlap with any of these ranges, except default routes and the routes and links of the owner of the ranges.
-pub fn shared(
+pub fn overlapping(
     ranges: &[IpNet],
     tables: &Tables,
     is_its_route: impl Fn(&Route) -> bool,
     is_its_link: impl Fn(&str) -> bool,
-) -> Shared {
+) -> Overlapping {
     let shares = |net: &IpNet| net.prefix_len() > 0 && ranges.iter().any(|range| overlap(net, range));
-    Shared {
-        routes: listed_routes(tables, |route| shares(&route.destination) && !is_its_route(route)),
+    Overlapping {
+        routes: sorted_routes(tables, |route| shares(&route.destination) && !is_its_route(route)),
         addresses: addresses(tables, |address| {
             shares(&address.address) && !is_its_link(&address.link)
         }),
@@ -44,7 +44,7 @@ pub fn shared(
 }
 
 /// Routes that are wanted, foreign ones first: a long list is cut, and Calico has many routes.
-pub fn listed_routes(tables: &Tables, wanted: impl Fn(&Route) -> bool) -> Vec<Route> {
+pub fn sorted_routes(tables: &Tables, wanted: impl Fn(&Route) -> bool) -> Vec<Route> {
     let mut routes: Vec<Route> = tables
         .routes
         .iter()
@@ -52,7 +52,14 @@ pub fn listed_routes(tables: &Tables, wanted: impl Fn(&Route) -> bool) -> Vec<Ro
         .cloned()
         .collect();
     routes.sort_by(|left, right| {
-        let key = |route: &Route| (is_calicos(route), route.table, route.destination, route.metric);
+        let key = |route: &Route| {
+            (
+                is_calico_route(route),
+                route.table,
+                route.destination,
+                route.metric,
+            )
+        };
         key(left)
             .cmp(&key(right))
             .then_with(|| left.hops.cmp(&right.hops))
@@ -73,7 +80,7 @@ pub fn addresses(tables: &Tables, wanted: impl Fn(&Address) -> bool) -> Listed<A
         })
         .filter(|address| wanted(address))
         .collect();
-    addresses.sort_by_cached_key(|address| (is_calicos_link(&address.link), address.clone()));
+    addresses.sort_by_cached_key(|address| (is_calico_link(&address.link), address.clone()));
     addresses.into_iter().collect()
 }
 
@@ -129,14 +136,14 @@ pub fn is_to_pod(route: &Route) -> bool {
 
 /// Whether Calico added the route: it has Calico's protocol number, or goes through Calico's links (older versions and the CNI
 /// plugin set no number).
-pub fn is_calicos(route: &Route) -> bool {
-    let is_calicos_hop = |link: &Option<String>| link.as_deref().is_some_and(is_calicos_link);
+pub fn is_calico_route(route: &Route) -> bool {
+    let is_calicos_hop = |link: &Option<String>| link.as_deref().is_some_and(is_calico_link);
     route.protocol == FELIX
         || (!route.hops.is_empty() && route.hops.iter().all(|hop| is_calicos_hop(&hop.link)))
 }
 
 /// Whether the link is a tunnel of Calico, or Calico's interface to a pod.
-pub fn is_calicos_link(name: &str) -> bool {
+pub fn is_calico_link(name: &str) -> bool {
     is_tunnel(name) || name.starts_with(PODS)
 }
 

@@ -28,7 +28,7 @@ pub const API_VERSION: &str = "crd.projectcalico.org/v1";
 
 /// Whether the `DaemonSet` runs Calico's node agent. A `DaemonSet` with such a name outside of the host network belongs to a
 /// tenant.
-pub fn looks_like_calico(set: &DaemonSet) -> bool {
+pub fn runs_calico_node(set: &DaemonSet) -> bool {
     set.host_network
         && set.containers.iter().any(|container| {
             !container.init && (container.name == "calico-node" || runs(container, "calico-node"))
@@ -43,7 +43,7 @@ const NAMESPACES: [&str; 2] = [KUBE_SYSTEM, "calico-system"];
 pub fn daemon_set<'sets>(
     sets: impl IntoIterator<Item = &'sets DaemonSet>,
 ) -> Result<Option<&'sets DaemonSet>, Vec<&'sets DaemonSet>> {
-    let mut found: Vec<&DaemonSet> = sets.into_iter().filter(|set| looks_like_calico(set)).collect();
+    let mut found: Vec<&DaemonSet> = sets.into_iter().filter(|set| runs_calico_node(set)).collect();
     let narrows: [fn(&&DaemonSet) -> bool; 2] = [
         |set| NAMESPACES.contains(&set.namespace.as_str()),
         |set| set.desired > 0,
@@ -88,7 +88,7 @@ pub fn variable<'facts>(
 
 /// Calico's `DaemonSet` of a migration that has begun, by namespace and name; before the start, the result of [`daemon_set`].
 /// `None` when it does not exist or is ambiguous: a check reports this.
-pub fn known_daemon_set<'sets>(
+pub fn saved_daemon_set<'sets>(
     sets: &'sets [DaemonSet],
     begun_with: Option<(&str, &str)>,
 ) -> Option<&'sets DaemonSet> {

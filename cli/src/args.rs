@@ -72,10 +72,10 @@ pub struct Connection {
 pub enum Command {
     /// Check prerequisites. Failures first. Changes nothing on any node.
     #[command(after_help = help::PREFLIGHT_EXAMPLES)]
-    Preflight(Look),
+    Preflight(PlanArguments),
     /// Print the plan: every action on every object, node by node, and failed checks. Changes nothing on any node.
     #[command(after_help = help::PLAN_EXAMPLES)]
-    Plan(Look),
+    Plan(PlanArguments),
     /// Show the plan, ask for confirmation, and start the migration.
     #[command(after_help = help::APPLY_EXAMPLES)]
     Apply(Apply),
@@ -100,12 +100,12 @@ pub enum Command {
     /// Convert Calico's data from v2 (etcd v2) to v3 (etcd v3). Uses only both etcds, no cluster.
     Datastore(Datastore),
     /// Print the versions of this tool and of the agents.
-    Version(Shown),
+    Version(OutputFlags),
 }
 
 /// `preflight` and `plan`.
 #[derive(Clone, Debug, ClapArgs)]
-pub struct Look {
+pub struct PlanArguments {
     /// Name of the Migration. May be omitted if there is none, one, or one in progress.
     pub name: Option<String>,
     /// Timeout of the wait for checks and plan.
@@ -113,10 +113,10 @@ pub struct Look {
     pub timeout: Duration,
     /// Output options.
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: OutputFlags,
     /// The desired migration. Last, because later options would be listed below the last of its headings.
     #[command(flatten)]
-    pub wanted: Wanted,
+    pub wanted: RequestFlags,
 }
 
 /// `apply`.
@@ -133,7 +133,7 @@ pub struct Apply {
     pub watch: bool,
     /// The desired migration and output options. Last, as in `Look`.
     #[command(flatten)]
-    pub look: Look,
+    pub look: PlanArguments,
 }
 
 /// `status`.
@@ -149,7 +149,7 @@ pub struct Status {
     pub timeout: Option<Duration>,
     /// Output options.
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: OutputFlags,
 }
 
 /// `rollback`.
@@ -179,7 +179,7 @@ pub struct Rollback {
     pub timeout: Duration,
     /// Output options.
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: OutputFlags,
 }
 
 /// `pause`, `resume` and `abort`.
@@ -195,7 +195,7 @@ pub struct Change {
     pub timeout: Duration,
     /// Output options.
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: OutputFlags,
 }
 
 /// `generate`.
@@ -221,7 +221,7 @@ pub enum GenerateKind {
 
 /// Output options.
 #[derive(Clone, Copy, Debug, ClapArgs)]
-pub struct Shown {
+pub struct OutputFlags {
     /// Output format.
     #[arg(long, short, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -239,7 +239,7 @@ pub enum Output {
 /// The desired migration, from a file, from Calico's variables and from flags. Flags win over variables, and variables over the
 /// file.
 #[derive(Clone, Debug, Default, ClapArgs)]
-pub struct Wanted {
+pub struct RequestFlags {
     /// File with one Migration, YAML or JSON; `-` is standard input. `spec.desired` in the file is ignored.
     #[arg(long = "filename", short = 'f', value_name = "FILE")]
     pub file: Option<PathBuf>,

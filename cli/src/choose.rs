@@ -19,7 +19,7 @@ pub fn existing(migrations: &[Migration], name: Option<&str>) -> Result<Migratio
     match candidates(migrations, None).as_slice() {
         [] => Err(CliError::NoMigration),
         [one] => Ok((*one).clone()),
-        _ => Err(CliError::WhichMigration {
+        _ => Err(CliError::NameNeeded {
             existing: list(migrations),
         }),
     }
@@ -40,7 +40,7 @@ pub fn existing_or_new(
             [] => kind.unwrap_or(Kind::FlannelToCalico).default_name(),
             [one] => return Ok(Ok((*one).clone())),
             _ => {
-                return Err(CliError::WhichMigration {
+                return Err(CliError::NameNeeded {
                     existing: list(migrations),
                 });
             }
@@ -52,7 +52,7 @@ pub fn existing_or_new(
     if migrations.iter().all(is_over) {
         return Ok(Err(name.to_owned()));
     }
-    Err(CliError::Another {
+    Err(CliError::OtherMigrationExists {
         name: name.to_owned(),
         existing: list(migrations),
     })
@@ -125,9 +125,8 @@ mod tests {
         ];
         // An ended Migration is only a record, and others wait for a started one.
         assert_eq!(existing(&three[..2], None).unwrap().name_any(), "b");
-        let which = |migrations: &[Migration]| {
-            matches!(existing(migrations, None), Err(CliError::WhichMigration { .. }))
-        };
+        let which =
+            |migrations: &[Migration]| matches!(existing(migrations, None), Err(CliError::NameNeeded { .. }));
         assert!(which(&three));
         three[1].status.as_mut().unwrap().started_at = Some(fixture::now());
         assert_eq!(existing(&three, None).unwrap().name_any(), "b");
@@ -142,7 +141,7 @@ mod tests {
         let one = [migration("flannel-to-calico", MigrationPhase::Rolling)];
         assert!(matches!(
             existing_or_new(&one, Some("flanel-to-calico"), None),
-            Err(CliError::Another { .. })
+            Err(CliError::OtherMigrationExists { .. })
         ));
         let new =
             |migrations: &[Migration], name| existing_or_new(migrations, name, None).unwrap().unwrap_err();
@@ -205,7 +204,7 @@ mod tests {
         ];
         assert!(matches!(
             existing_or_new(&hops, None, Some(Kind::PodCidr)),
-            Err(CliError::WhichMigration { .. })
+            Err(CliError::NameNeeded { .. })
         ));
     }
 }

@@ -57,13 +57,13 @@ pub enum CliError {
     NoMigration,
     /// There are several Migrations, and no name is given.
     #[error("several Migrations found, name one: {}", listed(.existing))]
-    WhichMigration {
+    NameNeeded {
         /// Name and phase of the existing Migrations.
         existing: Vec<(String, String)>,
     },
     /// A second Migration would be created while another one has not ended.
     #[error("Migration {name} cannot be created while another Migration has not ended; {}", listed(.existing))]
-    Another {
+    OtherMigrationExists {
         /// The given name.
         name: String,
         /// Name and phase of the existing Migrations.
@@ -77,16 +77,16 @@ pub enum CliError {
         /// Field, current value and requested value.
         differences: Vec<String>,
         /// The progress of the Migration.
-        life: Life,
+        life: MigrationProgress,
     },
     /// Flags of two kinds are given.
     #[error(
         "a Migration has one kind: found spec.{} from {}, and spec.{} from {}",
-        .said[0].0, .said[0].1, .said[1].0, .said[1].1
+        .kinds[0].0, .kinds[0].1, .kinds[1].0, .kinds[1].1
     )]
     TwoKinds {
         /// Each kind with its flags.
-        said: [(Kind, String); 2],
+        kinds: [(Kind, String); 2],
     },
     /// The requested kind differs from the existing one.
     #[error("{object}: found spec.{found}, requested spec.{asked} by {by}")]
@@ -184,7 +184,7 @@ pub enum CliError {
     },
     /// A confirmation is needed, and there is no terminal.
     #[error("confirmation needed, but standard input is not a terminal: nothing was started")]
-    NobodyToAsk,
+    ConfirmationNeeded,
     /// The user did not confirm.
     #[error("not confirmed: nothing was started")]
     NotConfirmed,
@@ -200,7 +200,7 @@ pub enum CliError {
     },
     /// The command is not possible in this state.
     #[error("Migration {name} {state}")]
-    NotNow {
+    NotPossible {
         /// Name of the Migration.
         name: String,
         /// The state.
@@ -246,7 +246,7 @@ pub enum CliError {
 
 /// The progress of a Migration, as far as the hint depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum MigrationProgress {
     /// Nothing has been changed yet.
     Planned,
     /// The first change has been made.
@@ -329,18 +329,18 @@ impl CliError {
                     "`kubectl replumb preflight` checks prerequisites, `kubectl replumb apply` starts a migration".to_owned(),
                 )
             }
-            Self::WhichMigration { existing } => {
+            Self::NameNeeded { existing } => {
                 existing.first().map(|(name, _)| format!("add the name, such as `kubectl replumb status {name}`"))
             }
-            Self::Another { existing, .. } => existing.first().map(|(name, _)| {
+            Self::OtherMigrationExists { existing, .. } => existing.first().map(|(name, _)| {
                 format!("omit the name to use {name}, or run `kubectl delete migration {name}` if it has not started")
             }),
             Self::Immutable { name, life, .. } => Some(match life {
-                Life::Planned => format!(
+                MigrationProgress::Planned => format!(
                     "nothing has changed in the cluster yet: run `kubectl delete migration {name}`, then this command again"
                 ),
-                Life::Begun => "the migration has started: omit these options".to_owned(),
-                Life::Over => {
+                MigrationProgress::Begun => "the migration has started: omit these options".to_owned(),
+                MigrationProgress::Over => {
                     format!("the migration has ended: use another name, such as `kubectl replumb plan {name}-2`")
                 }
             }),
@@ -387,10 +387,10 @@ impl CliError {
                 Some("run the command again; if the error persists, check the coordinator's log".to_owned())
             }
             Self::PlanChanged { .. } => Some("review the plan again: `kubectl replumb plan`".to_owned()),
-            Self::NobodyToAsk => {
+            Self::ConfirmationNeeded => {
                 Some("review the plan, then add --yes; for apply, also set --plan-hash".to_owned())
             }
-            Self::OtherKind { hint, .. } | Self::NotNow { hint, .. } => Some(hint.clone()),
+            Self::OtherKind { hint, .. } | Self::NotPossible { hint, .. } => Some(hint.clone()),
             Self::Changed { .. } => Some("run the command again".to_owned()),
         }
     }

@@ -104,7 +104,7 @@ pub fn rolling() -> (Migration, Vec<NodeMigration>) {
     let status = migration.status.as_mut().unwrap();
     status.phase = api::migration::MigrationPhase::Rolling;
     status.started_at = Some("2026-03-01T10:00:00Z".parse().unwrap());
-    status.blocked = "DisruptionBudget".to_owned();
+    status.reason = "DisruptionBudget".to_owned();
     let refused = "eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web \
                    allows 0 disruptions (2 healthy, 2 needed, 2 expected)";
     status.message = refused.to_owned();
@@ -184,7 +184,7 @@ pub fn range_rolling() -> (Migration, Vec<NodeMigration>) {
     let status = migration.status.as_mut().unwrap();
     status.phase = api::migration::MigrationPhase::Rolling;
     status.started_at = Some("2026-03-01T10:00:00Z".parse().unwrap());
-    status.blocked = "DisruptionBudget".to_owned();
+    status.reason = "DisruptionBudget".to_owned();
     status.message = "eviction of pod default/web-1 refused since 2026-03-01T10:04:10Z: PodDisruptionBudget default/web allows 0 \
                       disruptions (2 healthy, 2 needed, 2 expected)"
         .to_owned();

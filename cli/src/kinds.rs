@@ -91,7 +91,7 @@ impl KindView {
     }
 
     /// The stage as text; `None` before the first change and after the last.
-    pub fn stage_words(&self) -> Option<String> {
+    pub fn stage_text(&self) -> Option<String> {
         let stage = match self {
             Self::Pods(view) => view.stage?.as_str(),
             Self::Services(view) => view.stage?.as_str(),

@@ -20,12 +20,12 @@ mod gate_flags;
 mod health;
 mod help;
 mod kinds;
-mod patience;
 mod planned;
 mod render;
+mod request;
+mod retry;
 mod say;
 mod value;
-mod wanted;
 
 use std::process::ExitCode;
 

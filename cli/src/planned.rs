@@ -10,17 +10,17 @@ use tokio::time::Instant;
 
 use crate::choose;
 use crate::cluster::{Cluster, has_begun};
-use crate::error::{CliError, Life};
+use crate::error::{CliError, MigrationProgress};
 use crate::health;
-use crate::patience::{LOOK, patiently};
+use crate::request::{Request, differences};
+use crate::retry::{POLL_INTERVAL, read_with_retries};
 use crate::say;
-use crate::wanted::{Asked, differences};
 
 /// The purpose of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// To show the plan: `desired` is unchanged.
-    Look,
+    Show,
     /// To start the migration: an earlier review and an earlier start are void until the user confirms this plan.
     Review,
 }
@@ -63,7 +63,7 @@ impl Planned {
 pub async fn plan(
     cluster: &Cluster,
     name: Option<&str>,
-    asked: &Asked,
+    asked: &Request,
     purpose: Purpose,
     patience: Duration,
 ) -> Result<Planned, CliError> {
@@ -126,7 +126,7 @@ pub async fn plan(
 async fn change(
     cluster: &Cluster,
     there: &Migration,
-    asked: &Asked,
+    asked: &Request,
     purpose: Purpose,
 ) -> Result<Migration, CliError> {
     let mut spec = asked.spec(Some(there))?;
@@ -137,9 +137,9 @@ async fn change(
             name: there.name_any(),
             differences: found,
             life: match (choose::is_over(there), started) {
-                (true, _) => Life::Over,
-                (false, true) => Life::Begun,
-                (false, false) => Life::Planned,
+                (true, _) => MigrationProgress::Over,
+                (false, true) => MigrationProgress::Begun,
+                (false, false) => MigrationProgress::Planned,
             },
         });
     }
@@ -163,13 +163,13 @@ async fn wait(
     let mut said = String::new();
     let mut torn: Option<(String, String)> = None;
     loop {
-        let read = patiently(deadline, async || cluster.migration(&name).await)
+        let read = read_with_retries(deadline, async || cluster.migration(&name).await)
             .await?
             .ok_or_else(|| CliError::Gone { name: name.clone() })?;
         let seen = match progress(&read) {
             None => {
-                let nodes = patiently(deadline, async || cluster.nodes(&name).await).await?;
-                let records = patiently(deadline, async || cluster.plan_records(&read).await).await?;
+                let nodes = read_with_retries(deadline, async || cluster.nodes(&name).await).await?;
+                let records = read_with_retries(deadline, async || cluster.plan_records(&read).await).await?;
                 torn = torn_plan(&read, &nodes, &records);
                 if torn.is_none() {
                     return Ok((read, nodes, records));
@@ -195,7 +195,7 @@ async fn wait(
                 missing,
             });
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

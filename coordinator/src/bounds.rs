@@ -24,21 +24,21 @@ pub fn cut_to(text: &mut String, bytes: usize) {
 /// Cuts every text of a status whose length depends on the content of the cluster.
 pub fn cut_texts(status: &mut MigrationStatus) {
     cut_to(&mut status.message, WHOLE_MESSAGE);
-    if let Some(standstill) = &mut status.standstill {
+    if let Some(standstill) = &mut status.wait {
         cut_to(&mut standstill.message, MESSAGE);
     }
     if let Some(breach) = &mut status.breach {
         cut_to(&mut breach.message, REASON);
     }
-    for what in status.drift.iter_mut().flat_map(|drift| &mut drift.what) {
+    for what in status.drift.iter_mut().flat_map(|drift| &mut drift.differences) {
         cut_to(what, DRIFT);
     }
     let datastore = status.calico_datastore.as_mut();
     if let Some(known) = datastore {
-        if let Some(turned_back) = &mut known.turned_back {
-            cut_to(&mut turned_back.why, REASON);
+        if let Some(turned_back) = &mut known.automatic_rollback {
+            cut_to(&mut turned_back.reason, REASON);
         }
-        if let Some(first) = &mut known.first_without_network {
+        if let Some(first) = &mut known.pod_without_network {
             cut_to(first, DRIFT);
         }
     }

@@ -21,7 +21,7 @@ use crate::guarded::NodeMigrations;
 use crate::kinds::service_cidr::index::{Index, ServiceStore};
 use crate::lenient::plain;
 use crate::pod_index::PodStore;
-use crate::store::{Kept, Store};
+use crate::store::{Store, Stored};
 use crate::watches::Watches;
 use crate::workload_store::WorkloadStore;
 
@@ -73,11 +73,11 @@ impl Deref for Cache {
 impl Watches<'_> {
     fn store<K>(&mut self, kind: &'static str) -> Store<K>
     where
-        K: Kept + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: Stored + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         let store = Store::default();
         let kept = store.clone();
-        self.start(kind, move |event| kept.keep(plain(event)));
+        self.start(kind, move |event| kept.apply(plain(event)));
         store
     }
 }

@@ -9,7 +9,7 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, List
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::answers;
+use crate::lenient_requests;
 use crate::write::{WriteError, parameters, post_parameters};
 
 /// A resource of Calico: kind and plural name.
@@ -75,7 +75,7 @@ impl Kind {
         asked: ListParams,
         choose: impl FnMut(DynamicObject) -> Option<T>,
     ) -> Result<Vec<T>, WriteError> {
-        match answers::pages(&self.api(client), asked, choose).await {
+        match lenient_requests::pages(&self.api(client), asked, choose).await {
             // An unknown resource is answered with plain text, without the reason NotFound.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
             found => found.map_err(|source| WriteError::of("listing", self.1, source)),
@@ -84,7 +84,7 @@ impl Kind {
 
     /// The object of this name, if there is one.
     pub async fn get(self, client: &Client, name: &str) -> Result<Option<DynamicObject>, WriteError> {
-        match answers::get_opt(&self.api(client), name).await {
+        match lenient_requests::get_opt(&self.api(client), name).await {
             Ok(found) => Ok(found),
             // No object of this name, or, as plain text, no such kind: see above.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -148,7 +148,7 @@ impl Kind {
             "metadata": { "resourceVersion": read.metadata.resource_version },
             "spec": change,
         });
-        answers::patch(
+        lenient_requests::patch(
             &self.api(client),
             &read.name_any(),
             &parameters(),
@@ -161,7 +161,7 @@ impl Kind {
 
     /// Deletes the object of this name; a missing object is not an error.
     pub async fn delete(self, client: &Client, name: &str) -> Result<(), WriteError> {
-        match answers::delete(&self.api(client), name, &DeleteParams::default()).await {
+        match lenient_requests::delete(&self.api(client), name, &DeleteParams::default()).await {
             Ok(()) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             Err(source) => Err(WriteError::of("deleting", self.describe(name), source)),

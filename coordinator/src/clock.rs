@@ -35,7 +35,7 @@ pub struct Clock {
 
 impl Clock {
     /// Compares both clocks. Returns the jump of the wall clock since the last call, if it was set.
-    pub fn look(&mut self, now: Moment) -> Option<SignedDuration> {
+    pub fn observe(&mut self, now: Moment) -> Option<SignedDuration> {
         let last = self.last.replace(now)?;
         let passed = now.steady.saturating_duration_since(last.steady);
         let set = now.wall.duration_since(last.wall) - SignedDuration::try_from(passed).ok()?;
@@ -80,12 +80,12 @@ mod tests {
         for ahead in [HOUR, -HOUR, 6] {
             let start = Moment::now();
             let mut clock = Clock::default();
-            assert_eq!(clock.look(start), None);
-            assert_eq!(clock.look(moment(start, 60, 0)), None, "time passes");
-            assert_eq!(clock.look(moment(start, 61, 4)), None, "a small adjustment");
-            let set = clock.look(moment(start, 62, 4 + ahead));
+            assert_eq!(clock.observe(start), None);
+            assert_eq!(clock.observe(moment(start, 60, 0)), None, "time passes");
+            assert_eq!(clock.observe(moment(start, 61, 4)), None, "a small adjustment");
+            let set = clock.observe(moment(start, 62, 4 + ahead));
             assert_eq!(set, Some(SignedDuration::from_secs(ahead)));
-            assert_eq!(clock.look(moment(start, 63, 4 + ahead)), None);
+            assert_eq!(clock.observe(moment(start, 63, 4 + ahead)), None);
         }
     }
 
@@ -97,8 +97,8 @@ mod tests {
         assert_eq!(clock.deadlines_from(None, now), None);
         assert_eq!(clock.deadlines_from(Some(now), now), Some(now));
         assert_eq!(clock.since(now), now);
-        clock.look(start);
-        clock.look(moment(start, 1, HOUR));
+        clock.observe(start);
+        clock.observe(moment(start, 1, HOUR));
         let jump = moment(start, 1, HOUR).wall;
         assert_eq!(clock.deadlines_from(Some(now), jump), Some(jump));
         assert_eq!(clock.since(now), jump);

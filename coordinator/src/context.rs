@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use kube::{Client, Config};
 
+use crate::events::EventRecorder;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
-use crate::tell::Teller;
-use crate::words::Pace;
+use crate::words::MessagePace;
 
 /// Shared by all parts of a pass. No field is a decision.
 pub struct Context {
@@ -26,9 +26,9 @@ pub struct Context {
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Recorder of Events.
-    pub teller: Teller,
+    pub events: EventRecorder,
     /// Objects whose last write failed.
     pub obstacles: Obstacles,
     /// Delay and interval of messages.
-    pub pace: Pace,
+    pub pace: MessagePace,
 }

@@ -6,7 +6,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::context::Context;
-use crate::tell::Tone;
+use crate::events::EventLevel;
 use crate::write::{self, WriteError};
 
 /// Whether the Node is cordoned, by any writer.
@@ -34,13 +34,16 @@ pub async fn cordon(context: &Context, migration: &Migration, node: &Node) -> Re
         .contains_key(names::SCALE_DOWN_DISABLED_ANNOTATION)
     {
         annotations[names::SCALE_DOWN_DISABLED_ANNOTATION] = json!("true");
-        annotations[names::SCALE_DOWN_OURS_ANNOTATION] = json!(name);
+        annotations[names::SCALE_DOWN_DISABLED_BY_ANNOTATION] = json!(name);
     }
     let change = json!({ "spec": { "unschedulable": true }, "metadata": { "annotations": annotations } });
     let nodes: Api<Node> = Api::all(context.client.clone());
     write::patch(&nodes, node, "cordoning", &change).await?;
     let note = format!("Node {}: cordoned by replumb", node.name_any());
-    context.teller.node(node, Tone::Normal, "Cordoned", &note).await;
+    context
+        .events
+        .node(node, EventLevel::Normal, "Cordoned", &note)
+        .await;
     Ok(())
 }
 
@@ -57,7 +60,10 @@ pub async fn release_scale_down(
     migration: &Migration,
     node: &Node,
 ) -> Result<(), WriteError> {
-    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
+    if node
+        .annotations()
+        .contains_key(names::SCALE_DOWN_DISABLED_BY_ANNOTATION)
+    {
         let nodes: Api<Node> = Api::all(context.client.clone());
         write::patch(&nodes, node, "releasing", &without_cordon(migration, node)).await?;
     }
@@ -69,8 +75,11 @@ fn without_cordon(migration: &Migration, node: &Node) -> Value {
     if is_by(node, &migration.name_any()) {
         change["spec"] = json!({ "unschedulable": null });
     }
-    if node.annotations().contains_key(names::SCALE_DOWN_OURS_ANNOTATION) {
-        change["metadata"]["annotations"][names::SCALE_DOWN_OURS_ANNOTATION] = Value::Null;
+    if node
+        .annotations()
+        .contains_key(names::SCALE_DOWN_DISABLED_BY_ANNOTATION)
+    {
+        change["metadata"]["annotations"][names::SCALE_DOWN_DISABLED_BY_ANNOTATION] = Value::Null;
         change["metadata"]["annotations"][names::SCALE_DOWN_DISABLED_ANNOTATION] = Value::Null;
     }
     change

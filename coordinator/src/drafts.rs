@@ -9,7 +9,7 @@ use api::NodeMigration;
 use api::node_migration::NodeMigrationSpec;
 
 use crate::context::Context;
-use crate::node_migrations::bring_to;
+use crate::node_migrations::update_spec;
 use crate::write::WriteError;
 
 /// Changed specs, by node.
@@ -47,7 +47,7 @@ impl Drafts {
     /// When the API server is out of reach.
     pub async fn write(self, context: &Context) -> Result<(), WriteError> {
         for (object, spec) in self.changed.values() {
-            bring_to(context, object, spec).await?;
+            update_spec(context, object, spec).await?;
         }
         Ok(())
     }
@@ -71,7 +71,7 @@ mod tests {
         let object: Arc<NodeMigration> = Arc::new(serde_json::from_value(api.get(path).unwrap()).unwrap());
         let mut drafts = Drafts::default();
         drafts.change(&object, |spec| spec.position = 7);
-        drafts.change(&object, |spec| spec.admitted = true);
+        drafts.change(&object, |spec| spec.started = true);
         drafts.write(&api.context()).await.unwrap();
         let changes = api.take_changes();
         assert_eq!(changes.len(), 1, "{changes:?}");

@@ -9,7 +9,7 @@ use engine::decision::HaltReason;
 use jiff::Timestamp;
 
 use crate::context::Context;
-use crate::tell::Tone;
+use crate::events::EventLevel;
 
 /// Most changes named in a status.
 const MOST_NAMED: usize = 20;
@@ -41,23 +41,23 @@ pub async fn announce(
     let drift = status.drift.take().filter(|drift| drift.resumed_at == resumed_at);
     let mut drift = drift.unwrap_or_else(|| Drift {
         at: Timestamp::now(),
-        what: Vec::new(),
+        differences: Vec::new(),
         resumed_at,
     });
     let mut is_new = false;
     for what in found {
-        if drift.what.len() < MOST_NAMED && !drift.what.contains(what) {
+        if drift.differences.len() < MOST_NAMED && !drift.differences.contains(what) {
             let note = format!("another writer changed a value of this migration: {what}");
             let reason = HaltReason::Drift.as_str();
             context
-                .teller
-                .migration(migration, Tone::Warning, reason, &note)
+                .events
+                .migration(migration, EventLevel::Warning, reason, &note)
                 .await;
-            drift.what.push(what.clone());
+            drift.differences.push(what.clone());
             is_new = true;
         }
     }
-    status.drift = Some(drift).filter(|drift| !drift.what.is_empty());
+    status.drift = Some(drift).filter(|drift| !drift.differences.is_empty());
     is_new
 }
 
@@ -73,7 +73,7 @@ pub fn stop(migration: &Migration, status: &MigrationStatus) -> Option<String> {
     if !goes_forward || drift.resumed_at != spec.resumed_at {
         return None;
     }
-    let (first, others) = drift.what.split_first()?;
+    let (first, others) = drift.differences.split_first()?;
     let others = match others.len() {
         0 => String::new(),
         others => format!(
@@ -96,7 +96,7 @@ pub struct Restores {
 
 impl Restores {
     /// Whether this object may be restored now; counts the restore.
-    pub fn may(&mut self, object: &str, now: Instant) -> bool {
+    pub fn allows(&mut self, object: &str, now: Instant) -> bool {
         let is_old = |time: &Instant| now.saturating_duration_since(*time) > WINDOW;
         self.times.retain(|_, times| {
             times.retain(|time| !is_old(time));
@@ -124,14 +124,14 @@ mod tests {
         let mut restores = Restores::default();
         let at = |seconds| start + Duration::from_secs(seconds);
         for _ in 0..AT_ONCE {
-            assert!(restores.may("Node a", at(0)));
+            assert!(restores.allows("Node a", at(0)));
         }
-        assert!(!restores.may("Node a", at(0)));
-        assert!(restores.may("Node b", at(0)), "another object");
-        assert!(!restores.may("Node a", at(9)));
-        assert!(restores.may("Node a", at(10)));
-        assert!(!restores.may("Node a", at(11)));
-        assert!(restores.may("Node a", at(80)), "no write for a minute");
-        assert!(restores.may("Node a", at(81)));
+        assert!(!restores.allows("Node a", at(0)));
+        assert!(restores.allows("Node b", at(0)), "another object");
+        assert!(!restores.allows("Node a", at(9)));
+        assert!(restores.allows("Node a", at(10)));
+        assert!(!restores.allows("Node a", at(11)));
+        assert!(restores.allows("Node a", at(80)), "no write for a minute");
+        assert!(restores.allows("Node a", at(81)));
     }
 }

@@ -3,7 +3,7 @@
 use api::migration::EtcdAccess;
 use calico::etcd_access::StoreProblem;
 use calico::etcd_access::{Etcd, SecretKey};
-use datastore::access::{Access, Pem, Said, Side};
+use datastore::access::{Access, PartialAccess, Pem, Side};
 use datastore::error::StoreError;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -18,7 +18,7 @@ const KEY: &str = "etcd-key";
 
 /// The source of the settings: names what the user corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asker {
+pub struct SettingsSource {
     /// Field of the Migration with the settings.
     pub field: &'static str,
     /// Folder with the RBAC rules for reading certificates.
@@ -48,14 +48,14 @@ pub fn problem(error: &StoreError) -> StoreProblem {
         "check that etcd answers on the coordinator's node with the certificates of Calico's pods";
     StoreProblem {
         message: error.to_string(),
-        hint: hints::of_store(error).unwrap_or_else(|| otherwise.to_owned()),
+        hint: hints::hint_of_store(error).unwrap_or_else(|| otherwise.to_owned()),
     }
 }
 
 /// Access to etcd, with its certificates.
 pub async fn access(
     context: &Context,
-    asker: Asker,
+    asker: SettingsSource,
     side: Side,
     etcd: &Etcd,
 ) -> Result<Access, StoreProblem> {
@@ -64,12 +64,12 @@ pub async fn access(
     } else {
         &etcd.namespace
     };
-    let said = Said {
+    let said = PartialAccess {
         endpoints: etcd.endpoints.clone(),
         authority: pem(context, asker, namespace, etcd.authority.as_ref()).await?,
         certificate: pem(context, asker, namespace, etcd.certificate.as_ref()).await?,
         key: pem(context, asker, namespace, etcd.key.as_ref()).await?,
-        ..Said::default()
+        ..PartialAccess::default()
     };
     said.access(side).map_err(|error| StoreProblem {
         message: error.to_string(),
@@ -80,7 +80,7 @@ pub async fn access(
 /// Content of a key of a Secret; `None` where no key is named.
 async fn pem(
     context: &Context,
-    asker: Asker,
+    asker: SettingsSource,
     namespace: &str,
     key: Option<&SecretKey>,
 ) -> Result<Option<Pem>, StoreProblem> {
@@ -98,8 +98,8 @@ async fn pem(
     })?;
     let data = found.and_then(|secret| secret.data).unwrap_or_default();
     match data.get(key) {
-        Some(bytes) if !bytes.0.is_empty() => Ok(Some(Pem::Here {
-            place,
+        Some(bytes) if !bytes.0.is_empty() => Ok(Some(Pem::Memory {
+            source: place,
             bytes: bytes.0.clone(),
         })),
         Some(_) | None => Err(StoreProblem {

@@ -17,8 +17,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use crate::answers;
 use crate::context::Context;
+use crate::lenient_requests;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::pod_index::PodStore;
@@ -105,7 +105,7 @@ pub async fn evict(
 
 /// Keeps answers received since the last call, reports slow evictions, and forgets refusals of pods that are
 /// gone.
-pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
+pub fn update(context: &Context, memory: &mut Memory, pods: &Pods) {
     collect(&context.metrics, memory);
     if memory.refusals.is_empty() {
         return;
@@ -116,7 +116,7 @@ pub fn look(context: &Context, memory: &mut Memory, pods: &Pods) {
 
 /// Removes from the store each pod that the API server has not had for longer than a watch needs to show it. The watch missed the
 /// event, and no other event would end the wait for the pod.
-pub fn forget_lost(memory: &mut Memory, pods: &PodStore) {
+pub fn forget_missed(memory: &mut Memory, pods: &PodStore) {
     for pod in memory.evictions.lost.drain(..) {
         if pods.forget(&pod) {
             let PodName { namespace, name, uid } = pod;
@@ -277,7 +277,7 @@ async fn request(client: &Client, pod: &PodName, grace_period_seconds: Option<u3
 /// A conflict means another UID, or a concurrent write to the pod; a 404 may come from an admission webhook. The pod that has the
 /// name now decides.
 async fn current_holder(pods: &Api<Pod>, pod: &PodName, message: &str) -> Outcome {
-    match answers::get_metadata_opt(pods, &pod.name).await {
+    match lenient_requests::get_metadata_opt(pods, &pod.name).await {
         Ok(None) => Outcome::Gone,
         Ok(Some(found)) if found.metadata.uid.as_ref() != Some(&pod.uid) => Outcome::Replaced,
         Ok(Some(_)) => Outcome::Refused {
@@ -382,7 +382,7 @@ mod tests {
         }
         for expected in [1, 1] {
             evict(&context, &[pod("first")], None, &mut memory).await;
-            forget_lost(&mut memory, &store);
+            forget_missed(&mut memory, &store);
             assert_eq!(
                 store.index().pods().len(),
                 expected,
@@ -398,7 +398,7 @@ mod tests {
             *at -= SHOWN_WITHIN;
         }
         evict(&context, &[pod("first")], None, &mut memory).await;
-        forget_lost(&mut memory, &store);
+        forget_missed(&mut memory, &store);
         assert!(store.index().pods().is_empty());
         assert!(memory.evictions.gone.is_empty());
     }

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::cache::{Cache, Stores};
 use crate::context::Context;
+use crate::events::EventRecorder;
 use crate::fake_json_patch;
 use crate::fake_lists::page;
 use crate::fake_schema::{unknown_fields, without};
@@ -27,9 +28,8 @@ use crate::lenient::Lenient;
 use crate::metrics::Metrics;
 use crate::obstacles::Obstacles;
 use crate::pod_index::PodStore;
-use crate::store::{Kept, Store};
-use crate::tell::Teller;
-use crate::words::Pace;
+use crate::store::{Store, Stored};
+use crate::words::MessagePace;
 use crate::workload_store::WorkloadStore;
 
 /// Prefix of the paths of replumb's objects.
@@ -138,7 +138,7 @@ impl FakeApi {
 
     /// Gives every object unreadable times, in each field where a client may write one, as the API server returns
     /// `9999-12-31T23:59:59-01:00`.
-    pub fn put_times_out_of_reach(&self) {
+    pub fn put_unreadable_times(&self) {
         let times = json!([{ "manager": "odd", "operation": "Update", "time": "10000-01-01T00:59:59Z" }]);
         let mut state = self.state.lock().unwrap();
         let untouched: Vec<String> = state
@@ -169,7 +169,7 @@ impl FakeApi {
     }
 
     /// Once, right after a change with this prefix (`PATCH /api/v1/nodes/a`), another writer merges this into another object.
-    pub fn meddle(&self, after: &str, path: &str, patch: Value) {
+    pub fn edit_after(&self, after: &str, path: &str, patch: Value) {
         self.state.lock().unwrap().meddling = Some((after.to_owned(), path.to_owned(), patch));
     }
 
@@ -357,9 +357,9 @@ impl FakeApi {
     pub fn context(&self) -> Context {
         let Tools { client, metrics } = self.tools();
         Context {
-            teller: Teller::new(client.clone(), "coordinator-0"),
+            events: EventRecorder::new(client.clone(), "coordinator-0"),
             obstacles: Obstacles::default(),
-            pace: Pace::OF_TESTS,
+            pace: MessagePace::OF_TESTS,
             watching: client.clone(),
             client: client.clone(),
             config: kube::Config::new("http://192.0.2.1".parse().unwrap()),
@@ -409,7 +409,7 @@ impl FakeApi {
         })
     }
 
-    fn store<K: Kept + DeserializeOwned>(&self, path: &str) -> Store<K> {
+    fn store<K: Stored + DeserializeOwned>(&self, path: &str) -> Store<K> {
         Store::of(self.objects(path))
     }
 

@@ -12,11 +12,11 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::store::{Kept, Store, same_metadata};
+use crate::store::{Store, Stored, same_metadata};
 
 /// A `NodeMigration` as read.
 #[derive(Clone, Debug)]
-pub struct Guarded {
+pub struct ReadableParts {
     metadata: ObjectMeta,
     /// The object, without a status that cannot be parsed; `None` if the spec cannot be parsed.
     object: Option<Arc<NodeMigration>>,
@@ -24,7 +24,7 @@ pub struct Guarded {
     unclear: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Guarded {
+impl<'de> Deserialize<'de> for ReadableParts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Parts {
@@ -68,7 +68,7 @@ fn understood<T: DeserializeOwned>(value: Value, field: &str) -> (Option<T>, Opt
     }
 }
 
-impl Resource for Guarded {
+impl Resource for ReadableParts {
     type DynamicType = ();
     type Scope = <NodeMigration as Resource>::Scope;
 
@@ -97,7 +97,7 @@ impl Resource for Guarded {
     }
 }
 
-impl Kept for Guarded {
+impl Stored for ReadableParts {
     fn prune(&mut self) {
         self.metadata.managed_fields = None;
         if let Some(object) = &mut self.object {
@@ -105,7 +105,7 @@ impl Kept for Guarded {
         }
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_content(&self, other: &Self) -> bool {
         let parts = |guarded: &Self| {
             let object = guarded.object.clone();
             object.map(|object| (object.spec.clone(), object.status.clone()))
@@ -118,11 +118,11 @@ impl Kept for Guarded {
 
 /// Every `NodeMigration`. Clones share the store.
 #[derive(Clone, Default)]
-pub struct NodeMigrations(Store<Guarded>);
+pub struct NodeMigrations(Store<ReadableParts>);
 
 impl NodeMigrations {
     /// The objects of this store.
-    pub fn in_store(store: Store<Guarded>) -> Self {
+    pub fn in_store(store: Store<ReadableParts>) -> Self {
         Self(store)
     }
 
@@ -134,14 +134,14 @@ impl NodeMigrations {
     }
 
     /// Objects with a part that cannot be parsed: name and error.
-    pub fn unclear(&self) -> Vec<Unclear> {
+    pub fn unreadable(&self) -> Vec<Unreadable> {
         let objects = self.0.state().into_iter();
         objects
             .filter_map(|guarded| {
-                Some(Unclear {
+                Some(Unreadable {
                     name: guarded.name_any(),
                     words: guarded.unclear.clone()?,
-                    is_lost: guarded.object.is_none(),
+                    is_unusable: guarded.object.is_none(),
                 })
             })
             .collect()
@@ -155,13 +155,13 @@ impl NodeMigrations {
 
 /// A `NodeMigration` with a part that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unclear {
+pub struct Unreadable {
     /// Its name, which is the name of its node.
     pub name: String,
     /// The part that cannot be parsed, and why.
     pub words: String,
     /// Whether that part is the spec, so that no part of the object is usable.
-    pub is_lost: bool,
+    pub is_unusable: bool,
 }
 
 #[cfg(test)]
@@ -189,17 +189,17 @@ mod tests {
             object("c", &json!({ "nodeName": 7 }), &Value::Null),
             object("d", &spec("d"), &Value::Null),
         ] });
-        let list: ObjectList<Guarded> = serde_json::from_value(list).unwrap();
+        let list: ObjectList<ReadableParts> = serde_json::from_value(list).unwrap();
         let objects = NodeMigrations::in_store(Store::of(list.items));
         let state = objects.state();
         let names: Vec<String> = state.iter().map(|object| object.name_any()).collect();
         assert_eq!(names, ["a", "b", "d"]);
         assert!(state[0].status.is_some());
         assert_eq!((&state[1].status, &state[2].status), (&None, &None));
-        let unclear = objects.unclear();
+        let unclear = objects.unreadable();
         let told: Vec<(&str, bool)> = unclear
             .iter()
-            .map(|unclear| (unclear.name.as_str(), unclear.is_lost))
+            .map(|unclear| (unclear.name.as_str(), unclear.is_unusable))
             .collect();
         assert_eq!(told, [("b", false), ("c", true)]);
         assert!(
@@ -212,16 +212,17 @@ mod tests {
 
     #[test]
     fn a_corrected_object_is_readable_again() {
-        let read =
-            |status: &Value| serde_json::from_value::<Guarded>(object("a", &spec("a"), status)).unwrap();
+        let read = |status: &Value| {
+            serde_json::from_value::<ReadableParts>(object("a", &spec("a"), status)).unwrap()
+        };
         let store = Store::of([read(&json!("nonsense"))]);
         let objects = NodeMigrations::in_store(store.clone());
-        assert_eq!(objects.unclear().len(), 1);
+        assert_eq!(objects.unreadable().len(), 1);
         assert!(
-            !store.keep(Event::Apply(read(&json!("nonsense")))),
+            !store.apply(Event::Apply(read(&json!("nonsense")))),
             "the content is the same"
         );
-        assert!(store.keep(Event::Apply(read(&json!({ "message": "well" })))));
-        assert_eq!((objects.unclear().len(), objects.state().len()), (0, 1));
+        assert!(store.apply(Event::Apply(read(&json!({ "message": "well" })))));
+        assert_eq!((objects.unreadable().len(), objects.state().len()), (0, 1));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use runtime::admin::{self, Turns};
+use runtime::admin::{self, LoopTurns};
 
 /// Time without a pass after which the loop counts as stuck: the kubelet restarts the process.
 const STUCK: Duration = Duration::from_mins(2);
@@ -11,7 +11,7 @@ const STUCK: Duration = Duration::from_mins(2);
 /// Inputs of the health check.
 #[derive(Debug)]
 pub struct Health {
-    turns: Turns,
+    turns: LoopTurns,
     filled: AtomicBool,
 }
 
@@ -19,7 +19,7 @@ impl Health {
     /// Health of a process that starts now.
     pub fn starting() -> Self {
         Self {
-            turns: Turns::starting(),
+            turns: LoopTurns::starting(),
             filled: AtomicBool::new(false),
         }
     }

@@ -37,19 +37,19 @@ pub struct Lenient<K> {
     /// The object, without unreadable fields.
     pub object: K,
     /// Unreadable fields, nearly always none.
-    pub unclear: Vec<Unclear>,
+    pub unreadable: Vec<UnreadableField>,
 }
 
 /// A field that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unclear {
+pub struct UnreadableField {
     /// The field: `spec.replicas`.
     pub field: String,
     /// The error.
     pub why: String,
 }
 
-impl Unclear {
+impl UnreadableField {
     fn new(field: String, why: &serde_json::Error) -> Self {
         let why = why.to_string();
         Self {
@@ -63,7 +63,7 @@ impl<K> From<K> for Lenient<K> {
     fn from(object: K) -> Self {
         Self {
             object,
-            unclear: Vec::new(),
+            unreadable: Vec::new(),
         }
     }
 }
@@ -71,7 +71,7 @@ impl<K> From<K> for Lenient<K> {
 impl<K> Lenient<K> {
     /// The unreadable fields as a message; `None` if all were read.
     pub fn words(&self) -> Option<String> {
-        let reported = self.unclear.iter().take(REPORTED);
+        let reported = self.unreadable.iter().take(REPORTED);
         let reported: Vec<String> = reported
             .map(|unclear| format!("{}: {}", unclear.field, unclear.why))
             .collect();
@@ -138,7 +138,7 @@ fn read<K: DeserializeOwned>(mut object: Value) -> Result<Lenient<K>, serde_json
     let unclear = take_out_unreadable::<K>(&mut object, &why);
     Ok(Lenient {
         object: K::deserialize(&object)?,
-        unclear,
+        unreadable: unclear,
     })
 }
 
@@ -178,7 +178,10 @@ fn nearest_time(text: &str) -> Option<&'static str> {
 }
 
 /// Removes from an object what its kind cannot read, field by field. `why` is the error for the whole object.
-fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json::Error) -> Vec<Unclear> {
+fn take_out_unreadable<K: DeserializeOwned>(
+    object: &mut Value,
+    why: &serde_json::Error,
+) -> Vec<UnreadableField> {
     let Value::Object(parts) = object else {
         return Vec::new();
     };
@@ -187,7 +190,7 @@ fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json
         // A kind with a required spec: other writers write its status.
         let is_taken = parts.remove("status").is_some();
         return is_taken
-            .then(|| Unclear::new("status".to_owned(), why))
+            .then(|| UnreadableField::new("status".to_owned(), why))
             .into_iter()
             .collect();
     }
@@ -199,7 +202,7 @@ fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json
                 unclear.extend(
                     problem
                         .iter()
-                        .map(|why| Unclear::new(format!("{part}.{field}"), why)),
+                        .map(|why| UnreadableField::new(format!("{part}.{field}"), why)),
                 );
                 problem.is_none()
             }),
@@ -210,7 +213,7 @@ fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json
                     unclear.extend(
                         problem
                             .iter()
-                            .map(|why| Unclear::new(format!("{part}[{place}]"), why)),
+                            .map(|why| UnreadableField::new(format!("{part}[{place}]"), why)),
                     );
                     place += 1;
                     problem.is_none()
@@ -219,7 +222,7 @@ fn take_out_unreadable<K: DeserializeOwned>(object: &mut Value, why: &serde_json
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
         let problem = problem(json!({ part: &*value }));
-        unclear.extend(problem.iter().map(|why| Unclear::new(part.clone(), why)));
+        unclear.extend(problem.iter().map(|why| UnreadableField::new(part.clone(), why)));
         problem.is_none()
     });
     unclear

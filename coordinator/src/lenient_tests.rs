@@ -8,7 +8,7 @@ use kube::core::{DynamicObject, ObjectList, WatchEvent};
 use rstest::rstest;
 
 use super::*;
-use crate::guarded::Guarded;
+use crate::guarded::ReadableParts;
 
 /// The API server returns this for any such time of a client.
 const TOO_LATE: &str = "10000-01-01T00:59:59Z";
@@ -39,7 +39,7 @@ fn a_time_out_of_range_becomes_the_nearest_readable_one(#[case] time: &str, #[ca
         "status": { "conditions": [{ "type": "Available", "status": "True", "lastUpdateTime": time }] },
     });
     let read = self::read::<Deployment>(&deployment);
-    assert_eq!(read.unclear, [], "no field is left out");
+    assert_eq!(read.unreadable, [], "no field is left out");
     let spec = read.object.spec.unwrap();
     let template = spec.template.metadata.unwrap();
     assert_eq!(spec.replicas, Some(3));
@@ -81,7 +81,7 @@ fn survives<K: DeserializeOwned + Resource<DynamicType = ()>>(mut object: Value)
         (metadata.uid.as_deref(), metadata.resource_version.as_deref()),
         (Some("odd-1"), Some("7"))
     );
-    assert_eq!(read.unclear, []);
+    assert_eq!(read.unreadable, []);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn every_foreign_kind_is_read_with_a_time_out_of_range() {
     survives::<EndpointSlice>(json!({ "addressType": "IPv4", "endpoints": [] }));
     survives::<Node>(json!({}));
     survives::<PodDisruptionBudget>(json!({ "status": { "disruptedPods": { "web-0": TOO_LATE } } }));
-    survives::<Guarded>(json!({ "spec": { "nodeName": "a", "migration": "m" } }));
+    survives::<ReadableParts>(json!({ "spec": { "nodeName": "a", "migration": "m" } }));
     let dynamic = json!({ "metadata": metadata(TOO_LATE), "spec": { "cidr": "10.0.0.0/8" } });
     assert_eq!(
         read::<DynamicObject>(&dynamic).object.data["spec"]["cidr"],
@@ -150,7 +150,7 @@ fn unreadable_fields_are_left_out_and_named() {
     });
     let read = self::read::<Pod>(&pod);
     let fields: Vec<&str> = read
-        .unclear
+        .unreadable
         .iter()
         .map(|unclear| unclear.field.as_str())
         .collect();
@@ -184,7 +184,7 @@ fn unreadable_fields_are_left_out_and_named() {
     ] });
     let read = self::read::<EndpointSlice>(&slice);
     assert_eq!(read.object.endpoints.len(), 2);
-    assert_eq!(read.unclear[0].field, "endpoints[1]");
+    assert_eq!(read.unreadable[0].field, "endpoints[1]");
 }
 
 #[test]
@@ -197,5 +197,5 @@ fn a_kind_with_a_required_spec_loses_its_status_only() {
         (read.object.spec.node_name.as_str(), read.object.status.is_none()),
         ("a", true)
     );
-    assert_eq!(read.unclear[0].field, "status");
+    assert_eq!(read.unreadable[0].field, "status");
 }

@@ -3,7 +3,6 @@
 //! [`pass`] chooses the active Migration, `lifecycle` drives it for every kind, and [`flannel_to_calico`] is one kind. The other
 //! modules are shared by the kinds.
 
-mod answers;
 pub mod args;
 mod bounds;
 pub mod cache;
@@ -15,6 +14,7 @@ pub mod cordon;
 pub mod drafts;
 pub mod drift;
 mod etcd_access;
+pub mod events;
 pub mod evict;
 pub mod facts;
 #[cfg(test)]
@@ -29,15 +29,14 @@ mod fake_lists;
 mod fake_schema;
 pub mod guarded;
 pub mod health;
-mod ill;
 mod intern;
 mod kind_memory;
 pub mod kinds;
 pub mod lease;
 pub mod lenient;
+mod lenient_requests;
 pub(crate) mod lifecycle;
 pub mod limits;
-mod looks;
 pub mod memory;
 pub mod metrics;
 pub mod node_migrations;
@@ -50,6 +49,7 @@ mod planning;
 pub mod pod_index;
 pub mod probe;
 pub mod read;
+mod read_cache;
 pub mod records;
 pub mod silence;
 mod since;
@@ -60,9 +60,9 @@ mod steps;
 mod stop;
 pub mod store;
 mod summary;
-pub mod tell;
 pub mod traffic;
-mod untold;
+mod unready_before_start;
+mod unreported;
 mod unused_fields;
 mod warnings;
 mod watches;

@@ -65,7 +65,7 @@ pub(crate) trait Kind {
     fn document(&self, settings: &Self::Settings, facts: &Self::Facts, coordinator_node: &str) -> Document;
 
     /// Writes into the spec what an agent needs to judge its host.
-    fn ask(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
+    fn write_orders(&self, settings: &Self::Settings, spec: &mut NodeMigrationSpec);
 
     /// Saves the settings.
     fn save(&self, settings: Self::Settings, status: &mut MigrationStatus);
@@ -81,7 +81,7 @@ pub(crate) trait Kind {
     ) -> Result<BTreeMap<String, String>, WriteError>;
 
     /// One pass of a started migration. Returns the reasons for which nodes in the rollout wait.
-    async fn go_on(
+    async fn advance(
         &self,
         context: &Context,
         cache: &Cache,
@@ -104,7 +104,7 @@ pub(crate) async fn reconcile(
     memory: &mut Memory,
     migration: &Migration,
 ) -> Result<MigrationStatus, WriteError> {
-    memory.look_at_the_clock(context, migration).await;
+    memory.check_clock(context, migration).await;
     context.obstacles.begin_pass();
     let mut status = migration.status.clone().unwrap_or_default();
     status.observed_generation = migration.metadata.generation.unwrap_or_default();
@@ -121,15 +121,19 @@ pub(crate) async fn reconcile(
         return Ok(status);
     }
     // A halt is decided again at every pass: once its cause is gone, the migration continues.
-    if let Some(phase) = status.halted_in.take() {
+    if let Some(phase) = status.phase_before_halt.take() {
         status.phase = phase;
     }
     memory.records.load(&context.client, migration).await?;
-    let complete = match records::assemble(&status.before, &status.before_in_records, &memory.records) {
+    let complete = match records::assemble(
+        &status.saved_state,
+        &status.saved_state_in_records,
+        &memory.records,
+    ) {
         Ok(complete) => complete,
         Err(key) => {
             memory.records.forget();
-            "SettingsGone".clone_into(&mut status.blocked);
+            "SettingsGone".clone_into(&mut status.reason);
             status.message = format!(
                 "MigrationRecords of this Migration (holding Before): saved state \"{key}\" is missing or incomplete. No changes \
                  will be made. Restore the records from a backup"
@@ -137,13 +141,15 @@ pub(crate) async fn reconcile(
             return Ok(status);
         }
     };
-    let inline = std::mem::replace(&mut status.before, complete);
-    let reasons = kind.go_on(context, cache, memory, migration, &mut status).await?;
+    let inline = std::mem::replace(&mut status.saved_state, complete);
+    let reasons = kind
+        .advance(context, cache, memory, migration, &mut status)
+        .await?;
     // Warnings read in this pass are reported in it.
     status.warnings = memory.warnings(cache, &migration.name_any());
     context.obstacles.end_pass();
-    status.before = inline;
-    tell_refusals(context, &mut status);
+    status.saved_state = inline;
+    report_refusals(context, &mut status);
     // The message is compared with the previous one: cut both to the same length.
     bounds::cut_to(&mut status.message, bounds::MESSAGE);
     apply_standstill(migration, &memory.clock, &mut status);
@@ -156,7 +162,7 @@ pub(crate) async fn reconcile(
 
 /// Sets the wait of the whole migration in the status.
 pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: String) {
-    reason.as_str().clone_into(&mut status.blocked);
+    reason.as_str().clone_into(&mut status.reason);
     status.message = message;
 }
 
@@ -164,7 +170,7 @@ pub(crate) fn wait(status: &mut MigrationStatus, reason: WaitReason, message: St
 pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> bool {
     let postponed = context.obstacles.postponed();
     if postponed > 0 {
-        status.blocked = String::new();
+        status.reason = String::new();
         status.message = match postponed {
             1 => "1 more object is written in the next pass".to_owned(),
             many => format!("{many} more objects are written in the next passes"),
@@ -174,38 +180,38 @@ pub(crate) fn is_written(context: &Context, status: &mut MigrationStatus) -> boo
 }
 
 /// Reports objects that cannot be written, unless the status already asks for an action of the user.
-pub(crate) fn tell_refusals(context: &Context, status: &mut MigrationStatus) {
-    let needs_a_person = WaitReason::read(&status.blocked).is_none_or(WaitReason::needs_a_person)
-        && !status.blocked.is_empty();
+pub(crate) fn report_refusals(context: &Context, status: &mut MigrationStatus) {
+    let needs_a_person =
+        WaitReason::read(&status.reason).is_none_or(WaitReason::needs_user) && !status.reason.is_empty();
     if let Some(refused) = context.obstacles.wait()
         && !needs_a_person
         && !status.phase.is_over()
     {
-        refused.reason.clone_into(&mut status.blocked);
+        refused.reason.clone_into(&mut status.reason);
         status.message = refused.message;
     }
 }
 
 /// Applies a deadline to a wait of the whole migration. A node in the rollout has its own deadlines.
 fn apply_standstill(migration: &Migration, clock: &Clock, status: &mut MigrationStatus) {
-    let mut before = status.standstill.take();
+    let mut before = status.wait.take();
     if let Some(before) = &mut before {
         before.since = clock.since(before.since);
     }
-    let reason = WaitReason::read(&status.blocked).filter(|_| status.progress.working.is_empty());
+    let reason = WaitReason::read(&status.reason).filter(|_| status.progress.working.is_empty());
     if let Some(reason) = reason {
         let now = Timestamp::now();
-        let wait = Standstill::look(before.as_ref(), reason, status.message.clone(), now);
+        let wait = Standstill::observe(before.as_ref(), reason, status.message.clone(), now);
         let limit = limits::step_timeout(migration);
         if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {
-            status.halted_in = Some(status.phase);
+            status.phase_before_halt = Some(status.phase);
             status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.blocked);
+            halt.reason.as_str().clone_into(&mut status.reason);
             status.message.clone_from(&halt.message);
         }
-        status.standstill = Some(wait);
+        status.wait = Some(wait);
     } else if status.phase == MigrationPhase::Halted {
-        status.halted_in = Some(MigrationPhase::Rolling);
+        status.phase_before_halt = Some(MigrationPhase::Rolling);
     }
 }
 
@@ -216,8 +222,8 @@ fn count_blocked(context: &Context, status: &MigrationStatus, reasons: &[&'stati
     for reason in reasons {
         blocked.with_label_values(&[*reason]).inc();
     }
-    if !status.blocked.is_empty() {
-        let complete = blocked.with_label_values(&[status.blocked.as_str()]);
+    if !status.reason.is_empty() {
+        let complete = blocked.with_label_values(&[status.reason.as_str()]);
         complete.set(complete.get().max(1));
     }
 }

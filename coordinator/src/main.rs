@@ -9,13 +9,13 @@ use clap::Parser;
 use coordinator::args::Args;
 use coordinator::cache::Cache;
 use coordinator::context::Context;
+use coordinator::events::EventRecorder;
 use coordinator::health::Health;
 use coordinator::lease::Candidate;
 use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
 use coordinator::pass;
-use coordinator::tell::Teller;
-use coordinator::words::Pace;
+use coordinator::words::MessagePace;
 use kube::Config;
 use runtime::admin;
 use runtime::client::{Limit, Observer};
@@ -89,9 +89,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let health = Arc::new(Health::starting());
     let context = Context {
-        teller: Teller::new(client.clone(), &pod_name),
+        events: EventRecorder::new(client.clone(), &pod_name),
         obstacles: Obstacles::within(WRITING),
-        pace: Pace::OF_PEOPLE,
+        pace: MessagePace::FOR_USERS,
         client: client.clone(),
         watching: watching.clone(),
         config,

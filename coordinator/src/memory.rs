@@ -10,15 +10,15 @@ use crate::checks_log::ChecksLog;
 use crate::clock::{Clock, Moment};
 use crate::context::Context;
 use crate::drift::Restores;
+use crate::events::EventLevel;
 use crate::evict::{Evictions, Refusals};
 use crate::kind_memory::KindMemories;
 use crate::records::Records;
 use crate::silence::Silence;
-use crate::tell::Tone;
-use crate::traffic::Known;
-use crate::untold::Untold;
+use crate::traffic::TrafficMemory;
+use crate::unreported::UnreportedFailure;
 use crate::warnings;
-use crate::words::Words;
+use crate::words::MessageWrites;
 use crate::workloads::Needs;
 
 /// State that outlives a pass.
@@ -41,21 +41,21 @@ pub struct Memory {
     /// Lines of checks in the log.
     pub checks_logged: ChecksLog,
     /// Time of the last comparison of objects without a watch with what was written.
-    pub drift_looked_at: Option<Timestamp>,
+    pub drift_read_at: Option<Timestamp>,
     /// Times at which foreign changes were reverted.
     pub restores: Restores,
     /// Whether the clock was set.
     pub clock: Clock,
     /// Facts about traffic pods and the Services they send to.
-    pub traffic: Known,
+    pub traffic: TrafficMemory,
     /// Needs of other workloads for pods.
     pub needs: Needs,
     /// Failures of a pass that no status reports yet.
-    pub untold: Untold,
+    pub unreported: UnreportedFailure,
     /// Time of the last write of messages.
-    pub words: Words,
+    pub words: MessageWrites,
     /// Effects of foreign objects, as the status reports them.
-    pub warnings: warnings::Looks,
+    pub warnings: warnings::WarningCache,
     /// State of each kind.
     pub(crate) kinds: KindMemories,
 }
@@ -71,19 +71,19 @@ impl Memory {
 
     /// Warnings beside the message while this Migration is active.
     pub fn warnings(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
-        self.warnings.of_traffic(self.traffic.silences.told());
+        self.warnings.of_traffic(self.traffic.silences.reported());
         self.warnings.look(cache, migration)
     }
 
     /// Checks the clock. After it was set, retries are due at once and deadlines restart.
-    pub async fn look_at_the_clock(&mut self, context: &Context, migration: &Migration) {
-        let Some(set) = self.clock.look(Moment::now()) else {
+    pub async fn check_clock(&mut self, context: &Context, migration: &Migration) {
+        let Some(set) = self.clock.observe(Moment::now()) else {
             return;
         };
         self.refusals.clear();
         context.obstacles.forget();
         self.checked_at = None;
-        self.drift_looked_at = None;
+        self.drift_read_at = None;
         let direction = if set.is_negative() { "back" } else { "forward" };
         let note = format!(
             "Node {}: the clock was set {direction} by {} s while the coordinator ran there: deadlines restart now. Times \
@@ -92,8 +92,8 @@ impl Memory {
             set.abs().as_secs()
         );
         context
-            .teller
-            .migration(migration, Tone::Warning, "ClockSet", &note)
+            .events
+            .migration(migration, EventLevel::Warning, "ClockSet", &note)
             .await;
     }
 }

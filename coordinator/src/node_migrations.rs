@@ -17,7 +17,7 @@ use crate::{facts, own_pods};
 
 /// Creates missing objects, and deletes those whose Migration is over or gone. `ask` writes into a new object what its agent
 /// needs from the start.
-pub async fn adopt(
+pub async fn sync(
     context: &Context,
     cache: &Cache,
     migration: &Migration,
@@ -38,10 +38,10 @@ pub async fn adopt(
                 .await?;
         }
     }
-    let unclear = cache.node_migrations.unclear();
+    let unclear = cache.node_migrations.unreadable();
     let unreadable: BTreeMap<&str, &str> = unclear
         .iter()
-        .filter(|unclear| unclear.is_lost)
+        .filter(|unclear| unclear.is_unusable)
         .map(|unclear| (unclear.name.as_str(), unclear.words.as_str()))
         .collect();
     for name in linux_nodes(cache).keys() {
@@ -65,7 +65,7 @@ pub async fn adopt(
 
 /// Changes the spec of this object to `spec`, unless it is equal. An object that cannot be written does not block
 /// others.
-pub async fn bring_to(
+pub async fn update_spec(
     context: &Context,
     object: &NodeMigration,
     spec: &NodeMigrationSpec,

@@ -16,7 +16,7 @@ use engine::decision::{Wait, WaitReason};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-use crate::summary::Held;
+use crate::summary::WaitReport;
 use crate::write::WriteError;
 
 /// Pause after the first failure. It doubles with each further failure.
@@ -68,18 +68,18 @@ impl Obstacles {
     }
 
     /// Records the object being written.
-    pub fn is_at(&self, object: Option<&str>) {
+    pub fn set_current_object(&self, object: Option<&str>) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = object.map(ToOwned::to_owned);
     }
 
     /// The object being written, or interrupted by the end of the pass; `None` between objects.
-    pub fn doing(&self) -> Option<String> {
+    pub fn current_object(&self) -> Option<String> {
         let doing = self.doing.lock().unwrap_or_else(PoisonError::into_inner);
         doing.clone()
     }
 
     /// Whether the time of this pass is over, so that one more object is left to the next pass. Counts the object as postponed.
-    pub fn postpones(&self) -> bool {
+    pub fn postpone_if_over(&self) -> bool {
         let spent = self.begun().get_or_insert_with(Instant::now).elapsed();
         let is_over = self.limit.is_some_and(|limit| spent >= limit);
         if is_over {
@@ -100,7 +100,7 @@ impl Obstacles {
     /// Starts a pass: an object that it does not need to write is not an obstacle.
     pub fn begin_pass(&self) {
         *self.begun() = None;
-        self.is_at(None);
+        self.set_current_object(None);
         self.postponed.store(0, Ordering::Relaxed);
         for obstacle in self.objects().values_mut() {
             obstacle.is_wanted = false;
@@ -131,12 +131,12 @@ impl Obstacles {
         // Writes are large futures, and this one is part of many.
         let write = Box::pin(write);
         async move {
-            if self.holds(object, Timestamp::now()).is_some() || self.postpones() {
+            if self.reason_to_wait(object, Timestamp::now()).is_some() || self.postpone_if_over() {
                 return Ok(None);
             }
-            self.is_at(Some(object));
+            self.set_current_object(Some(object));
             let written = write.await;
-            self.is_at(None);
+            self.set_current_object(None);
             match written {
                 Ok(made) => {
                     self.clear(object);
@@ -148,7 +148,7 @@ impl Obstacles {
     }
 
     /// Why this object is not written now; `None` if it may be tried.
-    pub fn holds(&self, object: &str, now: Timestamp) -> Option<String> {
+    pub fn reason_to_wait(&self, object: &str, now: Timestamp) -> Option<String> {
         let mut objects = self.objects();
         let obstacle = objects.get_mut(object)?;
         obstacle.is_wanted = true;
@@ -178,10 +178,10 @@ impl Obstacles {
         error: WriteError,
         now: Timestamp,
     ) -> Result<Option<String>, WriteError> {
-        if !error.is_of_the_object() {
+        if !error.concerns_one_object() {
             return Err(error);
         }
-        let message = error.words();
+        let message = error.message();
         let is_failure = !error.is_conflict();
         let mut objects = self.objects();
         let failures = if is_failure {
@@ -207,7 +207,7 @@ impl Obstacles {
     }
 
     /// Postpones an object that was admitted and did not progress, for any reason. The pause grows each time.
-    pub fn rest(&self, object: &str, held: &Held, now: Timestamp) {
+    pub fn postpone(&self, object: &str, held: &WaitReport, now: Timestamp) {
         let mut objects = self.objects();
         let failures = failures_of(&objects, object).saturating_add(1);
         objects.insert(
@@ -253,7 +253,7 @@ impl Obstacles {
     }
 
     /// The message to report: the first object that cannot be written, and the number of others.
-    pub fn wait(&self) -> Option<Held> {
+    pub fn wait(&self) -> Option<WaitReport> {
         let objects = self.objects();
         let mut refused = objects
             .values()
@@ -267,10 +267,10 @@ impl Obstacles {
                 first.message
             ),
         };
-        Some(Held {
+        Some(WaitReport {
             reason: first.reason,
             message,
-            needs_a_person: true,
+            needs_user: true,
         })
     }
 }
@@ -333,12 +333,16 @@ mod tests {
         assert!(made.unwrap().is_none());
         let now = Timestamp::now();
         assert_eq!(
-            obstacles.holds("Node a", now).as_deref(),
+            obstacles.reason_to_wait("Node a", now).as_deref(),
             Some("labelling Node a: denied by policy")
         );
         let not_made = obstacles.attempt("Node a", async { Ok(()) }).await;
         assert!(not_made.unwrap().is_none(), "the pause is not over");
-        assert_eq!(obstacles.holds("Node b", now), None, "another object is not held");
+        assert_eq!(
+            obstacles.reason_to_wait("Node b", now),
+            None,
+            "another object is not held"
+        );
         let wait = obstacles.wait().unwrap();
         assert_eq!(
             wait.message,
@@ -366,7 +370,7 @@ mod tests {
         let obstacles = Obstacles::default();
         let now = Timestamp::now();
         assert_eq!(obstacles.note("Node c", conflict(), now).unwrap(), None);
-        assert_eq!(obstacles.holds("Node c", now), None, "due at once");
+        assert_eq!(obstacles.reason_to_wait("Node c", now), None, "due at once");
         assert!(!obstacles.is_clear(), "not written yet");
         assert!(obstacles.note("Node a", unreachable(), now).is_err());
         assert!(obstacles.wait().is_none());
@@ -377,25 +381,25 @@ mod tests {
     #[test]
     fn a_resting_object_keeps_its_reason_and_rests_longer_each_time() {
         let obstacles = Obstacles::default();
-        let held = Held {
+        let held = WaitReport {
             reason: WaitReason::AgentSilent.as_str(),
             message: "no agent is Ready on node a".to_owned(),
-            needs_a_person: true,
+            needs_user: true,
         };
         let now = Timestamp::now();
         let at = |seconds| now + SignedDuration::from_secs(seconds);
-        obstacles.rest("first step of Node a", &held, now);
+        obstacles.postpone("first step of Node a", &held, now);
         let reported = obstacles.wait().unwrap();
         assert_eq!(reported.reason, "AgentSilent");
         assert_eq!(
             reported.message,
             "no agent is Ready on node a; the coordinator retries"
         );
-        assert!(obstacles.holds("first step of Node a", at(7)).is_some());
-        assert_eq!(obstacles.holds("first step of Node a", at(10)), None);
-        obstacles.rest("first step of Node a", &held, at(10));
-        assert!(obstacles.holds("first step of Node a", at(24)).is_some());
-        assert_eq!(obstacles.holds("first step of Node a", at(30)), None);
+        assert!(obstacles.reason_to_wait("first step of Node a", at(7)).is_some());
+        assert_eq!(obstacles.reason_to_wait("first step of Node a", at(10)), None);
+        obstacles.postpone("first step of Node a", &held, at(10));
+        assert!(obstacles.reason_to_wait("first step of Node a", at(24)).is_some());
+        assert_eq!(obstacles.reason_to_wait("first step of Node a", at(30)), None);
     }
 
     #[test]
@@ -407,11 +411,11 @@ mod tests {
         }
         assert!(obstacles.wait().unwrap().message.contains("(and 1 more object)"));
         obstacles.begin_pass();
-        obstacles.holds("Node b", now);
+        obstacles.reason_to_wait("Node b", now);
         obstacles.end_pass();
         let wait = obstacles.wait().unwrap();
         assert!(!wait.message.contains("more object"), "{}", wait.message);
-        assert_eq!(obstacles.holds("Node a", now), None);
+        assert_eq!(obstacles.reason_to_wait("Node a", now), None);
     }
 
     #[tokio::test(start_paused = true)]

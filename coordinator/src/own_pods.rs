@@ -19,7 +19,7 @@ pub fn short(node: &str) -> String {
 }
 
 /// Whether this pod is a probe pod or a traffic pod of the coordinator.
-pub fn is_ours(pod: &Pod, namespace: &str) -> bool {
+pub fn is_own(pod: &Pod, namespace: &str) -> bool {
     let component = pod.labels().get(names::COMPONENT_LABEL).map(String::as_str);
     pod.namespace().as_deref() == Some(namespace)
         && [Some(names::TRAFFIC_COMPONENT), Some(names::PROBE_COMPONENT)].contains(&component)

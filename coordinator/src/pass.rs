@@ -16,12 +16,12 @@ use tracing::{info, warn};
 use crate::bounds;
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
+use crate::events::EventLevel;
 use crate::evict;
 use crate::health::Health;
 use crate::kinds::with_kind;
 use crate::lifecycle::{self, Kind as _};
 use crate::memory::Memory;
-use crate::tell::Tone;
 use crate::words::differ_in_words;
 use crate::write::{self, WriteError};
 
@@ -90,7 +90,7 @@ pub(crate) async fn pass(context: &Context, cache: &Cache, memory: &mut Memory) 
 }
 
 async fn every_migration(context: &Context, cache: &Cache, memory: &mut Memory) -> Result<(), WriteError> {
-    evict::forget_lost(memory, &cache.pods);
+    evict::forget_missed(memory, &cache.pods);
     let mut migrations: Vec<Migration> = Vec::new();
     for guarded in cache.migrations.state() {
         match &guarded.0 {
@@ -139,9 +139,9 @@ async fn status_after_pass(
     let ended = tokio::time::timeout(PASS_LIMIT, run_kind(context, cache, memory, migration)).await;
     let (reason, words, error) = match ended {
         Ok(Ok(status)) => return (status, None),
-        Ok(Err(error)) => (reason(&error), error.words(), Some(error)),
+        Ok(Err(error)) => (reason(&error), error.message(), Some(error)),
         Err(_) => {
-            let doing = match context.obstacles.doing() {
+            let doing = match context.obstacles.current_object() {
                 Some(object) => format!("at {object}"),
                 None => "while reading the cluster".to_owned(),
             };
@@ -155,12 +155,12 @@ async fn status_after_pass(
     // An unreachable API server cannot store the message; it is reported once it is reachable. A conflict is resolved by the next
     // pass.
     if reason.is_some() {
-        memory.untold.keep(&name, words.clone());
+        memory.unreported.keep(&name, words.clone());
     }
     let known = migration.status.clone().unwrap_or_default();
     let status = MigrationStatus {
         warnings: memory.warnings(cache, &name),
-        blocked: reason.map_or(known.blocked, |reason| reason.as_str().to_owned()),
+        reason: reason.map_or(known.reason, |reason| reason.as_str().to_owned()),
         message: format!("{words}; the coordinator retries"),
         ..known
     };
@@ -171,7 +171,7 @@ async fn status_after_pass(
 fn reason(error: &WriteError) -> Option<WaitReason> {
     match error {
         WriteError::Etcd(_) => Some(WaitReason::Datastore),
-        WriteError::Api { .. } => error.is_of_the_object().then_some(WaitReason::RequestRefused),
+        WriteError::Api { .. } => error.concerns_one_object().then_some(WaitReason::RequestRefused),
         WriteError::Conflict { .. } => None,
     }
 }
@@ -258,7 +258,7 @@ fn refused(migration: &Migration, reason: &str, message: String) -> MigrationSta
     MigrationStatus {
         phase: MigrationPhase::Refused,
         observed_generation: migration.metadata.generation.unwrap_or_default(),
-        blocked: reason.to_owned(),
+        reason: reason.to_owned(),
         message,
         paused: migration.spec.desired == Desired::Pause,
         ..migration.status.clone().unwrap_or_default()
@@ -275,7 +275,7 @@ pub(crate) async fn publish(
 ) -> Result<(), WriteError> {
     let name = migration.name_any();
     let old = migration.status.clone().unwrap_or_default();
-    memory.untold.say(&name, &mut status);
+    memory.unreported.add_to(&name, &mut status);
     bounds::cut_texts(&mut status);
     status.conditions = conditions::of(&status, &old.conditions, Timestamp::now());
     let now = Timestamp::now();
@@ -289,10 +289,10 @@ pub(crate) async fn publish(
     if write::patch_status(&api, migration, migration.status.as_ref(), &status).await? {
         memory.words.written(now);
     }
-    memory.untold.is_told(&name);
-    if old.phase != status.phase || old.blocked != status.blocked {
+    memory.unreported.forget_reported(&name);
+    if old.phase != status.phase || old.reason != status.reason {
         let tone = match status.phase {
-            MigrationPhase::Refused | MigrationPhase::Halted => Tone::Warning,
+            MigrationPhase::Refused | MigrationPhase::Halted => EventLevel::Warning,
             MigrationPhase::Pending
             | MigrationPhase::Planning
             | MigrationPhase::Planned
@@ -302,15 +302,15 @@ pub(crate) async fn publish(
             | MigrationPhase::Finishing
             | MigrationPhase::Completed
             | MigrationPhase::RollingBack
-            | MigrationPhase::RolledBack => Tone::Normal,
+            | MigrationPhase::RolledBack => EventLevel::Normal,
         };
-        let reason = if status.blocked.is_empty() {
+        let reason = if status.reason.is_empty() {
             format!("{:?}", status.phase)
         } else {
-            status.blocked.clone()
+            status.reason.clone()
         };
         context
-            .teller
+            .events
             .migration(migration, tone, &reason, &status.message)
             .await;
     }
@@ -346,10 +346,10 @@ mod conditions {
             let since = before
                 .filter(|condition| condition.status == value)
                 .map_or(Time(now), |condition| condition.last_transition_time.clone());
-            let reason = if status.blocked.is_empty() {
+            let reason = if status.reason.is_empty() {
                 format!("{phase:?}")
             } else {
-                status.blocked.clone()
+                status.reason.clone()
             };
             Condition {
                 type_: type_.to_owned(),

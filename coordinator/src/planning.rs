@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::migration::{Desired, MigrationPhase, Plan};
-use api::record::{Holds, MOST_BYTES, parts};
+use api::record::{MAX_BYTES, RecordContent, parts};
 use api::{Migration, MigrationStatus, NodeMigration};
-use engine::check::{Check, few};
+use engine::check::{Check, fit_checks};
 use engine::decision::WaitReason;
 use engine::document::{Action, Document, NodeActions};
 use engine::words::counted;
@@ -16,11 +16,11 @@ use kube::ResourceExt;
 
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::lifecycle::{Kind, is_written, tell_refusals, wait};
+use crate::events::EventLevel;
+use crate::lifecycle::{Kind, is_written, report_refusals, wait};
 use crate::memory::Memory;
-use crate::node_migrations::bring_to;
+use crate::node_migrations::update_spec;
 use crate::records::{self, Content};
-use crate::tell::Tone;
 use crate::unused_fields;
 use crate::write::WriteError;
 
@@ -98,7 +98,7 @@ async fn check<K: Kind>(
     let silent = kind.silent(&facts);
     let silent_for = memory
         .silence
-        .look(&migration.uid().unwrap_or_default(), silent.len());
+        .observe(&migration.uid().unwrap_or_default(), silent.len());
     // An object without a creation time does not come from an API server.
     let is_stored = migration.metadata.creation_timestamp.is_some();
     if !silent.is_empty() && is_stored && silent_for < AGENT_PATIENCE {
@@ -115,7 +115,7 @@ async fn check<K: Kind>(
     found.extend(unused_fields::check(&migration.spec, |field| kind.uses(field)));
     count_failed(context, &found);
     memory.checks_logged.log(&found);
-    status.checks = few(found, CHECKS_BYTES);
+    status.checks = fit_checks(found, CHECKS_BYTES);
     let Some(settings) = settings else {
         refuse(status);
         return Ok(());
@@ -138,7 +138,7 @@ async fn check<K: Kind>(
         .filter(|hash| **hash != plan.hash())
     {
         status.phase = MigrationPhase::Refused;
-        "PlanChanged".clone_into(&mut status.blocked);
+        "PlanChanged".clone_into(&mut status.reason);
         status.message = format!(
             "the plan changed since its review: hash {reviewed} reviewed, {} now. Run `kubectl replumb plan` and \
              `kubectl replumb apply` again",
@@ -146,7 +146,7 @@ async fn check<K: Kind>(
         );
         return Ok(());
     }
-    status.blocked = String::new();
+    status.reason = String::new();
     status.progress.nodes = u32::try_from(plan.nodes.len()).unwrap_or(u32::MAX);
     status.progress.text = format!("0/{}", plan.nodes.len());
     match migration.spec.desired {
@@ -166,8 +166,8 @@ fn waits_for_writes(context: &Context, status: &mut MigrationStatus) -> bool {
         return false;
     }
     status.phase = MigrationPhase::Planning;
-    status.blocked = String::new();
-    tell_refusals(context, status);
+    status.reason = String::new();
+    report_refusals(context, status);
     true
 }
 
@@ -181,7 +181,7 @@ struct Divided {
 fn divide(document: &Document) -> Divided {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let divide = |actions: &Vec<Action>| {
-        let mut parts = parts(actions.clone(), ACTIONS_BYTES, MOST_BYTES);
+        let mut parts = parts(actions.clone(), ACTIONS_BYTES, MAX_BYTES);
         let inline = parts.remove(0);
         let rest = actions.len() - inline.len();
         (inline, parts, count(rest))
@@ -210,7 +210,10 @@ async fn write_plan(
     document: &Document,
 ) -> Result<Plan, WriteError> {
     let divided = divide(document);
-    for (holds, parts) in [(Holds::Prepare, divided.prepare), (Holds::Finish, divided.finish)] {
+    for (holds, parts) in [
+        (RecordContent::Prepare, divided.prepare),
+        (RecordContent::Finish, divided.finish),
+    ] {
         let parts = parts.into_iter().map(Content::Actions).collect();
         memory
             .records
@@ -238,16 +241,16 @@ async fn start<K: Kind>(
     }
     memory
         .records
-        .write(&context.client, migration, Holds::Before, before.parts)
+        .write(&context.client, migration, RecordContent::Before, before.parts)
         .await?;
-    status.before = before.inline;
-    status.before_in_records = before.in_records;
+    status.saved_state = before.inline;
+    status.saved_state_in_records = before.in_records;
     status.phase = MigrationPhase::Preparing;
     status.started_at = Some(now);
     "writing cluster-wide objects".clone_into(&mut status.message);
     context
-        .teller
-        .migration(migration, Tone::Normal, "Started", &status.message)
+        .events
+        .migration(migration, EventLevel::Normal, "Started", &status.message)
         .await;
     Ok(())
 }
@@ -259,7 +262,7 @@ fn refuse(status: &mut MigrationStatus) {
         .filter(|check| !check.verdict.allows())
         .collect();
     status.phase = MigrationPhase::Refused;
-    "ChecksFailed".clone_into(&mut status.blocked);
+    "ChecksFailed".clone_into(&mut status.reason);
     status.message = match refusals.as_slice() {
         [] => "refused".to_owned(),
         [one] => one.line(),
@@ -286,7 +289,7 @@ fn count_failed(context: &Context, checks: &[Check]) {
 /// Reports what has to be read before the checks can run.
 fn report_unfinished(status: &mut MigrationStatus, message: String) {
     status.phase = MigrationPhase::Planning;
-    status.blocked = String::new();
+    status.reason = String::new();
     status.message = message;
 }
 
@@ -310,13 +313,13 @@ async fn write_node_plans<K: Kind>(
             spec.position = u32::try_from(*position).unwrap_or(u32::MAX);
             spec.prepare.clone_from(&node.prepare);
             spec.plan.clone_from(&node.actions);
-            kind.ask(settings, &mut spec);
+            kind.write_orders(settings, &mut spec);
         } else {
             // No action of the plan concerns this node, or none any more.
             spec.prepare.clear();
             spec.plan.clear();
         }
-        bring_to(context, object, &spec).await?;
+        update_spec(context, object, &spec).await?;
     }
     Ok(())
 }
@@ -368,7 +371,7 @@ mod tests {
             Document::default()
         }
 
-        fn ask(&self, (): &(), _: &mut NodeMigrationSpec) {}
+        fn write_orders(&self, (): &(), _: &mut NodeMigrationSpec) {}
 
         fn save(&self, (): (), _: &mut MigrationStatus) {}
 
@@ -387,7 +390,7 @@ mod tests {
             Ok(BTreeMap::new())
         }
 
-        async fn go_on(
+        async fn advance(
             &self,
             _: &Context,
             _: &Cache,
@@ -419,7 +422,7 @@ mod tests {
             } else {
                 (MigrationPhase::Planning, "RequestRefused")
             };
-            assert_eq!((status.phase, status.blocked.as_str()), (phase, blocked));
+            assert_eq!((status.phase, status.reason.as_str()), (phase, blocked));
         }
     }
 

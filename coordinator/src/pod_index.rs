@@ -12,7 +12,7 @@ use kube::runtime::watcher::Event;
 use tokio::sync::watch;
 
 use crate::facts;
-use crate::facts::pods::More;
+use crate::facts::pods::PodDetails;
 use crate::intern::Interned;
 use crate::lenient::Lenient;
 use crate::own_pods;
@@ -43,7 +43,7 @@ pub struct Index {
     /// By node, in the order of namespace and name; pods without a node are under the empty name.
     by_node: BTreeMap<Arc<str>, Arc<Pods>>,
     /// Details of some pods, by namespace and name.
-    more: BTreeMap<Name, Arc<More>>,
+    more: BTreeMap<Name, Arc<PodDetails>>,
     /// Pods with unreadable fields, by namespace and name.
     odd: BTreeMap<Name, Arc<drain::Pod>>,
     /// Probe pods and traffic pods of the coordinator, by namespace and name: in none of the maps above.
@@ -58,7 +58,7 @@ enum Known {
     /// A probe pod or traffic pod of the coordinator.
     Own(Name, Box<Pod>),
     /// Any other pod.
-    Other(Box<drain::Pod>, Option<More>),
+    Other(Box<drain::Pod>, Option<PodDetails>),
 }
 
 static NONE: Pods = Pods::new();
@@ -84,17 +84,17 @@ impl Index {
     }
 
     /// Namespaces and names of pods with details, and the details.
-    pub fn more(&self) -> impl Iterator<Item = (&Name, &More)> {
+    pub fn more(&self) -> impl Iterator<Item = (&Name, &PodDetails)> {
         self.more.iter().map(|(name, more)| (name, more.as_ref()))
     }
 
     /// Details of this pod.
-    pub fn more_of(&self, pod: &drain::Pod) -> Option<&More> {
+    pub fn details_of(&self, pod: &drain::Pod) -> Option<&PodDetails> {
         self.more.get(&name_of(pod)).map(AsRef::as_ref)
     }
 
     /// Pods with unreadable fields, in the order of namespace and name.
-    pub fn odd(&self) -> impl Iterator<Item = &drain::Pod> {
+    pub fn unreadable(&self) -> impl Iterator<Item = &drain::Pod> {
         self.odd.values().map(AsRef::as_ref)
     }
 
@@ -104,8 +104,8 @@ impl Index {
     }
 
     /// Whether the index has exactly this content for the pod.
-    fn says(&self, pod: &drain::Pod, more: Option<&More>) -> bool {
-        self.same(pod).is_some() && self.more_of(pod) == more
+    fn says(&self, pod: &drain::Pod, more: Option<&PodDetails>) -> bool {
+        self.same(pod).is_some() && self.details_of(pod) == more
     }
 
     /// The known pod, if it is equal to this one.
@@ -115,7 +115,7 @@ impl Index {
         here.shared().nth(place).filter(|known| ***known == *pod)
     }
 
-    fn put(&mut self, pod: Arc<drain::Pod>, more: Option<Arc<More>>) {
+    fn put(&mut self, pod: Arc<drain::Pod>, more: Option<Arc<PodDetails>>) {
         let name = name_of(&pod);
         self.own.remove(&name);
         match more {
@@ -310,14 +310,14 @@ impl PodStore {
     }
 
     fn known(&self, read: Lenient<Pod>) -> Known {
-        if own_pods::is_ours(&read.object, &self.0.namespace) {
+        if own_pods::is_own(&read.object, &self.0.namespace) {
             let pod = facts::pods::pruned(read.object);
             let name = (pod.namespace().unwrap_or_default(), pod.name_any());
             return Known::Own(name, Box::new(pod));
         }
         Known::Other(
             Box::new(facts::pods::read(&read)),
-            facts::pods::more(&read.object),
+            facts::pods::details(&read.object),
         )
     }
 
@@ -425,7 +425,7 @@ mod tests {
         let index = store.index();
         assert!(index.on("n").iter().next().unwrap().finished);
         assert_eq!(
-            index.odd().count(),
+            index.unreadable().count(),
             0,
             "all fields that decisions read are readable"
         );
@@ -448,7 +448,10 @@ mod tests {
         assert!(store.keep(Event::Apply(unreadable())));
         let index = store.index();
         assert_eq!((names_on(&index, "n").len(), names_on(&index, "").len()), (0, 1));
-        let odd: Vec<String> = index.odd().map(|pod| pod.not_understood[0].to_string()).collect();
+        let odd: Vec<String> = index
+            .unreadable()
+            .map(|pod| pod.not_understood[0].to_string())
+            .collect();
         assert_eq!(
             odd,
             [
@@ -459,7 +462,7 @@ mod tests {
         store.keep(Event::Apply(from(&pod("a", "n"))));
         assert!(store.keep(Event::Delete(unreadable())));
         assert!(store.index().pods().is_empty());
-        assert_eq!(store.index().odd().count(), 0);
+        assert_eq!(store.index().unreadable().count(), 0);
     }
 
     #[test]

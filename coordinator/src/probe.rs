@@ -191,7 +191,7 @@ pub async fn delete_spent_probe_pods(
         let node_object = snapshot.nodes.get(node).map(AsRef::as_ref);
         let spent = snapshot.node_migrations.get(node).is_none_or(|object| {
             let spec = &object.spec;
-            spec.finished_at.is_some() || !spec.admitted || outlived(object, node_object)
+            spec.finished_at.is_some() || !spec.started || outlived(object, node_object)
         });
         if spent {
             own_pods::delete(context, pod).await?;

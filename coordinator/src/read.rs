@@ -23,11 +23,11 @@ use kube::api::{ListParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, ResourceExt};
 
-use crate::answers::{self, pages};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts;
 use crate::facts::workloads::NAME_SERVERS;
+use crate::lenient_requests::{self, pages};
 use crate::snapshot::has_agent;
 use crate::write::WriteError;
 
@@ -49,7 +49,7 @@ pub fn reports<'objects>(
 }
 
 /// One part of every report, by node; without nodes whose agent has not reported it.
-pub fn said_by_agents<T>(
+pub fn from_reports<T>(
     reports: &[&NodeMigration],
     part: impl Fn(&NodeMigrationStatus) -> Option<T>,
 ) -> BTreeMap<String, T> {
@@ -80,7 +80,7 @@ where
 {
     let read = stream::iter(names).map(|(namespace, name)| async move {
         let api: Api<K> = Api::namespaced(context.client.clone(), &namespace);
-        let found = answers::get_opt(&api, &name).await;
+        let found = lenient_requests::get_opt(&api, &name).await;
         let object = || format!("{} {namespace}/{name}", K::kind(&()));
         found.map_err(|source| WriteError::of("reading", object(), source))
     });
@@ -90,7 +90,7 @@ where
 
 /// The Node of this name, if it exists.
 pub async fn node(client: &Client, name: &str) -> Result<Option<Node>, WriteError> {
-    answers::get_opt(&Api::<Node>::all(client.clone()), name)
+    lenient_requests::get_opt(&Api::<Node>::all(client.clone()), name)
         .await
         .map_err(|source| WriteError::of("reading", format!("Node {name}"), source))
 }
@@ -254,8 +254,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::answers::PAGE;
     use crate::fake_api::FakeApi;
+    use crate::lenient_requests::PAGE;
 
     const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
 

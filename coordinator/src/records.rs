@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use api::record::{self, Holds, MOST_BYTES, ServiceRecord};
+use api::record::{self, MAX_BYTES, RecordContent, ServiceRecord};
 use api::{Migration, MigrationRecord, MigrationRecordSpec, names};
 use engine::document::Action;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Preconditions};
@@ -19,7 +19,7 @@ use crate::write::{WriteError, describe, patch_as_read, post_parameters};
 pub struct Records {
     /// UID of the Migration whose records were read; `None` before.
     read_of: Option<String>,
-    found: BTreeMap<(Holds, u32), MigrationRecord>,
+    found: BTreeMap<(RecordContent, u32), MigrationRecord>,
 }
 
 /// Content of one record.
@@ -52,7 +52,7 @@ impl Records {
             .items
             .into_iter()
             .filter(|record| record.labels().get(names::RECORD_OF_LABEL) == Some(&uid))
-            .map(|record| ((record.spec.holds, record.spec.part), record))
+            .map(|record| ((record.spec.content, record.spec.part), record))
             .collect();
         self.read_of = Some(uid);
         Ok(())
@@ -64,7 +64,7 @@ impl Records {
     }
 
     /// The records of this content, in order.
-    pub fn holding(&self, holds: Holds) -> impl Iterator<Item = &MigrationRecordSpec> {
+    pub fn holding(&self, holds: RecordContent) -> impl Iterator<Item = &MigrationRecordSpec> {
         let all = self.found.range((holds, 0)..=(holds, u32::MAX));
         all.map(|(_, record)| &record.spec)
     }
@@ -74,7 +74,7 @@ impl Records {
         &mut self,
         client: &Client,
         migration: &Migration,
-        holds: Holds,
+        holds: RecordContent,
         parts: Vec<Content>,
     ) -> Result<(), WriteError> {
         self.load(client, migration).await?;
@@ -90,7 +90,7 @@ impl Records {
         &mut self,
         client: &Client,
         migration: &Migration,
-        holds: Holds,
+        holds: RecordContent,
         parts: Vec<Content>,
     ) -> Result<(), WriteError> {
         let mut count = 0;
@@ -101,7 +101,7 @@ impl Records {
         }
         let api: Api<MigrationRecord> = Api::all(client.clone());
         let surplus = self.found.range((holds, count)..=(holds, u32::MAX));
-        let surplus: Vec<(Holds, u32)> = surplus.map(|(key, _)| *key).collect();
+        let surplus: Vec<(RecordContent, u32)> = surplus.map(|(key, _)| *key).collect();
         for key in surplus {
             if let Some(record) = self.found.get(&key) {
                 delete(&api, record).await?;
@@ -118,7 +118,7 @@ impl Records {
         spec: MigrationRecordSpec,
     ) -> Result<(), WriteError> {
         let api: Api<MigrationRecord> = Api::all(client.clone());
-        let key = (spec.holds, spec.part);
+        let key = (spec.content, spec.part);
         let written = match self.found.get(&key) {
             Some(found) if found.spec == spec => return Ok(()),
             Some(found) => {
@@ -139,7 +139,7 @@ async fn create(
     spec: MigrationRecordSpec,
 ) -> Result<MigrationRecord, WriteError> {
     let uid = migration.uid().unwrap_or_default();
-    let name = record::name(&uid, spec.holds, spec.part);
+    let name = record::name(&uid, spec.content, spec.part);
     let what = format!("MigrationRecord {name}");
     let owner = serde_json::from_value(own_pods::owner(migration))
         .map_err(|source| WriteError::of("building", &what, kube::Error::SerdeError(source)))?;
@@ -179,10 +179,10 @@ async fn delete(api: &Api<MigrationRecord>, record: &MigrationRecord) -> Result<
     }
 }
 
-fn spec(migration: &Migration, holds: Holds, part: u32, content: Content) -> MigrationRecordSpec {
+fn spec(migration: &Migration, holds: RecordContent, part: u32, content: Content) -> MigrationRecordSpec {
     let mut spec = MigrationRecordSpec {
         migration: migration.name_any(),
-        holds,
+        content: holds,
         part,
         actions: Vec::new(),
         services: Vec::new(),
@@ -202,7 +202,7 @@ fn spec(migration: &Migration, holds: Holds, part: u32, content: Content) -> Mig
 /// Most bytes in a status of one value of the previous state.
 const BEFORE_BYTES: usize = 16 * 1024;
 /// Bytes of one part of a text: JSON may double the length.
-const TEXT_BYTES: usize = MOST_BYTES / 2;
+const TEXT_BYTES: usize = MAX_BYTES / 2;
 
 /// State before the first change: the values in the status, and the parts of longer ones.
 pub struct Before {
@@ -247,7 +247,9 @@ pub fn assemble(
 ) -> Result<BTreeMap<String, String>, String> {
     let mut before = inline.clone();
     for (key, length) in in_records {
-        let parts = records.holding(Holds::Before).filter(|record| record.key == *key);
+        let parts = records
+            .holding(RecordContent::Before)
+            .filter(|record| record.key == *key);
         let text: String = parts.map(|record| record.text.as_str()).collect();
         if u64::try_from(text.len()) != Ok(*length) {
             return Err(key.clone());
@@ -282,7 +284,7 @@ mod tests {
     }
 
     fn read(records: &Records) -> Vec<&str> {
-        let before = records.holding(Holds::Before);
+        let before = records.holding(RecordContent::Before);
         before.map(|record| record.text.as_str()).collect()
     }
 
@@ -291,7 +293,7 @@ mod tests {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
-        let before = Holds::Before;
+        let before = RecordContent::Before;
         records
             .write(&client, &migration, before, texts(&["a", "b", "c"]))
             .await
@@ -330,12 +332,12 @@ mod tests {
         let (mut ours, mut others) = (Records::default(), Records::default());
         ours.load(&client, &migration).await.unwrap();
         others
-            .write(&client, &migration, Holds::Before, texts(&["theirs"]))
+            .write(&client, &migration, RecordContent::Before, texts(&["theirs"]))
             .await
             .unwrap();
         for wanted in [&["mine"], &["mine"]] {
             let refused = ours
-                .write(&client, &migration, Holds::Before, texts(wanted))
+                .write(&client, &migration, RecordContent::Before, texts(wanted))
                 .await;
             if let Ok(()) = refused {
                 // The second attempt has read the existing records.
@@ -363,7 +365,7 @@ mod tests {
         assert_eq!(divided.inline.keys().collect::<Vec<_>>(), ["short"]);
         let mut records = Records::default();
         records
-            .write(&client, &migration, Holds::Before, divided.parts)
+            .write(&client, &migration, RecordContent::Before, divided.parts)
             .await
             .unwrap();
         let whole = assemble(&divided.inline, &divided.in_records, &records);

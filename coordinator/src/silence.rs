@@ -11,7 +11,7 @@ pub struct Silence(Option<(String, usize, Instant)>);
 impl Silence {
     /// Time without a new report for this Migration; `silent` agents have not reported. A new node or an ended agent does not
     /// restart it.
-    pub fn look(&mut self, migration: &str, silent: usize) -> Duration {
+    pub fn observe(&mut self, migration: &str, silent: usize) -> Duration {
         match &self.0 {
             Some((of, fewest, since)) if of == migration && *fewest <= silent => since.elapsed(),
             Some(_) | None => {
@@ -38,19 +38,26 @@ mod tests {
     fn a_new_report_restarts_the_time_and_a_new_node_does_not() {
         const LONG: Duration = Duration::from_mins(1);
         let mut silence = Silence::default();
-        assert_eq!(silence.look("a", 5000), Duration::ZERO);
+        assert_eq!(silence.observe("a", 5000), Duration::ZERO);
         silence.age(LONG);
-        assert!(silence.look("a", 5000) >= LONG);
-        assert_eq!(silence.look("a", 4999), Duration::ZERO, "one agent has reported");
+        assert!(silence.observe("a", 5000) >= LONG);
+        assert_eq!(
+            silence.observe("a", 4999),
+            Duration::ZERO,
+            "one agent has reported"
+        );
         silence.age(LONG);
-        assert!(silence.look("a", 5001) >= LONG, "two nodes have joined");
+        assert!(silence.observe("a", 5001) >= LONG, "two nodes have joined");
         assert!(
-            silence.look("a", 4999) >= LONG,
+            silence.observe("a", 4999) >= LONG,
             "the new agents have reported, the others have not"
         );
-        assert_eq!(silence.look("a", 0), Duration::ZERO);
+        assert_eq!(silence.observe("a", 0), Duration::ZERO);
         silence.age(LONG);
-        assert!(silence.look("a", 1) >= LONG, "an agent that reported has ended");
-        assert_eq!(silence.look("b", 1), Duration::ZERO, "another Migration");
+        assert!(
+            silence.observe("a", 1) >= LONG,
+            "an agent that reported has ended"
+        );
+        assert_eq!(silence.observe("b", 1), Duration::ZERO, "another Migration");
     }
 }

@@ -29,7 +29,7 @@ impl<Key: Ord> Since<Key> {
     }
 
     /// Whether this condition has held for this time.
-    pub fn is_as_long_as<Same>(&self, key: &Same, time: Duration) -> bool
+    pub fn has_lasted<Same>(&self, key: &Same, time: Duration) -> bool
     where
         Key: Borrow<Same>,
         Same: Ord + ?Sized,
@@ -55,10 +55,10 @@ mod tests {
         const LONG: Duration = Duration::from_mins(2);
         let mut since = Since::default();
         since.keep(["a", "b"]);
-        assert!(!since.is_as_long_as(&"a", LONG) && since.is_as_long_as(&"a", Duration::ZERO));
+        assert!(!since.has_lasted(&"a", LONG) && since.has_lasted(&"a", Duration::ZERO));
         since.age(LONG);
         since.keep(["b", "c"]);
-        let long = |since: &Since<&str>| ["a", "b", "c"].map(|key| since.is_as_long_as(&key, LONG));
+        let long = |since: &Since<&str>| ["a", "b", "c"].map(|key| since.has_lasted(&key, LONG));
         assert_eq!(long(&since), [false, true, false]);
         since.keep(["a", "c"]);
         assert_eq!(long(&since), [false; 3]);

@@ -5,20 +5,20 @@ use api::migration::{
     CalicoDatastore, CalicoDatastoreStatus, Drift, FlannelToCalico, FlannelToCalicoStatus, PodCidr,
     PodCidrStatus, ServiceCidr, ServiceCidrStatus,
 };
-use api::node_migration::{NodeBefore, NodeMigrationSpec};
+use api::node_migration::{NodeMigrationSpec, SavedNodeState};
 use api::record;
 use api::traffic::GateBreach;
 use engine::check::Verdict;
 use engine::cluster::Node;
 use engine::drain::Pod;
-use engine::rollout::{Seat, Standing};
+use engine::rollout::{NodeProgress, RolloutNode};
 use flannel_to_calico::import::{ImportedAddress, pod_handle};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::fake_api::{FakeApi, MIGRATION};
-use crate::summary::{Held, summarize};
+use crate::summary::{WaitReport, summarize};
 
 const NODES: usize = 5000;
 const SERVICES: usize = 10_000;
@@ -136,11 +136,11 @@ async fn write_and_measure<K: Kind>(
     let before = records::divide(complete.clone());
     let records = &mut memory.records;
     records
-        .write(&context.client, &migration, Holds::Before, before.parts)
+        .write(&context.client, &migration, RecordContent::Before, before.parts)
         .await
         .unwrap();
-    status.before = before.inline;
-    status.before_in_records = before.in_records;
+    status.saved_state = before.inline;
+    status.saved_state_in_records = before.in_records;
     kind.save(settings, &mut status);
     of_kind(&mut status);
     fill_texts(&mut status);
@@ -181,7 +181,7 @@ async fn write_and_measure<K: Kind>(
     let mut next = records::Records::default();
     next.load(&context.client, &migration).await.unwrap();
     assert_eq!(
-        records::assemble(&status.before, &status.before_in_records, &next),
+        records::assemble(&status.saved_state, &status.saved_state_in_records, &next),
         Ok(complete)
     );
 }
@@ -195,31 +195,31 @@ fn fill_texts(status: &mut MigrationStatus) {
         let name = format!("SomeCheckWithALongName{check}");
         Check::not_pass(name, Verdict::Fail, &*long, &*long, &*long, &*long)
     });
-    status.checks = few(checks.collect(), CHECKS_BYTES);
+    status.checks = fit_checks(checks.collect(), CHECKS_BYTES);
     let standing = |number: usize| {
         if number.is_multiple_of(2) {
-            Standing::Working
+            NodeProgress::Working
         } else {
-            Standing::Skipped
+            NodeProgress::Skipped
         }
     };
-    let seats: Vec<Seat<'_>> = names
+    let seats: Vec<RolloutNode<'_>> = names
         .iter()
         .enumerate()
-        .map(|(number, name)| Seat {
+        .map(|(number, name)| RolloutNode {
             name,
             standing: standing(number),
             ready: true,
             on_old: true,
-            rests: false,
+            is_backing_off: false,
             tries: 0,
         })
         .collect();
     let held = |name: &String| {
-        let held = Held {
+        let held = WaitReport {
             reason: WaitReason::AgentSilent.as_str(),
             message: long.clone(),
-            needs_a_person: false,
+            needs_user: false,
         };
         (name.clone(), held)
     };
@@ -227,7 +227,7 @@ fn fill_texts(status: &mut MigrationStatus) {
     summarize(status, &seats, &waits, None, &BTreeMap::new());
     assert_eq!(status.message, long);
     let now = Timestamp::now();
-    status.standstill = Some(engine::standstill::Standstill {
+    status.wait = Some(engine::standstill::Standstill {
         reason: WaitReason::AgentSilent,
         message: long.clone(),
         since: now,
@@ -240,7 +240,7 @@ fn fill_texts(status: &mut MigrationStatus) {
     });
     status.drift = Some(Drift {
         at: now,
-        what: vec![long; 20],
+        differences: vec![long; 20],
         resumed_at: None,
     });
 }
@@ -388,8 +388,8 @@ fn a_node_migration_with_the_most_pods_is_small() {
     let spec: NodeMigrationSpec = read(json!({ "nodeName": long_name(0), "migration": long_name(1) }));
     let annotations = (0..10).map(|number| (format!("projectcalico.org/{number}"), "x".repeat(253)));
     let spec = NodeMigrationSpec {
-        imported,
-        before: Some(NodeBefore {
+        imported_addresses: imported,
+        saved_state: Some(SavedNodeState {
             annotations: annotations.collect(),
             blocks: (0..64).map(long_name).collect(),
         }),

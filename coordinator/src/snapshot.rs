@@ -55,7 +55,7 @@ impl Snapshot {
                 .collect(),
             unclear: cache
                 .node_migrations
-                .unclear()
+                .unreadable()
                 .into_iter()
                 .map(|unclear| (unclear.name, unclear.words))
                 .collect(),

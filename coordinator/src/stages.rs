@@ -1,6 +1,6 @@
 //! Stages of a change of a range, and their history.
 
-use api::migration::{Direction, StageDone, StageNow};
+use api::migration::{CurrentStage, Direction, FinishedStage};
 use jiff::Timestamp;
 
 /// Most stages in the history: after many changes of direction, the first ones are not needed.
@@ -8,18 +8,18 @@ const MOST_STAGES: usize = 60;
 
 /// Records the current stage; a finished one is added to the history.
 pub fn enter<Stage: Copy + PartialEq>(
-    current: &mut Option<StageNow<Stage>>,
-    history: &mut Vec<StageDone<Stage>>,
+    current: &mut Option<CurrentStage<Stage>>,
+    history: &mut Vec<FinishedStage<Stage>>,
     stage: Stage,
     direction: Direction,
     now: Timestamp,
 ) {
-    let is_same = |current: &StageNow<Stage>| current.name == stage && current.direction == direction;
+    let is_same = |current: &CurrentStage<Stage>| current.name == stage && current.direction == direction;
     if current.as_ref().is_some_and(is_same) {
         return;
     }
     finish(current, history, now);
-    *current = Some(StageNow {
+    *current = Some(CurrentStage {
         name: stage,
         direction,
         since: now,
@@ -28,12 +28,12 @@ pub fn enter<Stage: Copy + PartialEq>(
 
 /// Records the end of the stage.
 pub fn finish<Stage>(
-    current: &mut Option<StageNow<Stage>>,
-    history: &mut Vec<StageDone<Stage>>,
+    current: &mut Option<CurrentStage<Stage>>,
+    history: &mut Vec<FinishedStage<Stage>>,
     now: Timestamp,
 ) {
     if let Some(over) = current.take() {
-        history.push(StageDone {
+        history.push(FinishedStage {
             name: over.name,
             direction: over.direction,
             started_at: over.since,

@@ -26,7 +26,7 @@ pub fn mark(
         workloads: health,
         only: None,
     };
-    let found = memory.stalls.look(&view, goes_back, now);
+    let found = memory.stalls.observe(&view, goes_back, now);
     stalls::mark(health, &found);
     let lines = found.iter().map(|(workload, (what, since))| {
         let line = format!(

@@ -1,6 +1,6 @@
 //! Current stage and history of a node in the rollout.
 
-use api::node_migration::{NodeMigrationSpec, StepDone, StepNow};
+use api::node_migration::{CurrentStep, FinishedStep, NodeMigrationSpec};
 use jiff::Timestamp;
 
 use crate::context::Context;
@@ -9,14 +9,14 @@ use crate::context::Context;
 const MOST_STEPS: usize = 60;
 
 /// Adds a finished stage to the history.
-pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepNow, now: Timestamp) {
+pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: CurrentStep, now: Timestamp) {
     let seconds = now.duration_since(over.since).as_secs_f64();
     context
         .metrics
         .step_duration
         .with_label_values(&[over.name.as_str()])
         .observe(seconds);
-    spec.history.push(StepDone {
+    spec.history.push(FinishedStep {
         name: over.name,
         started_at: over.since,
         finished_at: now,
@@ -26,8 +26,8 @@ pub fn finish_stage(context: &Context, spec: &mut NodeMigrationSpec, over: StepN
 }
 
 /// A stage that starts now.
-pub fn step_now(stage: &str, now: Timestamp) -> StepNow {
-    StepNow {
+pub fn step_now(stage: &str, now: Timestamp) -> CurrentStep {
+    CurrentStep {
         name: stage.to_owned(),
         since: now,
         reason: String::new(),

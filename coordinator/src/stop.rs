@@ -4,10 +4,10 @@
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
 use engine::decision::{HaltReason, Wait, WaitReason};
-use engine::rollout::{Rules, Seat, Standing};
+use engine::rollout::{NodeProgress, RolloutNode, Rules};
 
 use crate::lifecycle::wait;
-use crate::traffic::Watched;
+use crate::traffic::TrafficResult;
 
 /// Why no node is started until the user resumes the rollout.
 pub struct Stop {
@@ -45,8 +45,8 @@ pub fn stop(drift: Option<String>, status: &MigrationStatus, lossy: bool) -> Opt
 pub fn held(
     mut rules: Rules,
     status: &MigrationStatus,
-    seats: &[Seat<'_>],
-    watched: &Watched,
+    seats: &[RolloutNode<'_>],
+    watched: &TrafficResult,
     stop: Option<&Stop>,
 ) -> Rules {
     if let Some(stop) = stop {
@@ -54,7 +54,7 @@ pub fn held(
     } else if is_before_the_first(seats) || is_to_be_proved(status) {
         // Losses before the first change are not caused by this migration, but would count as its own. After a breach, the
         // fix has to be confirmed by traffic.
-        rules.hold.clone_from(&watched.unwatched);
+        rules.hold.clone_from(&watched.wait);
     }
     rules.clean_since = status.breach.as_ref().and_then(|breach| breach.clean_since);
     rules
@@ -72,11 +72,11 @@ pub fn stay_until_watched(status: &mut MigrationStatus, unwatched: Option<Wait>)
 }
 
 /// Whether no node has been admitted yet.
-fn is_before_the_first(seats: &[Seat<'_>]) -> bool {
+fn is_before_the_first(seats: &[RolloutNode<'_>]) -> bool {
     seats.iter().all(|seat| {
         matches!(
             seat.standing,
-            Standing::Waiting | Standing::Skipped | Standing::Kept
+            NodeProgress::Waiting | NodeProgress::Skipped | NodeProgress::KeptOnOld
         )
     })
 }
@@ -93,6 +93,6 @@ pub fn is_to_be_proved(status: &MigrationStatus) -> bool {
 pub fn halt(status: &mut MigrationStatus, stop: &Stop) {
     status.phase = MigrationPhase::Halted;
     status.paused = true;
-    stop.reason.as_str().clone_into(&mut status.blocked);
+    stop.reason.as_str().clone_into(&mut status.reason);
     status.message.clone_from(&stop.message);
 }

@@ -17,12 +17,12 @@ use tokio::sync::watch;
 use crate::facts;
 
 /// A kind of object that is stored.
-pub trait Kept: Resource<DynamicType = ()> {
+pub trait Stored: Resource<DynamicType = ()> {
     /// Drops fields that no decision reads.
     fn prune(&mut self);
 
     /// Whether decisions read the same from both objects: then a pass is not woken.
-    fn says_the_same(&self, other: &Self) -> bool;
+    fn has_same_content(&self, other: &Self) -> bool;
 }
 
 /// The objects. Clones share them.
@@ -60,12 +60,12 @@ impl<K> Default for Store<K> {
     }
 }
 
-impl<K: Kept> Store<K> {
+impl<K: Stored> Store<K> {
     /// A store with these objects.
     pub fn of(objects: impl IntoIterator<Item = K>) -> Self {
         let store = Self::default();
         for object in objects {
-            store.keep(Event::Apply(object));
+            store.apply(Event::Apply(object));
         }
         store
     }
@@ -82,7 +82,7 @@ impl<K: Kept> Store<K> {
     }
 
     /// Applies an event of the watch. Returns whether decisions may read something new.
-    pub fn keep(&self, event: Event<K>) -> bool {
+    pub fn apply(&self, event: Event<K>) -> bool {
         let mut objects = self.write();
         match event {
             Event::Init => {
@@ -107,7 +107,8 @@ impl<K: Kept> Store<K> {
                 let is_same = listed.len() == objects.known.len()
                     && listed.iter().all(|(name, listed)| {
                         let known = objects.known.get(name);
-                        known.is_some_and(|known| Arc::ptr_eq(known, listed) || listed.says_the_same(known))
+                        known
+                            .is_some_and(|known| Arc::ptr_eq(known, listed) || listed.has_same_content(known))
                     });
                 objects.known = listed;
                 is_first || !is_same
@@ -116,7 +117,7 @@ impl<K: Kept> Store<K> {
                 object.prune();
                 let name = name(&object);
                 let known = objects.known.get(&name);
-                let is_same = known.is_some_and(|known| object.says_the_same(known));
+                let is_same = known.is_some_and(|known| object.has_same_content(known));
                 objects.known.insert(name, Arc::new(object));
                 !is_same
             }
@@ -158,7 +159,7 @@ pub fn same_metadata(one: &ObjectMeta, other: &ObjectMeta) -> bool {
         && one.owner_references == other.owner_references
 }
 
-impl Kept for Node {
+impl Stored for Node {
     fn prune(&mut self) {
         self.metadata.managed_fields = None;
         let Some(status) = &mut self.status else { return };
@@ -181,7 +182,7 @@ impl Kept for Node {
         });
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_content(&self, other: &Self) -> bool {
         same_metadata(&self.metadata, &other.metadata)
             && self.spec == other.spec
             && self.status == other.status
@@ -195,7 +196,7 @@ const LARGEST_TEMPLATE: usize = 32 * 1024;
 const LONGEST_VALUE: usize = 1024;
 const MOST: usize = 64;
 
-impl Kept for DaemonSet {
+impl Stored for DaemonSet {
     /// Tenants create `DaemonSet`s, too: what a network plugin may have is kept, and larger content is dropped.
     fn prune(&mut self) {
         let metadata = &mut self.metadata;
@@ -234,7 +235,7 @@ impl Kept for DaemonSet {
         });
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_content(&self, other: &Self) -> bool {
         same_metadata(&self.metadata, &other.metadata)
             && self.metadata.managed_fields == other.metadata.managed_fields
             && self.spec == other.spec
@@ -256,7 +257,7 @@ fn bytes(template: &PodTemplateSpec) -> usize {
     serde_json::to_vec(template).map_or(usize::MAX, |json| json.len())
 }
 
-impl Kept for PodDisruptionBudget {
+impl Stored for PodDisruptionBudget {
     fn prune(&mut self) {
         let metadata = &mut self.metadata;
         metadata.managed_fields = None;
@@ -266,7 +267,7 @@ impl Kept for PodDisruptionBudget {
         metadata.owner_references = None;
         let spec = self.spec.as_mut();
         if let Some(selector) = spec.and_then(|spec| spec.selector.as_mut()) {
-            let kept = facts::pods::selector(selector).kept();
+            let kept = facts::pods::selector(selector).limited();
             if kept.is_too_long() {
                 *selector = facts::pods::label_selector(kept);
             }
@@ -277,19 +278,19 @@ impl Kept for PodDisruptionBudget {
         }
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_content(&self, other: &Self) -> bool {
         same_metadata(&self.metadata, &other.metadata)
             && self.spec == other.spec
             && self.status == other.status
     }
 }
 
-impl Kept for DeserializeGuard<Migration> {
+impl Stored for DeserializeGuard<Migration> {
     fn prune(&mut self) {
         self.meta_mut().managed_fields = None;
     }
 
-    fn says_the_same(&self, other: &Self) -> bool {
+    fn has_same_content(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Ok(one), Ok(other)) => {
                 same_metadata(&one.metadata, &other.metadata)
@@ -342,26 +343,26 @@ mod tests {
         let beat = |object: &mut Value| {
             object["status"]["conditions"][1]["lastHeartbeatTime"] = json!("2026-01-01T00:00:10Z");
         };
-        assert!(!store.keep(Event::Apply(node("a", "2", beat))));
+        assert!(!store.apply(Event::Apply(node("a", "2", beat))));
         // A patch of the Node needs its current version.
         assert_eq!(store.state()[0].metadata.resource_version.as_deref(), Some("2"));
         let cordon = |object: &mut Value| object["spec"] = json!({ "unschedulable": true });
-        assert!(store.keep(Event::Apply(node("a", "3", cordon))));
+        assert!(store.apply(Event::Apply(node("a", "3", cordon))));
     }
 
     #[test]
     fn a_new_list_shares_known_objects() {
         let store = Store::of([node("a", "1", |_| {}), node("b", "1", |_| {})]);
         let before = store.state();
-        store.keep(Event::Init);
-        store.keep(Event::InitApply(node("a", "1", |_| {})));
+        store.apply(Event::Init);
+        store.apply(Event::InitApply(node("a", "1", |_| {})));
         assert_eq!(store.state().len(), 2, "the list is not complete");
-        assert!(store.keep(Event::InitDone));
+        assert!(store.apply(Event::InitDone));
         let after = store.state();
         assert_eq!(after.len(), 1);
         assert!(Arc::ptr_eq(&before[0], &after[0]));
-        assert!(store.keep(Event::Delete(node("a", "2", |_| {}))));
-        assert!(!store.keep(Event::Delete(node("a", "2", |_| {}))));
+        assert!(store.apply(Event::Delete(node("a", "2", |_| {}))));
+        assert!(!store.apply(Event::Delete(node("a", "2", |_| {}))));
     }
 
     /// A DaemonSet whose fields a tenant has made this large.
@@ -440,10 +441,10 @@ mod tests {
     #[tokio::test]
     async fn a_store_is_filled_when_the_first_list_is_complete() {
         let store = Store::<Node>::default();
-        store.keep(Event::Init);
+        store.apply(Event::Init);
         assert!(!*store.0.filled.borrow());
         // An empty list fills the store, too.
-        assert!(store.keep(Event::InitDone));
+        assert!(store.apply(Event::InitDone));
         store.filled().await;
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::MigrationStatus;
 use api::migration::MigrationPhase;
 use engine::decision::{Decision, Halt, Wait, WaitReason};
-use engine::rollout::{Seat, Standing};
+use engine::rollout::{NodeProgress, RolloutNode};
 use engine::words;
 
 /// Most nodes of one kind named in a status, so that names of any length fit.
@@ -13,22 +13,22 @@ const NAMED: usize = 100;
 
 /// Why a node in the rollout does not progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct WaitReport {
     /// An enumerated reason.
     pub reason: &'static str,
     /// The message for the user.
     pub message: String,
     /// Whether it may last until the user acts.
-    pub needs_a_person: bool,
+    pub needs_user: bool,
 }
 
-impl Held {
+impl WaitReport {
     /// From a wait.
     pub fn waiting(wait: &Wait) -> Self {
         Self {
             reason: wait.reason.as_str(),
             message: wait.message.clone(),
-            needs_a_person: wait.reason.needs_a_person(),
+            needs_user: wait.reason.needs_user(),
         }
     }
 
@@ -46,7 +46,7 @@ impl Held {
         Self {
             reason: halt.reason.as_str(),
             message: halt.message.clone(),
-            needs_a_person: true,
+            needs_user: true,
         }
     }
 }
@@ -54,31 +54,31 @@ impl Held {
 /// Records the progress of the rollout, and its wait.
 pub fn summarize(
     status: &mut MigrationStatus,
-    seats: &[Seat<'_>],
-    waits: &BTreeMap<String, Held>,
+    seats: &[RolloutNode<'_>],
+    waits: &BTreeMap<String, WaitReport>,
     held: Option<&Wait>,
     unprepared: &BTreeMap<String, String>,
 ) {
-    let named = |wanted: fn(&Standing) -> bool| -> Vec<String> {
+    let named = |wanted: fn(&NodeProgress) -> bool| -> Vec<String> {
         seats
             .iter()
             .filter(|seat| wanted(&seat.standing))
             .map(|seat| seat.name.to_owned())
             .collect()
     };
-    let done = named(|standing| matches!(standing, Standing::Done(_))).len();
-    let halted = named(|standing| matches!(standing, Standing::Halted | Standing::Fallen));
+    let done = named(|standing| matches!(standing, NodeProgress::Done(_))).len();
+    let halted = named(|standing| matches!(standing, NodeProgress::Halted | NodeProgress::FellBack));
     let working = named(|standing| {
         matches!(
             standing,
-            Standing::Working | Standing::Halted | Standing::Returning
+            NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning
         )
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let deferred = seats.iter().filter(|seat| {
-        seat.rests
-            || seat.standing == Standing::Skipped
-            || (seat.standing == Standing::Waiting && !seat.ready)
+        seat.is_backing_off
+            || seat.standing == NodeProgress::Skipped
+            || (seat.standing == NodeProgress::Waiting && !seat.ready)
     });
     status.progress = api::migration::Progress {
         text: format!("{done}/{}", seats.len()),
@@ -94,7 +94,7 @@ pub fn summarize(
     };
     let held_up = || halted.iter().chain(&working).filter_map(|node| waits.get(node));
     let first = held_up()
-        .find(|held| held.needs_a_person)
+        .find(|held| held.needs_user)
         .or_else(|| held_up().next())
         .map(|held| (held.reason.to_owned(), held.message.clone()));
     let held = held.map(|wait| (wait.reason.as_str().to_owned(), wait.message.clone()));
@@ -110,6 +110,6 @@ pub fn summarize(
         (None, _) if working.is_empty() => (String::new(), String::new()),
         (None, _) => (String::new(), format!("in progress: {}", words::names(&working))),
     };
-    status.blocked = blocked;
+    status.reason = blocked;
     status.message = message;
 }

@@ -14,7 +14,7 @@ use api::traffic::{GateBreach, Gates, TrafficGate};
 use api::{Migration, MigrationStatus, NodeMigration};
 use engine::decision::{HaltReason, Wait};
 use engine::traffic::mesh::{self, Endpoint};
-use engine::traffic::pods::Fate;
+use engine::traffic::pods::PodDecision;
 use engine::traffic::{Flow, Generation, watch};
 use jiff::Timestamp;
 
@@ -27,9 +27,9 @@ use silences::Silences;
 
 use crate::context::Context;
 use crate::drafts::Drafts;
+use crate::events::EventLevel;
 use crate::since::Since;
 use crate::snapshot::Snapshot;
-use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{facts, own_pods};
 
@@ -55,11 +55,11 @@ pub struct Network {
 }
 
 /// Fate of the traffic pods of every node.
-pub type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), Fate>;
+pub type Fates<'snapshot> = BTreeMap<(&'snapshot str, Generation), PodDecision>;
 
 /// State that outlives a pass. Lost at a restart: then it is read again.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct TrafficMemory {
     services: Services,
     /// Traffic pods that do not report, and since when.
     pub silences: Silences,
@@ -69,15 +69,15 @@ pub struct Known {
 
 /// Result of traffic in this pass.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct TrafficResult {
     /// Why losses are not known yet; `None` when enough nodes watch for traffic to be a gate ([`watch`]).
-    pub unwatched: Option<Wait>,
+    pub wait: Option<Wait>,
     /// Messages about paths that lose more than allowed.
     pub breaches: Vec<String>,
 }
 
 #[cfg(test)]
-impl Known {
+impl TrafficMemory {
     /// Ages all silences, including those at the end.
     pub fn hurry(&mut self) {
         self.silences.hurry();
@@ -85,11 +85,10 @@ impl Known {
     }
 }
 
-impl Watched {
+impl TrafficResult {
     /// The wait until traffic is watched. A rollback does not wait for that.
     pub fn hold(self, migration: &Migration) -> Option<Wait> {
-        self.unwatched
-            .filter(|_| migration.spec.desired != Desired::Rollback)
+        self.wait.filter(|_| migration.spec.desired != Desired::Rollback)
     }
 }
 
@@ -97,13 +96,13 @@ impl Watched {
 /// the caller writes them, perhaps together with other changes.
 pub async fn watch(
     context: &Context,
-    known: &mut Known,
+    known: &mut TrafficMemory,
     migration: &Migration,
     networks: &Networks,
     wanted: Fates<'_>,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
-) -> Result<(Watched, Drafts), WriteError> {
+) -> Result<(TrafficResult, Drafts), WriteError> {
     let rules = &migration.spec.gates;
     let fates = match rules.traffic {
         TrafficGate::Watch => wanted,
@@ -112,7 +111,7 @@ pub async fn watch(
     let staying = Staying::of(&snapshot.traffic_pods, networks, &fates);
     let flows = match rules.traffic {
         TrafficGate::Watch => {
-            known.services.look(context).await?;
+            known.services.refresh(context).await?;
             wanted_flows(snapshot, networks, &staying, &known.services)
         }
         TrafficGate::Ignore => BTreeMap::new(),
@@ -127,14 +126,14 @@ pub async fn watch(
             .uid
             .as_deref()
             .is_some_and(|uid| sent_to.contains(uid));
-        if pods::fate_of(pod, networks, &fates) == Fate::Unwanted && !is_sent_to {
+        if pods::fate_of(pod, networks, &fates) == PodDecision::Unwanted && !is_sent_to {
             own_pods::delete(context, pod).await?;
         }
     }
     let mut missing = Vec::new();
     for ((node, generation), fate) in &fates {
         let there = || staying.on(node, networks, *generation).is_some();
-        if *fate == Fate::Wanted && !there() {
+        if *fate == PodDecision::Wanted && !there() {
             missing.push((*node, *generation));
         }
     }
@@ -152,8 +151,8 @@ pub async fn watch(
         flows: &flows,
         judged_since,
     };
-    let watched = Watched {
-        unwatched: watch::missing(&states(&reports, &mut known.silences)),
+    let watched = TrafficResult {
+        wait: watch::missing(&states(&reports, &mut known.silences)),
         breaches: breaches(snapshot, &flows, judged_since),
     };
     Ok((watched, asks))
@@ -172,7 +171,7 @@ fn targets(snapshot: &Snapshot) -> BTreeSet<&str> {
 pub async fn stop(
     context: &Context,
     migration: &Migration,
-    watched: &Watched,
+    watched: &TrafficResult,
     status: &mut MigrationStatus,
     now: Timestamp,
 ) -> bool {
@@ -190,7 +189,7 @@ pub async fn stop(
     }
     let Some(first) = watched.breaches.first() else {
         if let Some(breach) = status.breach.as_mut()
-            && watched.unwatched.is_none()
+            && watched.wait.is_none()
         {
             breach.clean_since = breach.clean_since.or(Some(now));
         }
@@ -205,10 +204,10 @@ pub async fn stop(
          `kubectl replumb resume`, or go back with `kubectl replumb abort`"
     );
     context
-        .teller
+        .events
         .migration(
             migration,
-            Tone::Warning,
+            EventLevel::Warning,
             HaltReason::GateBreached.as_str(),
             &message,
         )
@@ -261,7 +260,7 @@ fn wanted_flows(
         let there = target
             .addresses
             .iter()
-            .filter(|address| source.speaks_to(address));
+            .filter(|address| source.can_reach(address));
         let new = there.map(|address| Flow {
             class: pair.class,
             source: pair.source.to_owned(),
@@ -277,7 +276,7 @@ fn wanted_flows(
     }
     for source in running.values() {
         let known = services.known().iter();
-        let there = known.filter(|service| source.speaks_to(&service.address));
+        let there = known.filter(|service| source.can_reach(&service.address));
         let new = there.map(|service| Flow {
             class: service.class,
             source: source.endpoint.uid.to_owned(),
@@ -330,13 +329,13 @@ fn ask_one(
 ) -> bool {
     let there = &object.spec;
     // Called for every node in every pass: nothing is cloned here.
-    if there.flows == flows && there.gates == gates && there.judged_since == judged_since {
+    if there.flows == flows && there.gates == gates && there.losses_counted_since == judged_since {
         return false;
     }
     asks.change(object, |spec| {
         spec.flows = flows;
         spec.gates = gates;
-        spec.judged_since = judged_since;
+        spec.losses_counted_since = judged_since;
     });
     true
 }

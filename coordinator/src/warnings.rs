@@ -19,7 +19,7 @@ const LINE_BYTES: usize = 512;
 
 /// The warnings of the last read.
 #[derive(Default)]
-pub struct Looks {
+pub struct WarningCache {
     looked: Option<Instant>,
     /// By namespace or node.
     of_cluster: BTreeMap<String, About>,
@@ -31,7 +31,7 @@ pub struct Looks {
     of_traffic: BTreeMap<String, About>,
 }
 
-impl Looks {
+impl WarningCache {
     /// The current warnings, up to five seconds old. `migration` is the name of the active Migration.
     pub fn look(&mut self, cache: &Cache, migration: &str) -> Option<Warnings> {
         if self.looked.is_none_or(|looked| looked.elapsed() >= INTERVAL) {
@@ -52,7 +52,7 @@ impl Looks {
     }
 
     /// Adds findings of another read in the same pass.
-    pub fn also(&mut self, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
+    pub fn add(&mut self, found: impl IntoIterator<Item = (impl Into<String>, String)>) {
         for (about, line) in found {
             self.of_kind.1.entry(about.into()).or_default().add(|| line);
         }
@@ -111,19 +111,19 @@ impl About {
 fn read(cache: &Cache, migration: &str) -> BTreeMap<String, About> {
     let mut warnings: BTreeMap<String, About> = BTreeMap::new();
     let index = cache.pods.index();
-    for pod in index.odd() {
+    for pod in index.unreadable() {
         let about = warnings
             .entry(format!("namespace {}", pod.namespace))
             .or_default();
         for field in &pod.not_understood {
-            about.add(|| format!("Pod {}: {field}; {}", pod.key(), field.needed.meanwhile()));
+            about.add(|| format!("Pod {}: {field}; {}", pod.key(), field.needed.effect()));
         }
     }
-    for unclear in cache.node_migrations.unclear() {
+    for unclear in cache.node_migrations.unreadable() {
         let name = &unclear.name;
         let about = warnings.entry(format!("node {name}")).or_default();
         about.add(|| {
-            let meanwhile = if unclear.is_lost {
+            let meanwhile = if unclear.is_unusable {
                 "its node gets no orders"
             } else {
                 "its agent counts as silent"
@@ -148,7 +148,7 @@ fn listed<'warnings>(warnings: impl Iterator<Item = &'warnings About> + Clone) -
     let count: usize = warnings.clone().map(|about| about.count).sum();
     (count > 0).then(|| Warnings {
         count: u32::try_from(count).unwrap_or(u32::MAX),
-        first: warnings
+        items: warnings
             .flat_map(|about| &about.lines)
             .take(LISTED)
             .map(|line| cut(line, LINE_BYTES).into_owned())
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn an_unreadable_pod_is_named_with_the_assumed_value() {
         let api = api([pod("shop", "peta", "20P"), pod("shop", "fair", "2")]);
-        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
+        let warnings = WarningCache::default().look(&api.cache(), "demo").unwrap();
         assert_eq!(warnings.count, 1);
         assert_eq!(
-            warnings.first,
+            warnings.items,
             [
                 "Pod shop/peta: container c: resources.requests.cpu: found \"20P\", needed a quantity that the scheduler can count; the \
                  value counts as 0 in comparisons"
@@ -198,9 +198,9 @@ mod tests {
     fn one_tenant_does_not_hide_another() {
         let many = (0..1000).map(|number| pod("aaa", &format!("odd-{number}"), "abc"));
         let api = api(many.chain([pod("shop", "peta", "20P")]));
-        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
-        assert_eq!((warnings.count, warnings.first.len()), (1001, OF_ONE + 1));
-        assert!(warnings.first[OF_ONE].contains("shop/peta"), "{warnings:?}");
+        let warnings = WarningCache::default().look(&api.cache(), "demo").unwrap();
+        assert_eq!((warnings.count, warnings.items.len()), (1001, OF_ONE + 1));
+        assert!(warnings.items[OF_ONE].contains("shop/peta"), "{warnings:?}");
     }
 
     #[test]
@@ -216,14 +216,14 @@ mod tests {
                 object,
             );
         }
-        let warnings = Looks::default().look(&api.cache(), "demo").unwrap();
-        assert_eq!(warnings.first, ["node a: 10.244.1.9 sends too much"]);
+        let warnings = WarningCache::default().look(&api.cache(), "demo").unwrap();
+        assert_eq!(warnings.items, ["node a: 10.244.1.9 sends too much"]);
     }
 
     #[test]
     fn a_corrected_object_is_not_reported_after_the_next_read() {
         let api = api([pod("shop", "peta", "20P")]);
-        let mut looks = Looks::default();
+        let mut looks = WarningCache::default();
         assert!(looks.look(&api.cache(), "demo").is_some());
         let (path, corrected) = pod("shop", "peta", "2");
         api.put(&path, corrected);

@@ -5,36 +5,36 @@ use jiff::{SignedDuration, Timestamp};
 
 /// Intervals of messages for users. Each write costs the API server and every watcher.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct MessagePace {
     /// Shortest interval of status writes that change messages and counts only.
     pub words: SignedDuration,
     /// Age of a stage at which its wait is reported, if it passes without help: most waits are over by then.
-    pub told_after: SignedDuration,
+    pub report_after: SignedDuration,
 }
 
-impl Pace {
+impl MessagePace {
     /// The pace for users.
-    pub const OF_PEOPLE: Self = Self {
+    pub const FOR_USERS: Self = Self {
         words: SignedDuration::from_secs(1),
-        told_after: SignedDuration::from_secs(3),
+        report_after: SignedDuration::from_secs(3),
     };
     /// No delays: passes in tests take no time.
     #[cfg(test)]
     pub const OF_TESTS: Self = Self {
         words: SignedDuration::ZERO,
-        told_after: SignedDuration::ZERO,
+        report_after: SignedDuration::ZERO,
     };
 }
 
 /// Time of the last status write. Lost at a restart: the next write is then immediate.
 #[derive(Debug, Default)]
-pub struct Words {
+pub struct MessageWrites {
     at: Option<Timestamp>,
 }
 
-impl Words {
+impl MessageWrites {
     /// Whether messages alone may be written now. Allowed after the clock was set back.
-    pub fn may_be_written(&self, pace: Pace, now: Timestamp) -> bool {
+    pub fn may_be_written(&self, pace: MessagePace, now: Timestamp) -> bool {
         self.at.is_none_or(|at| now < at || now >= at + pace.words)
     }
 
@@ -55,7 +55,7 @@ fn without_words(status: &MigrationStatus) -> MigrationStatus {
     status.progress = api::migration::Progress::default();
     status.traffic.clear();
     status.warnings = None;
-    if let Some(standstill) = &mut status.standstill {
+    if let Some(standstill) = &mut status.wait {
         standstill.message.clear();
         standstill.since = Timestamp::UNIX_EPOCH;
     }
@@ -78,7 +78,7 @@ mod tests {
     fn another_reason_or_phase_is_not_a_difference_in_words() {
         let old = MigrationStatus {
             message: "12 of 40 pods are new".to_owned(),
-            blocked: "DaemonSetRollout".to_owned(),
+            reason: "DaemonSetRollout".to_owned(),
             ..MigrationStatus::default()
         };
         let mut new = old.clone();
@@ -91,14 +91,14 @@ mod tests {
             ..new.clone()
         };
         assert!(!differ_in_words(&old, &of_another_phase));
-        new.blocked = "AgentSilent".to_owned();
+        new.reason = "AgentSilent".to_owned();
         assert!(!differ_in_words(&old, &new));
     }
 
     #[test]
     fn messages_are_written_at_intervals() {
-        let pace = Pace::OF_PEOPLE;
-        let mut words = Words::default();
+        let pace = MessagePace::FOR_USERS;
+        let mut words = MessageWrites::default();
         let at = |milliseconds| Timestamp::UNIX_EPOCH + SignedDuration::from_millis(milliseconds);
         assert!(words.may_be_written(pace, at(0)));
         words.written(at(0));

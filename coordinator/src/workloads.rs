@@ -13,19 +13,19 @@ use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::backends;
 use crate::lifecycle::wait;
-use crate::looks::{Look, Pace, look};
 use crate::pod_index::Index;
+use crate::read_cache::{CachedRead, Pace, refresh};
 use crate::write::WriteError;
 use crate::{facts, read};
 
 /// The last read of pods that other components need. Lost at a restart: then they are read again.
 #[derive(Debug, Default)]
-pub struct Needs(Option<Look<Needed>>);
+pub struct Needs(Option<CachedRead<Needed>>);
 
 impl Needs {
     /// Pods that other components need. `pods` are all pods of the cluster.
     pub async fn read(&mut self, context: &Context, pods: &Pods, pace: Pace) -> Result<Needed, WriteError> {
-        look(&mut self.0, pace, needed(context, pods)).await.cloned()
+        refresh(&mut self.0, pace, needed(context, pods)).await.cloned()
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
             watched(&api.context(), &Cache::of(stores), &mut status).await,
             None
         );
-        assert_eq!(status.blocked, "RequestRefused");
+        assert_eq!(status.reason, "RequestRefused");
         assert!(
             status.message.contains("right to watch them"),
             "{}",

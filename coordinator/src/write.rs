@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::answers;
+use crate::lenient_requests;
 
 /// A read or write of an object that failed.
 #[derive(Debug, Error)]
@@ -72,7 +72,7 @@ impl WriteError {
     }
 
     /// The attempt, the object, and the cause, as a message with the API server's text.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::Api {
                 source: kube::Error::Api(status),
@@ -92,7 +92,7 @@ impl WriteError {
 
     /// Whether the error concerns this object only: the API server refused it, or sent an unreadable answer, or a component
     /// behind this request did not answer in time. An unreachable API server concerns all objects.
-    pub fn is_of_the_object(&self) -> bool {
+    pub fn concerns_one_object(&self) -> bool {
         match self {
             Self::Conflict { .. }
             | Self::Api {
@@ -105,7 +105,7 @@ impl WriteError {
     }
 
     /// Whether the object to be created exists already.
-    pub fn is_there_already(&self) -> bool {
+    pub fn already_exists(&self) -> bool {
         match self {
             Self::Api {
                 source: kube::Error::Api(status),
@@ -181,7 +181,7 @@ where
         }),
         ..DeleteParams::default()
     };
-    match answers::delete(api, &read.name_any(), &parameters).await {
+    match lenient_requests::delete(api, &read.name_any(), &parameters).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", describe(read), source)),
@@ -194,7 +194,7 @@ where
     K: Resource<DynamicType: Default> + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let change = with_version(change, read);
-    answers::patch(api, &read.name_any(), &parameters(), &Patch::Merge(change))
+    lenient_requests::patch(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
         .map_err(|source| WriteError::of(attempt, describe(read), source))
 }
@@ -212,7 +212,7 @@ impl DecidedBy for Node {
             names::CORDONED_BY_ANNOTATION,
             names::PREPARED_BY_ANNOTATION,
             names::SCALE_DOWN_DISABLED_ANNOTATION,
-            names::SCALE_DOWN_OURS_ANNOTATION,
+            names::SCALE_DOWN_DISABLED_BY_ANNOTATION,
         ]
         .map(|name| pointer(["metadata", "annotations", name]));
         let label = pointer(["metadata", "labels", names::NODE_NETWORK_LABEL]);
@@ -256,10 +256,10 @@ where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let parameters = parameters();
-    match answers::patch(api, name, &parameters, &json_patch(attempt, patch)?).await {
+    match lenient_requests::patch(api, name, &parameters, &json_patch(attempt, patch)?).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let merge = merge_patch(api, name, attempt, patch).await?;
-            answers::patch(api, name, &parameters, &merge).await
+            lenient_requests::patch(api, name, &parameters, &merge).await
         }
         answer => answer,
     }
@@ -277,10 +277,10 @@ where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let parameters = parameters();
-    match answers::patch_status(api, name, &parameters, &json_patch(attempt, patch)?).await {
+    match lenient_requests::patch_status(api, name, &parameters, &json_patch(attempt, patch)?).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
             let merge = merge_patch(api, name, attempt, patch).await?;
-            answers::patch_status(api, name, &parameters, &merge).await
+            lenient_requests::patch_status(api, name, &parameters, &merge).await
         }
         answer => answer,
     }
@@ -312,7 +312,7 @@ async fn merge_patch<K>(
 where
     K: Resource + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
-    let now = answers::get_opt(api, name).await;
+    let now = lenient_requests::get_opt(api, name).await;
     let now = now.map_err(|source| WriteError::of("reading", object, source))?;
     // An object of the API always serializes.
     let now = now.map(|now| serde_json::to_value(now).unwrap_or_default());
@@ -333,7 +333,7 @@ where
         return Ok(false);
     };
     let change = with_version(json!({ "status": change }), read);
-    answers::patch_status(api, &read.name_any(), &parameters(), &Patch::Merge(change))
+    lenient_requests::patch_status(api, &read.name_any(), &parameters(), &Patch::Merge(change))
         .await
         .map_err(|source| WriteError::of("writing the status of", describe(read), source))?;
     Ok(true)
@@ -368,13 +368,15 @@ where
     let json = json_patch((attempt, &object), &patch)?;
     let (name, parameters) = (read.name_any(), parameters());
     // The answer is metadata only: an unreadable status does not prevent writes of the spec.
-    let answer = match answers::patch_metadata(api, &name, &parameters, &json).await {
+    let answer = match lenient_requests::patch_metadata(api, &name, &parameters, &json).await {
         Err(kube::Error::Api(status)) if may_be_a_failed_test(&status) => {
-            let now = answers::get_metadata_opt(api, &name).await;
+            let now = lenient_requests::get_metadata_opt(api, &name).await;
             let now = now.map_err(|source| WriteError::of("reading", &object, source))?;
             let merge = now.and_then(|now| patch.merge(&json!({ "metadata": now.metadata })));
             match merge {
-                Some(merge) => answers::patch_metadata(api, &name, &parameters, &Patch::Merge(merge)).await,
+                Some(merge) => {
+                    lenient_requests::patch_metadata(api, &name, &parameters, &Patch::Merge(merge)).await
+                }
                 None => {
                     return Err(WriteError::Conflict {
                         attempt: attempt.to_owned(),
@@ -621,7 +623,7 @@ mod tests {
             json!({ "metadata": { "name": "a", "managedFields": times } }),
         );
         let api: Api<Node> = Api::all(server.client());
-        let read = answers::get_opt(&api, "a").await.unwrap().unwrap();
+        let read = lenient_requests::get_opt(&api, "a").await.unwrap().unwrap();
         let change = json!({ "spec": { "unschedulable": true } });
         let written = patch(&api, &read, "cordoning", &change).await.unwrap();
         assert_eq!(written.spec.unwrap().unschedulable, Some(true));
@@ -636,6 +638,6 @@ mod tests {
     fn an_unreadable_answer_concerns_its_object_only() {
         let source = serde_json::from_value::<Node>(json!({ "metadata": 7 })).unwrap_err();
         let error = WriteError::of("listing", "Nodes", kube::Error::SerdeError(source));
-        assert!(error.is_of_the_object());
+        assert!(error.concerns_one_object());
     }
 }

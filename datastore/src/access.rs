@@ -47,9 +47,9 @@ pub enum Pem {
     /// In a file.
     File(PathBuf),
     /// In memory.
-    Here {
+    Memory {
         /// The source, for messages: `Secret a/b, key c`.
-        place: String,
+        source: String,
         /// The text.
         bytes: Vec<u8>,
     },
@@ -60,7 +60,7 @@ impl Pem {
     pub fn place(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
-            Self::Here { place, .. } => place.clone(),
+            Self::Memory { source: place, .. } => place.clone(),
         }
     }
 }
@@ -92,7 +92,7 @@ impl From<String> for Pem {
 
 /// Settings of the connection to one store. Any of them may be missing: [`Said::or`] adds them from another source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct PartialAccess {
     /// `http://…` or `https://…`.
     pub endpoints: Vec<String>,
     /// CA certificates of the store.
@@ -107,7 +107,7 @@ pub struct Said {
     pub password: Option<String>,
 }
 
-impl Said {
+impl PartialAccess {
     /// These settings, completed by those of another source.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
@@ -304,14 +304,18 @@ mod tests {
             ("ETCD_CA_CERT_FILE", "/ca.pem"),
             ("ETCD_CERT_FILE", ""),
         ]);
-        let old = Said::of_environment(Side::V2, &all).access(Side::V2).unwrap();
+        let old = PartialAccess::of_environment(Side::V2, &all)
+            .access(Side::V2)
+            .unwrap();
         assert_eq!(old.endpoints, ["http://a:2379", "http://b:2379"]);
-        let new = Said::of_environment(Side::V3, &all).access(Side::V3).unwrap();
+        let new = PartialAccess::of_environment(Side::V3, &all)
+            .access(Side::V3)
+            .unwrap();
         assert_eq!(new.endpoints, ["https://d:2379"]);
         assert_eq!((new.authority, new.pair), (Some("/ca.pem".into()), None));
         let authority = variables(&[("APIV1_ETCD_AUTHORITY", "e:4001"), ("APIV1_ETCD_SCHEME", "https")]);
         assert_eq!(
-            Said::of_environment(Side::V2, &authority).endpoints,
+            PartialAccess::of_environment(Side::V2, &authority).endpoints,
             ["https://e:4001"]
         );
     }
@@ -321,45 +325,45 @@ mod tests {
         let file = json!({ "kind": "calicoApiConfig", "spec": {
             "datastoreType": "etcdv2", "etcdEndpoints": "http://a:2379", "etcdUsername": "u", "etcdPassword": "p",
         } });
-        let of_file = Said::of_file(Side::V2, Path::new("f"), &file).unwrap();
-        let flags = Said {
+        let of_file = PartialAccess::of_file(Side::V2, Path::new("f"), &file).unwrap();
+        let flags = PartialAccess {
             endpoints: vec!["http://z:1".to_owned()],
-            ..Said::default()
+            ..PartialAccess::default()
         };
         let access = flags.or(of_file).access(Side::V2).unwrap();
         assert_eq!(access.endpoints, ["http://z:1"]);
         assert_eq!(access.user, Some(("u".to_owned(), "p".to_owned())));
         let kubernetes = json!({ "spec": { "datastoreType": "kubernetes" } });
-        let refused = Said::of_file(Side::V3, Path::new("f"), &kubernetes).unwrap_err();
+        let refused = PartialAccess::of_file(Side::V3, Path::new("f"), &kubernetes).unwrap_err();
         assert!(refused.to_string().contains("needs no conversion"), "{refused}");
     }
 
     #[test]
     fn incomplete_settings_are_refused_by_name() {
-        let with_endpoint = |endpoint: &str| Said {
+        let with_endpoint = |endpoint: &str| PartialAccess {
             endpoints: vec![endpoint.to_owned()],
-            ..Said::default()
+            ..PartialAccess::default()
         };
         for (settings, words) in [
-            (Said::default(), "--v3-endpoints or ETCD_ENDPOINTS"),
+            (PartialAccess::default(), "--v3-endpoints or ETCD_ENDPOINTS"),
             (with_endpoint("c:2379"), "needed http://HOST:PORT"),
             (with_endpoint("https://c:2379"), "ETCD_CA_CERT_FILE"),
             (
-                Said {
+                PartialAccess {
                     certificate: Some("/c".into()),
                     ..with_endpoint("http://c:1")
                 },
                 "no key",
             ),
             (
-                Said {
+                PartialAccess {
                     key: Some("/c".into()),
                     ..with_endpoint("http://c:1")
                 },
                 "no certificate",
             ),
             (
-                Said {
+                PartialAccess {
                     username: Some("u".into()),
                     ..with_endpoint("http://c:1")
                 },

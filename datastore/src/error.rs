@@ -26,14 +26,14 @@ pub enum StoreError {
         why: String,
     },
     /// No endpoint answers.
-    #[error("{store}: {attempt}: {}", tried.join("; "))]
+    #[error("{store}: {attempt}: {}", attempts.join("; "))]
     Unreachable {
         /// The store.
         store: &'static str,
         /// The attempt.
         attempt: String,
         /// Each endpoint with its reason.
-        tried: Vec<String>,
+        attempts: Vec<String>,
     },
     /// The store sent an unexpected answer.
     #[error("{store}: {attempt}: {why}")]
@@ -94,7 +94,7 @@ impl StoreError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Access { .. } | Self::File { .. } => return None,
-            Self::Unreachable { tried, .. } if tried.iter().any(|tried| tried.contains("handshake failed")) => {
+            Self::Unreachable { attempts: tried, .. } if tried.iter().any(|tried| tried.contains("handshake failed")) => {
                 "etcd's JSON gateway connects to etcd as a client, with etcd's own certificate: that certificate also needs the \
                  extended key usage clientAuth"
                     .to_owned()

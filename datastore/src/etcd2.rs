@@ -92,7 +92,7 @@ pub struct Etcd2 {
 impl Etcd2 {
     /// From now on an unreachable store fails at once.
     pub fn be_impatient(&mut self) {
-        self.http.be_impatient();
+        self.http.fail_at_once();
     }
 
     /// Reads the version and checks that the v2 API exists.
@@ -120,7 +120,7 @@ impl Etcd2 {
             });
         }
         store.answer("checking for the v2 API", &reply)?;
-        store.http.be_patient();
+        store.http.wait_for_recovery();
         Ok(store)
     }
 
@@ -203,7 +203,7 @@ impl Etcd2 {
         };
         let reply = self
             .http
-            .send(&attempt, Method::PUT, &path, Some(&body), Repeat::BeforeItIsSent)
+            .send(&attempt, Method::PUT, &path, Some(&body), Repeat::BeforeSend)
             .await?;
         if is(&reply, COMPARE_FAILED) || is(&reply, KEY_NOT_FOUND) {
             return Ok(false);

@@ -139,7 +139,7 @@ impl TryFrom<Value> for Number {
 impl Etcd3 {
     /// From now on an unreachable store fails at once.
     pub fn be_impatient(&mut self) {
-        self.http.be_impatient();
+        self.http.fail_at_once();
     }
 
     /// Reads the version, logs in, and checks that a read works.
@@ -161,7 +161,7 @@ impl Etcd3 {
         };
         store.log_in().await?;
         store.count("/calico/").await?;
-        store.http.be_patient();
+        store.http.wait_for_recovery();
         Ok(store)
     }
 
@@ -266,9 +266,7 @@ impl Etcd3 {
         let compare: Vec<Value> = conditions.iter().map(condition).collect();
         let success: Vec<Value> = changes.iter().map(change).collect();
         let body = json!({ "compare": compare, "success": success });
-        let done: Done = self
-            .call(attempt, "/kv/txn", &body, Repeat::BeforeItIsSent)
-            .await?;
+        let done: Done = self.call(attempt, "/kv/txn", &body, Repeat::BeforeSend).await?;
         Ok(done.succeeded)
     }
 

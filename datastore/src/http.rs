@@ -71,7 +71,7 @@ pub enum Repeat {
     /// Always, with a long answer.
     AlwaysLong,
     /// Only before the request is sent: afterwards its effect may exist already, and the caller reads first.
-    BeforeItIsSent,
+    BeforeSend,
 }
 
 /// The endpoints of one store.
@@ -109,12 +109,12 @@ impl Http {
     }
 
     /// From now on requests wait for a store that is unreachable for a moment. Called after the first answer.
-    pub fn be_patient(&mut self) {
+    pub fn wait_for_recovery(&mut self) {
         self.patience = PATIENCE;
     }
 
     /// From now on requests do not wait: for a caller that reads regularly.
-    pub fn be_impatient(&mut self) {
+    pub fn fail_at_once(&mut self) {
         self.patience = Duration::ZERO;
     }
 
@@ -154,18 +154,18 @@ impl Http {
                     Err(failure) => {
                         tried.push(format!("{endpoint}: {}", failure.why));
                         was_sent = failure.was_sent;
-                        if was_sent && repeat == Repeat::BeforeItIsSent {
+                        if was_sent && repeat == Repeat::BeforeSend {
                             break;
                         }
                     }
                 }
             }
-            let gives_up = was_sent && repeat == Repeat::BeforeItIsSent;
+            let gives_up = was_sent && repeat == Repeat::BeforeSend;
             if gives_up || Instant::now() >= deadline {
                 return Err(StoreError::Unreachable {
                     store: self.store,
                     attempt: attempt.to_owned(),
-                    tried,
+                    attempts: tried,
                 });
             }
             // A back-off within the deadline above.
@@ -267,7 +267,7 @@ fn tls(access: &Access) -> Result<ClientConfig, StoreError> {
             Pem::File(path) => {
                 CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>)
             }
-            Pem::Here { bytes, .. } => CertificateDer::pem_slice_iter(bytes).collect(),
+            Pem::Memory { bytes, .. } => CertificateDer::pem_slice_iter(bytes).collect(),
         };
         let all = read.map_err(|error| unreadable(what, pem, error.to_string()))?;
         if all.is_empty() {
@@ -299,7 +299,7 @@ fn tls(access: &Access) -> Result<ClientConfig, StoreError> {
     let what = "the key of the client certificate for etcd";
     let read = match key {
         Pem::File(path) => PrivateKeyDer::from_pem_file(path),
-        Pem::Here { bytes, .. } => PrivateKeyDer::from_pem_slice(bytes),
+        Pem::Memory { bytes, .. } => PrivateKeyDer::from_pem_slice(bytes),
     };
     let secret = read.map_err(|error| unreadable(what, key, error.to_string()))?;
     builder

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use calico_datastore::left::{DIRECTORIES, Left};
+use calico_datastore::controller_objects::{ControllerObjects, DIRECTORIES};
 use calico_datastore::run::decide::{ReadyV2, ReadyV3};
 use calico_datastore::run::record::{PREFIX, Record};
 use calico_datastore::v2;
@@ -27,12 +27,12 @@ pub fn record_key() -> String {
 }
 
 /// Key of the copy of a former key of v3.
-pub fn kept_key(key: &str) -> String {
-    format!("{}{key}", kept_prefix())
+pub fn copy_key(key: &str) -> String {
+    format!("{}{key}", copies_prefix())
 }
 
 /// Prefix of all copies.
-pub fn kept_prefix() -> String {
+pub fn copies_prefix() -> String {
     format!("{PREFIX}before")
 }
 
@@ -65,7 +65,7 @@ impl Stores {
     }
 
     /// The same for a caller that reads regularly: an unreachable store is reported at once.
-    pub async fn connect_to_look(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
+    pub async fn connect_for_observation(v2: &Access, v3: &Access) -> Result<Self, StoreError> {
         let (v2, v3) = tokio::join!(Etcd2::connect(v2), Etcd3::connect(v3));
         let (mut v2, mut v3) = (v2?, v3?);
         v2.be_impatient();
@@ -102,19 +102,19 @@ impl Stores {
     }
 
     /// Objects that Calico's controllers write and not the conversion, by v2 as it is now.
-    pub async fn left(&self) -> Result<Left, StoreError> {
+    pub async fn remaining(&self) -> Result<ControllerObjects, StoreError> {
         let [profiles, policies] = DIRECTORIES.map(|directory| self.v2.below(directory));
         let (mut tree, policies) = tokio::try_join!(profiles, policies)?;
         tree.values.extend(policies.values);
-        Ok(Left::of(&tree))
+        Ok(ControllerObjects::of(&tree))
     }
 
     /// The given objects that are missing in v3.
-    pub async fn missing(&self, left: Left) -> Result<Left, StoreError> {
+    pub async fn missing(&self, left: ControllerObjects) -> Result<ControllerObjects, StoreError> {
         if left.is_empty() {
             return Ok(left);
         }
-        let [profiles, policies] = Left::prefixes();
+        let [profiles, policies] = ControllerObjects::prefixes();
         let (profiles, policies) = tokio::try_join!(self.v3.list(&profiles), self.v3.list(&policies))?;
         let keys = profiles.iter().chain(&policies).map(|entry| entry.key.as_str());
         Ok(left.missing(keys))

@@ -12,7 +12,7 @@ mod report;
 
 use std::borrow::Cow;
 
-pub use few::few;
+pub use few::fit_checks;
 pub use permission::Permission;
 pub use report::{Finding, Report};
 use schemars::JsonSchema;

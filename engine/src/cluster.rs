@@ -53,7 +53,7 @@ pub enum Needed {
 
 impl Needed {
     /// The effect of the field until its value is corrected.
-    pub fn meanwhile(self) -> &'static str {
+    pub fn effect(self) -> &'static str {
         match self {
             Self::Quantity | Self::SmallerQuantity => "the value counts as 0 in comparisons",
             Self::Address => "the value counts as no address",

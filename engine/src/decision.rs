@@ -40,8 +40,8 @@ pub struct Wait {
 impl Wait {
     /// Whether the wait is reported now, in a stage that began at `since`. A wait that needs no user is reported once the stage
     /// has lasted for `after`.
-    pub fn is_told(&self, since: Timestamp, after: SignedDuration, now: Timestamp) -> bool {
-        self.reason.needs_a_person() || now >= since + after
+    pub fn is_reported(&self, since: Timestamp, after: SignedDuration, now: Timestamp) -> bool {
+        self.reason.needs_user() || now >= since + after
     }
 }
 
@@ -149,7 +149,7 @@ pub enum HaltReason {
 impl WaitReason {
     /// Whether the wait may last until the user acts. Where several nodes wait, such a reason is reported first; the other
     /// reasons end without the user.
-    pub fn needs_a_person(self) -> bool {
+    pub fn needs_user(self) -> bool {
         match self {
             Self::DisruptionBudget
             | Self::EvictionRefused
@@ -188,7 +188,7 @@ impl WaitReason {
     }
 
     /// Whether the wait has no deadline: the spec asks for it, or the user takes the time that is needed.
-    pub fn is_asked_for(self) -> bool {
+    pub fn has_no_deadline(self) -> bool {
         match self {
             Self::Turn
             | Self::Paused
@@ -348,7 +348,7 @@ mod tests {
         let since = Timestamp::UNIX_EPOCH;
         let at = |seconds| since + SignedDuration::from_secs(seconds);
         let is_told =
-            |reason, seconds| wait(reason).is_told(since, SignedDuration::from_secs(3), at(seconds));
+            |reason, seconds| wait(reason).is_reported(since, SignedDuration::from_secs(3), at(seconds));
         assert!(!is_told(WaitReason::AgentWorking, 2));
         assert!(is_told(WaitReason::AgentWorking, 3));
         assert!(is_told(WaitReason::DisruptionBudget, 0));

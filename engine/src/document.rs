@@ -96,7 +96,7 @@ pub struct Document {
 
 impl Document {
     /// All actions before the first node changes, in order.
-    pub fn before_the_first(&self) -> impl Iterator<Item = &Action> {
+    pub fn before_first_node(&self) -> impl Iterator<Item = &Action> {
         let of_nodes = self.nodes.iter().flat_map(|node| &node.prepare);
         self.prepare.iter().chain(of_nodes)
     }
@@ -121,7 +121,7 @@ impl Document {
                 }
             }
         };
-        feed_actions("prepare", &mut self.before_the_first());
+        feed_actions("prepare", &mut self.before_first_node());
         for node in &self.nodes {
             feed_actions(&node.node, &mut node.actions.iter());
         }
@@ -153,7 +153,7 @@ mod tests {
         other.nodes[0].prepare.clear();
         assert_ne!(document.hash(), other.hash());
         // The list that holds an action changes neither the action nor its order.
-        other.prepare = document.before_the_first().cloned().collect();
+        other.prepare = document.before_first_node().cloned().collect();
         assert_eq!(document.hash(), other.hash());
     }
 

@@ -102,14 +102,14 @@ pub struct Budget {
     /// `status.expectedPods`.
     pub expected_pods: i32,
     /// `spec.unhealthyPodEvictionPolicy` is `AlwaysAllow`: an unready pod may always be evicted.
-    pub lets_unhealthy_go: bool,
+    pub always_allows_unhealthy: bool,
 }
 
 impl Budget {
     /// Whether the API server evicts an unready pod of this budget (`registry/core/pod/storage/eviction.go`).
-    pub fn lets_go_unready(&self) -> bool {
+    pub fn allows_unready(&self) -> bool {
         let is_healthy = self.desired_healthy > 0 && self.current_healthy >= self.desired_healthy;
-        self.disruptions_allowed > 0 || self.lets_unhealthy_go || is_healthy
+        self.disruptions_allowed > 0 || self.always_allows_unhealthy || is_healthy
     }
 }
 
@@ -130,7 +130,7 @@ const TOO_LONG: &str = "TooLong";
 impl Selector {
     /// This selector, or a placeholder that [`Self::is_too_long`] recognizes.
     #[must_use]
-    pub fn kept(self) -> Self {
+    pub fn limited(self) -> Self {
         let of_labels = self
             .match_labels
             .iter()

@@ -57,7 +57,7 @@ pub enum OnBlocked {
 
 impl OnBlocked {
     /// `words`, which describe the effect of a pod that cannot be evicted; `None` if the user wants a halt instead.
-    pub fn meanwhile(self, words: &'static str) -> Option<&'static str> {
+    pub fn effect_unless_pause(self, words: &'static str) -> Option<&'static str> {
         match self {
             Self::Pause => None,
             Self::Wait | Self::Skip => Some(words),
@@ -211,7 +211,7 @@ fn has_longer(pod: &Pod, grace_period_seconds: Option<u32>) -> bool {
 
 /// Known obstacles to the later eviction of these pods of one place; `None` without any. The pods are evicted at the same time,
 /// and none is recreated before all are gone. For terminating pods only the grace period counts.
-pub fn would_stay(
+pub fn later_obstacles(
     place: &str,
     pods: &[&Pod],
     budgets: &[Budget],
@@ -260,7 +260,7 @@ fn held_by_budgets(place: &str, pods: &[&Pod], budgets: &[Budget]) -> Vec<String
     for pod in pods.iter().copied() {
         match drain::budgets_of(pod, budgets).as_slice() {
             [] => {}
-            [budget] if !pod.ready && budget.lets_go_unready() => {}
+            [budget] if !pod.ready && budget.allows_unready() => {}
             [budget] => {
                 let count = going.entry((&budget.namespace, &budget.name)).or_default();
                 *count += 1;

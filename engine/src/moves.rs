@@ -53,7 +53,7 @@ pub struct Resident<'facts> {
     /// The role of the pod for other pods.
     pub role: Role,
     /// Whether the pod was created after no new pod was to get an old address: an evicted pod would get an old address again.
-    pub made_since: bool,
+    pub created_after_close: bool,
 }
 
 /// The facts of a workload that recreates pods.
@@ -75,7 +75,7 @@ pub struct Health {
     /// The number of pods that it has to have now.
     pub wanted: usize,
     /// How many of its pods were not Ready before the first pod moved: as many may still be unready.
-    pub ill: usize,
+    pub unready_before_start: usize,
     /// How many of its pods may be unavailable at the same time; 0 counts as 1.
     pub at_once: usize,
     /// Whether the workload has lacked pods for so long that no other pod waits for it ([`crate::stalls`]).
@@ -214,7 +214,7 @@ pub enum Movers<'facts> {
     /// another address may be of that pool.
     Within(&'facts IpNet),
     /// Pods that started with an old address of a Service, by UID.
-    Told(&'facts BTreeSet<String>),
+    StartedWithOldAddress(&'facts BTreeSet<String>),
 }
 
 impl Movers<'_> {
@@ -224,7 +224,7 @@ impl Movers<'_> {
             && match self {
                 Self::OutOf(targets) => is_out_of(pod, targets),
                 Self::Within(range) => pod.addresses.iter().any(|address| range.contains(address)),
-                Self::Told(uids) => uids.contains(&pod.uid),
+                Self::StartedWithOldAddress(uids) => uids.contains(&pod.uid),
             }
     }
 
@@ -233,7 +233,7 @@ impl Movers<'_> {
         match self {
             Self::OutOf(_) | Self::Within(_) => pod.uses_pod_network() && !pod.mirror,
             // A hostNetwork pod starts with addresses of Services, too.
-            Self::Told(_) => !pod.finished && !pod.mirror,
+            Self::StartedWithOldAddress(_) => !pod.finished && !pod.mirror,
         }
     }
 
@@ -241,7 +241,7 @@ impl Movers<'_> {
     fn place(self) -> &'static str {
         match self {
             Self::OutOf(_) | Self::Within(_) => "the old range",
-            Self::Told(_) => "old Service addresses",
+            Self::StartedWithOldAddress(_) => "old Service addresses",
         }
     }
 
@@ -249,7 +249,7 @@ impl Movers<'_> {
     fn matter(self) -> &'static str {
         match self {
             Self::OutOf(_) | Self::Within(_) => "have addresses of the old range",
-            Self::Told(_) => "have started with addresses of the old range",
+            Self::StartedWithOldAddress(_) => "have started with addresses of the old range",
         }
     }
 
@@ -257,7 +257,7 @@ impl Movers<'_> {
     fn field(self) -> &'static str {
         match self {
             Self::OutOf(_) | Self::Within(_) => "podCidr.deleteBarePods",
-            Self::Told(_) => "serviceCidr.deleteBarePods",
+            Self::StartedWithOldAddress(_) => "serviceCidr.deleteBarePods",
         }
     }
 }
@@ -274,7 +274,7 @@ fn is_out_of(pod: &Pod, targets: &[IpNet]) -> bool {
 }
 
 /// The pods that still have to move, by wave.
-pub fn left<'facts>(
+pub fn remaining_pods<'facts>(
     residents: &'facts [Resident<'facts>],
     movers: Movers<'_>,
 ) -> BTreeMap<Wave, Vec<&'facts Resident<'facts>>> {
@@ -316,7 +316,7 @@ const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
 /// The next action; `None` once no pod has to move. A pod that cannot be evicted, or a workload that does not become Ready
 /// ([`Health::stalled`]), delays no other pod: it is reported once no other pod can move.
 pub fn next(view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<evict::Next> {
-    let mut remaining = left(view.residents, view.movers);
+    let mut remaining = remaining_pods(view.residents, view.movers);
     if let Some(nodes) = view.only {
         for residents in remaining.values_mut() {
             residents.retain(|resident| nodes.contains(resident.pod.node.as_str()));
@@ -440,11 +440,11 @@ fn is_held(pod: &Pod, view: &View<'_>, policy: &Policy, now: Timestamp) -> bool 
 
 /// Whether the migration evicts this pod: a controller recreates it, and the new pod gets a new address.
 fn is_evictable(wave: Wave, resident: &Resident<'_>, policy: &Policy) -> bool {
-    wave.is_evicted(policy.delete_bare_pods) && !resident.made_since
+    wave.is_evicted(policy.delete_bare_pods) && !resident.created_after_close
 }
 
 /// Whether no other pod waits for this pod, which still has to move.
-pub fn holds_up_none(
+pub fn delays_no_other_pod(
     wave: Wave,
     resident: &Resident<'_>,
     view: &View<'_>,
@@ -499,7 +499,7 @@ fn ask(pods: &[&Pod], view: &View<'_>, policy: &Policy, now: Timestamp) -> Optio
 
 /// Moved pods that are not Ready again.
 #[derive(Clone, Debug)]
-pub struct OnTheirWay {
+pub struct MovedNotReady {
     /// Why other pods wait: the first of these pods.
     pub wait: Wait,
     /// Whether one of these pods is unschedulable.
@@ -507,17 +507,20 @@ pub struct OnTheirWay {
 }
 
 /// The moved pods that are not Ready again; `None` when all are Ready, or no pod waits for them.
-pub fn on_their_way(view: &View<'_>, now: Timestamp) -> Option<OnTheirWay> {
+pub fn moved_not_ready(view: &View<'_>, now: Timestamp) -> Option<MovedNotReady> {
     let health = health(view, now);
     let first = health.holding().next()?;
-    Some(OnTheirWay {
+    Some(MovedNotReady {
         wait: first.wait(&health),
         finds_no_node: health.holding().any(|lacking| lacking.unschedulable),
     })
 }
 
 /// Workloads with moved pods that are not Ready again or do not exist, each with the first such pod.
-pub fn lacking<'facts>(view: &View<'facts>, now: Timestamp) -> Vec<(&'facts Workload, Wave, String)> {
+pub fn workloads_not_ready<'facts>(
+    view: &View<'facts>,
+    now: Timestamp,
+) -> Vec<(&'facts Workload, Wave, String)> {
     let lacking = health(view, now).lacking.into_iter();
     lacking
         .filter_map(|lacking| Some((lacking.workload?, lacking.wave, lacking.what)))
@@ -585,14 +588,14 @@ fn choose_pods<'facts>(
 
 /// The wait for pods that the migration does not evict, with the fix.
 fn describe_kept(wave: Wave, pods: &[&Resident<'_>], movers: Movers<'_>, policy: &Policy) -> Option<Wait> {
-    if let Some(again) = pods.iter().find(|resident| resident.made_since) {
+    if let Some(again) = pods.iter().find(|resident| resident.created_after_close) {
         let key = again.pod.key();
         return Some(refused(match movers {
             Movers::OutOf(_) | Movers::Within(_) => format!(
                 "pod {key} was created after the old pool was closed, and still has an address of it: a new pod would get one, \
                  too. Check the annotations `cni.projectcalico.org/ipAddrs` and `…/ipv4pools` of the pod and of its namespace"
             ),
-            Movers::Told(_) => format!(
+            Movers::StartedWithOldAddress(_) => format!(
                 "pod {key} was created after every Service had its new address, and still started with an old one: a new pod \
                  would, too. The address is in its own manifest, in the environment or dnsConfig: change it there"
             ),
@@ -715,7 +718,10 @@ fn health<'facts>(view: &View<'facts>, now: Timestamp) -> HealthNow<'facts> {
         let missing = known.map_or(0, |known| known.wanted.saturating_sub(there));
         // A pod that was unready before does not delay the other pods of its workload.
         let as_unready_as_before = known.is_some_and(|known| {
-            known.ill > 0 && there == pods.len() && missing == 0 && there - ready <= known.ill
+            known.unready_before_start > 0
+                && there == pods.len()
+                && missing == 0
+                && there - ready <= known.unready_before_start
         });
         if (ready < pods.len() || missing > 0) && !as_unready_as_before {
             busy.insert(workload, (pods.len() - ready).saturating_add(missing));
@@ -744,7 +750,7 @@ fn workload_lacking<'facts>(
     let unready: Vec<&Pod> = pods
         .iter()
         .filter(unready)
-        .skip(known.ill)
+        .skip(known.unready_before_start)
         .map(|resident| resident.pod)
         .collect();
     let terminating = pods

@@ -92,7 +92,7 @@ impl World {
                     Some("webhook") => Role::Admission,
                     _ => Role::Any,
                 },
-                made_since: self.made_since.contains(&pod.name),
+                created_after_close: self.made_since.contains(&pod.name),
             })
             .collect();
         let view = View {
@@ -289,7 +289,7 @@ fn a_pod_that_was_unready_before_the_start_is_not_waited_for() {
         "{}",
         wait.message
     );
-    world.workloads.get_mut(&dns).unwrap().ill = 1;
+    world.workloads.get_mut(&dns).unwrap().unready_before_start = 1;
     assert_eq!(world.evicts(), ["web-1"]);
     // The workload was created after the start: no pod waits for it.
     world.workloads.remove(&dns);
@@ -304,7 +304,7 @@ fn a_workload_with_an_unready_pod_loses_at_most_one_more() {
     let unready = (unready("web-9", NEW), Some(web()));
     let mut world = World::of(pods.chain([unready]).collect());
     assert_eq!(world.waits().reason, WaitReason::MovedPodsNotReady);
-    world.workloads.get_mut(&web()).unwrap().ill = 1;
+    world.workloads.get_mut(&web()).unwrap().unready_before_start = 1;
     let first = world.evicts();
     assert_eq!(first.len(), 1);
     world.evict(&first);

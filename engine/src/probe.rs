@@ -150,7 +150,7 @@ mod tests {
         );
         assert_eq!(reason(&[prober(Some(true))]), None);
         assert_eq!(reason(&[]), Some(WaitReason::ProbeUnanswered), "no node probes");
-        assert!(WaitReason::ProbeUnanswered.needs_a_person() && !WaitReason::ProbePending.needs_a_person());
+        assert!(WaitReason::ProbeUnanswered.needs_user() && !WaitReason::ProbePending.needs_user());
         assert_eq!(missing("a", None, &[]), Some(Missing::Pod));
     }
 }

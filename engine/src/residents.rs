@@ -13,7 +13,7 @@ use crate::pods::Pods;
 const TEMPLATE_HASH: &str = "pod-template-hash";
 /// A pod that was created up to this time after the pool was closed may have requested its address before. Also, two clocks are
 /// compared.
-pub const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(120);
+pub const START_GRACE: SignedDuration = SignedDuration::from_secs(120);
 
 /// The workload that recreates this pod, as users know it; `None` for a pod without a controller.
 pub fn workload_of(pod: &Pod) -> Option<Workload> {
@@ -90,9 +90,9 @@ pub fn residents<'facts>(
             pod,
             workload: workload.as_ref(),
             role: needed.role(pod),
-            made_since: closed_at
+            created_after_close: closed_at
                 .zip(pod.made_at)
-                .is_some_and(|(closed, made)| made > closed + ON_ITS_WAY),
+                .is_some_and(|(closed, made)| made > closed + START_GRACE),
         })
         .collect()
 }
@@ -102,7 +102,7 @@ pub const AT_LEAST: usize = 2;
 
 /// Deployments of name servers and admission webhooks with one pod, which get a second pod during the migration. With one place
 /// for pods, two pods are no safer than one.
-pub fn with_one_pod(
+pub fn deployments_to_scale_up(
     residents: &[Resident<'_>],
     workloads: &BTreeMap<Workload, WorkloadFacts>,
     places: usize,
@@ -122,7 +122,7 @@ pub fn with_one_pod(
 }
 
 /// The number of unready pods of each workload that has any. Pods that were unready before the first pod moved may stay unready.
-pub fn ill(pods: &Pods, workloads: &[Option<Workload>]) -> BTreeMap<Workload, usize> {
+pub fn count_unready(pods: &Pods, workloads: &[Option<Workload>]) -> BTreeMap<Workload, usize> {
     let mut unready: BTreeMap<Workload, usize> = BTreeMap::new();
     for (pod, workload) in pods.iter().zip(workloads) {
         if let Some(workload) = workload
@@ -148,7 +148,7 @@ pub fn health(
         .map(|(workload, facts)| {
             let health = Health {
                 wanted: facts.wanted,
-                ill: ill.get(workload).copied().unwrap_or_default(),
+                unready_before_start: ill.get(workload).copied().unwrap_or_default(),
                 at_once: facts.at_once,
                 stalled: false,
             };
@@ -219,7 +219,7 @@ mod tests {
             };
             let known = BTreeMap::from([(web.clone(), facts)]);
             let residents = residents(&pods, &workloads, needed, None);
-            with_one_pod(&residents, &known, places).len()
+            deployments_to_scale_up(&residents, &known, places).len()
         };
         let needed = Needed {
             admission: BTreeSet::from([key]),
@@ -247,7 +247,7 @@ mod tests {
         };
         let known = BTreeMap::from([(workloads[0].clone().unwrap(), facts)]);
         let residents = residents(&pods, &workloads, &needed, None);
-        assert_eq!(with_one_pod(&residents, &known, 2), BTreeSet::new());
+        assert_eq!(deployments_to_scale_up(&residents, &known, 2), BTreeSet::new());
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         let since = |closed_at| -> Vec<bool> {
             residents(&pods, &workloads, &Needed::default(), closed_at)
                 .iter()
-                .map(|resident| resident.made_since)
+                .map(|resident| resident.created_after_close)
                 .collect()
         };
         assert_eq!(since(Some(closed)), [false, false, true]);
@@ -281,7 +281,7 @@ mod tests {
         ]
         .into();
         let workloads = workloads_of(&pods);
-        let ill = ill(&pods, &workloads);
+        let ill = count_unready(&pods, &workloads);
         let db = workloads[0].clone().unwrap();
         let new = Workload {
             name: "new".to_owned(),
@@ -301,7 +301,7 @@ mod tests {
                 Health {
                     stalled: false,
                     wanted: 2,
-                    ill: 1,
+                    unready_before_start: 1,
                     at_once: 0
                 }
             )])

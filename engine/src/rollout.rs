@@ -5,7 +5,7 @@ mod turn;
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
 
-pub use turn::{Back, Turned, is_back, turn_back};
+pub use turn::{Back, RollbackAdmission, admit_rollback, is_rolled_back};
 
 use crate::decision::{Wait, WaitReason};
 use crate::words::names;
@@ -59,7 +59,7 @@ impl MaxUnavailable {
 
 /// The progress of one node in the rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeProgress {
     /// Not started.
     Waiting,
     /// Skipped, by `drain.onBlocked: Skip` or because the first step failed; tried again after all others.
@@ -71,26 +71,26 @@ pub enum Standing {
     /// Being rolled back to the old network.
     Returning,
     /// On the old network, and kept there.
-    Kept,
+    KeptOnOld,
     /// On the old network, restored by its agent without a request: the user has to decide.
-    Fallen,
+    FellBack,
     /// Done since this time.
     Done(Timestamp),
 }
 
 /// One node of the rollout, in the order of [`crate::order::sort`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat<'node> {
+pub struct RolloutNode<'node> {
     /// Name of the node.
     pub name: &'node str,
     /// The progress of the node.
-    pub standing: Standing,
+    pub standing: NodeProgress,
     /// Whether the Node reports Ready.
     pub ready: bool,
     /// Whether the Node is on the old network by its label.
     pub on_old: bool,
     /// Whether the node was released a moment ago, and is tried again later: until then it takes no slot of another node.
-    pub rests: bool,
+    pub is_backing_off: bool,
     /// How often the node was released: nodes that were released less often come first.
     pub tries: u32,
 }
@@ -125,25 +125,25 @@ pub struct Admission<'node> {
 
 /// Chooses the nodes that start now. `nodes` is in order. Never starts a node if more nodes than the limit would be in progress
 /// or NotReady at the same time.
-pub fn admit<'node>(nodes: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
+pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
     let mut admission = Admission::default();
     let in_turn = |standing| {
         let mut queue = waiting(nodes, standing);
-        queue.retain(|node| !node.rests);
+        queue.retain(|node| !node.is_backing_off);
         queue.sort_by_key(|node| node.tries);
         queue
     };
-    let mut queue: Vec<&Seat<'node>> = in_turn(Standing::Waiting);
+    let mut queue: Vec<&RolloutNode<'node>> = in_turn(NodeProgress::Waiting);
     // Skipped nodes come after all others, even after nodes that are still in progress.
     let others_done = nodes.iter().all(|node| {
-        node.rests
+        node.is_backing_off
             || matches!(
                 node.standing,
-                Standing::Done(_) | Standing::Skipped | Standing::Kept
+                NodeProgress::Done(_) | NodeProgress::Skipped | NodeProgress::KeptOnOld
             )
     });
     if others_done {
-        queue.extend(in_turn(Standing::Skipped));
+        queue.extend(in_turn(NodeProgress::Skipped));
     }
     let hold = |reason, message: String, until| {
         Some(Wait {
@@ -153,7 +153,7 @@ pub fn admit<'node>(nodes: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
         })
     };
     let Some(first) = queue.first() else {
-        let kept: Vec<&str> = waiting(nodes, Standing::Kept)
+        let kept: Vec<&str> = waiting(nodes, NodeProgress::KeptOnOld)
             .iter()
             .map(|node| node.name)
             .collect();
@@ -213,7 +213,12 @@ pub fn admit<'node>(nodes: &[Seat<'node>], rules: &Rules, now: Timestamp) -> Adm
 }
 
 /// Why no node at all may start now, and whether only canaries may.
-fn held_for_all(nodes: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) -> (bool, Option<Wait>) {
+fn held_for_all(
+    nodes: &[RolloutNode<'_>],
+    rules: &Rules,
+    first: &str,
+    now: Timestamp,
+) -> (bool, Option<Wait>) {
     let hold = |reason, message: String, until| {
         let wait = Wait {
             reason,
@@ -228,7 +233,8 @@ fn held_for_all(nodes: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
     if rules.hold.is_some() {
         return (false, rules.hold.clone());
     }
-    let stopped = |node: &&Seat<'_>| matches!(node.standing, Standing::Halted | Standing::Fallen);
+    let stopped =
+        |node: &&RolloutNode<'_>| matches!(node.standing, NodeProgress::Halted | NodeProgress::FellBack);
     if let Some(node) = nodes.iter().find(stopped) {
         return hold(WaitReason::Paused, format!("node {} is halted", node.name), None);
     }
@@ -238,14 +244,14 @@ fn held_for_all(nodes: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
         return hold(WaitReason::CanarySoak, message, Some(end));
     }
     let last_done = nodes.iter().filter_map(|node| match node.standing {
-        Standing::Done(since) => Some(since),
-        Standing::Waiting
-        | Standing::Skipped
-        | Standing::Working
-        | Standing::Halted
-        | Standing::Returning
-        | Standing::Fallen
-        | Standing::Kept => None,
+        NodeProgress::Done(since) => Some(since),
+        NodeProgress::Waiting
+        | NodeProgress::Skipped
+        | NodeProgress::Working
+        | NodeProgress::Halted
+        | NodeProgress::Returning
+        | NodeProgress::FellBack
+        | NodeProgress::KeptOnOld => None,
     });
     if let Some(next) = last_done
         .max()
@@ -259,36 +265,41 @@ fn held_for_all(nodes: &[Seat<'_>], rules: &Rules, first: &str, now: Timestamp) 
 }
 
 /// Whether a node counts against the limit: in progress, or NotReady for any reason.
-fn is_unavailable(node: &Seat<'_>) -> bool {
+fn is_unavailable(node: &RolloutNode<'_>) -> bool {
     match node.standing {
-        Standing::Working | Standing::Halted | Standing::Returning => true,
-        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen | Standing::Done(_) => {
-            !node.ready
-        }
+        NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning => true,
+        NodeProgress::Waiting
+        | NodeProgress::Skipped
+        | NodeProgress::KeptOnOld
+        | NodeProgress::FellBack
+        | NodeProgress::Done(_) => !node.ready,
     }
 }
 
-fn waiting<'nodes, 'node>(nodes: &'nodes [Seat<'node>], standing: Standing) -> Vec<&'nodes Seat<'node>> {
+fn waiting<'nodes, 'node>(
+    nodes: &'nodes [RolloutNode<'node>],
+    standing: NodeProgress,
+) -> Vec<&'nodes RolloutNode<'node>> {
     nodes.iter().filter(|node| node.standing == standing).collect()
 }
 
 /// Whether only canaries may start, and the end of the soak time of finished canaries.
-fn canary(nodes: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
+fn canary(nodes: &[RolloutNode<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     if rules.canary_nodes == 0 {
         return (false, None);
     }
     let mut latest: Option<Timestamp> = None;
     for node in nodes.iter().take(rules.canary_nodes) {
         match node.standing {
-            Standing::Done(since) => latest = latest.max(Some(since)),
+            NodeProgress::Done(since) => latest = latest.max(Some(since)),
             // The user keeps the node on the old network: the others do not wait for it.
-            Standing::Kept => {}
-            Standing::Waiting
-            | Standing::Skipped
-            | Standing::Working
-            | Standing::Halted
-            | Standing::Returning
-            | Standing::Fallen => {
+            NodeProgress::KeptOnOld => {}
+            NodeProgress::Waiting
+            | NodeProgress::Skipped
+            | NodeProgress::Working
+            | NodeProgress::Halted
+            | NodeProgress::Returning
+            | NodeProgress::FellBack => {
                 return (true, None);
             }
         }
@@ -301,7 +312,7 @@ fn canary(nodes: &[Seat<'_>], rules: &Rules) -> (bool, Option<Timestamp>) {
     )
 }
 
-fn turn_message(nodes: &[Seat<'_>], starting: &[&str], name: &str, limit: usize) -> String {
+fn turn_message(nodes: &[RolloutNode<'_>], starting: &[&str], name: &str, limit: usize) -> String {
     let busy: Vec<&str> = nodes
         .iter()
         .filter(|node| is_unavailable(node) || starting.contains(&node.name))
@@ -334,13 +345,13 @@ mod tests {
         }
     }
 
-    fn node(name: &str, standing: Standing) -> Seat<'_> {
-        Seat {
+    fn node(name: &str, standing: NodeProgress) -> RolloutNode<'_> {
+        RolloutNode {
             name,
             standing,
             ready: true,
             on_old: true,
-            rests: false,
+            is_backing_off: false,
             tries: 0,
         }
     }
@@ -362,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_not_ready_counts_against_the_limit() {
-        let mut nodes = [node("a", Standing::Waiting), node("b", Standing::Waiting)];
+        let mut nodes = [node("a", NodeProgress::Waiting), node("b", NodeProgress::Waiting)];
         nodes[1].ready = false;
         assert_eq!(admit(&nodes, &rules(1), NOW).start, Vec::<&str>::new());
         assert_eq!(admit(&nodes, &rules(2), NOW).start, ["a"]);
@@ -371,9 +382,9 @@ mod tests {
     #[test]
     fn a_waiting_node_names_the_nodes_in_progress() {
         let nodes = [
-            node("a", Standing::Working),
-            node("b", Standing::Waiting),
-            node("c", Standing::Waiting),
+            node("a", NodeProgress::Working),
+            node("b", NodeProgress::Waiting),
+            node("c", NodeProgress::Waiting),
         ];
         // A node that starts now is in progress, too.
         let message = admit(&nodes, &rules(2), NOW).held.unwrap().message;
@@ -390,9 +401,12 @@ mod tests {
             canary_soak: SignedDuration::from_secs(60),
             ..rules(3)
         };
-        let fresh = [node("a", Standing::Waiting), node("b", Standing::Waiting)];
+        let fresh = [node("a", NodeProgress::Waiting), node("b", NodeProgress::Waiting)];
         assert_eq!(admit(&fresh, &canary, NOW).start, ["a"]);
-        let soaking = [node("a", Standing::Done(NOW)), node("b", Standing::Waiting)];
+        let soaking = [
+            node("a", NodeProgress::Done(NOW)),
+            node("b", NodeProgress::Waiting),
+        ];
         let held = admit(&soaking, &canary, NOW).held.unwrap();
         assert_eq!(held.reason, WaitReason::CanarySoak);
         assert_eq!(
@@ -403,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_halted_node_stops_new_starts() {
-        let nodes = [node("a", Standing::Halted), node("b", Standing::Waiting)];
+        let nodes = [node("a", NodeProgress::Halted), node("b", NodeProgress::Waiting)];
         let admission = admit(&nodes, &rules(2), NOW);
         assert!(admission.start.is_empty());
         assert_eq!(admission.held.unwrap().message, "node a is halted");
@@ -411,34 +425,40 @@ mod tests {
 
     #[test]
     fn a_node_that_fell_back_stops_new_starts() {
-        let nodes = [node("a", Standing::Fallen), node("b", Standing::Waiting)];
+        let nodes = [
+            node("a", NodeProgress::FellBack),
+            node("b", NodeProgress::Waiting),
+        ];
         assert!(admit(&nodes, &rules(2), NOW).start.is_empty());
     }
 
     #[test]
     fn a_skipped_node_comes_after_all_others() {
-        let nodes = [node("a", Standing::Skipped), node("b", Standing::Waiting)];
+        let nodes = [node("a", NodeProgress::Skipped), node("b", NodeProgress::Waiting)];
         assert_eq!(admit(&nodes, &rules(2), NOW).start, ["b"]);
-        let nodes = [node("a", Standing::Skipped), node("b", Standing::Working)];
+        let nodes = [node("a", NodeProgress::Skipped), node("b", NodeProgress::Working)];
         assert!(admit(&nodes, &rules(2), NOW).start.is_empty());
-        let nodes = [node("a", Standing::Skipped), node("b", Standing::Done(NOW))];
+        let nodes = [
+            node("a", NodeProgress::Skipped),
+            node("b", NodeProgress::Done(NOW)),
+        ];
         assert_eq!(admit(&nodes, &rules(2), NOW).start, ["a"]);
     }
 
     #[test]
     fn a_released_node_takes_no_slot_and_is_tried_again() {
         let mut nodes = [
-            node("a", Standing::Skipped),
-            node("b", Standing::Skipped),
-            node("c", Standing::Waiting),
+            node("a", NodeProgress::Skipped),
+            node("b", NodeProgress::Skipped),
+            node("c", NodeProgress::Waiting),
         ];
-        nodes[0].rests = true;
-        nodes[2].rests = true;
+        nodes[0].is_backing_off = true;
+        nodes[2].is_backing_off = true;
         assert_eq!(admit(&nodes, &rules(1), NOW).start, ["b"]);
-        nodes[1].rests = true;
+        nodes[1].is_backing_off = true;
         let admission = admit(&nodes, &rules(1), NOW);
         assert_eq!((admission.start, admission.held), (Vec::new(), None));
-        (nodes[0].rests, nodes[1].rests) = (false, false);
+        (nodes[0].is_backing_off, nodes[1].is_backing_off) = (false, false);
         assert_eq!(admit(&nodes, &rules(1), NOW).start, ["a"]);
         (nodes[0].tries, nodes[1].tries) = (2, 1);
         assert_eq!(admit(&nodes, &rules(1), NOW).start, ["b"]);
@@ -446,21 +466,24 @@ mod tests {
 
     #[test]
     fn a_kept_node_does_not_start_and_is_named() {
-        let nodes = [node("a", Standing::Kept), node("b", Standing::Done(NOW))];
+        let nodes = [
+            node("a", NodeProgress::KeptOnOld),
+            node("b", NodeProgress::Done(NOW)),
+        ];
         let admission = admit(&nodes, &rules(1), NOW);
         assert!(admission.start.is_empty());
         let message = admission.held.unwrap().message;
         assert_eq!(message, "kept on the old network by rollbackNodes: a");
     }
 
-    fn standing() -> impl Strategy<Value = Standing> {
+    fn standing() -> impl Strategy<Value = NodeProgress> {
         prop_oneof![
-            Just(Standing::Waiting),
-            Just(Standing::Skipped),
-            Just(Standing::Working),
-            Just(Standing::Returning),
-            Just(Standing::Kept),
-            Just(Standing::Done(NOW)),
+            Just(NodeProgress::Waiting),
+            Just(NodeProgress::Skipped),
+            Just(NodeProgress::Working),
+            Just(NodeProgress::Returning),
+            Just(NodeProgress::KeptOnOld),
+            Just(NodeProgress::Done(NOW)),
         ]
     }
 
@@ -472,9 +495,9 @@ mod tests {
             limit in 1u32..6,
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
-            let nodes: Vec<Seat<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready, rests), name)| Seat {
-                    name, standing: *standing, ready: *ready, on_old: true, rests: *rests, tries: 0,
+            let nodes: Vec<RolloutNode<'_>> = nodes.iter().zip(&names)
+                .map(|((standing, ready, rests), name)| RolloutNode {
+                    name, standing: *standing, ready: *ready, on_old: true, is_backing_off: *rests, tries: 0,
                 })
                 .collect();
             let before = nodes.iter().filter(|node| is_unavailable(node)).count();
@@ -482,7 +505,7 @@ mod tests {
             prop_assert!(admission.start.is_empty() || before + admission.start.len() <= limit as usize);
             for name in &admission.start {
                 let node = nodes.iter().find(|node| &node.name == name).unwrap();
-                prop_assert!(node.ready && !node.rests);
+                prop_assert!(node.ready && !node.is_backing_off);
             }
         }
     }

@@ -96,13 +96,13 @@ impl Stall {
 impl Stalls {
     /// Records the current state of the pods. Returns the workloads that other pods do not wait for, each with its problem and
     /// the time since when.
-    pub fn look(
+    pub fn observe(
         &mut self,
         view: &View<'_>,
         is_rollback: bool,
         now: Timestamp,
     ) -> BTreeMap<Workload, (String, Timestamp)> {
-        let mut lacking = moves::lacking(view, now);
+        let mut lacking = moves::workloads_not_ready(view, now);
         lacking.retain(|(workload, wave, _)| {
             !wave.is_needed() && !NEEDED_NAMESPACES.contains(&workload.namespace.as_str())
         });

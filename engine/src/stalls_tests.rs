@@ -58,7 +58,7 @@ impl World {
                 pod,
                 workload: Some(workload),
                 role: Role::Any,
-                made_since: false,
+                created_after_close: false,
             })
             .collect();
         let wanted = |(_, workload): &(Pod, Workload)| {
@@ -77,7 +77,7 @@ impl World {
             workloads: &workloads,
             only: None,
         };
-        let found = self.stalls.look(&view, self.is_rollback, at(seconds));
+        let found = self.stalls.observe(&view, self.is_rollback, at(seconds));
         found.keys().map(Workload::key).collect()
     }
 }

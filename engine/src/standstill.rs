@@ -24,7 +24,7 @@ pub struct Standstill {
 impl Standstill {
     /// The wait as it is now. With the same reason and message, the wait has lasted since it was first seen. After the clock was
     /// set back, the wait starts again.
-    pub fn look(before: Option<&Self>, reason: WaitReason, message: String, now: Timestamp) -> Self {
+    pub fn observe(before: Option<&Self>, reason: WaitReason, message: String, now: Timestamp) -> Self {
         let since = before
             .filter(|before| before.reason == reason && before.message == message)
             .map_or(now, |before| before.since.min(now));
@@ -44,7 +44,7 @@ impl Standstill {
         now: Timestamp,
     ) -> Option<Halt> {
         let until = self.since.max(resumed_at.unwrap_or(self.since)) + limit;
-        (!self.reason.is_asked_for() && now >= until).then(|| Halt {
+        (!self.reason.has_no_deadline() && now >= until).then(|| Halt {
             reason: HaltReason::DeadlineExceeded,
             message: format!(
                 "{}. No progress since {:.0}, and rollout.stepTimeoutSeconds is {}. Correct the cause, then run `kubectl \
@@ -68,7 +68,7 @@ mod tests {
     }
 
     fn look(before: Option<&Standstill>, message: &str, now: i64) -> Standstill {
-        Standstill::look(before, WaitReason::DaemonSetRollout, message.to_owned(), at(now))
+        Standstill::observe(before, WaitReason::DaemonSetRollout, message.to_owned(), at(now))
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_the_spec_asks_for_is_never_overdue() {
-        let wait = Standstill::look(None, WaitReason::CanarySoak, "soaks".to_owned(), at(0));
+        let wait = Standstill::observe(None, WaitReason::CanarySoak, "soaks".to_owned(), at(0));
         assert_eq!(wait.overdue(LIMIT, None, at(1_000_000)), None);
     }
 }

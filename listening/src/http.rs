@@ -13,12 +13,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::seats::{Limits, Seats};
+use crate::slots::{ConnectionSlots, Limits};
 
 /// The kubelet and each scraper need one connection.
 const LIMITS: Limits = Limits {
     all: 64,
-    of_one: 8,
+    per_address: 8,
     own: 32,
 };
 /// How long a client may take to send the head of its request.
@@ -51,7 +51,7 @@ async fn serve_by<Answered>(
 where
     Answered: Future<Output = io::Result<()>> + Send + 'static,
 {
-    let seats = Seats::new(LIMITS);
+    let seats = ConnectionSlots::new(LIMITS);
     loop {
         let (stream, peer, seat) = crate::accept(&listener, &seats).await;
         let router = router.clone().layer(Extension(ConnectInfo(peer)));

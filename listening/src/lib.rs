@@ -4,7 +4,7 @@
 
 pub mod certificate;
 pub mod http;
-pub mod seats;
+pub mod slots;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,14 +12,17 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 
-use seats::{Seat, Seats};
+use slots::{ConnectionSlot, ConnectionSlots};
 
 /// Pause after a failed accept (no free file descriptor): the next succeeds once another connection has ended.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// The next connection, the address of its client, and its slot. A connection above the limits takes the slot of another one,
 /// which ends.
-pub async fn accept(listener: &TcpListener, seats: &Seats) -> (TcpStream, SocketAddr, Seat) {
+pub async fn accept(
+    listener: &TcpListener,
+    seats: &ConnectionSlots,
+) -> (TcpStream, SocketAddr, ConnectionSlot) {
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,

@@ -24,13 +24,13 @@ pub trait Health: Send + Sync {
 
 /// The last turn of a loop, by a clock that cannot be set: a correction of the host's time does not restart the program.
 #[derive(Debug)]
-pub struct Turns {
+pub struct LoopTurns {
     started: Instant,
     /// Milliseconds from the start to the last turn.
     last: AtomicU64,
 }
 
-impl Turns {
+impl LoopTurns {
     /// A loop whose first turn is now.
     pub fn starting() -> Self {
         Self {
@@ -81,7 +81,7 @@ where
     match secure {
         None => listening::http::serve(listener, beside.merge(scraped)).await,
         Some(secure) => {
-            let beside = beside.merge(secure_metrics::elsewhere(secure.port));
+            let beside = beside.merge(secure_metrics::redirect_to_secure_port(secure.port));
             tokio::select! {
                 never = secure.serve(scraped) => never,
                 never = listening::http::serve(listener, beside) => never,
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_loop_without_a_recent_turn_is_not_alive() {
-        let turns = Turns {
+        let turns = LoopTurns {
             started: Instant::now().checked_sub(Duration::from_secs(100)).unwrap(),
             last: AtomicU64::new(0),
         };

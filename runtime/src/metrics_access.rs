@@ -125,7 +125,7 @@ impl Access {
 
     /// The verdict on this token, reviewed now or cached, for a client at this address. A token that had access keeps it for an
     /// hour while the API server does not answer.
-    pub async fn of_token(&self, token: &str, address: IpAddr) -> Result<Verdict, Error> {
+    pub async fn review(&self, token: &str, address: IpAddr) -> Result<Verdict, Error> {
         let address = address.to_canonical();
         let key = Sha256::digest(token).into();
         if let Some(verdict) = self.remembered().fresh(&key, Instant::now()) {
@@ -461,7 +461,7 @@ mod tests {
         });
         let access = Access::of(client.clone(), client);
         for _ in 0..3 {
-            assert_eq!(access.of_token(TOKEN, SCRAPER).await.unwrap(), Verdict::Allowed);
+            assert_eq!(access.review(TOKEN, SCRAPER).await.unwrap(), Verdict::Allowed);
         }
         let asked = asked.lock().unwrap();
         assert_eq!(asked.len(), 2, "one review each, cached afterwards");
@@ -480,14 +480,14 @@ mod tests {
         let (client, _) = api_server(|_| Some(json!({ "authenticated": false, "error": "expired" })));
         let access = Access::of(client.clone(), client);
         assert_eq!(
-            access.of_token(TOKEN, SCRAPER).await.unwrap(),
+            access.review(TOKEN, SCRAPER).await.unwrap(),
             Verdict::Unauthenticated
         );
         // Authenticated, but without a user.
         let (client, _) = api_server(|_| Some(json!({ "authenticated": true })));
         let access = Access::of(client.clone(), client);
         assert_eq!(
-            access.of_token(TOKEN, SCRAPER).await.unwrap(),
+            access.review(TOKEN, SCRAPER).await.unwrap(),
             Verdict::Unauthenticated
         );
         let (client, _) = api_server(|kind| {
@@ -499,7 +499,7 @@ mod tests {
         let access = Access::of(client.clone(), client);
         let user = "system:serviceaccount:monitoring:prometheus".to_owned();
         assert_eq!(
-            access.of_token(TOKEN, SCRAPER).await.unwrap(),
+            access.review(TOKEN, SCRAPER).await.unwrap(),
             Verdict::Forbidden(user)
         );
     }
@@ -508,13 +508,13 @@ mod tests {
     async fn without_an_answer_only_a_known_token_has_access() {
         let (away, _) = api_server(|_| None);
         let access = Access::of(away.clone(), away);
-        let error = access.of_token(TOKEN, SCRAPER).await.unwrap_err();
+        let error = access.review(TOKEN, SCRAPER).await.unwrap_err();
         assert_eq!(error.to_string(), "creating TokenReview for a metrics client");
         let old = Instant::now().checked_sub(ALLOWED_FOR).unwrap();
         let key = Sha256::digest(TOKEN).into();
         access.remembered().keep(key, &Verdict::Allowed, SCRAPER, old);
-        assert_eq!(access.of_token(TOKEN, SCRAPER).await.unwrap(), Verdict::Allowed);
-        assert!(access.of_token("another", SCRAPER).await.is_err());
+        assert_eq!(access.review(TOKEN, SCRAPER).await.unwrap(), Verdict::Allowed);
+        assert!(access.review("another", SCRAPER).await.is_err());
     }
 
     /// Tokens of scrapers have access, all others have none.
@@ -535,7 +535,7 @@ mod tests {
                 guesses.spawn(async move {
                     for number in 0_u64.. {
                         let token = format!("{address}-{connection}-{number}");
-                        let _ = access.of_token(&token, address).await;
+                        let _ = access.review(&token, address).await;
                     }
                 });
             }
@@ -558,13 +558,13 @@ mod tests {
                 [UNKNOWN, KNOWN].map(|limit| client(|question| Some(status_for(question)), Some(limit)));
             let access = Arc::new(Access::of(unknown, known));
             if had_access {
-                let before = access.of_token("scraper-before", SCRAPER).await.unwrap();
+                let before = access.review("scraper-before", SCRAPER).await.unwrap();
                 assert_eq!(before, Verdict::Allowed);
             }
             let guesses = guess(&access, guessing.into_iter(), connections);
             tokio::time::sleep(Duration::from_secs(20)).await;
             let began = tokio::time::Instant::now();
-            let verdict = access.of_token("scraper-after", SCRAPER).await.unwrap();
+            let verdict = access.review("scraper-after", SCRAPER).await.unwrap();
             assert_eq!(verdict, Verdict::Allowed, "{what}");
             let took = began.elapsed();
             assert!(
@@ -584,8 +584,7 @@ mod tests {
             })
         });
         let access = Access::of(client.clone(), client);
-        let [one, other] =
-            tokio::join!(access.of_token(TOKEN, SCRAPER), access.of_token(TOKEN, SCRAPER)).into();
+        let [one, other] = tokio::join!(access.review(TOKEN, SCRAPER), access.review(TOKEN, SCRAPER)).into();
         assert_eq!(
             (one.unwrap(), other.unwrap()),
             (Verdict::Allowed, Verdict::Allowed)
@@ -607,7 +606,7 @@ mod tests {
         tracing::info!("the log is written");
         let (client, _) = api_server(|_| Some(json!({ "authenticated": "perhaps" })));
         let access = Access::of(client.clone(), client);
-        let error = access.of_token(TOKEN, SCRAPER).await.unwrap_err();
+        let error = access.review(TOKEN, SCRAPER).await.unwrap_err();
         tracing::warn!(error = crate::error::chain(&error), "no answer");
         let logged = log.text();
         assert!(

@@ -68,7 +68,7 @@ impl SecureMetrics {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let acceptor = certificate::made_for(self.program)?;
+            let acceptor = certificate::acceptor(self.program)?;
             let guard = Guard {
                 access: Access::new(&self.config, &self.observer)?,
                 last_line: Mutex::default(),
@@ -121,7 +121,7 @@ where
 }
 
 /// The route `/metrics` of the other port, which refers to the secure port.
-pub fn elsewhere(port: u16) -> Router {
+pub fn redirect_to_secure_port(port: u16) -> Router {
     let words =
         format!("Metrics are served with TLS on port {port}, to tokens of users that may get /metrics.\n");
     Router::new().route("/metrics", get(async move || (StatusCode::FORBIDDEN, words)))
@@ -160,7 +160,7 @@ async fn admit(
     let Some(token) = token(request.headers()) else {
         return unauthenticated("the token is missing, needed header Authorization: Bearer TOKEN\n");
     };
-    match guard.access.of_token(token, client.ip()).await {
+    match guard.access.review(token, client.ip()).await {
         Ok(Verdict::Allowed) => next.run(request).await,
         Ok(Verdict::Unauthenticated) => unauthenticated("the API server does not accept the token\n"),
         Ok(Verdict::Forbidden(user)) => (

@@ -129,7 +129,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cluster::wait::{Look, until};
+    use crate::cluster::wait::{Observation, until};
 
     /// Waits for a program that prints this text and ends.
     async fn waited_for(folder: &Path, says: &str) -> Result<()> {
@@ -139,8 +139,8 @@ mod tests {
         let mut process = Process::start("server", folder.join("server.log"), &mut command)?;
         until("the server", Duration::from_mins(2), folder, async || {
             Ok(match process.ended()? {
-                Some(ended) => Look::Never(ended.into()),
-                None => Look::NotYet("it runs".to_owned()),
+                Some(ended) => Observation::Never(ended.into()),
+                None => Observation::NotYet("it runs".to_owned()),
             })
         })
         .await

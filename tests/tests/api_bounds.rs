@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use api::{Migration, names};
 use coordinator::context::Context;
+use coordinator::events::EventRecorder;
 use coordinator::metrics::Metrics;
-use coordinator::tell::Teller;
 use coordinator::{cordon, probe, traffic};
 use engine::evict::PodName;
 use engine::traffic::Generation;
@@ -29,13 +29,13 @@ use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use lab::apilab::ApiLab;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use service_cidr::objects::{Ground, Objects, Request, Spare};
+use service_cidr::exchange::Write;
+use service_cidr::objects::{BridgeFacts, Objects, Request, Spare};
 use service_cidr::side::{Side, Sides};
-use service_cidr::swap::Write;
 use tokio::sync::{OnceCell, RwLock};
 
 const LABEL: &str = names::NODE_NETWORK_LABEL;
@@ -122,8 +122,8 @@ async fn context() -> Context {
         agent_image: agent_image(lab),
         metrics: Arc::new(Metrics::new().unwrap()),
         obstacles: coordinator::obstacles::Obstacles::default(),
-        pace: coordinator::words::Pace::OF_PEOPLE,
-        teller: Teller::new(client, "coordinator"),
+        pace: coordinator::words::MessagePace::FOR_USERS,
+        events: EventRecorder::new(client, "coordinator"),
     }
 }
 
@@ -494,8 +494,8 @@ async fn calico_nodes_template_is_changed_only_with_the_right_of_rbac() {
     }
     until("the right to be known", LIMIT, Path::new("/"), async || {
         Ok(match sets.patch("calico-node", &dry(), &image).await {
-            Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(_) => Observation::Done(()),
+            Err(error) => Observation::NotYet(error.to_string()),
         })
     })
     .await
@@ -865,9 +865,9 @@ async fn only_the_coordinators_own_pods_without_privileges_are_created() {
             other => panic!("a pod elsewhere: {other:?}"),
         };
         Ok(if words.contains("in its own namespace alone") {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(words)
+            Observation::NotYet(words)
         })
     })
     .await
@@ -1111,7 +1111,7 @@ fn written(service: &Service, write: Write) -> Value {
         service: &service,
         addresses: &addresses,
         spare: &Spare::default(),
-        ground: &Ground::default(),
+        ground: &BridgeFacts::default(),
     };
     match objects.request(write) {
         Some(Request::PatchService(change)) => change,
@@ -1439,8 +1439,8 @@ async fn a_deployment_accepts_one_more_replica_and_a_secret_only_a_backup() {
     let backup = secret("replumb-calico-datastore-1-000", "Opaque", true);
     until("the role to be known", LIMIT, Path::new("/"), async || {
         Ok(match secrets.create(&dry_post(), &backup).await {
-            Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(error.to_string()),
+            Ok(_) => Observation::Done(()),
+            Err(error) => Observation::NotYet(error.to_string()),
         })
     })
     .await
@@ -1638,9 +1638,9 @@ async fn a_service_cidr_must_be_the_coordinators_own_and_within_the_ranges_of_ho
             other => panic!("a range is changed: {other:?}"),
         };
         Ok(if words.contains("may only make and delete it") {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(words)
+            Observation::NotYet(words)
         })
     })
     .await
@@ -1687,17 +1687,17 @@ async fn during_a_change_of_ranges_no_other_range_is_created() {
                     .delete("replumb-keep-other", &DeleteParams::default())
                     .await
                     .unwrap();
-                Look::NotYet("another range was made".to_owned())
+                Observation::NotYet("another range was made".to_owned())
             }
             Err(error) => {
                 let words = error.to_string();
                 let known = "makes no range 10.123.0.0/30: it is within none of 10.122.0.0/24, 10.96.0.0/16";
                 // The change before is not known everywhere yet.
                 if words.contains("AlreadyExists") {
-                    Look::NotYet(words)
+                    Observation::NotYet(words)
                 } else {
                     assert!(words.contains(known), "{words}");
-                    Look::Done(())
+                    Observation::Done(())
                 }
             }
         })
@@ -1724,8 +1724,8 @@ async fn during_a_change_of_ranges_no_other_range_is_created() {
         Path::new("/"),
         async || {
             Ok(match make("replumb-keep-after", "10.123.0.4/30").await {
-                Ok(_) => Look::Done(()),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(_) => Observation::Done(()),
+                Err(error) => Observation::NotYet(error.to_string()),
             })
         },
     )
@@ -1791,7 +1791,7 @@ async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() 
         Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
             Ok(_) => {
                 selector("kube-flannel-ds-arm64", &Value::Null).await.ok();
-                Look::NotYet("another flannel was written".to_owned())
+                Observation::NotYet("another flannel was written".to_owned())
             }
             Err(error) => {
                 let words = error.to_string();
@@ -1799,7 +1799,7 @@ async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() 
                     words.contains("daemonsets named/kube-flannel-ds-arm64: Migration named is under way, and does not name it"),
                     "{words}"
                 );
-                Look::Done(())
+                Observation::Done(())
             }
         })
     })
@@ -1841,8 +1841,8 @@ async fn a_running_migration_permits_only_writes_of_the_objects_that_it_names() 
         Path::new("/"),
         async || {
             Ok(match selector("kube-flannel-ds-arm64", &json!("flannel")).await {
-                Ok(_) => Look::Done(()),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(_) => Observation::Done(()),
+                Err(error) => Observation::NotYet(error.to_string()),
             })
         },
     )

@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use api::migration::{Desired, MigrationPhase};
-use api::record::Holds;
+use api::record::RecordContent;
 use api::{Migration, MigrationStatus, NodeMigration, names};
 use coordinator::clock::Moment;
 use coordinator::lease::Candidate;
@@ -29,7 +29,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lab::apilab::{ApiLab, built};
 use lab::cluster::authority;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::ChildStdout;
@@ -418,14 +418,14 @@ async fn a_plan_larger_than_its_migration_is_printed_completely() {
     ];
     let mut records = Records::default();
     records
-        .write(&client, &made, Holds::Prepare, parts)
+        .write(&client, &made, RecordContent::Prepare, parts)
         .await
         .unwrap();
     let nodes: Api<NodeMigration> = Api::all(client);
     let nodes = nodes.list(&kube::api::ListParams::default()).await.unwrap().items;
     let plan = status.plan.as_mut().unwrap();
     plan.prepare_in_records = 1000;
-    plan.hash = api::record::document(plan, &nodes, records.holding(Holds::Prepare)).hash();
+    plan.hash = api::record::document(plan, &nodes, records.holding(RecordContent::Prepare)).hash();
     let hash = plan.hash.clone();
     let played = Played::start(status.clone()).await;
     let text = replumb(&["plan"]).await.expect(0, &[&hash]).out;
@@ -656,7 +656,7 @@ async fn a_refusal_has_exit_code_2_and_starts_no_migration() {
     let _turn = turn().await;
     let mut status = planned().await;
     status.phase = MigrationPhase::Refused;
-    status.blocked = "ChecksFailed".to_owned();
+    status.reason = "ChecksFailed".to_owned();
     status.checks.push(engine::check::Check::not_pass(
         "FlannelBackend",
         engine::check::Verdict::Fail,
@@ -811,7 +811,7 @@ async fn a_rollback_is_requested_and_each_end_has_its_exit_code() {
         .expect(0, &["worker-1", "worker-2", "DaemonSet"]);
     assert_eq!(migration(NAME).await.spec.desired, Desired::Rollback);
     played.say(MigrationStatus {
-        blocked: "PastReturn".to_owned(),
+        reason: "PastReturn".to_owned(),
         message: "DaemonSet kube-flannel/kube-flannel-ds is deleted".to_owned(),
         ..begun(MigrationPhase::Finishing, &[])
     });
@@ -850,9 +850,9 @@ async fn settled(phase: MigrationPhase) {
         async || {
             let seen = migration(NAME).await.status.unwrap_or_default().phase;
             Ok(if seen == phase {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{seen:?}"))
+                Observation::NotYet(format!("{seen:?}"))
             })
         },
     )
@@ -968,9 +968,9 @@ async fn leads() -> Api<Lease> {
             let lease = leases.get_opt(names::COORDINATOR).await?;
             let holder = lease.and_then(|lease| lease.spec?.holder_identity);
             Ok(if holder.as_deref() == Some("coordinator-1") {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{holder:?}"))
+                Observation::NotYet(format!("{holder:?}"))
             })
         },
     )
@@ -1075,11 +1075,11 @@ async fn the_second_of_two_hops_waits_for_the_first() {
     leads().await;
     let blocked = async |name: &str, wanted: &[&str]| {
         until("the refusal", Duration::from_mins(2), lab.folder(), async || {
-            let blocked = migration(name).await.status.unwrap_or_default().blocked;
+            let blocked = migration(name).await.status.unwrap_or_default().reason;
             Ok(if wanted.contains(&blocked.as_str()) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(blocked)
+                Observation::NotYet(blocked)
             })
         })
         .await
@@ -1125,10 +1125,10 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_and_names_it() {
         lab.folder(),
         async || {
             let status = second().await;
-            Ok(if status.blocked == "AnotherMigration" {
-                Look::Done(())
+            Ok(if status.reason == "AnotherMigration" {
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{status:?}"))
+                Observation::NotYet(format!("{status:?}"))
             })
         },
     )
@@ -1148,9 +1148,9 @@ async fn the_real_coordinator_refuses_a_cluster_without_flannel_and_names_it() {
             let spec = leases.get(names::COORDINATOR).await?.spec.unwrap();
             let age = Timestamp::now().duration_since(spec.renew_time.unwrap().0);
             Ok(if age > SignedDuration::from_secs(6) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{age:#}"))
+                Observation::NotYet(format!("{age:#}"))
             })
         },
     )

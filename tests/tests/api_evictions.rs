@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use api::names;
 use coordinator::context::Context;
+use coordinator::events::EventRecorder;
 use coordinator::evict::{collect, evict};
 use coordinator::memory::Memory;
 use coordinator::metrics::Metrics;
 use coordinator::obstacles::Obstacles;
 use coordinator::read;
-use coordinator::tell::Teller;
-use coordinator::words::Pace;
+use coordinator::words::MessagePace;
 use engine::evict::PodName;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
@@ -72,9 +72,9 @@ async fn context(lab: &ApiLab) -> Context {
         node_name: NODE.to_owned(),
         agent_image: String::new(),
         metrics,
-        teller: Teller::new(client, "coordinator"),
+        events: EventRecorder::new(client, "coordinator"),
         obstacles: Obstacles::default(),
-        pace: Pace::OF_PEOPLE,
+        pace: MessagePace::FOR_USERS,
     }
 }
 

@@ -16,7 +16,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use tokio::sync::{OnceCell, watch};
 
 /// Leases of these tests. The coordinator may read and write only one, by its name, and each test needs another.
@@ -207,9 +207,9 @@ async fn a_contender_leads_after_the_leader_has_ended_and_never_beside_it() {
             renewals.insert(read(&client, "running").await.renew_time.map(|time| time.0));
             let seen = renewals.len();
             Ok(if seen > 3 {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{seen} different times"))
+                Observation::NotYet(format!("{seen} different times"))
             })
         },
     )
@@ -222,9 +222,9 @@ async fn a_contender_leads_after_the_leader_has_ended_and_never_beside_it() {
     let limit = LEASE_DURATION + Duration::from_secs(15);
     until("the second to lead", limit, lab.folder(), async || {
         Ok(if *other.borrow() {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet("it follows".to_owned())
+            Observation::NotYet("it follows".to_owned())
         })
     })
     .await

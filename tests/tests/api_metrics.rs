@@ -12,7 +12,7 @@ use api::names;
 use http::{Request, StatusCode};
 use kube::{Client, Config};
 use lab::apilab::ApiLab;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use lab::ports::Port;
 use runtime::admin::{self, Health};
 use runtime::client::Observer;
@@ -117,7 +117,7 @@ async fn only_tokens_with_the_right_to_metrics_can_read_them() {
     let limit = Duration::from_mins(1);
     until("the port of metrics", limit, Path::new("/"), async || {
         tokio::net::TcpStream::connect(("127.0.0.1", port.number())).await?;
-        Ok(Look::Done(()))
+        Ok(Observation::Done(()))
     })
     .await
     .unwrap();
@@ -147,8 +147,8 @@ async fn only_tokens_with_the_right_to_metrics_can_read_them() {
         Path::new("/"),
         async || {
             Ok(match scrape(&secure, Some(&prometheus)).await {
-                (StatusCode::OK, text) => Look::Done(text),
-                (status, text) => Look::NotYet(format!("{status}: {text}")),
+                (StatusCode::OK, text) => Observation::Done(text),
+                (status, text) => Observation::NotYet(format!("{status}: {text}")),
             })
         },
     )

@@ -22,7 +22,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
@@ -872,9 +872,9 @@ async fn the_document_lists_the_rights_of_each_account() {
                 let missing: Vec<&Right> = granted.difference(&said).collect();
                 let stale: Vec<&Right> = said.difference(&granted).collect();
                 Ok(if missing.is_empty() && stale.is_empty() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(format!(
+                    Observation::NotYet(format!(
                         "{account}: not in docs/security.md: {missing:?}; in it and not given: {stale:?}"
                     ))
                 })

@@ -18,7 +18,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use serde_json::{Value, json};
 
 /// Objects as plain JSON: the input of a user, not the output of replumb's types.
@@ -406,11 +406,11 @@ async fn admission_protects_running_migration_inputs() {
         Duration::from_mins(1),
         Path::new("/"),
         async || match nodes.patch("guarded", &dry, &label).await {
-            Ok(_) => Ok(Look::NotYet("the write was accepted".to_owned())),
+            Ok(_) => Ok(Observation::NotYet("the write was accepted".to_owned())),
             Err(refused) => {
                 let words = refused.to_string();
                 assert!(words.contains("kubectl replumb rollback guarded"), "{words}");
-                Ok(Look::Done(()))
+                Ok(Observation::Done(()))
             }
         },
     )
@@ -467,7 +467,7 @@ async fn admission_protects_running_migration_inputs() {
         async || {
             nodes.patch("guarded", &dry, &label).await?;
             sets.patch("guarded", &dry, &selector).await?;
-            Ok(Look::Done(()))
+            Ok(Observation::Done(()))
         },
     )
     .await
@@ -510,8 +510,8 @@ async fn namesake(lab: &ApiLab) -> Client {
         Path::new("/"),
         async || {
             Ok(match nodes.get("guarded").await {
-                Ok(_) => Look::Done(()),
-                Err(error) => Look::NotYet(error.to_string()),
+                Ok(_) => Observation::Done(()),
+                Err(error) => Observation::NotYet(error.to_string()),
             })
         },
     )
@@ -877,7 +877,8 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
     use engine::found::Found;
     use engine::kernel::{Address, Hop, Listed, Route, RouteKind, Rule};
     use service_cidr::host::{
-        Carrier, Carriers, Connection, HostFacts, InTarget, ProxyMode, ServicePort, ToldBy,
+        AddressOrigin, Connection, HostFacts, PodWithSourceAddress, PodsWithSourceAddresses, ProxyMode,
+        ServicePort, TargetFacts,
     };
     let port = ServicePort {
         address: "172.30.0.1".parse().unwrap(),
@@ -888,10 +889,10 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
         expected_digest: Some("0123456789abcdef0123456789abcdef".to_owned()),
         local_traffic: Found::Absent,
         proxy_mode: Found::Present(ProxyMode::Nftables),
-        unknown: Found::Present(vec![port.clone()]),
+        missing_ports: Found::Present(vec![port.clone()]),
         cluster_dns: Found::Present(vec!["10.96.0.10".parse().unwrap()]),
         api_server: "10.96.0.1".to_owned(),
-        in_target: InTarget {
+        target: TargetFacts {
             routes: Listed {
                 first: vec![Route {
                     kind: RouteKind::Unicast,
@@ -923,14 +924,14 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
                 more: 1,
             },
         },
-        carriers: Found::Present(Carriers {
-            pods: vec![Carrier {
+        pods_with_source_addresses: Found::Present(PodsWithSourceAddresses {
+            pods: vec![PodWithSourceAddress {
                 pod_uid: "8d4c4e29-0d4f-4b53-b7ee-1c1c4f0c9b11".to_owned(),
-                told_by: ToldBy::Environment,
+                origin: AddressOrigin::Environment,
                 address: "10.96.0.1".parse().unwrap(),
             }],
             unread: vec!["11111111-1111-1111-1111-111111111111".to_owned()],
-            why_unread: "could not read environ of a process".to_owned(),
+            unread_reason: "could not read environ of a process".to_owned(),
         }),
         connections: Found::Present(Listed {
             first: vec![Connection {
@@ -947,7 +948,7 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
     use std::collections::BTreeMap;
 
     use flannel_to_calico::facts::{
-        Bridge, CalicoTraces, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts,
+        Bridge, CalicoObjects, DirectRoute, FirewallBackend, FirewallObject, Found, HostFacts,
         ReversePathFilter, SubnetRoutes, VxlanDevice,
     };
     HostFacts {
@@ -978,7 +979,7 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
-        calico: CalicoTraces {
+        calico: CalicoObjects {
             node_running: true,
             pods: vec!["cali0123456789a".to_owned()],
             firewall: vec![FirewallObject {
@@ -990,7 +991,7 @@ fn full_facts() -> flannel_to_calico::facts::HostFacts {
             blackholes: 4,
             pod_routes: 2,
             subnet_routes: SubnetRoutes {
-                laid: 2,
+                found: 2,
                 missing: 1,
                 looked_up: true,
             },

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use api::{Migration, names};
 use coordinator::kinds::service_cidr::exchange::{Exchange, Seen, Subject};
 use coordinator::kinds::service_cidr::index::ServiceStore;
-use coordinator::kinds::service_cidr::look::{Around, look};
+use coordinator::kinds::service_cidr::observe::{Around, look};
 use coordinator::kinds::service_cidr::observed::Observed;
-use coordinator::kinds::service_cidr::whole::Whole;
-use coordinator::kinds::service_cidr::{Waits, book};
+use coordinator::kinds::service_cidr::whole_objects::Whole;
+use coordinator::kinds::service_cidr::{ExchangeTimes, assigned_addresses};
 use coordinator::records::Records;
 use coordinator::write::WriteError;
 use editor::{Edits, Patch, edited_before_each_change};
@@ -36,17 +36,17 @@ use kube::api::{ListParams, PostParams};
 use kube::client::Body;
 use kube::{Api, Client};
 use lab::apilab::ApiLab;
-use lab::cluster::wait::{Look, until};
+use lab::cluster::wait::{Observation, until};
 use serde_json::{Value, json};
+use service_cidr::assignment::AssignedAddresses;
 use service_cidr::covers::covers;
-use service_cidr::objects::{BridgePolicy, Ground, Spare, differences};
-use service_cidr::ranges::{Fate, ServiceCidr, can_be_asked_for, fate, goes_with};
+use service_cidr::exchange::{Parts, ROLE_LABEL, Role, Step, decide, waits_for_source};
+use service_cidr::objects::{BridgeFacts, BridgePolicy, Spare, differences};
+use service_cidr::ranges::{DeletionEffect, ServiceCidr, deleted_together_with, fate, is_assignable};
 use service_cidr::side::{Side, Sides};
-use service_cidr::subjects::Book;
-use service_cidr::swap::{Parts, ROLE_LABEL, Role, Step, decide, waits_for_left};
 
 const DOMAIN: &str = "cluster.local";
-static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
+static GROUND: LazyLock<BridgeFacts> = LazyLock::new(|| BridgeFacts {
     policy: BridgePolicy::Local,
     node_addresses: vec!["192.0.2.11".parse().unwrap(), "192.0.2.12".parse().unwrap()],
 });
@@ -140,9 +140,9 @@ impl Bench {
         until("the range to be Ready", LIMIT, self.lab.folder(), async || {
             let object = self.lab.kubectl(&["get", "servicecidr", name, "-o", "json"])?;
             Ok(if object.contains("Kubernetes Service CIDR is ready") {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(object)
+                Observation::NotYet(object)
             })
         })
         .await
@@ -177,9 +177,9 @@ impl Bench {
             async || {
                 let object = self.lab.kubectl(&["get", "servicecidr", name, "-o", "json"])?;
                 Ok(if object.contains("\"Terminating\"") {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(object)
+                    Observation::NotYet(object)
                 })
             },
         )
@@ -191,9 +191,9 @@ impl Bench {
         until("the range to be deleted", LIMIT, self.lab.folder(), async || {
             let names = self.lab.kubectl(&["get", "servicecidr", "-o", "name"])?;
             Ok(if names.lines().any(|line| line.ends_with(&format!("/{name}"))) {
-                Look::NotYet(names)
+                Observation::NotYet(names)
             } else {
-                Look::Done(())
+                Observation::Done(())
             })
         })
         .await
@@ -270,8 +270,8 @@ impl Bench {
                 bridge: Parts::each(|_| spare()),
             },
             goal: Side::New,
-            left_is_used: true,
-            left_is_given: true,
+            source_is_used: true,
+            source_is_allocated: true,
             is_restless: false,
         }
     }
@@ -306,7 +306,7 @@ impl Bench {
     }
 
     async fn advance_with(&self, client: &Client, subject: &Subject) -> Result<(), String> {
-        let (mut last, mut waits, mut subject) = (None, Waits::default(), subject.clone());
+        let (mut last, mut waits, mut subject) = (None, ExchangeTimes::default(), subject.clone());
         let (mut refused, mut passes, mut refused_until) = (None, 0, Instant::now() + REFUSED);
         while passes < PASSES && Instant::now() < refused_until {
             let seen = self.observe(client, &subject).await.unwrap();
@@ -317,7 +317,7 @@ impl Bench {
                 Decision::Halt(halt) => return Err(halt.message),
                 Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                 Decision::Run(step) => {
-                    waits.goes_on(&seen.view.name, step, Timestamp::now());
+                    waits.record_step(&seen.view.name, step, Timestamp::now());
                     subject.is_restless = waits.is_restless(&seen.view.name, Timestamp::now());
                     // After a refusal in the middle of a step the decision is made again.
                     refused = exchange(client).make(&subject, seen, step).await.err();
@@ -342,9 +342,9 @@ impl Bench {
             let found = slices.list(&of).await?;
             let has_one = found.iter().any(|slice| !slice.endpoints.is_empty());
             Ok(if has_one {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet("none".to_owned())
+                Observation::NotYet("none".to_owned())
             })
         })
         .await
@@ -384,7 +384,7 @@ fn exchange(client: &Client) -> Exchange<'_> {
         client,
         domain: DOMAIN,
         ground: &GROUND,
-        tell: &|_| {},
+        on_write: &|_| {},
     }
 }
 
@@ -490,7 +490,7 @@ async fn forward_and_back_only_the_address_of_a_service_changes() {
 
         subject.goal = Side::Old;
         bench.advance(&subject).await.unwrap();
-        subject.left_is_used = false;
+        subject.source_is_used = false;
         bench.advance(&subject).await.unwrap();
         let back = bench.read("service", name);
         assert_eq!(back["spec"], before["spec"], "{name}");
@@ -566,7 +566,7 @@ async fn a_service_that_is_edited_before_each_write_is_moved_and_rolled_back() {
         );
         subject.goal = Side::Old;
         bench.advance_with(&client, &subject).await.unwrap();
-        subject.left_is_used = false;
+        subject.source_is_used = false;
         bench.advance_with(&client, &subject).await.unwrap();
         let back = bench.read("service", name);
         assert_eq!(back["spec"]["clusterIP"], before["spec"]["clusterIP"], "{name}");
@@ -635,7 +635,7 @@ async fn kills_at_each_change(bench: &Bench, app: &str, most: usize, part: u8) -
             // Either the migration continues, or it is rolled back.
             subject.goal = goal;
             bench.advance(&subject).await.unwrap();
-            subject.left_is_used = false;
+            subject.source_is_used = false;
             bench.advance(&subject).await.unwrap();
             let after = bench.read("service", &name);
             same_but_address(&name, &before, &after);
@@ -702,7 +702,7 @@ async fn the_services_of_api_server_and_name_server_recover_from_a_kill_at_any_w
         let subject = bench.subject(name, new);
         let back = Subject {
             goal: Side::Old,
-            left_is_used: false,
+            source_is_used: false,
             ..subject.clone()
         };
         for (writes, goal) in (0..=4).flat_map(|writes| Side::ALL.map(|goal| (writes, goal))) {
@@ -832,7 +832,7 @@ async fn an_address_taken_meanwhile_is_named_and_after_its_release_the_exchange_
         // Restored for the next case.
         let back = Subject {
             goal: Side::Old,
-            left_is_used: false,
+            source_is_used: false,
             ..subject.clone()
         };
         bench.advance(&back).await.unwrap();
@@ -904,29 +904,29 @@ async fn a_deleted_range_keeps_its_addresses_until_another_range_covers_them() {
         let of = all.iter().find(|cidr| cidr.name == name).unwrap();
         (
             fate(of, &all, &[held]),
-            goes_with(of, &all, &[held]).map(|other| other.name.clone()),
+            deleted_together_with(of, &all, &[held]).map(|other| other.name.clone()),
         )
     };
 
-    assert_eq!(foreseen(range), (Fate::Holds(vec![held]), None));
+    assert_eq!(foreseen(range), (DeletionEffect::Holds(vec![held]), None));
     bench.delete_range(range);
     bench.until_terminating(range).await;
     let other: IpAddr = "10.98.0.6".parse().unwrap();
-    assert!(!can_be_asked_for(&other, &bench.ranges()));
+    assert!(!is_assignable(&other, &bench.ranges()));
     let refused = bench.create(&web("late", "10.98.0.6")).unwrap_err();
     assert!(format!("{refused:#}").contains("10.98.0.6"), "{refused:#}");
 
     let said = covers(&[held])[0].to_string();
     bench.range(cover, &[&said]).await;
     assert!(
-        can_be_asked_for(&other, &bench.ranges()),
+        is_assignable(&other, &bench.ranges()),
         "the cover has two addresses"
     );
     // Both could be deleted now.
-    assert_eq!(foreseen(cover), (Fate::Goes, Some(range.to_owned())));
-    assert_eq!(foreseen(range).0, Fate::Goes);
+    assert_eq!(foreseen(cover), (DeletionEffect::Goes, Some(range.to_owned())));
+    assert_eq!(foreseen(range).0, DeletionEffect::Goes);
     bench.until_deleted(range).await;
-    assert_eq!(foreseen(cover), (Fate::Holds(vec![held]), None));
+    assert_eq!(foreseen(cover), (DeletionEffect::Holds(vec![held]), None));
     bench.delete_range(cover);
     bench.until_terminating(cover).await;
     bench.delete("held");
@@ -950,8 +950,8 @@ async fn late_services_leave_a_closed_range() {
     bench.until_terminating(range).await;
 
     let late = |name: &str, new: &str, is_used: bool| Subject {
-        left_is_given: false,
-        left_is_used: is_used,
+        source_is_allocated: false,
+        source_is_used: is_used,
         ..bench.subject(name, new)
     };
     let bare = late("bare", "172.30.12.1", false);
@@ -963,7 +963,7 @@ async fn late_services_leave_a_closed_range() {
     let seen = loop {
         let seen = bench.observe(&bench.client, &web).await.unwrap();
         match decide(&seen.view) {
-            decision if waits_for_left(&decision) => break seen,
+            decision if waits_for_source(&decision) => break seen,
             Decision::Run(step) => exchange(&bench.client).make(&web, seen, step).await.unwrap(),
             Decision::Wait(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             other => panic!("{other:?}"),
@@ -975,10 +975,10 @@ async fn late_services_leave_a_closed_range() {
     );
     let left = web.addresses.old.clone();
     bench.range(cover, &[&covers(&left)[0].to_string()]).await;
-    assert!(can_be_asked_for(&left[0], &bench.ranges()));
+    assert!(is_assignable(&left[0], &bench.ranges()));
     bench
         .advance(&Subject {
-            left_is_given: true,
+            source_is_allocated: true,
             ..web
         })
         .await
@@ -994,14 +994,14 @@ async fn late_services_leave_a_closed_range() {
     let all = bench.ranges();
     let of = all.iter().find(|cidr| cidr.name == cover).unwrap();
     assert_eq!(
-        (fate(of, &all, &held), goes_with(of, &all, &held)),
-        (Fate::Goes, None)
+        (fate(of, &all, &held), deleted_together_with(of, &all, &held)),
+        (DeletionEffect::Goes, None)
     );
     bench.delete_range(cover);
     bench.until_deleted(cover).await;
     let all = bench.ranges();
     let of = all.iter().find(|cidr| cidr.name == range).unwrap();
-    assert_eq!(fate(of, &all, &held), Fate::Holds(held.to_vec()));
+    assert_eq!(fate(of, &all, &held), DeletionEffect::Holds(held.to_vec()));
     bench.delete("web-replumb-old");
     bench.patch("stays", &json!({ "metadata": { "finalizers": null } }));
     bench.delete("stays");
@@ -1037,7 +1037,7 @@ async fn the_smallest_covers_hold_their_addresses_and_ranges_of_one_or_two_addre
 }
 
 /// A Migration of this kind, and Services with the longest names and addresses.
-async fn with_a_book(name: &str, services: usize) -> (Client, Migration, Book) {
+async fn with_a_book(name: &str, services: usize) -> (Client, Migration, AssignedAddresses) {
     let lab = ApiLab::shared().unwrap();
     let client = lab.admin().await.unwrap();
     let object: Migration = serde_json::from_value(json!({
@@ -1073,7 +1073,7 @@ async fn a_record_killed_between_any_two_writes_is_correct_and_is_completed() {
     for changes in 0.. {
         let (client, migration, wanted) = with_a_book(&format!("killed-{changes}"), 2000).await;
         let mut records = Records::default();
-        let is_dead = book::write(
+        let is_dead = assigned_addresses::write(
             &mortal(&client, changes),
             &mut records,
             &migration,
@@ -1085,14 +1085,17 @@ async fn a_record_killed_between_any_two_writes_is_correct_and_is_completed() {
         // Another coordinator continues.
         let mut records = Records::default();
         records.load(&client, &migration).await.unwrap();
-        let found = book::read(&records, Book::new());
+        let found = assigned_addresses::read(&records, AssignedAddresses::new());
         assert!(found.iter().all(|(name, both)| wanted[name] == *both));
-        book::write(&client, &mut records, &migration, &wanted, &BTreeSet::new())
+        assigned_addresses::write(&client, &mut records, &migration, &wanted, &BTreeSet::new())
             .await
             .unwrap();
         let mut records = Records::default();
         records.load(&client, &migration).await.unwrap();
-        assert_eq!(book::read(&records, Book::new()), wanted);
+        assert_eq!(
+            assigned_addresses::read(&records, AssignedAddresses::new()),
+            wanted
+        );
         if !is_dead {
             break;
         }
@@ -1106,7 +1109,7 @@ async fn a_record_killed_between_any_two_writes_is_correct_and_is_completed() {
 async fn a_stored_record_is_small_and_a_write_based_on_an_old_read_is_refused() {
     let (client, migration, mut wanted) = with_a_book("small", 3000).await;
     let (mut first, mut second) = (Records::default(), Records::default());
-    book::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
+    assigned_addresses::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
         .await
         .unwrap();
     second.load(&client, &migration).await.unwrap();
@@ -1128,13 +1131,23 @@ async fn a_stored_record_is_small_and_a_write_based_on_an_old_read_is_refused() 
 
     let gone = wanted.keys().next().unwrap().clone();
     wanted.remove(&gone);
-    book::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
+    assigned_addresses::write(&client, &mut first, &migration, &wanted, &BTreeSet::new())
         .await
         .unwrap();
-    let refused = book::write(&client, &mut second, &migration, &Book::new(), &BTreeSet::new()).await;
+    let refused = assigned_addresses::write(
+        &client,
+        &mut second,
+        &migration,
+        &AssignedAddresses::new(),
+        &BTreeSet::new(),
+    )
+    .await;
     assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
     second.load(&client, &migration).await.unwrap();
-    assert_eq!(book::read(&second, Book::new()), wanted);
+    assert_eq!(
+        assigned_addresses::read(&second, AssignedAddresses::new()),
+        wanted
+    );
 
     // A record never becomes another part or belongs to another Migration.
     let name = list["items"][0]["metadata"]["name"].as_str().unwrap();

@@ -9,7 +9,7 @@ use futures::FutureExt as _;
 const TRIES: usize = 5;
 
 /// Repeats an operation until it takes less than the limit once, and panics if it never does.
-pub async fn takes_less(limit: Duration, mut attempt: impl AsyncFnMut()) {
+pub async fn assert_takes_less(limit: Duration, mut attempt: impl AsyncFnMut()) {
     let mut took = Vec::new();
     for _ in 0..TRIES {
         let began = Instant::now();
@@ -27,7 +27,7 @@ async fn one_slow_attempt_passes_and_only_slow_attempts_panic() {
     let limit = Duration::from_millis(200);
     let tries = |slow: usize| async move {
         let mut tries = 0;
-        takes_less(limit, async || {
+        assert_takes_less(limit, async || {
             tries += 1;
             if tries <= slow {
                 tokio::time::sleep(limit).await;

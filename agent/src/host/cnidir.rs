@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use engine::cni::{Attachment, CniDirectory, Contents, LARGEST_FILE};
 use runtime::error::chain;
 
-use super::files::{FileError, list_if_there, read_if_there, whole_if_there};
+use super::files::{FileError, list_if_exists, read_if_exists, read_limited_if_exists};
 
 /// Reads the configuration folder as the container runtime does. `shown` is the folder's path on the host.
 pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
@@ -16,7 +16,7 @@ pub fn read(folder: &Path, shown: &str) -> Result<CniDirectory, FileError> {
 /// Reads every file of the configuration folder that a container runtime reads: name and content, or the reason why it cannot be
 /// read. One unreadable file does not affect the others; files with other extensions are ignored.
 pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
-    let Some(names) = list_if_there(folder)? else {
+    let Some(names) = list_if_exists(folder)? else {
         return Err(FileError {
             attempt: "list folder (is it mounted?)",
             path: folder.to_owned(),
@@ -25,7 +25,7 @@ pub fn files(folder: &Path) -> Result<Vec<(String, Contents)>, FileError> {
     };
     let mut files = Vec::with_capacity(names.len());
     for name in names.into_iter().filter(|name| engine::cni::is_read(name)) {
-        match whole_if_there(&folder.join(&name), LARGEST_FILE as u64) {
+        match read_limited_if_exists(&folder.join(&name), LARGEST_FILE as u64) {
             Ok(Some(file)) => files.push((name, Ok(file.bytes))),
             Ok(None) => {}
             Err(error) => files.push((name, Err(chain(&error)))),
@@ -74,7 +74,7 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
     let mut state = State::default();
     for network in networks {
         let network = folder.join("networks").join(network);
-        let Some(names) = list_if_there(&network)? else {
+        let Some(names) = list_if_exists(&network)? else {
             continue;
         };
         for name in names {
@@ -87,7 +87,7 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
         state.folders.push(network);
     }
     let results = folder.join("results");
-    for name in list_if_there(&results)?.unwrap_or_default() {
+    for name in list_if_exists(&results)?.unwrap_or_default() {
         // `<network>-<sandbox>-<interface>`.
         let ours = |network: &String| {
             name.strip_prefix(network.as_str())
@@ -100,7 +100,7 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
             continue;
         }
         let path = results.join(&name);
-        let bytes = match read_if_there(&path) {
+        let bytes = match read_if_exists(&path) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => continue,
             Err(error) => {
@@ -116,7 +116,7 @@ pub fn state(folder: &Path, networks: &[String]) -> Result<State, FileError> {
         }
     }
     let delegates = folder.join("flannel");
-    state.delegates = list_if_there(&delegates)?
+    state.delegates = list_if_exists(&delegates)?
         .unwrap_or_default()
         .iter()
         .map(|name| delegates.join(name))

@@ -49,7 +49,7 @@ impl FileError {
 
 /// Content and metadata of a file.
 #[derive(Debug)]
-pub struct Whole {
+pub struct FileContent {
     /// The whole content.
     pub bytes: Vec<u8>,
     /// Owner and permissions.
@@ -59,12 +59,12 @@ pub struct Whole {
 /// Reads a file; `None` when it does not exist. A file with more than [`MOST`] bytes is an error.
 ///
 /// The folder must exist: in a container, a folder that is not mounted looks like an empty host.
-pub fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
-    Ok(whole_if_there(path, MOST)?.map(|file| file.bytes))
+pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    Ok(read_limited_if_exists(path, MOST)?.map(|file| file.bytes))
 }
 
 /// The same for a file of at most this many bytes, with its metadata.
-pub fn whole_if_there(path: &Path, most: u64) -> Result<Option<Whole>, FileError> {
+pub fn read_limited_if_exists(path: &Path, most: u64) -> Result<Option<FileContent>, FileError> {
     match whole(path, most) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -78,7 +78,7 @@ pub fn whole_if_there(path: &Path, most: u64) -> Result<Option<Whole>, FileError
 }
 
 /// Opens without blocking: a pipe or a device in place of the file is an error, and does not hang.
-fn whole(path: &Path, most: u64) -> io::Result<Whole> {
+fn whole(path: &Path, most: u64) -> io::Result<FileContent> {
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
@@ -97,7 +97,7 @@ fn whole(path: &Path, most: u64) -> io::Result<Whole> {
     if bytes.len() as u64 > most {
         return too_large();
     }
-    Ok(Whole { bytes, metadata })
+    Ok(FileContent { bytes, metadata })
 }
 
 /// Reads the first bytes of a file; may block.
@@ -115,7 +115,7 @@ pub fn read_small(path: &Path) -> io::Result<String> {
 
 /// Sorted names of a folder's regular files, links to regular files, and files whose type cannot be read. `None` when the folder
 /// does not exist.
-pub fn list_if_there(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
+pub fn list_if_exists(folder: &Path) -> Result<Option<Vec<String>>, FileError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -20,16 +20,16 @@ fn a_file_that_is_too_large_is_not_read() {
     let path = folder.path().join("10-large.conflist");
     let file = fs::File::create(&path).unwrap();
     file.set_len(MOST).unwrap();
-    assert_eq!(read_if_there(&path).unwrap().unwrap().len() as u64, MOST);
+    assert_eq!(read_if_exists(&path).unwrap().unwrap().len() as u64, MOST);
     file.set_len(MOST + 1).unwrap();
-    let error = read_if_there(&path).unwrap_err();
+    let error = read_if_exists(&path).unwrap_err();
     assert!(
         runtime::error::chain(&error).contains("more than 1048576 bytes"),
         "{error}"
     );
     // A sparse file: its content must not be held in memory.
     file.set_len(1 << 40).unwrap();
-    read_if_there(&path).unwrap_err();
+    read_if_exists(&path).unwrap_err();
     read(&path).unwrap_err();
 }
 
@@ -39,14 +39,14 @@ fn a_pipe_a_device_and_a_folder_are_errors_and_do_not_block() {
     let pipe = folder.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU).unwrap();
     for path in [pipe.as_path(), Path::new("/dev/zero"), folder.path()] {
-        let error = read_if_there(path).unwrap_err();
+        let error = read_if_exists(path).unwrap_err();
         assert!(
             runtime::error::chain(&error).contains("not a regular file"),
             "{error}"
         );
     }
-    assert!(read_if_there(&folder.path().join("none")).unwrap().is_none());
-    read_if_there(&folder.path().join("none/none")).unwrap_err();
+    assert!(read_if_exists(&folder.path().join("none")).unwrap().is_none());
+    read_if_exists(&folder.path().join("none/none")).unwrap_err();
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub struct Firewall {
 
 /// Reads every backend of the kernel.
 pub async fn read(proc: &Path) -> Result<Firewall, FirewallError> {
-    let nft = Nftables::read(|chain| of_flannel(chain).or_else(|| calico::of_calico(chain))).await?;
+    let nft = Nftables::read(|chain| of_flannel(chain).or_else(|| calico::common_name(chain))).await?;
     let (flannel, unread) = flannel(proc, &nft).await?;
     Ok(Firewall {
         flannel,
@@ -492,7 +492,7 @@ mod tests {
 
     fn listed(text: &str) -> Option<Nftables> {
         let (mut found, mut table) = (Nftables::default(), None);
-        let select = |chain: &str| of_flannel(chain).or_else(|| calico::of_calico(chain));
+        let select = |chain: &str| of_flannel(chain).or_else(|| calico::common_name(chain));
         for line in text.lines() {
             found.take(line, &mut table, select)?;
         }

@@ -1,6 +1,5 @@
 //! The host: kernel and files. All code that touches the machine is in this module.
 
-pub mod apart;
 #[cfg(test)]
 pub(crate) mod clock_tests;
 pub mod cnidir;
@@ -13,6 +12,7 @@ pub mod nft;
 pub mod processes;
 pub mod program;
 pub mod random;
+pub mod slow_read;
 pub mod snapshot;
 pub mod socket;
 pub mod sysctl;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::apart::{self, ApartError, Each, Unread};
 use super::files::{FileError, read_at_most};
+use super::slow_read::{self, BoundedReads, SlowReadError, Unread};
 
 /// Bytes that are read: `stat` is shorter, and the first argument of a command line fits.
 const MOST: usize = 4096;
@@ -26,7 +26,7 @@ pub enum ProcessError {
     File(#[from] FileError),
     /// The reading thread failed.
     #[error(transparent)]
-    Apart(#[from] ApartError),
+    Apart(#[from] SlowReadError),
     /// The agent is process 1: only the agent's own processes are visible.
     #[error("processes of the host are not visible to the agent: set hostPID: true in its pod")]
     OwnNamespace,
@@ -54,8 +54,8 @@ pub struct Running {
 /// Reader of processes. The last known name of a process is kept while the process cannot be read. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
-    stat: Each<u32>,
-    command_line: Each<u32>,
+    stat: BoundedReads<u32>,
+    command_line: BoundedReads<u32>,
     seen: Arc<Mutex<BTreeMap<Identity, Option<String>>>>,
 }
 
@@ -82,7 +82,7 @@ impl Processes {
             return Err(ProcessError::OwnNamespace);
         }
         let (reader, proc) = (self.clone(), proc.to_owned());
-        apart::read("the host's processes", move || reader.read(&proc, names)).await?
+        slow_read::read("the host's processes", move || reader.read(&proc, names)).await?
     }
 
     fn read(&self, proc: &Path, names: &'static [&'static str]) -> Result<Running, ProcessError> {

@@ -5,7 +5,7 @@ use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
 use super::*;
-use crate::host::clock_tests::takes_less;
+use crate::host::clock_tests::assert_takes_less;
 
 const NAMES: &[&str] = &["flanneld", "calico-node"];
 
@@ -89,13 +89,13 @@ async fn a_stuck_process_is_named_and_the_others_are_read() {
         vec!["could not read process 7 (java) within 2 s".to_owned()],
     );
     let mut processes = Processes::default();
-    takes_less(Duration::from_secs(4), async || {
+    assert_takes_less(Duration::from_secs(4), async || {
         processes = Processes::default();
         assert_eq!(read(&processes, &proc).await, found);
     })
     .await;
     // The second read does not wait.
-    takes_less(Duration::from_secs(1), async || {
+    assert_takes_less(Duration::from_secs(1), async || {
         assert_eq!(read(&processes, &proc).await, found);
     })
     .await;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use thiserror::Error;
 
-use super::files::{FileError, read_if_there, read_small};
+use super::files::{FileError, read_if_exists, read_small};
 
 /// A parameter could not be read.
 #[derive(Debug, Error)]
@@ -73,7 +73,7 @@ pub fn bridge_netfilter(proc: &Path) -> Result<Option<bool>, SysctlError> {
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // The folder of all parameters must exist, else the result is unknown.
-            read_if_there(&proc.join("sys/net/core/somaxconn"))?;
+            read_if_exists(&proc.join("sys/net/core/somaxconn"))?;
             Ok(None)
         }
         Err(error) => Err(FileError::of("read", &path)(error).into()),
@@ -99,7 +99,7 @@ pub fn answering(bridge: &str, speaks_ipv6: bool) -> Vec<(String, &'static str)>
 /// Whether a bridge has these parameters set; false if the bridge does not exist.
 pub fn answers(network: &Path, bridge: &str, speaks_ipv6: bool) -> Result<bool, SysctlError> {
     // The folder of all parameters must exist, else the result is unknown.
-    read_if_there(&network.join("core/somaxconn"))?;
+    read_if_exists(&network.join("core/somaxconn"))?;
     for (parameter, wanted) in answering(bridge, speaks_ipv6) {
         let path = network.join(parameter);
         match read_small(&path) {

@@ -95,7 +95,7 @@ impl Hub {
     }
 
     /// Completes when a breach started or ended, or a pod started or stopped reporting, since the last completion.
-    pub async fn has_news(&self) {
+    pub async fn changed(&self) {
         self.news.notified().await;
     }
 
@@ -142,7 +142,7 @@ impl Hub {
         let is_empty = orders.flows.is_empty() && classes.is_empty();
         (!is_empty).then(|| TrafficReport {
             flows: u32::try_from(orders.flows.len()).unwrap_or(u32::MAX),
-            judged_since: orders.judged_since,
+            losses_counted_since: orders.judged_since,
             reporting,
             classes,
             breaches,
@@ -220,7 +220,7 @@ impl Hub {
             ticks.tick().await;
             let now = self.report().map(|report| {
                 (
-                    report.judged_since,
+                    report.losses_counted_since,
                     report.reporting,
                     report.breaches,
                     report.floods,

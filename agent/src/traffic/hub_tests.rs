@@ -90,7 +90,7 @@ async fn a_breach_starts_and_ends_with_the_answers_of_a_pod() {
         udp.message
     );
     assert!(udp.message.contains("Connection refused"), "{}", udp.message);
-    tokio::time::timeout(Duration::from_secs(1), hub.has_news())
+    tokio::time::timeout(Duration::from_secs(1), hub.changed())
         .await
         .expect("the loop is woken");
 
@@ -216,7 +216,7 @@ async fn resume_restarts_judging_and_keeps_the_totals() {
     let resumed_at = Some(Timestamp::from_second(1_800_000_000).unwrap());
     hub.set(&flows, STRICT, resumed_at, 1450);
     let restarted = hub.report().unwrap();
-    assert_eq!(restarted.judged_since, resumed_at);
+    assert_eq!(restarted.losses_counted_since, resumed_at);
     assert_eq!(
         (restarted.reporting, restarted.breaches),
         (Vec::new(), Vec::new())

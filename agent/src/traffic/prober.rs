@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::traffic::stream::{BEGINNING, Stream, WINDOW};
+use engine::traffic::stream::{FIRST_ANSWER_TIMEOUT, Stream, WINDOW};
 use engine::traffic::{Flow, Protocol, TICK};
 use jiff::Timestamp;
 use tokio::net::{TcpStream, UdpSocket};
@@ -176,9 +176,10 @@ impl Run {
         // A process that was not scheduled for a while did not receive answers either: that time does not count.
         self.running += now.duration_since(self.last_beat).min(period * 2);
         self.last_beat = now;
-        let recent = self.stream.look(self.running, self.limits.patience);
+        let recent = self.stream.observe(self.running, self.limits.patience);
         // Probes that are unanswered because of the problem count as lost only later.
-        if recent.lost == 0 && self.running.saturating_sub(self.problem_at) > self.limits.patience + BEGINNING
+        if recent.lost == 0
+            && self.running.saturating_sub(self.problem_at) > self.limits.patience + FIRST_ANSWER_TIMEOUT
         {
             self.problem.clear();
         }

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::host::{Host, in_namespace, json, run};
 use crate::in_place::record;
-use crate::rights::live_as_the_container;
+use crate::rights::limit_to_container;
 use crate::{BACKENDS, drive};
 
 /// The state of the host that replumb or either network could change, one line per object.
@@ -209,10 +209,10 @@ fn flannel_host() -> Host {
 }
 
 pub async fn is_back(host: &Host) {
-    let facts = host.look().await.facts;
+    let facts = host.observe().await.facts;
     let journal = Journal::open(&host.state()).unwrap();
     assert_eq!(
-        changes(&facts, &host.settings(), &journal.remembered().standing),
+        changes(&facts, &host.settings(), &journal.remembered().unreverted),
         Vec::<String>::new()
     );
     assert_eq!(phase(&facts, &host.settings()), Phase::Flannel);
@@ -255,7 +255,7 @@ fn the_capabilities_of_the_manifest_are_sufficient_for_a_rollback() {
         let conflist = host.paths.cni_configuration.join("10-flannel.conflist");
         std::os::unix::fs::chown(conflist, Some(1000), Some(1001)).unwrap();
         let before = state(&host);
-        live_as_the_container(&mut host);
+        limit_to_container(&mut host);
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         create_calico_objects(&host);
         assert_eq!(drive(&host, Goal::Mixed).await, None);
@@ -275,7 +275,7 @@ fn the_capabilities_of_the_manifest_are_sufficient_for_a_rollback() {
 fn after_a_drain_the_link_and_the_chains_are_restored_from_the_journal() {
     in_namespace(|| async {
         let host = flannel_host();
-        Host::last_pod_goes();
+        Host::delete_last_pod();
         // The pod's lease and record, the bridge and its route are removed with the pods; flannel's plugins create them again.
         let with_the_pods = |line: &String| {
             line.contains("cni0")
@@ -334,7 +334,7 @@ fn a_crash_after_each_change_of_a_rollback_is_recovered() {
         run("ipset destroy other-program");
         let mut crashes = 0;
         loop {
-            let seen = host.look().await;
+            let seen = host.observe().await;
             let mut journal = Journal::open(&host.state()).unwrap();
             let HostDecision::Run(step) = decide(
                 &seen.facts,
@@ -362,7 +362,7 @@ fn a_crash_after_each_change_of_a_rollback_is_recovered() {
             fs::write(&path, &text[..kept]).unwrap();
             let mut journal = Journal::open(&host.state()).unwrap();
             assert_eq!(journal.open_step(), Some(&step));
-            let facts = host.look().await.facts;
+            let facts = host.observe().await.facts;
             assert!(step.is_done(&facts));
             journal.finish(&step, Timestamp::now()).unwrap();
             crashes += 1;
@@ -392,7 +392,7 @@ fn a_rollback_that_crashed_without_the_link_recreates_it() {
         };
         // The state before this step: flannel's routes exist, Felix' routes are deleted.
         loop {
-            let seen = host.look().await;
+            let seen = host.observe().await;
             let mut journal = Journal::open(&host.state()).unwrap();
             match decide(
                 &seen.facts,
@@ -446,7 +446,7 @@ fn a_changed_backup_is_not_restored_and_is_named() {
             .as_str()
             .unwrap();
         fs::write(copy, "FLANNEL_NETWORK=1.2.3.4/5").unwrap();
-        let seen = host.look().await;
+        let seen = host.observe().await;
         let mut journal = Journal::open(&host.state()).unwrap();
         let error = apply(
             &HostStep::RestoreSubnetEnvironment,

@@ -253,11 +253,11 @@ impl Host {
     }
 
     /// Whether flannel's link and its subnet.env exist again.
-    pub fn is_back(&self) -> bool {
+    pub fn is_rolled_back(&self) -> bool {
         run("ip link").contains("flannel.1:") && self.paths.subnet_environment().exists()
     }
 
-    pub async fn look(&self) -> Observation {
+    pub async fn observe(&self) -> Observation {
         observe(&self.paths, &self.netlink, &self.processes)
             .await
             .unwrap()
@@ -318,12 +318,12 @@ impl Host {
     }
 
     /// Deletes the last pod of the old network.
-    pub fn last_pod_goes() {
+    pub fn delete_last_pod() {
         run("ip link delete vethpod1");
     }
 
     /// Creates the link and the conflist of calico-node.
-    pub fn calico_comes(&self) {
+    pub fn install_calico(&self) {
         run("ip link add vxlan.calico type vxlan id 1 dev eth0 local 192.0.2.11 dstport 8472 nolearning");
         run("ip link set vxlan.calico mtu 1450 up");
         run("ip address add 10.244.1.0/32 dev vxlan.calico");
@@ -335,7 +335,7 @@ impl Host {
     }
 
     /// All objects of other programs, as printed by other tools: firewall, links, routes, files.
-    pub fn everybody_elses(&self) -> Vec<String> {
+    pub fn objects_of_other_programs(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for save in [
             "iptables-nft-save",

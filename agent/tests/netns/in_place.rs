@@ -115,7 +115,7 @@ fn the_renamed_tunnel_is_unchanged_and_running_pods_have_routes() {
         record(&host, &json!([{ "type": "bridge" }]));
         let before = tunnel("flannel.1");
         let others = || -> Vec<String> {
-            let all = host.everybody_elses();
+            let all = host.objects_of_other_programs();
             all.into_iter()
                 .filter(|line| !line.contains("vxlan.calico"))
                 .collect()
@@ -134,7 +134,10 @@ fn the_renamed_tunnel_is_unchanged_and_running_pods_have_routes() {
         );
         assert_eq!(run("sysctl -n net.ipv4.conf.cni0.proxy_arp").trim(), "1");
         assert_eq!(run("sysctl -n net.ipv4.neigh.cni0.proxy_delay").trim(), "0");
-        assert_eq!(phase(&host.look().await.facts, &host.settings()), Phase::Swapped);
+        assert_eq!(
+            phase(&host.observe().await.facts, &host.settings()),
+            Phase::Swapped
+        );
 
         let waits = drive(&host, Goal::Mixed)
             .await
@@ -146,7 +149,7 @@ fn the_renamed_tunnel_is_unchanged_and_running_pods_have_routes() {
         )
         .unwrap();
         assert_eq!(drive(&host, Goal::Mixed).await, None);
-        assert_eq!(phase(&host.look().await.facts, &host.settings()), Phase::Mixed);
+        assert_eq!(phase(&host.observe().await.facts, &host.settings()), Phase::Mixed);
         assert_eq!(tunnel("vxlan.calico"), before);
         assert_eq!(
             others(),
@@ -164,7 +167,7 @@ fn a_recreated_link_is_unchanged_also_after_a_crash() {
         record(&host, &json!([{ "type": "bridge" }]));
         let before = tunnel("flannel.1");
         assert_eq!(drive(&host, Goal::Held).await, None);
-        let seen = host.look().await;
+        let seen = host.observe().await;
         let link = seen.snapshot.link("flannel.1").unwrap();
         let saved = seen.snapshot.of_link(link.index);
         host.netlink.delete_link(link.index, "flannel.1").await.unwrap();
@@ -209,7 +212,7 @@ fn a_recreated_link_is_unchanged_also_after_a_crash() {
 fn a_refused_rename_is_not_an_error() {
     in_namespace(|| async {
         let host = Host::new();
-        let seen = host.look().await;
+        let seen = host.observe().await;
         let link = seen.snapshot.link("flannel.1").unwrap();
         // The result depends on the kernel; the agent continues in both cases.
         let renamed = host.netlink.rename_link(link, "vxlan.calico").await.unwrap();
@@ -276,7 +279,7 @@ fn an_ended_pod_leaves_no_route_no_lease_and_no_host_port() {
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         assert!(host.paths.cni_state.join("networks/cbr0/10.244.1.2").exists());
 
-        Host::last_pod_goes();
+        Host::delete_last_pod();
         // The kernel keeps a route to a bridge without ports: the agent has to delete it.
         assert_eq!(drive(&host, Goal::Swapped).await, None);
         assert_eq!(run("ip route show proto 82"), "");
@@ -296,7 +299,10 @@ fn an_ended_pod_leaves_no_route_no_lease_and_no_host_port() {
         .unwrap();
         assert_eq!(drive(&host, Goal::Mixed).await, None);
         assert_eq!(drive(&host, Goal::Calico).await, None);
-        assert_eq!(phase(&host.look().await.facts, &host.settings()), Phase::Calico);
+        assert_eq!(
+            phase(&host.observe().await.facts, &host.settings()),
+            Phase::Calico
+        );
         assert!(!run("ip link").contains("cni0"));
     });
 }
@@ -308,8 +314,8 @@ fn a_missing_plugin_is_an_error_and_keeps_the_record() {
         let host = Host::new();
         record(&host, &json!([{ "type": "not-installed" }]));
         assert_eq!(drive(&host, Goal::Swapped).await, None);
-        Host::last_pod_goes();
-        let seen = host.look().await;
+        Host::delete_last_pod();
+        let seen = host.observe().await;
         let mut journal = Journal::open(&host.state()).unwrap();
         let step = HostStep::ForgetLegacyPod("sandbox".to_owned());
         let error = apply(

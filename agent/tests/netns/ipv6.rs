@@ -86,7 +86,10 @@ fn flannel_pods_are_reached_at_any_address_of_their_subnet() {
     in_namespace(|| async {
         let host = flannel_host();
         assert_eq!(drive(&host, Goal::Swapped).await, None);
-        assert_eq!(phase(&host.look().await.facts, &host.settings()), Phase::Swapped);
+        assert_eq!(
+            phase(&host.observe().await.facts, &host.settings()),
+            Phase::Swapped
+        );
         // The tunnel end and four blocks of each node, for Felix; and the whole subnet of each node.
         assert_eq!(
             destinations("ip -6 -j route show dev vxlan-v6.calico proto 80").len(),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use agent::kinds::flannel_to_calico::journal::Journal;
 use agent::traffic::hub::Hub;
 use agent::traffic::line::SOCKET;
-use flannel_to_calico::host::{Orders, Patience};
+use flannel_to_calico::host::{Orders, TimeLimit};
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use nix::errno::Errno;
@@ -89,11 +89,11 @@ async fn swapped_host() -> Host {
     let now = Timestamp::now();
     Journal::open(&host.state())
         .unwrap()
-        .order(
+        .record_goal(
             Orders {
                 goal: Goal::Swapped,
                 settings: host.settings(),
-                patience: Some(Patience {
+                patience: Some(TimeLimit {
                     seconds: SECONDS,
                     from: now,
                 }),
@@ -130,7 +130,7 @@ fn agent_alone(host: &Host) -> Process {
 }
 
 fn wait_until_back(host: &Host, began: Instant) {
-    while !host.is_back() {
+    while !host.is_rolled_back() {
         assert!(
             began.elapsed() < Duration::from_secs(u64::from(SECONDS)) + BACK_WITHIN,
             "the old network is not restored: {}",
@@ -198,7 +198,7 @@ fn with_20000_idle_connections_the_agent_is_alive_and_rolls_back_on_time() {
         eprintln!("{most} KiB of memory with {count} idle connections");
         assert!(most < MOST_KIB, "{most} KiB with {count} idle connections");
         drop((held, agent));
-        let facts = host.look().await.facts;
+        let facts = host.observe().await.facts;
         assert_eq!(
             flannel_to_calico::host::phase(&facts, &host.settings()),
             Phase::Flannel

@@ -32,7 +32,7 @@ use agent::host::{firewall, netlink};
 use agent::kinds::flannel_to_calico::apply::apply;
 use agent::kinds::flannel_to_calico::journal::{Before, Journal};
 use flannel_to_calico::facts::{FirewallBackend, FirewallObject};
-use flannel_to_calico::host::{HostDecision, HostStep, Remembered, decide, leftovers, phase};
+use flannel_to_calico::host::{HostDecision, HostStep, JournalState, decide, leftovers, phase};
 use flannel_to_calico::phase::{Goal, Phase};
 use jiff::Timestamp;
 use nix::mount::{MsFlags, mount};
@@ -53,7 +53,7 @@ const BACKENDS: [&str; 4] = [
 /// Performs steps until the goal is reached, or a step has to wait: then returns the reason.
 async fn drive(host: &Host, goal: Goal) -> Option<String> {
     let settings = host.settings();
-    let mut seen = host.look().await;
+    let mut seen = host.observe().await;
     for _ in 0..32 {
         // Like a new process each time: only the journal and the host keep state.
         let mut journal = Journal::open(&host.state()).unwrap();
@@ -84,7 +84,7 @@ async fn drive(host: &Host, goal: Goal) -> Option<String> {
 fn facts_match_the_output_of_ip() {
     in_namespace(|| async {
         let host = Host::new();
-        let facts = host.look().await.facts;
+        let facts = host.observe().await.facts;
 
         let links = json("ip -j -d link");
         let link = |name: &str| -> Value {
@@ -169,7 +169,7 @@ fn a_direct_route_is_observed() {
     in_namespace(|| async {
         let host = Host::new();
         run("ip route replace 10.244.3.0/24 via 192.0.2.13 dev eth0");
-        let routes = host.look().await.facts.direct_routes;
+        let routes = host.observe().await.facts.direct_routes;
         assert_eq!(routes.len(), 1, "{routes:?}");
         assert_eq!(
             (routes[0].gateway.to_string().as_str(), routes[0].link.as_str()),
@@ -183,7 +183,7 @@ fn a_direct_route_is_observed() {
 fn an_observation_creates_no_tables() {
     in_namespace(|| async {
         let host = Host::new();
-        assert_eq!(host.look().await.facts.firewall, []);
+        assert_eq!(host.observe().await.facts.firewall, []);
         let names = |family: &str| {
             fs::read_to_string(format!("/proc/thread-self/net/{family}_tables_names")).unwrap_or_default()
         };
@@ -231,7 +231,7 @@ fn every_firewall_backend_is_read() {
                 chain: String::new(),
             });
         }
-        assert_eq!(host.look().await.facts.firewall, expected);
+        assert_eq!(host.observe().await.facts.firewall, expected);
     });
 }
 
@@ -242,10 +242,10 @@ fn a_table_that_iptables_cannot_read_is_reported_and_the_rest_is_read() {
         let host = Host::new();
         Host::firewall("iptables-nft");
         let in_filter = |object: &&FirewallObject| object.table == "filter";
-        let before = host.look().await.facts;
+        let before = host.observe().await.facts;
         // A rule that iptables cannot express.
         run("nft add rule ip nat POSTROUTING ct state new masquerade");
-        let facts = host.look().await.facts;
+        let facts = host.observe().await.facts;
         let chain = FirewallObject {
             backend: FirewallBackend::IptablesNft,
             table: "nat".to_owned(),
@@ -271,7 +271,7 @@ fn a_table_that_iptables_cannot_read_is_reported_and_the_rest_is_read() {
         // The fix in the error message.
         run("nft flush chain ip nat POSTROUTING");
         run("nft delete chain ip nat FLANNEL-POSTRTG");
-        let facts = host.look().await.facts;
+        let facts = host.observe().await.facts;
         assert_eq!(facts.unread_tables, Vec::<String>::new());
         assert!(!facts.firewall.contains(&chain), "{:?}", facts.firewall);
     });
@@ -286,7 +286,7 @@ fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
             Host::firewall(backend);
         }
         Host::nftables();
-        let before = host.everybody_elses();
+        let before = host.objects_of_other_programs();
         let environment = fs::read(host.paths.subnet_environment()).unwrap();
         let conflist = fs::read(host.paths.cni_configuration.join("10-flannel.conflist")).unwrap();
 
@@ -303,7 +303,7 @@ fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
             run("iptables-nft-save").contains("FLANNEL-POSTRTG"),
             "a running pod keeps its masquerade rules"
         );
-        Host::last_pod_goes();
+        Host::delete_last_pod();
         assert_eq!(drive(&host, Goal::Detached).await, None);
         let links = json("ip -j link").to_string();
         assert!(!links.contains("flannel.1") && !links.contains("cni0"), "{links}");
@@ -320,16 +320,16 @@ fn a_host_moves_from_flannel_to_calico_and_nothing_else_changes() {
             "{tables}"
         );
         assert_eq!(
-            host.everybody_elses(),
+            host.objects_of_other_programs(),
             before,
             "rules, routes, links and files of other programs are unchanged"
         );
 
         let waits = drive(&host, Goal::Calico).await.expect("Calico is missing");
         assert!(waits.contains("10-flannel.conflist is in use"), "{waits}");
-        host.calico_comes();
+        host.install_calico();
         assert_eq!(drive(&host, Goal::Calico).await, None);
-        let end = host.look().await.facts;
+        let end = host.observe().await.facts;
         assert_eq!(phase(&end, &host.settings()), Phase::Calico);
         assert_eq!(leftovers(&end, &host.settings()), Vec::<String>::new());
         assert_eq!(names(&host.paths.cni_configuration), ["10-calico.conflist"]);
@@ -373,13 +373,13 @@ fn a_crash_before_or_after_a_change_is_recovered() {
     in_namespace(|| async {
         let host = Host::new();
         Host::firewall("iptables-nft");
-        Host::last_pod_goes();
+        Host::delete_last_pod();
         let settings = host.settings();
         let mut crashes = 0;
         loop {
-            let seen = host.look().await;
+            let seen = host.observe().await;
             let HostDecision::Run(step) =
-                decide(&seen.facts, &settings, Goal::Detached, &Remembered::default())
+                decide(&seen.facts, &settings, Goal::Detached, &JournalState::default())
             else {
                 break;
             };
@@ -407,12 +407,12 @@ fn a_crash_before_or_after_a_change_is_recovered() {
             let kept = text.trim_end().rfind('\n').unwrap() + 1;
             fs::write(&path, &text[..kept]).unwrap();
             assert_eq!(Journal::open(&host.state()).unwrap().open_step(), Some(&step));
-            assert!(step.is_done(&host.look().await.facts));
+            assert!(step.is_done(&host.observe().await.facts));
             crashes += 1;
             assert!(crashes < 32, "too many steps");
         }
         assert!(crashes >= 6, "{crashes}");
-        assert_eq!(phase(&host.look().await.facts, &settings), Phase::Detached);
+        assert_eq!(phase(&host.observe().await.facts, &settings), Phase::Detached);
     });
 }
 
@@ -446,7 +446,7 @@ fn a_full_disk_stops_a_step_before_its_start() {
         fs::remove_file(state.join("filler")).unwrap();
         let mut journal = Journal::open(&state).unwrap();
         fs::write(state.join("filler"), vec![0_u8; 1 << 20]).unwrap_err();
-        let seen = host.look().await;
+        let seen = host.observe().await;
         let step = HostStep::WithdrawSubnetEnvironment;
         let error = apply(
             &step,
@@ -517,7 +517,7 @@ fn a_step_waits_for_a_running_flanneld() {
             .unwrap();
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         // Between fork and exec the process has its parent's name.
-        while !host.look().await.facts.flanneld_running {
+        while !host.observe().await.facts.flanneld_running {
             assert!(
                 std::time::Instant::now() < deadline,
                 "flanneld (pid {}) is not seen",

@@ -13,8 +13,8 @@ use agent::report::Pending;
 use axum::http::StatusCode;
 use engine::kernel::Listed;
 use ipnet::IpNet;
-use pod_cidr::ends::{Keeping, keeping};
-use pod_cidr::host::{HostFacts, HostSettings, TunnelEnd, announced, foreign, left};
+use pod_cidr::host::{HostFacts, HostSettings, TunnelEnd, announced, foreign, remaining};
+use pod_cidr::tunnel_change::{Keeping, keeping};
 use serde_json::{Value, json};
 
 use crate::host::{Host, in_namespace, run};
@@ -32,7 +32,7 @@ fn settings() -> HostSettings {
         to: "10.200.0.0/16".parse().unwrap(),
         mtu: None,
         cni_configuration_directory: None,
-        tunnel_ends: Vec::new(),
+        tunnel_addresses: Vec::new(),
     }
 }
 
@@ -116,7 +116,7 @@ fn by_ip(family: &str, range: &str) -> BTreeSet<String> {
 }
 
 fn destinations(facts: &HostFacts) -> BTreeSet<String> {
-    let old = &facts.in_old;
+    let old = &facts.source;
     [&old.pods, &old.blocks, &old.discards]
         .into_iter()
         .flat_map(|list| &list.first)
@@ -147,9 +147,9 @@ fn facts_of_both_ranges_match_the_output_of_ip() {
         let facts = observer(&host).observe(&settings()).await.unwrap();
 
         assert_eq!(destinations(&facts), by_ip("-4", "10.244.0.0/16"));
-        assert_eq!(words(&facts.in_old.pods), ["10.244.1.5/32 dev cali1"]);
+        assert_eq!(words(&facts.source.pods), ["10.244.1.5/32 dev cali1"]);
         assert_eq!(
-            words(&facts.in_old.blocks),
+            words(&facts.source.blocks),
             [
                 "10.244.13.0/24 nexthop via 192.0.2.14 dev eth0 nexthop via 192.0.2.15 dev eth0 table 77",
                 "local 10.244.12.0/24 dev lo table local",
@@ -158,7 +158,7 @@ fn facts_of_both_ranges_match_the_output_of_ip() {
             ]
         );
         assert_eq!(
-            words(&facts.in_old.discards),
+            words(&facts.source.discards),
             [
                 "prohibit 10.244.10.0/24 table 77",
                 "throw 10.244.11.0/24 table 77",
@@ -166,12 +166,12 @@ fn facts_of_both_ranges_match_the_output_of_ip() {
                 "blackhole 10.244.1.0/26",
             ]
         );
-        assert_eq!(words(&facts.in_old.addresses), ["10.244.1.0/32 dev vxlan.calico"]);
+        assert_eq!(words(&facts.source.addresses), ["10.244.1.0/32 dev vxlan.calico"]);
         assert_eq!(
-            words(&facts.in_old.rules),
+            words(&facts.source.rules),
             ["rule 900: from 10.244.13.0/24 lookup 77"]
         );
-        assert_eq!(left(&facts).len(), facts.in_old.count());
+        assert_eq!(remaining(&facts).len(), facts.source.count());
 
         assert_eq!(
             foreign(&facts),
@@ -208,7 +208,7 @@ fn facts_of_ipv6_ranges_match_the_output_of_ip() {
         let facts = observer(&host).observe(&settings).await.unwrap();
         assert_eq!(destinations(&facts), by_ip("-6", "fd00:244::/32"));
         assert_eq!(
-            left(&facts),
+            remaining(&facts),
             [
                 "fd00:244:1::1/128 dev vxlan.calico",
                 "fd00:244:1::5/128 dev cali1",
@@ -240,12 +240,16 @@ fn replacing_the_tunnel_address_deletes_no_route() {
                 address: Some(address.parse().unwrap()),
             };
             let settings = HostSettings {
-                tunnel_ends: address.map(end).into_iter().collect(),
+                tunnel_addresses: address.map(end).into_iter().collect(),
                 ..settings()
             };
-            let report = observer.look(&settings).await;
+            let report = observer.report(&settings).await;
             assert_eq!(report.failure, None);
-            let keeping = keeping(&settings.tunnel_ends, &settings.from, report.pod_cidr.as_ref());
+            let keeping = keeping(
+                &settings.tunnel_addresses,
+                &settings.from,
+                report.pod_cidr.as_ref(),
+            );
             (report, keeping)
         };
 
@@ -265,7 +269,7 @@ fn replacing_the_tunnel_address_deletes_no_route() {
         // Calico has assigned the new address; the old Felix process removes it once before it ends.
         for _ in 0..2 {
             let (report, keeping) = report_with(Some("10.200.1.0")).await;
-            assert!(matches!(keeping, Keeping::Exchanging(_)), "{keeping:?}");
+            assert!(matches!(keeping, Keeping::Changing(_)), "{keeping:?}");
             assert_eq!(report.pending, Pending::Change);
             let both = run("ip -o -4 address show dev vxlan.calico");
             assert!(
@@ -282,7 +286,7 @@ fn replacing_the_tunnel_address_deletes_no_route() {
         assert!(local.contains("local 10.244.1.0 dev lo"), "{local}");
 
         let (report, _) = report_with(None).await;
-        assert_eq!((kept(), report.pending), (String::new(), Pending::Nothing));
+        assert_eq!((kept(), report.pending), (String::new(), Pending::NoGoal));
 
         // Without an agent, the kernel deletes the routes.
         run("ip address delete 10.200.1.0/32 dev vxlan.calico");

@@ -15,7 +15,7 @@ const MANIFEST: &str = include_str!("../../../deploy/base/agent.yaml");
 const SERVICE_CIDR: &str = include_str!("../../../deploy/service-cidr/component/kustomization.yaml");
 
 /// The capabilities of the agent's container.
-pub fn granted() -> CapabilitySet {
+pub fn container_capabilities() -> CapabilitySet {
     let mut granted = CapabilitySet::empty();
     let lines = MANIFEST
         .lines()
@@ -33,21 +33,21 @@ pub fn granted() -> CapabilitySet {
 /// The same with deploy/service-cidr.
 pub fn granted_for_service_cidr() -> CapabilitySet {
     assert!(SERVICE_CIDR.contains("value: SYS_PTRACE\n"), "{SERVICE_CIDR}");
-    granted() | CapabilitySet::SYS_PTRACE
+    container_capabilities() | CapabilitySet::SYS_PTRACE
 }
 
 /// Limits this thread to the capabilities of the agent's container, and to its own processes.
 ///
 /// A machine with running labs has flanneld processes of other nodes, which an agent with these capabilities cannot distinguish
 /// from its own node's.
-pub fn live_as_the_container(host: &mut Host) {
+pub fn limit_to_container(host: &mut Host) {
     let proc = host.folder.path().join("proc");
     std::fs::create_dir(&proc).unwrap();
     for name in ["sys", "thread-self"] {
         std::os::unix::fs::symlink(Path::new("/proc").join(name), proc.join(name)).unwrap();
     }
     host.paths.proc = proc;
-    give_up_all_but(granted());
+    drop_all_capabilities_except(container_capabilities());
     let refused = std::process::Command::new("unshare")
         .args(["--mount", "true"])
         .output()
@@ -59,7 +59,7 @@ pub fn live_as_the_container(host: &mut Host) {
 }
 
 /// Drops all capabilities that a container with these capabilities and without new privileges does not have.
-pub fn give_up_all_but(granted: CapabilitySet) {
+pub fn drop_all_capabilities_except(granted: CapabilitySet) {
     for capability in CapabilitySet::all().iter() {
         if !granted.contains(capability) {
             // A kernel that does not know the capability cannot grant it.
@@ -92,14 +92,14 @@ fn the_capabilities_of_the_manifest_are_sufficient() {
             Host::firewall(backend);
         }
         Host::nftables();
-        live_as_the_container(&mut host);
+        limit_to_container(&mut host);
         assert_eq!(drive(&host, Goal::Held).await, None);
-        Host::last_pod_goes();
+        Host::delete_last_pod();
         assert_eq!(drive(&host, Goal::Detached).await, None);
-        host.calico_comes();
+        host.install_calico();
         assert_eq!(drive(&host, Goal::Calico).await, None);
         assert_eq!(
-            leftovers(&host.look().await.facts, &host.settings()),
+            leftovers(&host.observe().await.facts, &host.settings()),
             Vec::<String>::new()
         );
         assert!(!run("iptables-legacy-save").contains("FLANNEL"));
@@ -132,7 +132,7 @@ fn the_manifest_mounts_every_folder_and_shares_the_hosts_namespaces() {
         assert!(MANIFEST.contains(&format!("name: {name}\n")), "{name} is not set");
     }
     assert!(
-        !granted().contains(CapabilitySet::SYS_PTRACE),
+        !container_capabilities().contains(CapabilitySet::SYS_PTRACE),
         "only serviceCidr reads other processes"
     );
 }

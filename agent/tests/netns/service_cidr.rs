@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent::health::Health;
-use agent::kinds::service_cidr::expected::Held;
+use agent::kinds::service_cidr::expected::WatchedRecord;
 use agent::kinds::service_cidr::observe::Observer;
 use agent::kinds::service_cidr::proxy;
 use agent::metrics::Metrics;
@@ -16,7 +16,7 @@ use engine::found::Found;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use service_cidr::host::{
-    ExpectedPorts, ExpectedPortsIn, HostSettings, Left, ProxyMode, Question, ServicePort,
+    ExpectedPorts, ExpectedPortsReference, HostSettings, ProxyMode, Question, ServicePort, SourceAddresses,
 };
 use tokio::sync::watch;
 
@@ -270,13 +270,13 @@ const SOON: Duration = Duration::from_secs(2);
 
 fn settings() -> HostSettings {
     HostSettings {
-        left: Left {
+        source: SourceAddresses {
             ranges: vec!["10.96.0.0/12".parse().unwrap()],
-            kept: Vec::new(),
+            excluded: Vec::new(),
         },
         target: vec!["172.30.0.0/16".parse().unwrap(), "fd00:30::/108".parse().unwrap()],
         report_users: true,
-        expected_ports: Some(ExpectedPortsIn {
+        expected_ports: Some(ExpectedPortsReference {
             record: "m-1-expected-ports-0".to_owned(),
         }),
     }
@@ -286,15 +286,15 @@ fn question(number: u16) -> Question {
     Question {
         asked_at: Timestamp::UNIX_EPOCH,
         ports: ExpectedPorts {
-            known: vec![port("172.30.0.1", "TCP", number)],
-            balanced: Vec::new(),
+            service_ports: vec![port("172.30.0.1", "TCP", number)],
+            load_balancer_ports: Vec::new(),
         },
     }
 }
 
 /// The content of the record in these settings: a question about one port.
-pub fn held(number: u16) -> Held {
-    Held::Question("m-1-expected-ports-0".to_owned(), Arc::new(question(number)))
+pub fn watched_record(number: u16) -> WatchedRecord {
+    WatchedRecord::Question("m-1-expected-ports-0".to_owned(), Arc::new(question(number)))
 }
 
 fn observer() -> Observer {
@@ -302,7 +302,7 @@ fn observer() -> Observer {
         "/proc".into(),
         String::new(),
         &kube::Config::new("https://[fd00:96::1]:443".parse().unwrap()),
-        watch::channel(held(443)).1,
+        watch::channel(watched_record(443)).1,
         Arc::new(Metrics::new().unwrap()),
         Arc::new(Health::starting()),
     )
@@ -336,15 +336,15 @@ fn objects_in_the_new_ranges_are_reported() {
         }
         let facts = observer().observe(&settings()).await.unwrap();
         assert_eq!(
-            facts.in_target.routes.words("routes"),
+            facts.target.routes.words("routes"),
             ["172.16.0.0/12 via 192.0.2.9 dev eth0", "blackhole 172.30.4.0/26"]
         );
         assert_eq!(
-            facts.in_target.addresses.words("addresses"),
+            facts.target.addresses.words("addresses"),
             ["172.30.128.1/24 dev docker0", "fd00:30::5/64 dev docker0"]
         );
         assert_eq!(
-            facts.in_target.rules.words("rules"),
+            facts.target.rules.words("rules"),
             ["rule 901: from all to 172.30.0.0/16 lookup 77"]
         );
         assert_eq!(facts.api_server, "fd00:96::1");
@@ -419,7 +419,7 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
                 rules.push(began.elapsed());
 
                 let asked = Instant::now();
-                server.questions.send_replace(held(next));
+                server.questions.send_replace(watched_record(next));
                 let status = server.patch(StatusCode::OK).await;
                 let facts = &status["serviceCidr"];
                 assert_eq!(
@@ -436,9 +436,10 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
             assert!(is_soon(&rules), "rules: {rules:?}");
             assert!(is_soon(&questions), "questions: {questions:?}");
             let missing = "MigrationRecord m-1-expected-ports-0 not found".to_owned();
-            server
-                .questions
-                .send_replace(Held::Unknown("m-1-expected-ports-0".to_owned(), missing.clone()));
+            server.questions.send_replace(WatchedRecord::Unknown(
+                "m-1-expected-ports-0".to_owned(),
+                missing.clone(),
+            ));
             let status = server.patch(StatusCode::OK).await;
             let facts = &status["serviceCidr"];
             assert_eq!(facts["unknown"]["malformed"], json!(missing), "{status}");

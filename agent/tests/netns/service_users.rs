@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use agent::kinds::service_cidr::{carriers, connections};
+use agent::kinds::service_cidr::{connections, pods_with_old_addresses};
 use engine::found::Found;
 use rustix::thread::CapabilitySet;
-use service_cidr::host::{Carriers, Left, ToldBy};
+use service_cidr::host::{AddressOrigin, PodsWithSourceAddresses, SourceAddresses};
 use tempfile::TempDir;
 
 use crate::host::{in_namespace, run};
-use crate::rights::{give_up_all_but, granted, granted_for_service_cidr};
+use crate::rights::{container_capabilities, drop_all_capabilities_except, granted_for_service_cidr};
 
-fn left() -> Left {
-    Left {
+fn left() -> SourceAddresses {
+    SourceAddresses {
         ranges: vec!["10.96.0.0/12".parse().unwrap()],
-        kept: Vec::new(),
+        excluded: Vec::new(),
     }
 }
 
@@ -108,11 +108,11 @@ impl Pod {
     }
 
     /// Reads the pod on a thread with these capabilities. This thread keeps its own, since it has to end the process.
-    fn read(&self, capabilities: CapabilitySet) -> Found<Carriers> {
+    fn read(&self, capabilities: CapabilitySet) -> Found<PodsWithSourceAddresses> {
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
-                give_up_all_but(capabilities);
-                carriers::Looker::default().read(self.proc.path(), "", &left())
+                drop_all_capabilities_except(capabilities);
+                pods_with_old_addresses::ProcessReader::default().read(self.proc.path(), "", &left())
             });
             reader.join().unwrap()
         })
@@ -141,30 +141,36 @@ fn the_capabilities_of_the_manifest_are_sufficient_to_read_pods() {
         let mut pod = Pod::start(root.path());
         let found = pod.read(granted_for_service_cidr());
         let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
-        let addresses: Vec<(ToldBy, String)> = carriers
+        let addresses: Vec<(AddressOrigin, String)> = carriers
             .pods
             .iter()
-            .map(|carrier| (carrier.told_by, carrier.address.to_string()))
+            .map(|carrier| (carrier.origin, carrier.address.to_string()))
             .collect();
         assert_eq!(
             addresses,
             [
-                (ToldBy::Environment, "10.96.0.1".to_owned()),
-                (ToldBy::Resolver, "10.96.0.10".to_owned())
+                (AddressOrigin::Environment, "10.96.0.1".to_owned()),
+                (AddressOrigin::Resolver, "10.96.0.10".to_owned())
             ]
         );
         assert!(carriers.pods.iter().all(|carrier| carrier.pod_uid == POD));
-        assert_eq!((carriers.unread.len(), carriers.why_unread.as_str()), (0, ""));
+        assert_eq!((carriers.unread.len(), carriers.unread_reason.as_str()), (0, ""));
 
         pod.end();
         let found = pod.read(granted_for_service_cidr());
-        let remaining: Vec<ToldBy> = found
+        let remaining: Vec<AddressOrigin> = found
             .present()
-            .map(|carriers| carriers.pods.iter().map(|carrier| carrier.told_by).collect())
+            .map(|carriers| {
+                carriers
+                    .pods
+                    .iter()
+                    .map(|carrier| carrier.origin)
+                    .collect()
+            })
             .unwrap_or_default();
         assert_eq!(
             remaining,
-            [ToldBy::Resolver],
+            [AddressOrigin::Resolver],
             "an ended process has no environment: {found:?}"
         );
     });
@@ -179,17 +185,21 @@ fn without_the_capability_a_pod_is_unread() {
         let fake = pod.proc.path().join(pod.process.id().to_string());
         fs::remove_file(fake.join("root")).unwrap();
         symlink(format!("/proc/{}/root", pod.process.id()), fake.join("root")).unwrap();
-        let found = pod.read(granted());
+        let found = pod.read(container_capabilities());
         let carriers = found.present().unwrap_or_else(|| panic!("{found:?}"));
         assert_eq!(
             (carriers.pods.len(), carriers.unread.as_slice()),
             (0, &[POD.to_owned()][..])
         );
         for words in ["environ", "Permission denied", "SYS_PTRACE"] {
-            assert!(carriers.why_unread.contains(words), "{}", carriers.why_unread);
+            assert!(
+                carriers.unread_reason.contains(words),
+                "{}",
+                carriers.unread_reason
+            );
         }
         // An ended process does not count.
         pod.end();
-        assert_eq!(pod.read(granted()), Found::Absent);
+        assert_eq!(pod.read(container_capabilities()), Found::Absent);
     });
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::host::{CALICO_CONFLIST, Host, in_namespace, run};
 use crate::in_place::record;
-use crate::turn::{Server, beside, object, start, start_unreached};
+use crate::turn::{Server, beside, object, start, start_without_api_server};
 
 /// Patience of the fake coordinator.
 const SECONDS: u64 = 3;
@@ -28,7 +28,7 @@ fn patient(mut object: Value, from: &str) -> Value {
 }
 
 async fn until_back(host: &Host, since: Instant) {
-    while !host.is_back() {
+    while !host.is_rolled_back() {
         assert!(
             since.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
             "the old network is not restored: {}",
@@ -79,7 +79,7 @@ fn a_new_network_that_does_not_start_is_rolled_back() {
             // calico-node never starts, and the coordinator writes nothing more.
             server.phase("Flannel").await;
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
-            assert!(host.is_back());
+            assert!(host.is_rolled_back());
             let status = &server.object["status"];
             let why = status["fellBack"].as_str().unwrap();
             assert!(why.contains("Swapped") && why.contains("new pods"), "{why}");
@@ -199,7 +199,7 @@ fn a_recreated_object_does_not_end_a_rollback(
         .await;
         let journal = Journal::open(&host.state()).unwrap();
         assert!(
-            journal.fell_back().is_some(),
+            journal.automatic_rollback().is_some(),
             "the coordinator does not know about the rollback"
         );
     });
@@ -216,7 +216,7 @@ fn a_reverted_step_is_no_progress() {
             to_swapped(&mut server).await;
             let began = Instant::now();
             let revert = async {
-                while !host.is_back() {
+                while !host.is_rolled_back() {
                     run("sysctl -qw net.ipv4.conf.cni0.proxy_arp=0");
                     // Notifies the agent: a change of the parameter causes no event.
                     std::fs::write(host.paths.cni_configuration.join("note"), "").unwrap();
@@ -247,7 +247,7 @@ fn a_host_served_by_calico_is_not_rolled_back() {
             run("ip route add blackhole 10.244.1.0/26 proto 80");
             let stay = tokio::time::sleep(Duration::from_secs(3 * SECONDS));
             answering(&mut server, StatusCode::OK, stay).await;
-            assert!(conflist.exists() && !host.is_back(), "{}", run("ip link"));
+            assert!(conflist.exists() && !host.is_rolled_back(), "{}", run("ip link"));
             // Once calico-node has ended, the host is rolled back.
             drop(node);
             until_back_told(&mut server, &host, Instant::now()).await;
@@ -269,13 +269,13 @@ fn repeated_restarts_do_not_prevent_the_rollback() {
         })
         .await;
         let began = Instant::now();
-        while !host.is_back() {
+        while !host.is_rolled_back() {
             assert!(
                 began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
                 "the old network is not restored: {}",
                 run("ip link")
             );
-            let (server, agent) = start_unreached(&host, patient_object.clone());
+            let (server, agent) = start_without_api_server(&host, patient_object.clone());
             // Shorter than half of the patience.
             beside(agent, tokio::time::sleep(Duration::from_secs(1))).await;
             drop(server);
@@ -295,7 +295,7 @@ fn a_restarted_agent_without_an_api_server_rolls_back() {
             to_swapped(&mut server).await;
         })
         .await;
-        let (server, agent) = start_unreached(&host, patient_object);
+        let (server, agent) = start_without_api_server(&host, patient_object);
         beside(agent, async {
             // No step continues, and the agent first waits for a new spec.
             let began = Instant::now();
@@ -308,7 +308,7 @@ fn a_restarted_agent_without_an_api_server_rolls_back() {
         .await;
         drop(server);
         let journal = Journal::open(&host.state()).unwrap();
-        assert!(journal.fell_back().is_some());
+        assert!(journal.automatic_rollback().is_some());
     });
 }
 
@@ -378,10 +378,10 @@ fn a_blocked_main_thread_does_not_delay_the_rollback() {
         let (mut server, agent) = start(&host, patient(object(&host), "2026-01-01T00:00:00Z"));
         beside(agent, async {
             to_swapped(&mut server).await;
-            assert!(!host.is_back());
+            assert!(!host.is_rolled_back());
             let began = Instant::now();
             // No await: nothing else of this thread runs.
-            while !host.is_back() {
+            while !host.is_rolled_back() {
                 assert!(
                     began.elapsed() < Duration::from_secs(SECONDS) + BACK_WITHIN,
                     "the old network is not restored: {}",
@@ -432,7 +432,7 @@ fn an_unreadable_process_is_named_and_does_not_delay_the_rollback() {
             server.phase("Swapped").await;
             let hangs = Hangs::start(&host);
             server.phase("Flannel").await;
-            assert!(host.is_back());
+            assert!(host.is_rolled_back());
             let named = &server.object["status"]["facts"]["unreadProcesses"];
             assert_eq!(*named, json!([hangs.reason()]));
         })

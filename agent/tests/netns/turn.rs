@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::goal::Seen;
+use agent::goal::WatchedObject;
 use agent::health::Health;
 use agent::host::folders::FolderWatch;
 use agent::host::netlink::{self, Netlink};
@@ -13,7 +13,7 @@ use agent::host_thread::{HostThread, Parts};
 use agent::kinds::Kinds;
 use agent::kinds::flannel_to_calico::work::{Configuration, Worker};
 use agent::kinds::pod_cidr::observe::Observer;
-use agent::kinds::service_cidr::expected::Held;
+use agent::kinds::service_cidr::expected::WatchedRecord;
 use agent::metrics::Metrics;
 use agent::traffic::hub::Hub;
 use agent::turn::Agent;
@@ -35,9 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A fake API server that holds one object and checks the requests.
 pub struct Server {
     calls: mock::Handle<Request<Body>, Response<Body>>,
-    goals: watch::Sender<Seen>,
+    goals: watch::Sender<WatchedObject>,
     /// The question to all agents.
-    pub questions: watch::Sender<Held>,
+    pub questions: watch::Sender<WatchedRecord>,
     pub object: Value,
 }
 
@@ -45,7 +45,7 @@ impl Server {
     /// Sends the object to the watch.
     pub fn announce(&self) {
         let object: NodeMigration = serde_json::from_value(self.object.clone()).unwrap();
-        self.goals.send(Seen::Present(Arc::new(object))).unwrap();
+        self.goals.send(WatchedObject::Present(Arc::new(object))).unwrap();
     }
 
     /// The coordinator sets a goal.
@@ -150,19 +150,23 @@ fn merge(target: &mut Value, patch: &Value) {
 /// An agent of this host, and its API server. Dropping the future kills the agent.
 pub fn start(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
     let known: NodeMigration = serde_json::from_value(object.clone()).unwrap();
-    start_with(host, object, Seen::Present(Arc::new(known)))
+    start_with(host, object, WatchedObject::Present(Arc::new(known)))
 }
 
 /// The same with an API server that was not reached yet.
-pub fn start_unreached(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
-    start_with(host, object, Seen::NotYet)
+pub fn start_without_api_server(host: &Host, object: Value) -> (Server, impl Future<Output = ()> + use<>) {
+    start_with(host, object, WatchedObject::Unknown)
 }
 
 /// The host thread observes immediately, with the object that is known at its start.
-fn start_with(host: &Host, object: Value, known: Seen) -> (Server, impl Future<Output = ()> + use<>) {
+fn start_with(
+    host: &Host,
+    object: Value,
+    known: WatchedObject,
+) -> (Server, impl Future<Output = ()> + use<>) {
     let (service, calls) = mock::pair::<Request<Body>, Response<Body>>();
     let client = Client::new(service, "default");
-    let (questions, expected) = watch::channel(crate::service_cidr::held(443));
+    let (questions, expected) = watch::channel(crate::service_cidr::watched_record(443));
     let (goals, seen) = watch::channel(known);
     let metrics = Arc::new(Metrics::new().unwrap());
     let health = Arc::new(Health::starting());
@@ -296,7 +300,7 @@ fn goals_are_reached_and_reported_with_their_generation() {
                 "{status}"
             );
             // The kernel announces the end of the pod.
-            Host::last_pod_goes();
+            Host::delete_last_pod();
             server.phase("Detached").await;
             server.set_goal(Goal::Calico);
             let status = server.patch(StatusCode::OK).await;
@@ -307,7 +311,7 @@ fn goals_are_reached_and_reported_with_their_generation() {
                     .contains("10-flannel.conflist is in use"),
                 "{status}"
             );
-            host.calico_comes();
+            host.install_calico();
             server.phase("Calico").await;
             assert_eq!(server.object["status"]["leftovers"], json!([]));
             assert_eq!(server.object["status"]["observedGeneration"], 4);

@@ -1,6 +1,6 @@
 //! `apply`: shows the plan, asks for confirmation, and starts the migration.
 
-use ::service_cidr::ranges::listed;
+use ::service_cidr::ranges::joined;
 use api::MigrationSpec;
 use api::migration::{Desired, MigrationPhase};
 use serde::Serialize;
@@ -93,7 +93,7 @@ pub(super) async fn run(
     if apply.watch {
         return watch::run(cluster, &planned.name(), apply.look.shown.output, None).await;
     }
-    let seen = change::taken_notice(cluster, &written, apply.look.timeout, |status| {
+    let seen = change::wait_until_accepted(cluster, &written, apply.look.timeout, |status| {
         !matches!(
             status.phase,
             MigrationPhase::Pending | MigrationPhase::Planning | MigrationPhase::Planned
@@ -118,7 +118,7 @@ pub(super) async fn run(
 fn ended(planned: &Planned) -> Result<Option<Outcome>, CliError> {
     match planned.phase() {
         MigrationPhase::Completed | MigrationPhase::Mixed => Ok(Some(Outcome::Done)),
-        MigrationPhase::Halted => Err(CliError::NotNow {
+        MigrationPhase::Halted => Err(CliError::NotPossible {
             name: planned.name(),
             state: format!(
                 "is halted: {}",
@@ -131,13 +131,13 @@ fn ended(planned: &Planned) -> Result<Option<Outcome>, CliError> {
             ),
             hint: "correct the cause in the message, then run `kubectl replumb resume`".to_owned(),
         }),
-        MigrationPhase::RollingBack => Err(CliError::NotNow {
+        MigrationPhase::RollingBack => Err(CliError::NotPossible {
             name: planned.name(),
             state: "is being rolled back".to_owned(),
             hint: "`kubectl replumb resume` migrates forward again, `kubectl replumb status --watch` shows the rollback"
                 .to_owned(),
         }),
-        MigrationPhase::RolledBack => Err(CliError::NotNow {
+        MigrationPhase::RolledBack => Err(CliError::NotPossible {
             name: planned.name(),
             state: "was rolled back".to_owned(),
             hint: format!(
@@ -160,7 +160,7 @@ fn question(address: &str, planned: &Planned) -> String {
     let spec = &planned.migration.spec;
     let of = match (&spec.pod_cidr, &spec.service_cidr, &spec.calico_datastore) {
         (Some(range), _, _) => format!(" (moves pods from {} to {})", range.from, range.to),
-        (None, Some(range), _) => format!(" (moves Services to {})", listed(&range.to)),
+        (None, Some(range), _) => format!(" (moves Services to {})", joined(&range.to)),
         (None, None, Some(_)) => {
             " (PAUSES Calico until every node runs v3: new pods get no network)".to_owned()
         }

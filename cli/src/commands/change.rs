@@ -15,9 +15,9 @@ use crate::cluster::{Cluster, has_begun, phase, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::health;
-use crate::patience::{LOOK, patiently};
 use crate::render::status::line;
 use crate::render::view::View;
+use crate::retry::{POLL_INTERVAL, read_with_retries};
 use crate::say;
 
 pub(super) async fn pause(cluster: &Cluster, change: &Change) -> Result<Outcome, CliError> {
@@ -104,7 +104,7 @@ async fn want(
 }
 
 fn not_now(migration: &Migration, state: &str, hint: &str) -> CliError {
-    CliError::NotNow {
+    CliError::NotPossible {
         name: migration.name_any(),
         state: state.to_owned(),
         hint: hint.to_owned(),
@@ -115,9 +115,9 @@ async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Resu
     if change.wait {
         return watch::run(cluster, &written.name_any(), change.shown.output, None).await;
     }
-    let seen = taken_notice(cluster, written, change.timeout, |_| true).await?;
+    let seen = wait_until_accepted(cluster, written, change.timeout, |_| true).await?;
     let deadline = Instant::now() + change.timeout;
-    let nodes = patiently(deadline, async || cluster.nodes(&seen.name_any()).await).await?;
+    let nodes = read_with_retries(deadline, async || cluster.nodes(&seen.name_any()).await).await?;
     let view = View::of(&seen, &nodes);
     match change.shown.output {
         Output::Json => say::json(&view)?,
@@ -145,7 +145,7 @@ async fn follow(cluster: &Cluster, written: &Migration, change: &Change) -> Resu
 }
 
 /// Waits until the status is of the written generation and `reached` returns true.
-pub(super) async fn taken_notice(
+pub(super) async fn wait_until_accepted(
     cluster: &Cluster,
     written: &Migration,
     patience: Duration,
@@ -155,7 +155,7 @@ pub(super) async fn taken_notice(
     let generation = written.metadata.generation.unwrap_or_default();
     let deadline = Instant::now() + patience;
     loop {
-        let read = patiently(deadline, async || cluster.migration(&name).await)
+        let read = read_with_retries(deadline, async || cluster.migration(&name).await)
             .await?
             .ok_or_else(|| CliError::Gone { name: name.clone() })?;
         let status = read.status.clone().unwrap_or_default();
@@ -178,6 +178,6 @@ pub(super) async fn taken_notice(
                 missing,
             });
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

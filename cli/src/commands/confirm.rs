@@ -9,7 +9,7 @@ pub(crate) fn possible(yes: bool) -> Result<(), CliError> {
     if yes || io::stdin().is_terminal() {
         Ok(())
     } else {
-        Err(CliError::NobodyToAsk)
+        Err(CliError::ConfirmationNeeded)
     }
 }
 

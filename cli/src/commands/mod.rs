@@ -12,14 +12,14 @@ mod watch;
 
 use api::migration::MigrationPhase;
 
-use crate::args::{Command, Generate, GenerateKind, Look};
+use crate::args::{Command, Generate, GenerateKind, PlanArguments};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds::calico_datastore;
 use crate::planned::{self, Planned, Purpose};
+use crate::request::Request;
 use crate::say;
-use crate::wanted::Asked;
 
 /// Runs a command.
 pub async fn run(
@@ -55,7 +55,7 @@ pub fn generate(generate: &Generate) -> Result<Outcome, CliError> {
 /// The common start of `preflight` and `plan`.
 async fn look(
     cluster: &Cluster,
-    look: &Look,
+    look: &PlanArguments,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Planned, CliError> {
     let asked = asked(look, variables)?;
@@ -63,14 +63,17 @@ async fn look(
         cluster,
         look.name.as_deref(),
         &asked,
-        Purpose::Look,
+        Purpose::Show,
         look.timeout,
     ))
     .await
 }
 
-fn asked(look: &Look, variables: impl IntoIterator<Item = (String, String)>) -> Result<Asked, CliError> {
-    let asked = Asked::read(&look.wanted, variables)?;
+fn asked(
+    look: &PlanArguments,
+    variables: impl IntoIterator<Item = (String, String)>,
+) -> Result<Request, CliError> {
+    let asked = Request::read(&look.wanted, variables)?;
     for warning in &asked.warnings {
         say::note(&format!("warning: {warning}"));
     }

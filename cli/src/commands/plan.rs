@@ -1,7 +1,7 @@
 //! `plan`: prints every action on every object, node by node, then the failed checks.
 
 use super::verdict;
-use crate::args::{Look, Output};
+use crate::args::{Output, PlanArguments};
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
@@ -12,7 +12,7 @@ use crate::say;
 
 pub(super) async fn run(
     cluster: &Cluster,
-    look: &Look,
+    look: &PlanArguments,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
     let planned = super::look(cluster, look, variables).await?;
@@ -46,7 +46,7 @@ pub(super) fn text(planned: &Planned) -> String {
     } else if verdict(planned) == Outcome::Refused {
         text.push_str(&format!(
             "Migration {name} is REFUSED; nothing has changed\n{}: {}\n",
-            status.blocked, status.message
+            status.reason, status.message
         ));
     } else {
         text.push_str(&format!("Migration {name} may start; nothing has changed\n"));

@@ -5,7 +5,7 @@ use engine::check::Check;
 use serde::Serialize;
 
 use super::verdict;
-use crate::args::{Look, Output};
+use crate::args::{Output, PlanArguments};
 use crate::cluster::{Cluster, phase_text};
 use crate::error::CliError;
 use crate::exit::Outcome;
@@ -29,7 +29,7 @@ struct Document<'read> {
 
 pub(super) async fn run(
     cluster: &Cluster,
-    look: &Look,
+    look: &PlanArguments,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Outcome, CliError> {
     let planned = super::look(cluster, look, variables).await?;
@@ -40,7 +40,7 @@ pub(super) async fn run(
             migration: planned.name(),
             phase: status.phase,
             allowed: outcome == Outcome::Done,
-            blocked: &status.blocked,
+            blocked: &status.reason,
             message: &status.message,
             checks: &status.checks,
             settings: Settings::of(&status),
@@ -68,8 +68,8 @@ fn text(planned: &Planned, outcome: Outcome) -> String {
         text.push_str(&format!(
             "Migration {name} is REFUSED ({count}); nothing has changed\n"
         ));
-        if status.blocked != "ChecksFailed" {
-            text.push_str(&format!("{}: {}\n", status.blocked, status.message));
+        if status.reason != "ChecksFailed" {
+            text.push_str(&format!("{}: {}\n", status.reason, status.message));
         }
     } else {
         text.push_str(&format!(
@@ -109,7 +109,7 @@ mod tests {
         let mut planned = planned();
         let status = planned.migration.status.as_mut().unwrap();
         status.phase = MigrationPhase::Refused;
-        status.blocked = "AnotherMigration".to_owned();
+        status.reason = "AnotherMigration".to_owned();
         status.message = "Migration x is under way".to_owned();
         assert_eq!(verdict(&planned), Outcome::Refused);
         let text = text(&planned, Outcome::Refused);

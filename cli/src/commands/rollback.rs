@@ -14,9 +14,9 @@ use crate::error::CliError;
 use crate::exit::Outcome;
 use crate::kinds::calico_datastore::migration as datastore;
 use crate::kinds::{flannel_to_calico, pod_cidr, service_cidr};
-use crate::patience::patiently;
 use crate::render::status::line;
 use crate::render::view::View;
+use crate::retry::read_with_retries;
 use crate::say;
 
 pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcome, CliError> {
@@ -71,9 +71,9 @@ pub(super) async fn run(cluster: &Cluster, rollback: &Rollback) -> Result<Outcom
             rolled_back(cluster, &there, rollback, outcome).await
         };
     }
-    let seen = change::taken_notice(cluster, &written, rollback.timeout, |_| true).await?;
+    let seen = change::wait_until_accepted(cluster, &written, rollback.timeout, |_| true).await?;
     let deadline = Instant::now() + rollback.timeout;
-    let nodes = patiently(deadline, async || cluster.nodes(&seen.name_any()).await).await?;
+    let nodes = read_with_retries(deadline, async || cluster.nodes(&seen.name_any()).await).await?;
     let view = View::of(&seen, &nodes);
     match rollback.shown.output {
         Output::Json => say::json(&view)?,
@@ -137,7 +137,7 @@ fn selected_nodes<'node>(
 async fn is_completed(cluster: &Cluster, there: &Migration, rollback: &Rollback) -> Result<bool, CliError> {
     let deadline = Instant::now() + rollback.timeout;
     let name = there.name_any();
-    let all = patiently(deadline, async || cluster.migrations().await).await?;
+    let all = read_with_retries(deadline, async || cluster.migrations().await).await?;
     let now = all.iter().find(|migration| migration.name_any() == name);
     let status = now.and_then(|migration| migration.status.as_ref());
     Ok(status.is_some_and(|status| status.phase == MigrationPhase::Completed))
@@ -151,11 +151,11 @@ async fn rolled_back(
     outcome: Outcome,
 ) -> Result<Outcome, CliError> {
     let deadline = Instant::now() + rollback.timeout;
-    let nodes = patiently(deadline, async || cluster.nodes(&there.name_any()).await).await?;
+    let nodes = read_with_retries(deadline, async || cluster.nodes(&there.name_any()).await).await?;
     let all_back = nodes
         .iter()
         .filter(|object| rollback.nodes.contains(&object.spec.node_name))
-        .all(|object| !object.spec.admitted && object.spec.finished_at.is_none());
+        .all(|object| !object.spec.started && object.spec.finished_at.is_none());
     Ok(match outcome {
         Outcome::Paused if all_back => Outcome::Done,
         other => other,
@@ -164,7 +164,7 @@ async fn rolled_back(
 
 #[cfg(test)]
 mod tests {
-    use ::service_cidr::subjects::Book;
+    use ::service_cidr::assignment::AssignedAddresses;
 
     use super::*;
     use crate::fixture;
@@ -204,7 +204,8 @@ mod tests {
         assert_eq!(spec.desired, Desired::Pause);
         assert_eq!(spec.rollback_services, ["shop/till", "shop/web"]);
         assert!(spec.rollback_nodes.is_empty());
-        let refused = service_cidr::rollback::possible(&migration, &asked, &Book::new()).unwrap_err();
+        let refused =
+            service_cidr::rollback::possible(&migration, &asked, &AssignedAddresses::new()).unwrap_err();
         assert!(
             refused.to_string().contains("has no Services to roll back"),
             "{refused}"

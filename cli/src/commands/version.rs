@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::args::{Output, Shown};
+use crate::args::{Output, OutputFlags};
 use crate::cluster::Cluster;
 use crate::error::CliError;
 use crate::exit::Outcome;
@@ -21,7 +21,7 @@ struct Document {
     error: Option<String>,
 }
 
-pub(super) async fn run(cluster: &Cluster, shown: Shown) -> Result<Outcome, CliError> {
+pub(super) async fn run(cluster: &Cluster, shown: OutputFlags) -> Result<Outcome, CliError> {
     let mut document = Document {
         client: env!("CARGO_PKG_VERSION"),
         agents: BTreeMap::new(),

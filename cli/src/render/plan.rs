@@ -15,7 +15,7 @@ pub fn plan(migration: &Migration, nodes: &[NodeMigration], records: &[Migration
     let status = migration.status.as_ref()?;
     let plan = status.plan.as_ref()?;
     let whole = document(plan, nodes, records);
-    let prepare: Vec<&Action> = whole.before_the_first().collect();
+    let prepare: Vec<&Action> = whole.before_first_node().collect();
     let Document {
         nodes: of_nodes,
         finish,
@@ -132,7 +132,7 @@ impl<'read> PlanDocument<'read> {
             allowed: phase != api::migration::MigrationPhase::Refused,
             hash: plan.map(|plan| plan.hash.as_str()),
             settings: status.and_then(Settings::of),
-            prepare: document.before_the_first().cloned().collect(),
+            prepare: document.before_first_node().cloned().collect(),
             nodes: document
                 .nodes
                 .into_iter()

@@ -14,7 +14,7 @@ use crate::kinds::KindView;
 /// The migration on one line, without ages.
 pub fn line(view: &View) -> String {
     let mut line = format!("Migration {}: {}", view.migration, words(view));
-    if let Some(stage) = view.of_kind.as_ref().and_then(KindView::stage_words) {
+    if let Some(stage) = view.of_kind.as_ref().and_then(KindView::stage_text) {
         line.push_str(&format!(", {stage}"));
     }
     if let Some(done) = done(view) {
@@ -148,9 +148,9 @@ fn warnings(warnings: Option<&Warnings>, width: usize) -> Vec<(&'static str, Str
     let Some(warnings) = warnings else {
         return Vec::new();
     };
-    let lines = warnings.first.iter().flat_map(|warning| wrap(warning, width));
+    let lines = warnings.items.iter().flat_map(|warning| wrap(warning, width));
     let mut rows: Vec<(&str, String)> = lines.map(|line| ("", line)).collect();
-    let listed = u32::try_from(warnings.first.len()).unwrap_or(u32::MAX);
+    let listed = u32::try_from(warnings.items.len()).unwrap_or(u32::MAX);
     let more = warnings.count.saturating_sub(listed);
     if more > 0 {
         rows.push(("", format!("and {more} more")));
@@ -263,7 +263,7 @@ mod tests {
         let (mut migration, nodes) = fixture::rolling();
         migration.status.as_mut().unwrap().warnings = Some(Warnings {
             count: 5,
-            first: vec!["Pod shop/a: one".to_owned(), "node b: two".to_owned()],
+            items: vec!["Pod shop/a: one".to_owned(), "node b: two".to_owned()],
         });
         let text = status(&View::of(&migration, &nodes), fixture::now(), None);
         let rows = "Warnings   Pod shop/a: one\n           node b: two\n           and 3 more\n";

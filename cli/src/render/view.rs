@@ -102,7 +102,7 @@ impl View {
                 .as_ref()
                 .is_some_and(|kind| kind.legacy_pods == LegacyPods::Restart),
             of_kind: KindView::of(&status),
-            blocked: status.blocked,
+            blocked: status.reason,
             message: status.message,
             warnings: status.warnings,
             nodes: nodes
@@ -208,7 +208,7 @@ impl NodeView {
                 .started_at
                 .map(|started| finished.duration_since(started).as_secs());
             view.leftovers = report.map(|report| report.leftovers.clone()).unwrap_or_default();
-        } else if spec.admitted {
+        } else if spec.started {
             "Starting".clone_into(&mut view.step);
             if let Some(step) = &spec.step {
                 view.step.clone_from(&step.name);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use datastore::access::{Said, Side};
+use datastore::access::{PartialAccess, Side};
 use serde_json::json;
 
 use super::super::IP_POOL;
@@ -15,9 +15,9 @@ const BLOCK: &str = "/apis/crd.projectcalico.org/v1/ipamblocks/10-244-0-0-26";
 const CLAIM: &str = "/apis/crd.projectcalico.org/v1/blockaffinities/a-10-244-0-0-26";
 
 async fn connect(api: &FakeApi) -> Store {
-    let said = Said {
+    let said = PartialAccess {
         endpoints: vec![fake_etcd::serve(api).await],
-        ..Said::default()
+        ..PartialAccess::default()
     };
     Store::Etcd(Arc::new(
         Etcd3::connect(&said.access(Side::V3).unwrap()).await.unwrap(),

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 
-use super::pods::More;
+use super::pods::PodDetails;
 
 /// Key of a `ConfigMap` with a Corefile, as in every distribution.
 const COREFILE: &str = "Corefile";
 
 /// Namespace and name of each `ConfigMap` that these pods mount.
 pub fn mounted_config_maps<'pods>(
-    pods: impl Iterator<Item = (&'pods (String, String), &'pods More)>,
+    pods: impl Iterator<Item = (&'pods (String, String), &'pods PodDetails)>,
 ) -> BTreeSet<(String, String)> {
     pods.flat_map(|((namespace, _), more)| {
         more.config_maps
@@ -38,7 +38,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
-    use super::super::pods::more;
+    use super::super::pods::details;
     use super::*;
 
     #[test]
@@ -52,7 +52,7 @@ mod tests {
         }))
         .unwrap();
         let name = ("kube-system".to_owned(), "coredns-1".to_owned());
-        let more = more(&pod).unwrap();
+        let more = details(&pod).unwrap();
         let maps = mounted_config_maps([(&name, &more)].into_iter());
         assert_eq!(
             maps,

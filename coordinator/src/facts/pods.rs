@@ -133,7 +133,7 @@ fn grace_seconds(spec: Option<&PodSpec>) -> u32 {
 
 /// The same for a pod that may not be fully readable.
 pub fn read(read: &Lenient<Pod>) -> drain::Pod {
-    let unclear = read.unclear.iter().map(|unclear| NotUnderstood {
+    let unclear = read.unreadable.iter().map(|unclear| NotUnderstood {
         field: unclear.field.clone(),
         found: unclear.why.clone(),
         needed: Needed::Readable,
@@ -175,7 +175,7 @@ pub fn node(pod: &Pod) -> &str {
 
 /// Details of a few pods, empty for most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct More {
+pub struct PodDetails {
     /// Containers of a pod of kube-system that run an API server or a controller manager.
     pub programs: Vec<cluster::Container>,
     /// The host's address of such a pod.
@@ -189,14 +189,14 @@ pub struct More {
 }
 
 /// Details of the pod; `None` for most pods.
-pub fn more(pod: &Pod) -> Option<More> {
+pub fn details(pod: &Pod) -> Option<PodDetails> {
     let annotations = pod.metadata.annotations.iter().flatten();
-    let mut more = More {
+    let mut more = PodDetails {
         pins: annotations
             .filter(|(key, _)| PIN_ANNOTATIONS.contains(&key.as_str()))
             .map(|(key, value)| (key.clone(), kept(value)))
             .collect(),
-        ..More::default()
+        ..PodDetails::default()
     };
     if let Some(spec) = &pod.spec {
         // In another namespace, its owner may run a program of any name with any arguments.
@@ -223,7 +223,7 @@ pub fn more(pod: &Pod) -> Option<More> {
         let host = pod.status.as_ref().and_then(|status| status.host_ip.as_deref());
         more.host_address = host.and_then(|text| text.parse().ok());
     }
-    (more != More::default()).then_some(more)
+    (more != PodDetails::default()).then_some(more)
 }
 
 /// Whether the container names a program of interest: a quick filter before parsing.
@@ -289,12 +289,12 @@ pub fn budget(budget: &PodDisruptionBudget) -> drain::Budget {
             .spec
             .as_ref()
             .and_then(|spec| spec.selector.as_ref())
-            .map(|found| selector(found).kept()),
+            .map(|found| selector(found).limited()),
         disruptions_allowed: status.disruptions_allowed,
         current_healthy: status.current_healthy,
         desired_healthy: status.desired_healthy,
         expected_pods: status.expected_pods,
-        lets_unhealthy_go: budget
+        always_allows_unhealthy: budget
             .spec
             .as_ref()
             .and_then(|spec| spec.unhealthy_pod_eviction_policy.as_deref())
@@ -673,13 +673,13 @@ mod tests {
                 "spec": {"containers": [{"name": "c", "command": ["kube-apiserver", argument]}]},
             }))
         };
-        assert_eq!(more(&pod("kube-system")).unwrap().programs.len(), 1);
-        assert_eq!(more(&pod("shop")), None);
+        assert_eq!(details(&pod("kube-system")).unwrap().programs.len(), 1);
+        assert_eq!(details(&pod("shop")), None);
     }
 
     #[test]
     fn a_long_image_name_is_cut() {
-        let found = more(&from(json!({
+        let found = details(&from(json!({
             "metadata": {"namespace": "shop", "name": "p"},
             "spec": {"containers": [{"name": NODE_CONTAINER, "image": "x".repeat(1_000_000)}]},
         })));
@@ -707,7 +707,7 @@ mod tests {
             ),
             (1, 2, 3)
         );
-        assert!(found.lets_unhealthy_go);
+        assert!(found.always_allows_unhealthy);
         let labels = |pairs: &[(&str, &str)]| {
             pairs
                 .iter()

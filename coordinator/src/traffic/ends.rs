@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::reports::sums;
 use super::silences::PATIENCE;
-use super::{Known, ask_one};
+use super::{TrafficMemory, ask_one};
 use crate::context::Context;
 use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
@@ -17,7 +17,7 @@ use crate::{facts, own_pods};
 /// Ends all traffic, after the last node or after a rollback. Each pass until the end adds up the agents' reports.
 pub async fn end(
     context: &Context,
-    known: &mut Known,
+    known: &mut TrafficMemory,
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
@@ -36,14 +36,14 @@ pub async fn end(
 
 /// The wait at the end: for traffic pods that are terminating, then for agents that have not reported their last counts. An
 /// unready node is not waited for, and a silent agent for at most 2 minutes.
-pub fn ending(known: &Known, snapshot: &Snapshot) -> Option<Wait> {
+pub fn ending(known: &TrafficMemory, snapshot: &Snapshot) -> Option<Wait> {
     let pods = snapshot.traffic_pods.iter().filter_map(|pod| {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
         is_ready(snapshot, node)
             .then(|| format!("traffic pod {} on node {node} is terminating", pod.name_any()))
     });
     let agents = unreported(snapshot)
-        .filter(|node| !known.unreported.is_as_long_as(&(*node).to_owned(), PATIENCE))
+        .filter(|node| !known.unreported.has_lasted(&(*node).to_owned(), PATIENCE))
         .map(|node| format!("node {node}: its agent has not reported its last losses yet"));
     wait(WaitReason::PodsTerminating, pods).or_else(|| wait(WaitReason::TrafficUnwatched, agents))
 }
@@ -159,7 +159,11 @@ mod tests {
     }
 
     /// One pass of the end: lost probes, and the wait.
-    async fn pass(api: &FakeApi, known: &mut Known, status: &mut MigrationStatus) -> (u64, Option<Wait>) {
+    async fn pass(
+        api: &FakeApi,
+        known: &mut TrafficMemory,
+        status: &mut MigrationStatus,
+    ) -> (u64, Option<Wait>) {
         let snapshot = Snapshot::take(&api.cache(), "m", "replumb-system");
         end(&api.context(), known, &snapshot, status).await.unwrap();
         (status.traffic[0].totals.lost, ending(known, &snapshot))
@@ -174,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn losses_just_before_the_end_are_in_the_sum() {
         let api = cluster();
-        let (mut known, mut status) = (Known::default(), MigrationStatus::default());
+        let (mut known, mut status) = (TrafficMemory::default(), MigrationStatus::default());
         // In the first pass agents still send.
         let (lost, held) = pass(&api, &mut known, &mut status).await;
         assert_eq!(lost, 3);
@@ -199,7 +203,7 @@ mod tests {
     #[tokio::test]
     async fn an_unready_or_silent_agent_does_not_delay_the_end() {
         let api = cluster();
-        let (mut known, mut status) = (Known::default(), MigrationStatus::default());
+        let (mut known, mut status) = (TrafficMemory::default(), MigrationStatus::default());
         let not_ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } });
         pass(&api, &mut known, &mut status).await;
         api.edit("/api/v1/nodes/a", &not_ready);
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(pass(&api, &mut known, &mut status).await.1, None);
 
         let api = cluster();
-        let mut known = Known::default();
+        let mut known = TrafficMemory::default();
         pass(&api, &mut known, &mut status).await;
         answers(&api, "a", 1);
         answers(&api, "b", 1);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::{Migration, names};
 use engine::traffic::Generation;
 use engine::traffic::mesh::Endpoint;
-use engine::traffic::pods::Fate;
+use engine::traffic::pods::PodDecision;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
@@ -38,7 +38,7 @@ pub struct Running<'pod> {
 
 impl Running<'_> {
     /// Whether the pod has an address of the same family, and can send there.
-    pub fn speaks_to(&self, address: &IpAddr) -> bool {
+    pub fn can_reach(&self, address: &IpAddr) -> bool {
         self.addresses
             .iter()
             .any(|own| own.is_ipv4() == address.is_ipv4())
@@ -86,12 +86,12 @@ impl Networks {
 }
 
 /// Fate of this pod. A pod on a node outside the migration, or without a known network, is deleted.
-pub fn fate_of(pod: &Pod, networks: &Networks, fates: &Fates<'_>) -> Fate {
+pub fn fate_of(pod: &Pod, networks: &Networks, fates: &Fates<'_>) -> PodDecision {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     // A pod that the kubelet rejects (the node is full) stays with its status: another one would be rejected, too.
     node.zip(networks.generation(pod))
         .and_then(|key| fates.get(&key).copied())
-        .unwrap_or(Fate::Unwanted)
+        .unwrap_or(PodDecision::Unwanted)
 }
 
 /// Traffic pods that stay, by node, since a cluster has thousands of them.
@@ -106,7 +106,7 @@ impl<'pods> Staying<'pods> {
         let mut by_node: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
         for pod in pods {
             let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-            if fate_of(pod, networks, fates) != Fate::Unwanted
+            if fate_of(pod, networks, fates) != PodDecision::Unwanted
                 && let Some(node) = node
             {
                 by_node.entry(node).or_default().push(pod);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::traffic::ClassCount;
-use engine::traffic::pods::Fate;
+use engine::traffic::pods::PodDecision;
 use engine::traffic::stream::Totals;
-use engine::traffic::watch::State;
+use engine::traffic::watch::WatchState;
 use engine::traffic::{Flow, Generation, PathClass};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -46,7 +46,7 @@ impl Reports<'_> {
                 .node_migrations
                 .get(node)
                 .and_then(|object| object.status.as_ref()?.traffic.as_ref())
-                .filter(|report| report.judged_since == self.judged_since);
+                .filter(|report| report.losses_counted_since == self.judged_since);
             let asked = self
                 .flows
                 .get(node)
@@ -60,45 +60,50 @@ impl Reports<'_> {
 
     /// State of a wanted pod without a report. A pod that does not start may be a problem of the network: the wait has no end. A
     /// pod that runs, or was rejected by its kubelet, and does not report is a problem of its node.
-    fn without_report(&self, node: &str, generation: Generation, is_long: bool) -> State {
+    fn without_report(&self, node: &str, generation: Generation, is_long: bool) -> WatchState {
         let Some(pod) = self.pod(node, generation) else {
-            return State::Awaited("its traffic pod is being created".to_owned());
+            return WatchState::Awaited("its traffic pod is being created".to_owned());
         };
         let state = pods::state(pod, self.networks);
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         if phase != Some("Failed") && pods::running(pod, self.networks).is_none() {
-            return State::Awaited(state);
+            return WatchState::Awaited(state);
         }
         if let Some(words) = self.snapshot.unclear.get(node) {
-            return State::Silent(format!("what its agent reports is not understood ({words})"));
+            return WatchState::Silent(format!("what its agent reports is not understood ({words})"));
         }
         if is_long {
-            return State::Silent(format!("its agent does not report its traffic pod ({state})"));
+            return WatchState::Silent(format!("its agent does not report its traffic pod ({state})"));
         }
-        State::Awaited(state)
+        WatchState::Awaited(state)
     }
 }
 
 /// State of every node with a wanted or kept traffic pod.
-pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTreeMap<&'pass str, State> {
+pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTreeMap<&'pass str, WatchState> {
     let fates = || {
         reports
             .fates
             .iter()
             .map(|((node, generation), fate)| (*node, *generation, *fate))
     };
-    let without_report = fates()
-        .filter(|(node, generation, fate)| *fate == Fate::Wanted && !reports.reports(node, *generation));
+    let without_report = fates().filter(|(node, generation, fate)| {
+        *fate == PodDecision::Wanted && !reports.reports(node, *generation)
+    });
     silences.keep(without_report.map(|(node, generation, _)| (node, generation)));
-    let mut states: BTreeMap<&str, State> = BTreeMap::new();
+    let mut states: BTreeMap<&str, WatchState> = BTreeMap::new();
     for (node, generation, fate) in fates() {
         let state = match fate {
-            Fate::Unwanted => continue,
-            Fate::Wanted | Fate::Kept if reports.reports(node, generation) => State::Watches,
-            Fate::Wanted => reports.without_report(node, generation, silences.is_long(node, generation)),
-            Fate::Kept => State::Away,
+            PodDecision::Unwanted => continue,
+            PodDecision::Wanted | PodDecision::Kept if reports.reports(node, generation) => {
+                WatchState::Watches
+            }
+            PodDecision::Wanted => {
+                reports.without_report(node, generation, silences.is_long(node, generation))
+            }
+            PodDecision::Kept => WatchState::Away,
         };
-        let known = states.entry(node).or_insert(State::Away);
+        let known = states.entry(node).or_insert(WatchState::Away);
         if *known < state {
             *known = state;
         }
@@ -106,10 +111,10 @@ pub fn states<'pass>(reports: &Reports<'pass>, silences: &mut Silences) -> BTree
     // Unreadable reports are reported elsewhere.
     let unclear = &reports.snapshot.unclear;
     let silent = states.iter().filter_map(|(node, state)| match state {
-        State::Silent(why) if !unclear.contains_key(*node) => Some(((*node).to_owned(), why.clone())),
-        State::Silent(_) | State::Away | State::Watches | State::Awaited(_) => None,
+        WatchState::Silent(why) if !unclear.contains_key(*node) => Some(((*node).to_owned(), why.clone())),
+        WatchState::Silent(_) | WatchState::Away | WatchState::Watches | WatchState::Awaited(_) => None,
     });
-    silences.tell(silent.collect());
+    silences.set_reported(silent.collect());
     states
 }
 
@@ -123,7 +128,7 @@ pub fn breaches(
         .node_migrations
         .iter()
         .filter_map(|(node, object)| Some((flows.get(node)?, object.status.as_ref()?.traffic.as_ref()?)))
-        .filter(|(_, report)| report.judged_since == judged_since)
+        .filter(|(_, report)| report.losses_counted_since == judged_since)
         .flat_map(|(wanted, report)| {
             report
                 .breaches
@@ -150,7 +155,7 @@ fn sum<'counts>(counts: impl Iterator<Item = &'counts ClassCount>, told: &[Class
     let mut sums: BTreeMap<PathClass, Totals> = BTreeMap::new();
     for count in counts {
         let sum = sums.entry(count.class).or_default();
-        *sum = sum.and(count.totals);
+        *sum = sum.add(count.totals);
     }
     for ClassCount { class, totals } in told {
         let sum = sums.entry(*class).or_default();

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use crate::answers;
 use crate::context::Context;
+use crate::lenient_requests;
 use crate::write::WriteError;
 
 /// Interval of reads: these Services rarely change.
@@ -45,20 +45,20 @@ impl Services {
     }
 
     /// Reads the Services, if the last read is old.
-    pub async fn look(&mut self, context: &Context) -> Result<(), WriteError> {
+    pub async fn refresh(&mut self, context: &Context) -> Result<(), WriteError> {
         if self.looked.is_some_and(|looked| looked.elapsed() < INTERVAL) {
             return Ok(());
         }
         let services = |namespace: &str| Api::<Service>::namespaced(context.client.clone(), namespace);
         let read = |name: String| move |source| WriteError::of("reading", name, source);
-        let api = answers::get_opt(&services("default"), "kubernetes")
+        let api = lenient_requests::get_opt(&services("default"), "kubernetes")
             .await
             .map_err(read("Service default/kubernetes".to_owned()))?;
         let labelled = ListParams::default().labels(NAME_SERVERS);
-        let name_servers = answers::pages(&services("kube-system"), labelled, Some)
+        let name_servers = lenient_requests::pages(&services("kube-system"), labelled, Some)
             .await
             .map_err(read(format!("Services kube-system with label {NAME_SERVERS}")))?;
-        let own = answers::get_opt(&services(&context.namespace), names::TRAFFIC_SERVICE)
+        let own = lenient_requests::get_opt(&services(&context.namespace), names::TRAFFIC_SERVICE)
             .await
             .map_err(read(format!(
                 "Service {}/{}",

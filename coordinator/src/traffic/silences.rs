@@ -26,16 +26,16 @@ impl Silences {
 
     /// Whether this pod has been silent for too long.
     pub(super) fn is_long(&self, node: &str, generation: Generation) -> bool {
-        self.since.is_as_long_as(&(node.to_owned(), generation), PATIENCE)
+        self.since.has_lasted(&(node.to_owned(), generation), PATIENCE)
     }
 
     /// Keeps the nodes that are not waited for, and why.
-    pub(super) fn tell(&mut self, told: BTreeMap<String, String>) {
+    pub(super) fn set_reported(&mut self, told: BTreeMap<String, String>) {
         self.told = told;
     }
 
     /// Nodes that are not waited for, and why.
-    pub fn told(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn reported(&self) -> impl Iterator<Item = (&str, &str)> {
         self.told.iter().map(|(node, why)| (node.as_str(), why.as_str()))
     }
 

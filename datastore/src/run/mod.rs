@@ -1,7 +1,7 @@
 //! Runs a conversion: observe both stores, decide, perform one step, and observe again.
 
 mod batch;
-mod keep;
+mod copies;
 mod perform;
 pub mod prepared;
 mod report;
@@ -12,7 +12,7 @@ pub use report::{Flags, Status, status};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use calico_datastore::left::Left;
+use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::run::decide::{Goal, Next, Observed, ReadyV2, Step, decide};
 use calico_datastore::run::record::{Phase, Record};
 use calico_datastore::run::refusal::Refusal;
@@ -69,13 +69,13 @@ pub enum RunError {
     Backup(#[from] BackupError),
     /// The conversion was aborted automatically.
     #[error("{why}: the conversion was aborted, Calico works with etcd v2 again")]
-    TookBack {
+    Aborted {
         /// The cause.
         why: String,
     },
     /// The automatic abort of the conversion failed.
     #[error("{why}: the conversion had to be aborted, but the abort failed: {error}")]
-    NotTakenBack {
+    AbortFailed {
         /// The cause of the abort.
         why: String,
         /// The cause of its failure.
@@ -91,8 +91,8 @@ impl RunError {
             Self::Refused(refusal) => Some(refusal.hint().to_owned()),
             Self::NotConvertible(error) => Some(error.hint().to_owned()),
             Self::Backup(_) => Some("set --output-dir to a writable folder".to_owned()),
-            Self::TookBack { .. } => Some("fix the cause, then start again".to_owned()),
-            Self::NotTakenBack { error, .. } => Some(format!(
+            Self::Aborted { .. } => Some("fix the cause, then start again".to_owned()),
+            Self::AbortFailed { error, .. } => Some(format!(
                 "Calico may still be paused: run `kubectl replumb datastore status`, then `abort`{}",
                 error.hint().map(|hint| format!("; {hint}")).unwrap_or_default()
             )),
@@ -103,19 +103,19 @@ impl RunError {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Refused(_) | Self::NotConvertible(_) => true,
-            Self::Store(_) | Self::Backup(_) | Self::TookBack { .. } | Self::NotTakenBack { .. } => false,
+            Self::Store(_) | Self::Backup(_) | Self::Aborted { .. } | Self::AbortFailed { .. } => false,
         }
     }
 }
 
 /// Receives progress messages, one line at a time.
-pub type Tell<'caller> = &'caller (dyn Fn(&str) + Sync);
+pub type Progress<'caller> = &'caller (dyn Fn(&str) + Sync);
 
 /// A run on both stores that holds the lock.
 struct Runner<'caller> {
     stores: &'caller Stores,
     options: &'caller Options,
-    tell: Tell<'caller>,
+    tell: Progress<'caller>,
     lock: Lock,
     /// Result of the conversion of v2's data, by the last read.
     prepared: Prepared,
@@ -127,11 +127,11 @@ struct Runner<'caller> {
 }
 
 /// Reaches a goal from any state of the stores. Returns the record at the end.
-pub async fn go(
+pub async fn run_to(
     stores: &Stores,
     options: &Options,
     goal: Goal,
-    tell: Tell<'_>,
+    tell: Progress<'_>,
 ) -> Result<Option<Record>, RunError> {
     let (goal, prepared, why) = begin(stores, goal).await?;
     // A refused run writes nothing, not even the lock.
@@ -156,8 +156,8 @@ pub async fn go(
         tell(&format!("the lock was not released and will expire: {error}"));
     }
     match (ended, why) {
-        (Ok(_), Some(why)) => Err(RunError::TookBack { why }),
-        (Err(error), Some(why)) => Err(RunError::NotTakenBack {
+        (Ok(_), Some(why)) => Err(RunError::Aborted { why }),
+        (Err(error), Some(why)) => Err(RunError::AbortFailed {
             why,
             error: Box::new(error),
         }),
@@ -173,7 +173,7 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
     match goal {
         // These goals need only the flag and the name of v2.
         Goal::AnnounceNodes | Goal::Reopen | Goal::Abort { .. } => {
-            Ok((goal, Prepared::nothing(&stores.cluster().await?), None))
+            Ok((goal, Prepared::without_data(&stores.cluster().await?), None))
         }
         Goal::Start { .. } | Goal::Complete { .. } => {
             let tree = stores.v2.tree().await?;
@@ -185,8 +185,8 @@ async fn begin(stores: &Stores, goal: Goal) -> Result<(Goal, Prepared, Option<St
                 return Err(error.into());
             }
             let prepared = Prepared {
-                left: Left::of(&tree),
-                ..Prepared::nothing(tree.value(CLUSTER_GUID).unwrap_or_default())
+                remaining: ControllerObjects::of(&tree),
+                ..Prepared::without_data(tree.value(CLUSTER_GUID).unwrap_or_default())
             };
             match goal {
                 Goal::Complete {
@@ -260,12 +260,12 @@ async fn observe(
         Goal::Complete {
             despite_missing: false,
             ..
-        } => stores.missing(prepared.left.clone()).await?,
+        } => stores.missing(prepared.remaining.clone()).await?,
         Goal::Complete { .. }
         | Goal::Start { .. }
         | Goal::AnnounceNodes
         | Goal::Reopen
-        | Goal::Abort { .. } => Left::default(),
+        | Goal::Abort { .. } => ControllerObjects::default(),
     };
     let observed = Observed {
         record,
@@ -329,7 +329,7 @@ impl Runner<'_> {
                 )) => {
                     self.retry(&mut failures, until, error).await?;
                 }
-                Err(RunError::TookBack { why }) if !is_aborting => self.abort(&mut goal, why),
+                Err(RunError::Aborted { why }) if !is_aborting => self.abort(&mut goal, why),
                 Err(RunError::NotConvertible(error)) if step == Step::TakeSnapshot => {
                     self.abort(&mut goal, unconvertible(&error));
                 }

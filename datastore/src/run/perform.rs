@@ -1,6 +1,6 @@
 //! Performs one step.
 
-use calico_datastore::left::Left;
+use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::run::decide::Step;
 use calico_datastore::run::record::{Phase, Record, Snapshot};
 use calico_datastore::v2;
@@ -198,7 +198,7 @@ impl Runner<'_> {
     async fn take_snapshot(&mut self, mut record: Record, revision: i64) -> Result<(), RunError> {
         // Objects that controllers of v3 wrote in an earlier attempt would hide whether the present controllers have written
         // theirs, and calico-node of v3 would use them.
-        let stale = self.restore(&record, Left::is_key).await?;
+        let stale = self.restore(&record, ControllerObjects::is_key).await?;
         if stale > 0 {
             (self.tell)(&format!(
                 "former profiles and policies of Kubernetes removed from etcd v3: {stale}; its controllers write them again"

@@ -1,8 +1,8 @@
 //! The converted data of v2, ready to be written. The bytes are the same for every process and every attempt.
 
 use calico::etcd::uid;
+use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::convert::{Conversion, convert};
-use calico_datastore::left::Left;
 use calico_datastore::v2::{READY, Tree};
 use calico_datastore::version::{VersionRefused, gate};
 use jiff::Timestamp;
@@ -54,7 +54,7 @@ pub struct Prepared {
     /// SHA-256 of keys and values without `uid` and time, which differ in each run.
     pub hash: String,
     /// Objects that Calico's controllers write and not the conversion.
-    pub left: Left,
+    pub remaining: ControllerObjects,
 }
 
 /// One key with the value to write.
@@ -68,7 +68,7 @@ pub struct Written {
 
 impl Prepared {
     /// No data, only the cluster.
-    pub fn nothing(cluster: &str) -> Self {
+    pub fn without_data(cluster: &str) -> Self {
         Self {
             cluster: cluster.to_owned(),
             ..Self::default()
@@ -98,7 +98,7 @@ impl Prepared {
         Ok(Self {
             cluster: tree.value(CLUSTER_GUID).unwrap_or_default().to_owned(),
             hash: hexadecimal(&hash.finalize()),
-            left: Left::of(tree),
+            remaining: ControllerObjects::of(tree),
             conversion: Some(conversion),
         })
     }

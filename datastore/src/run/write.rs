@@ -11,7 +11,7 @@ use super::{RunError, Runner};
 use crate::access::V3;
 use crate::error::StoreError;
 use crate::etcd3::{Change, Condition, Entry};
-use crate::stores::{ROOT, kept_prefix};
+use crate::stores::{ROOT, copies_prefix};
 
 /// Most differences that a message lists.
 const NAMED: usize = 10;
@@ -74,7 +74,7 @@ impl Runner<'_> {
     async fn explain_conflict(&self, keys: &[String], attempt: &str) -> Result<(), RunError> {
         for key in keys {
             if self.stores.v3.get(key).await?.is_some() {
-                return Err(RunError::TookBack {
+                return Err(RunError::Aborted {
                     why: format!(
                         "another program has written {key} to etcd v3: check for a running calico-node or controller of v3"
                     ),
@@ -119,7 +119,7 @@ impl Runner<'_> {
             let count = wrong.len();
             wrong.truncate(NAMED);
             let named = wrong.join("; ");
-            return Err(RunError::TookBack {
+            return Err(RunError::Aborted {
                 why: format!("keys of v3 that differ from the written data: {count}: {named}"),
             });
         }
@@ -147,7 +147,7 @@ impl Runner<'_> {
         found.ok_or_else(|| {
             StoreError::Changed {
                 store: V3,
-                attempt: format!("writing keys beside {}", kept_prefix()),
+                attempt: format!("writing keys beside {}", copies_prefix()),
             }
             .into()
         })

@@ -24,7 +24,7 @@ pub fn malformed<'facts>(
         .into_iter()
         .flat_map(|pod| pod.not_understood.iter().map(|field| ("Pod", pod.key(), field)));
     for (kind, object, field) in of_nodes.chain(of_pods) {
-        let fix = format!("correct the value: until then {}", field.needed.meanwhile());
+        let fix = format!("correct the value: until then {}", field.needed.effect());
         let finding = Finding::new(&field.field, &field.found, field.needed.to_string(), fix);
         report.warn(kind, object, finding);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::pods::held;
+use super::pods::verdict_for_blocked_pod;
 use super::{Check, Finding, Report, Verdict, names};
 use crate::drain::{Budget, Pod, Selector};
 use crate::words::LISTED;
@@ -41,7 +41,7 @@ pub fn check(
     let guarded = namespaces.values().flat_map(|namespace| &namespace.pods);
     for found in guarded.filter(|found| found.has_too_many()) {
         let found_budgets = names(&found.owners);
-        let (verdict, fix) = held(
+        let (verdict, fix) = verdict_for_blocked_pod(
             meanwhile,
             Verdict::Fail,
             "the API server evicts no pod with two or more PodDisruptionBudgets: correct their selectors",
@@ -217,7 +217,7 @@ fn blocked(budget: &Budget, guarded: &[String], meanwhile: Option<&'static str>,
             "no pod of the budget is evicted before more of its pods are healthy: find out why they are not",
         )
     };
-    let (verdict, fix) = held(meanwhile, verdict, fix);
+    let (verdict, fix) = verdict_for_blocked_pod(meanwhile, verdict, fix);
     let finding = Finding::new("", found, "at least 1 disruption allowed", fix);
     report.add(verdict, "PodDisruptionBudget", key, finding);
 }
@@ -329,10 +329,10 @@ mod tests {
             match_expressions: terms.collect(),
             ..Selector::default()
         };
-        let kept = selector.kept();
+        let kept = selector.limited();
         assert!(kept.is_too_long() && !kept.matches(&pods[0].labels));
         let short = of_label("app", "web".to_owned());
-        assert_eq!(short.clone().kept(), short);
+        assert_eq!(short.clone().limited(), short);
         let budget = Budget {
             selector: Some(kept),
             ..budgets(0, |_| Selector::default())[0].clone()

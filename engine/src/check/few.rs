@@ -12,7 +12,7 @@ const OBJECTS_BYTES: usize = 512;
 
 /// The checks that fit into `bytes` bytes, the worst first. Checks that do not fit are counted, in one line for each prerequisite
 /// with the worst of their verdicts: every refusal is visible.
-pub fn few(mut checks: Vec<Check>, bytes: usize) -> Vec<Check> {
+pub fn fit_checks(mut checks: Vec<Check>, bytes: usize) -> Vec<Check> {
     checks.sort_by(|left, right| {
         let verdicts = right.verdict.cmp(&left.verdict);
         verdicts.then_with(|| left.name.cmp(&right.name))
@@ -84,7 +84,7 @@ mod tests {
             Check::not_pass("B", Verdict::Warn, "b", "", "", ""),
             fail("B", "b"),
         ];
-        let few = few(checks.clone(), 1 << 16);
+        let few = fit_checks(checks.clone(), 1 << 16);
         let order: Vec<(&str, Verdict)> = few
             .iter()
             .map(|check| (check.name.as_str(), check.verdict))
@@ -108,7 +108,7 @@ mod tests {
             .flat_map(|name| (0..11).map(move |_| format!("Check{name}")))
             .map(|name| fail(&name, &long))
             .collect();
-        let few = few(checks, 1 << 16);
+        let few = fit_checks(checks, 1 << 16);
         let bytes = serde_json::to_vec(&few).unwrap().len();
         assert!(bytes < 2 << 16, "{bytes}");
         for name in 0..40 {

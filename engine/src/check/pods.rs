@@ -5,7 +5,11 @@ use crate::drain::{self, Permissions, Pod};
 
 /// The verdict and the fix for a pod that cannot be evicted: the migration is refused, unless the user has set with
 /// `drain.onBlocked` what happens `meanwhile`.
-pub fn held(meanwhile: Option<&'static str>, verdict: Verdict, fix: &str) -> (Verdict, String) {
+pub fn verdict_for_blocked_pod(
+    meanwhile: Option<&'static str>,
+    verdict: Verdict,
+    fix: &str,
+) -> (Verdict, String) {
     match meanwhile {
         None => (verdict, fix.to_owned()),
         Some(meanwhile) => (
@@ -33,7 +37,7 @@ pub fn empty_dir(
                 "allowed by spec.drain.deleteEmptyDirData: the data is lost with the pod".to_owned(),
             )
         } else {
-            held(
+            verdict_for_blocked_pod(
                 meanwhile,
                 Verdict::Fail,
                 "the data is lost when the pod leaves its node: back up the data, then set spec.drain.deleteEmptyDirData",

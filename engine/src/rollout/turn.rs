@@ -1,13 +1,13 @@
 //! Which nodes are rolled back now.
 
-use super::{MaxUnavailable, Seat, Standing, is_unavailable, turn_message};
+use super::{MaxUnavailable, NodeProgress, RolloutNode, is_unavailable, turn_message};
 use crate::decision::{Wait, WaitReason};
 
 /// Which nodes are to be rolled back to the old network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Back {
     /// Nodes in progress.
-    InWork,
+    InProgress,
     /// Nodes with these names that are in progress or done.
     Named(Vec<String>),
     /// All nodes that are in progress or done.
@@ -16,28 +16,32 @@ pub enum Back {
 
 impl Back {
     /// Whether this node is to be rolled back and is not yet.
-    pub fn means(&self, node: &Seat<'_>) -> bool {
+    pub fn selects(&self, node: &RolloutNode<'_>) -> bool {
         let named = match self {
-            Self::InWork => matches!(node.standing, Standing::Working | Standing::Halted),
+            Self::InProgress => matches!(node.standing, NodeProgress::Working | NodeProgress::Halted),
             Self::All => true,
             Self::Named(names) => names.iter().any(|name| name == node.name),
         };
-        named && !is_back(node)
+        named && !is_rolled_back(node)
     }
 }
 
 /// Whether the node is on the old network and not in progress.
-pub fn is_back(node: &Seat<'_>) -> bool {
+pub fn is_rolled_back(node: &RolloutNode<'_>) -> bool {
     match node.standing {
         // A node that this migration never started may have been moved by another client or by an earlier migration.
-        Standing::Waiting | Standing::Skipped | Standing::Kept | Standing::Fallen => node.on_old,
-        Standing::Done(_) | Standing::Working | Standing::Halted | Standing::Returning => false,
+        NodeProgress::Waiting | NodeProgress::Skipped | NodeProgress::KeptOnOld | NodeProgress::FellBack => {
+            node.on_old
+        }
+        NodeProgress::Done(_) | NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning => {
+            false
+        }
     }
 }
 
 /// The nodes that start their rollback now, and why the next one does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Turned<'node> {
+pub struct RollbackAdmission<'node> {
     /// Nodes that start their rollback, in order.
     pub now: Vec<&'node str>,
     /// Why the next node waits; `None` when no node remains.
@@ -46,12 +50,17 @@ pub struct Turned<'node> {
 
 /// Chooses the nodes that start their rollback now. Nodes in progress start at once: they are unavailable already. Nodes that are
 /// done follow, the last one first, as long as no more nodes than the limit are in progress or NotReady.
-pub fn turn_back<'node>(nodes: &[Seat<'node>], back: &Back, limit: MaxUnavailable) -> Turned<'node> {
-    let in_progress = |node: &&Seat<'node>| matches!(node.standing, Standing::Working | Standing::Halted);
-    let mut turned = Turned {
+pub fn admit_rollback<'node>(
+    nodes: &[RolloutNode<'node>],
+    back: &Back,
+    limit: MaxUnavailable,
+) -> RollbackAdmission<'node> {
+    let in_progress =
+        |node: &&RolloutNode<'node>| matches!(node.standing, NodeProgress::Working | NodeProgress::Halted);
+    let mut turned = RollbackAdmission {
         now: nodes
             .iter()
-            .filter(|node| back.means(node))
+            .filter(|node| back.selects(node))
             .filter(in_progress)
             .map(|node| node.name)
             .collect(),
@@ -59,10 +68,10 @@ pub fn turn_back<'node>(nodes: &[Seat<'node>], back: &Back, limit: MaxUnavailabl
     };
     let limit = limit.resolve(nodes.len());
     let mut unavailable = nodes.iter().filter(|node| is_unavailable(node)).count();
-    let mut queue: Vec<&Seat<'node>> = nodes.iter().rev().filter(|node| back.means(node)).collect();
+    let mut queue: Vec<&RolloutNode<'node>> = nodes.iter().rev().filter(|node| back.selects(node)).collect();
     queue.sort_by_key(|node| node.tries);
     for node in queue {
-        if in_progress(&node) || node.standing == Standing::Returning || node.rests {
+        if in_progress(&node) || node.standing == NodeProgress::Returning || node.is_backing_off {
             continue;
         }
         let hold = |reason, message| {
@@ -84,10 +93,10 @@ pub fn turn_back<'node>(nodes: &[Seat<'node>], back: &Back, limit: MaxUnavailabl
             unavailable += 1;
         } else {
             let message = turn_message(nodes, &turned.now, node.name, limit);
-            let in_progress = |node: &Seat<'_>| {
+            let in_progress = |node: &RolloutNode<'_>| {
                 matches!(
                     node.standing,
-                    Standing::Working | Standing::Halted | Standing::Returning
+                    NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning
                 )
             };
             // No node in progress would free a slot: the wait is for a node that is NotReady, and has a deadline.
@@ -111,36 +120,36 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-    fn node(name: &str, standing: Standing) -> Seat<'_> {
-        Seat {
+    fn node(name: &str, standing: NodeProgress) -> RolloutNode<'_> {
+        RolloutNode {
             name,
             standing,
             ready: true,
-            on_old: matches!(standing, Standing::Waiting),
-            rests: false,
+            on_old: matches!(standing, NodeProgress::Waiting),
+            is_backing_off: false,
             tries: 0,
         }
     }
 
-    fn standing() -> impl Strategy<Value = Standing> {
+    fn standing() -> impl Strategy<Value = NodeProgress> {
         prop_oneof![
-            Just(Standing::Waiting),
-            Just(Standing::Working),
-            Just(Standing::Returning),
-            Just(Standing::Done(NOW)),
+            Just(NodeProgress::Waiting),
+            Just(NodeProgress::Working),
+            Just(NodeProgress::Returning),
+            Just(NodeProgress::Done(NOW)),
         ]
     }
 
     #[test]
     fn nodes_in_progress_roll_back_at_once_and_done_nodes_from_the_last() {
         let nodes = [
-            node("a", Standing::Done(NOW)),
-            node("b", Standing::Done(NOW)),
-            node("c", Standing::Working),
-            node("d", Standing::Waiting),
+            node("a", NodeProgress::Done(NOW)),
+            node("b", NodeProgress::Done(NOW)),
+            node("c", NodeProgress::Working),
+            node("d", NodeProgress::Waiting),
         ];
-        let turn = |back: &Back, limit| turn_back(&nodes, back, MaxUnavailable::Nodes(limit)).now;
-        assert_eq!(turn(&Back::InWork, 9), ["c"]);
+        let turn = |back: &Back, limit| admit_rollback(&nodes, back, MaxUnavailable::Nodes(limit)).now;
+        assert_eq!(turn(&Back::InProgress, 9), ["c"]);
         assert_eq!(turn(&Back::All, 1), ["c"]);
         assert_eq!(turn(&Back::All, 2), ["c", "b"]);
         assert_eq!(turn(&Back::All, 9), ["c", "b", "a"]);
@@ -150,16 +159,19 @@ mod tests {
 
     #[test]
     fn a_node_that_is_not_ready_is_named_as_the_reason_of_the_wait() {
-        let mut nodes = [node("a", Standing::Done(NOW)), node("b", Standing::Done(NOW))];
+        let mut nodes = [
+            node("a", NodeProgress::Done(NOW)),
+            node("b", NodeProgress::Done(NOW)),
+        ];
         nodes[1].ready = false;
-        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
+        let turned = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!(turned.now, Vec::<&str>::new());
         let held = turned.held.unwrap();
         assert_eq!(held.reason, WaitReason::NodeNotReady);
         assert!(held.message.contains("node b is NotReady"), "{}", held.message);
-        nodes[1].standing = Standing::Waiting;
+        nodes[1].standing = NodeProgress::Waiting;
         nodes[1].on_old = true;
-        let held = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1))
+        let held = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(1))
             .held
             .unwrap();
         assert_eq!(held.reason, WaitReason::NodeNotReady);
@@ -168,25 +180,28 @@ mod tests {
 
     #[test]
     fn a_released_node_lets_another_node_roll_back() {
-        let mut nodes = [node("a", Standing::Done(NOW)), node("b", Standing::Done(NOW))];
-        nodes[1].rests = true;
-        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
+        let mut nodes = [
+            node("a", NodeProgress::Done(NOW)),
+            node("b", NodeProgress::Done(NOW)),
+        ];
+        nodes[1].is_backing_off = true;
+        let turned = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!((turned.now, turned.held), (vec!["a"], None));
-        nodes[1].rests = false;
-        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
+        nodes[1].is_backing_off = false;
+        let turned = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!(turned.now, ["b"]);
         nodes[1].tries = 1;
-        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(1));
+        let turned = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(1));
         assert_eq!(turned.now, ["a"]);
     }
 
     #[test]
     fn a_node_that_another_client_has_moved_is_rolled_back_too() {
-        let mut nodes = [node("a", Standing::Waiting), node("b", Standing::Skipped)];
+        let mut nodes = [node("a", NodeProgress::Waiting), node("b", NodeProgress::Skipped)];
         (nodes[0].on_old, nodes[1].on_old) = (false, false);
-        let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(2));
+        let turned = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(2));
         assert_eq!(turned.now, ["b", "a"]);
-        assert!(!is_back(&nodes[0]) && is_back(&node("c", Standing::Waiting)));
+        assert!(!is_rolled_back(&nodes[0]) && is_rolled_back(&node("c", NodeProgress::Waiting)));
     }
 
     proptest! {
@@ -197,15 +212,15 @@ mod tests {
             limit in 1u32..6,
         ) {
             let names: Vec<String> = (0..nodes.len()).map(|index| format!("n{index}")).collect();
-            let nodes: Vec<Seat<'_>> = nodes.iter().zip(&names)
-                .map(|((standing, ready), name)| Seat {
-                    name, standing: *standing, ready: *ready, on_old: true, rests: false, tries: 0,
+            let nodes: Vec<RolloutNode<'_>> = nodes.iter().zip(&names)
+                .map(|((standing, ready), name)| RolloutNode {
+                    name, standing: *standing, ready: *ready, on_old: true, is_backing_off: false, tries: 0,
                 })
                 .collect();
             let before = nodes.iter().filter(|node| is_unavailable(node)).count();
-            let turned = turn_back(&nodes, &Back::All, MaxUnavailable::Nodes(limit)).now;
+            let turned = admit_rollback(&nodes, &Back::All, MaxUnavailable::Nodes(limit)).now;
             let were_done = turned.iter()
-                .filter(|name| nodes.iter().any(|node| node.name == **name && matches!(node.standing, Standing::Done(_))))
+                .filter(|name| nodes.iter().any(|node| node.name == **name && matches!(node.standing, NodeProgress::Done(_))))
                 .count();
             prop_assert!(were_done == 0 || before + were_done <= limit as usize);
         }

@@ -43,7 +43,7 @@ impl Default for Gates {
 }
 
 /// The limit that a stream on such a path exceeds, as text; `None` while the stream is within the limits.
-pub fn judge(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String> {
+pub fn exceeded_limit(class: PathClass, recent: &Recent, gates: &Gates) -> Option<String> {
     let Recent {
         sent,
         lost,
@@ -107,7 +107,7 @@ mod tests {
             lost,
             gap_milliseconds: gap,
         };
-        let verdict = judge(PathClass::OldToNew, &recent, &Gates::default());
+        let verdict = exceeded_limit(PathClass::OldToNew, &recent, &Gates::default());
         match (verdict, words) {
             (None, None) => {}
             (Some(verdict), Some(words)) => assert!(verdict.contains(words), "{verdict}"),
@@ -132,7 +132,10 @@ mod tests {
             gap_milliseconds: gap,
         };
         for class in [PathClass::PodToService, PathClass::PodToDns, PathClass::PodToApi] {
-            assert_eq!(judge(class, &recent, &Gates::default()).is_some(), exceeded);
+            assert_eq!(
+                exceeded_limit(class, &recent, &Gates::default()).is_some(),
+                exceeded
+            );
         }
     }
 
@@ -147,6 +150,6 @@ mod tests {
             lost: 2,
             gap_milliseconds: 100,
         };
-        assert!(judge(PathClass::NewToNew, &recent, &gates).is_some());
+        assert!(exceeded_limit(PathClass::NewToNew, &recent, &gates).is_some());
     }
 }

@@ -6,7 +6,7 @@ use super::Generation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The progress of the node.
-    pub stand: Stand,
+    pub progress: NodeProgress,
     /// Whether pods of the old network continue to run beside the new network.
     pub in_place: bool,
     /// Whether the Node is on the old network by its label.
@@ -19,7 +19,7 @@ pub struct Place {
 
 /// The progress of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum NodeProgress {
     /// The node is not being migrated.
     Idle,
     /// The node is being moved to the new network.
@@ -32,7 +32,7 @@ pub enum Stand {
 
 /// The decision about the traffic pod of one network on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PodDecision {
     /// The pod is needed: it is created if it is missing.
     Wanted,
     /// An existing pod is kept; no pod is created.
@@ -42,18 +42,26 @@ pub enum Fate {
 }
 
 /// The decision about the node's traffic pod of this network.
-pub fn fate(generation: Generation, place: Place) -> Fate {
-    let make = if place.usable { Fate::Wanted } else { Fate::Kept };
-    match (generation, place.stand) {
-        (Generation::Old, Stand::Idle) if place.on_old => make,
-        (Generation::New, Stand::Done) => make,
+pub fn decide(generation: Generation, place: Place) -> PodDecision {
+    let make = if place.usable {
+        PodDecision::Wanted
+    } else {
+        PodDecision::Kept
+    };
+    match (generation, place.progress) {
+        (Generation::Old, NodeProgress::Idle) if place.on_old => make,
+        (Generation::New, NodeProgress::Done) => make,
         // In place the pods of the old network survive the change, and the traffic pod, too. The old network must not stay
         // only because of its traffic pod.
-        (Generation::Old, Stand::There | Stand::Back) if place.in_place => Fate::Kept,
-        (Generation::Old, Stand::Done) if place.in_place && place.others_of_old != Some(false) => Fate::Kept,
-        (Generation::Old, Stand::Idle | Stand::Back) => Fate::Kept,
+        (Generation::Old, NodeProgress::There | NodeProgress::Back) if place.in_place => PodDecision::Kept,
+        (Generation::Old, NodeProgress::Done) if place.in_place && place.others_of_old != Some(false) => {
+            PodDecision::Kept
+        }
+        (Generation::Old, NodeProgress::Idle | NodeProgress::Back) => PodDecision::Kept,
         // With a drain they leave. And a pod cannot use an address of the new network before the node has that network.
-        (Generation::Old, Stand::There | Stand::Done) | (Generation::New, _) => Fate::Unwanted,
+        (Generation::Old, NodeProgress::There | NodeProgress::Done) | (Generation::New, _) => {
+            PodDecision::Unwanted
+        }
     }
 }
 
@@ -64,7 +72,7 @@ mod tests {
     use super::*;
 
     const PLACE: Place = Place {
-        stand: Stand::Idle,
+        progress: NodeProgress::Idle,
         in_place: true,
         on_old: true,
         usable: true,
@@ -72,23 +80,23 @@ mod tests {
     };
 
     #[rstest]
-    #[case::before(PLACE, Fate::Wanted, Fate::Unwanted)]
-    #[case::not_ready(Place { usable: false, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    #[case::moved_by_another_client(Place { on_old: false, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    #[case::being_migrated(Place { stand: Stand::There, ..PLACE }, Fate::Kept, Fate::Unwanted)]
-    #[case::drained(Place { stand: Stand::There, in_place: false, ..PLACE }, Fate::Unwanted, Fate::Unwanted)]
-    #[case::done(Place { stand: Stand::Done, on_old: false, ..PLACE }, Fate::Kept, Fate::Wanted)]
-    #[case::done_silent(Place { stand: Stand::Done, others_of_old: None, ..PLACE }, Fate::Kept, Fate::Wanted)]
-    #[case::last_of_old(Place { stand: Stand::Done, others_of_old: Some(false), ..PLACE }, Fate::Unwanted, Fate::Wanted)]
-    #[case::done_by_drain(Place { stand: Stand::Done, in_place: false, ..PLACE }, Fate::Unwanted, Fate::Wanted)]
-    #[case::back(Place { stand: Stand::Back, ..PLACE }, Fate::Kept, Fate::Unwanted)]
+    #[case::before(PLACE, PodDecision::Wanted, PodDecision::Unwanted)]
+    #[case::not_ready(Place { usable: false, ..PLACE }, PodDecision::Kept, PodDecision::Unwanted)]
+    #[case::moved_by_another_client(Place { on_old: false, ..PLACE }, PodDecision::Kept, PodDecision::Unwanted)]
+    #[case::being_migrated(Place { progress: NodeProgress::There, ..PLACE }, PodDecision::Kept, PodDecision::Unwanted)]
+    #[case::drained(Place { progress: NodeProgress::There, in_place: false, ..PLACE }, PodDecision::Unwanted, PodDecision::Unwanted)]
+    #[case::done(Place { progress: NodeProgress::Done, on_old: false, ..PLACE }, PodDecision::Kept, PodDecision::Wanted)]
+    #[case::done_silent(Place { progress: NodeProgress::Done, others_of_old: None, ..PLACE }, PodDecision::Kept, PodDecision::Wanted)]
+    #[case::last_of_old(Place { progress: NodeProgress::Done, others_of_old: Some(false), ..PLACE }, PodDecision::Unwanted, PodDecision::Wanted)]
+    #[case::done_by_drain(Place { progress: NodeProgress::Done, in_place: false, ..PLACE }, PodDecision::Unwanted, PodDecision::Wanted)]
+    #[case::back(Place { progress: NodeProgress::Back, ..PLACE }, PodDecision::Kept, PodDecision::Unwanted)]
     fn the_state_of_a_node_decides_its_traffic_pods(
         #[case] place: Place,
-        #[case] old: Fate,
-        #[case] new: Fate,
+        #[case] old: PodDecision,
+        #[case] new: PodDecision,
     ) {
         assert_eq!(
-            (fate(Generation::Old, place), fate(Generation::New, place)),
+            (decide(Generation::Old, place), decide(Generation::New, place)),
             (old, new)
         );
     }

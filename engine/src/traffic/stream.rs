@@ -11,7 +11,7 @@ pub const WINDOW: Duration = Duration::from_secs(10);
 
 /// The time that a stream may take until its first answer: nodes learn of a new endpoint or of a new route with a delay. Probes
 /// before a first answer in this time are not lost; without an answer in this time, all probes since the start are lost.
-pub const BEGINNING: Duration = Duration::from_secs(5);
+pub const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The probes of one stream. Times are the running time of the sender: while the sender does not run, it cannot receive, and it
 /// reads pending answers before it judges.
@@ -75,7 +75,7 @@ pub struct Totals {
 impl Totals {
     /// The sums of both.
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
+    pub fn add(self, other: Self) -> Self {
         Self {
             sent: self.sent.saturating_add(other.sent),
             lost: self.lost.saturating_add(other.lost),
@@ -123,7 +123,7 @@ impl Stream {
     }
 
     /// Counts probes without an answer after `patience` as lost, and returns the state of the stream.
-    pub fn look(&mut self, now: Duration, patience: Duration) -> Recent {
+    pub fn observe(&mut self, now: Duration, patience: Duration) -> Recent {
         if !self.begins(now) {
             return Recent::default();
         }
@@ -158,7 +158,7 @@ impl Stream {
             self.begun = true;
         } else {
             let first = self.pending.front();
-            self.begun = first.is_some_and(|probe| now.saturating_sub(probe.sent) > BEGINNING);
+            self.begun = first.is_some_and(|probe| now.saturating_sub(probe.sent) > FIRST_ANSWER_TIMEOUT);
         }
         self.begun
     }
@@ -219,7 +219,7 @@ mod tests {
         let mut stream = Stream::default();
         let mut recent = Recent::default();
         for at in (0..until).step_by(100) {
-            recent = stream.look(ms(at), PATIENCE);
+            recent = stream.observe(ms(at), PATIENCE);
             let number = stream.send(ms(at));
             if !lost(at) {
                 stream.answer(number);
@@ -291,7 +291,7 @@ mod tests {
         let begin = stream.send(ms(0));
         stream.answer(begin);
         let first = stream.send(ms(0));
-        assert_eq!(stream.look(ms(1_001), PATIENCE).lost, 1);
+        assert_eq!(stream.observe(ms(1_001), PATIENCE).lost, 1);
         stream.answer(first);
         stream.answer(first);
         // This probe was not sent yet.
@@ -299,7 +299,7 @@ mod tests {
         let second = stream.send(ms(1_100));
         stream.answer(second);
         stream.answer(second);
-        let recent = stream.look(ms(1_200), PATIENCE);
+        let recent = stream.observe(ms(1_200), PATIENCE);
         assert_eq!((recent.sent, recent.lost), (3, 1));
         assert_eq!((stream.totals().lost, stream.totals().late), (1, 1));
         assert_eq!(stream.totals().longest_gap_milliseconds, 1_100);
@@ -326,9 +326,9 @@ mod tests {
                     stream.answer(number);
                 }
                 at += ms(100);
-                stream.look(at, PATIENCE);
+                stream.observe(at, PATIENCE);
             }
-            stream.look(at + PATIENCE + ms(1), PATIENCE);
+            stream.observe(at + PATIENCE + ms(1), PATIENCE);
             let totals = stream.totals();
             prop_assert_eq!(totals.sent, answered.len() as u64 + 1);
             prop_assert_eq!(totals.lost, answered.iter().filter(|is| !**is).count() as u64);

@@ -8,7 +8,7 @@ use crate::words::number;
 
 /// The state of the traffic watch on a node. With several traffic pods on a node, the last in this order counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum WatchState {
     /// The node or its agent is NotReady: the migration does not wait for the node.
     Away,
     /// The node watches.
@@ -21,9 +21,12 @@ pub enum State {
 
 /// The wait for nodes that do not watch yet. The migration waits for each node that will watch soon; otherwise more than half of
 /// all nodes have to watch, which is at least two of two.
-pub fn missing(nodes: &BTreeMap<&str, State>) -> Option<Wait> {
+pub fn missing(nodes: &BTreeMap<&str, WatchState>) -> Option<Wait> {
     let all = nodes.len();
-    let watching = nodes.values().filter(|state| **state == State::Watches).count();
+    let watching = nodes
+        .values()
+        .filter(|state| **state == WatchState::Watches)
+        .count();
     let wait = |message| {
         Some(Wait {
             reason: WaitReason::TrafficUnwatched,
@@ -32,8 +35,8 @@ pub fn missing(nodes: &BTreeMap<&str, State>) -> Option<Wait> {
         })
     };
     let awaited = nodes.iter().find_map(|(node, state)| match state {
-        State::Awaited(what) => Some((node, what)),
-        State::Away | State::Watches | State::Silent(_) => None,
+        WatchState::Awaited(what) => Some((node, what)),
+        WatchState::Away | WatchState::Watches | WatchState::Silent(_) => None,
     });
     if let Some((node, what)) = awaited {
         return wait(format!(
@@ -46,9 +49,9 @@ pub fn missing(nodes: &BTreeMap<&str, State>) -> Option<Wait> {
         return None;
     }
     let first = nodes.iter().find_map(|(node, state)| match state {
-        State::Silent(what) => Some(format!("node {node}: {what}")),
-        State::Away => Some(format!("node {node} is NotReady, or no agent is Ready on it")),
-        State::Watches | State::Awaited(_) => None,
+        WatchState::Silent(what) => Some(format!("node {node}: {what}")),
+        WatchState::Away => Some(format!("node {node} is NotReady, or no agent is Ready on it")),
+        WatchState::Watches | WatchState::Awaited(_) => None,
     })?;
     wait(format!(
         "traffic is watched on {watching} of {}, needed {needed}; {first}. Repair these agents, or set gates.traffic: Ignore to \
@@ -63,12 +66,12 @@ mod tests {
 
     use super::*;
 
-    fn state(letter: char) -> State {
+    fn state(letter: char) -> WatchState {
         match letter {
-            'w' => State::Watches,
-            's' => State::Silent("the report of its agent is malformed".to_owned()),
-            'p' => State::Awaited("pod p starts".to_owned()),
-            'a' => State::Away,
+            'w' => WatchState::Watches,
+            's' => WatchState::Silent("the report of its agent is malformed".to_owned()),
+            'p' => WatchState::Awaited("pod p starts".to_owned()),
+            'a' => WatchState::Away,
             other => unreachable!("{other}"),
         }
     }

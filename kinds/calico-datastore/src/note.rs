@@ -145,7 +145,7 @@ pub enum Note {
         port: String,
     },
     /// Objects that Calico's controllers write again.
-    LeftToControllers {
+    WrittenByControllers {
         /// Kinds of the objects.
         what: &'static str,
         /// Number of the objects.
@@ -198,7 +198,7 @@ impl Note {
             | Self::PoolBecomesUsable { .. }
             | Self::Selector { .. }
             | Self::LogPrefix { .. }
-            | Self::LeftToControllers { .. }
+            | Self::WrittenByControllers { .. }
             | Self::LongPolicyName { .. }
             | Self::Overwritten { .. }
             | Self::Ipam(_) => None,
@@ -282,7 +282,7 @@ impl fmt::Display for Note {
                 formatter,
                 "{key}: the protocol of port {port:?} is written as a name, the only form that Felix of v3 accepts"
             ),
-            Self::LeftToControllers { what, count } => write!(
+            Self::WrittenByControllers { what, count } => write!(
                 formatter,
                 "{what}: {count} not copied: their controllers write them again in v3"
             ),

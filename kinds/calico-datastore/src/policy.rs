@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use super::controller_objects::PolicyName;
 use super::convert::Conversion;
 use super::decode::{Decode, Fields, Mismatch, read};
 use super::escape::unescaped;
 use super::go_values::lower;
 use super::json::Json;
 use super::key::{ObjectKind, V2Key};
-use super::left::PolicyName;
 use super::names;
 use super::note::Note;
 use super::report::Cause;
@@ -123,7 +123,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         batch.add(key, entry.path, converted);
     }
     if of_kubernetes > 0 {
-        conversion.notes.push(Note::LeftToControllers {
+        conversion.notes.push(Note::WrittenByControllers {
             what: "policies of Kubernetes",
             count: of_kubernetes,
         });
@@ -132,7 +132,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
 
 fn converted(key: &V2Key, name: &str, policy: Policy) -> Result<Resource, Cause> {
     let mut notes = Vec::new();
-    if selector::is_rewritten_elsewhere(&policy.selector) {
+    if selector::is_rewritten_inside_words(&policy.selector) {
         notes.push(Note::Selector {
             key: key.clone(),
             field: "selector".to_owned(),

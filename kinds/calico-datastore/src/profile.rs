@@ -83,7 +83,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         batch.add(key, &path, converted);
     }
     if !of_controllers.is_empty() {
-        conversion.notes.push(Note::LeftToControllers {
+        conversion.notes.push(Note::WrittenByControllers {
             what: "profiles of namespaces and security groups",
             count: of_controllers.len(),
         });

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::left::{LONGEST_POLICY, Left, PolicyName};
+use super::controller_objects::{ControllerObjects, LONGEST_POLICY, PolicyName};
 use super::selector;
 use super::validate::text::is_qualified_name;
 use engine::check::{Finding, names};
@@ -272,7 +272,11 @@ impl Awaited {
     }
 
     /// The objects among these that are still awaited. `system` are system namespaces.
-    pub fn among<'sources>(&self, sources: &'sources [Source], system: &[&str]) -> Vec<&'sources Source> {
+    pub fn remaining_of<'sources>(
+        &self,
+        sources: &'sources [Source],
+        system: &[&str],
+    ) -> Vec<&'sources Source> {
         let is_remaining = |uid: &String| self.remaining.as_ref().is_none_or(|uids| uids.contains(uid));
         sources
             .iter()
@@ -281,14 +285,14 @@ impl Awaited {
     }
 
     /// Remembers the awaited objects that are missing in v3.
-    pub fn keep(&mut self, awaited: &[&Source], missing: &Left) {
-        let is_missing = awaited.iter().filter(|source| missing.has(&source.origin));
+    pub fn remember(&mut self, awaited: &[&Source], missing: &ControllerObjects) {
+        let is_missing = awaited.iter().filter(|source| missing.contains(&source.origin));
         self.remaining = Some(is_missing.map(|source| source.uid.clone()).collect());
     }
 }
 
 /// Warnings about objects that v3 cannot have, while Calico is paused: the subject and the text of each.
-pub fn told<'sources>(
+pub fn warnings<'sources>(
     sources: &'sources [Source],
     system: &'sources [&'sources str],
 ) -> impl Iterator<Item = (String, String)> + 'sources {

@@ -185,12 +185,12 @@ fn an_object_that_v3_cannot_have_is_reported_and_not_awaited() {
         namespace("bank", &[]),
     ];
     let system = ["replumb-system"];
-    let awaited = Awaited::default().among(&sources, &system);
+    let awaited = Awaited::default().remaining_of(&sources, &system);
     assert_eq!(
         names_of(&awaited),
         ["shop/web", "kube-system", "replumb-system", "bank"]
     );
-    let told: Vec<(String, String)> = told(&sources, &system).collect();
+    let told: Vec<(String, String)> = warnings(&sources, &system).collect();
     let about: Vec<&str> = told.iter().map(|(about, _)| about.as_str()).collect();
     assert_eq!(
         about,
@@ -228,16 +228,16 @@ fn constantly_created_objects_do_not_delay_the_migration() {
     for round in 0..10 {
         awaited.begin(Some("conversion"));
         sources.push(plain(&format!("new-{round}")));
-        let asked = awaited.among(&sources, &[]);
+        let asked = awaited.remaining_of(&sources, &[]);
         // All except the newest.
-        let missing = Left::made_of(
+        let missing = ControllerObjects::of_sources(
             asked
                 .iter()
                 .copied()
                 .filter(|source| **source == sources[sources.len() - 1]),
         );
         assert_eq!(missing.policies.len(), usize::from(round == 0), "round {round}");
-        awaited.keep(&asked, &missing);
+        awaited.remember(&asked, &missing);
     }
     // An object that is deleted and created again is another one.
     let mut awaited = Awaited::default();
@@ -247,10 +247,10 @@ fn constantly_created_objects_do_not_delay_the_migration() {
             ..plain("again")
         };
         let sources = [again];
-        let asked = awaited.among(&sources, &[]);
+        let asked = awaited.remaining_of(&sources, &[]);
         assert_eq!(asked.len(), usize::from(round == 0), "round {round}");
-        let missing = Left::made_of(asked.iter().copied());
-        awaited.keep(&asked, &missing);
+        let missing = ControllerObjects::of_sources(asked.iter().copied());
+        awaited.remember(&asked, &missing);
     }
 }
 
@@ -260,18 +260,18 @@ fn an_existing_object_is_awaited_until_it_is_written_or_deleted() {
     awaited.begin(Some("first"));
     let sources = [plain("slow"), plain("web")];
     for _ in 0..3 {
-        let asked = awaited.among(&sources, &[]);
-        let missing = Left::made_of([&sources[0]]);
+        let asked = awaited.remaining_of(&sources, &[]);
+        let missing = ControllerObjects::of_sources([&sources[0]]);
         assert!(names_of(&asked).contains(&"shop/slow".to_owned()));
-        awaited.keep(&asked, &missing);
+        awaited.remember(&asked, &missing);
         awaited.begin(Some("first"));
     }
-    assert_eq!(names_of(&awaited.among(&sources, &[])), ["shop/slow"]);
+    assert_eq!(names_of(&awaited.remaining_of(&sources, &[])), ["shop/slow"]);
     assert!(
-        awaited.among(&sources[1..], &[]).is_empty(),
+        awaited.remaining_of(&sources[1..], &[]).is_empty(),
         "the object was deleted"
     );
     // Another conversion awaits all objects again.
     awaited.begin(Some("second"));
-    assert_eq!(awaited.among(&sources, &[]).len(), 2);
+    assert_eq!(awaited.remaining_of(&sources, &[]).len(), 2);
 }

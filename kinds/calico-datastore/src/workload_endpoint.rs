@@ -152,7 +152,7 @@ pub fn convert(tree: &Tree, conversion: &mut Conversion) {
         batch.add(key, entry.path, converted);
     }
     if of_openstack > 0 {
-        conversion.notes.push(Note::LeftToControllers {
+        conversion.notes.push(Note::WrittenByControllers {
             what: "endpoints of OpenStack",
             count: of_openstack,
         });

@@ -155,7 +155,10 @@ fn of_node(settings: &Settings, residents: &drain::Residents<'_>, node: &Node) -
         }
     };
     let tunnels = HostSettings::of(settings).tunnels();
-    let devices: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.flannels.as_str()).collect();
+    let devices: Vec<&str> = tunnels
+        .iter()
+        .map(|tunnel| tunnel.flannel_name.as_str())
+        .collect();
     let cordon = if node.unschedulable {
         Action::new("cordon", &object, "already cordoned, and stays cordoned")
     } else {
@@ -258,7 +261,7 @@ fn of_node_in_place(settings: &Settings, facts: &ClusterFacts, node: &Node) -> V
             &host,
             format!(
                 "{} becomes {} while it carries packets",
-                tunnel.flannels, tunnel.calicos
+                tunnel.flannel_name, tunnel.calico_name
             ),
         )
     });

@@ -21,7 +21,7 @@ fn a_plan_for_ipv4_only_does_not_mention_ipv6() {
         let plan = document(strategy, LegacyPods::Keep, &fixture::settings(), &facts, "");
         let nodes = plan.nodes.iter().flat_map(|node| &node.actions);
         let all: Vec<Action> = plan
-            .before_the_first()
+            .before_first_node()
             .chain(nodes)
             .chain(&plan.finish)
             .cloned()

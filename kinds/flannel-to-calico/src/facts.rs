@@ -179,7 +179,7 @@ pub enum FirewallBackend {
 #[serde(rename_all = "camelCase")]
 pub struct SubnetRoutes {
     /// `laid` is the number of these routes.
-    pub laid: u32,
+    pub found: u32,
     /// `missing` is the number of nodes that the IPv6 tunnel leads to and that have no such route.
     pub missing: u32,
     /// `lookedUp` is whether there is a policy routing rule for the table of these routes.
@@ -189,19 +189,19 @@ pub struct SubnetRoutes {
 impl SubnetRoutes {
     /// Whether every node that the tunnel leads to has a route, and the rule exists.
     pub fn is_complete(&self) -> bool {
-        self.missing == 0 && (self.laid == 0 || self.looked_up)
+        self.missing == 0 && (self.found == 0 || self.looked_up)
     }
 
     /// Whether neither a route nor the rule exists.
     pub fn is_gone(&self) -> bool {
-        self.laid == 0 && !self.looked_up
+        self.found == 0 && !self.looked_up
     }
 }
 
 /// `CalicoTraces` is what a rollback has to remove from the host: objects of Calico and of replumb.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct CalicoTraces {
+pub struct CalicoObjects {
     /// `nodeRunning` is whether a process named `calico-node` is running.
     #[serde(default)]
     pub node_running: bool,
@@ -247,7 +247,7 @@ pub struct HostFacts {
     pub legacy_problems: Vec<String>,
     /// `calico` is what a rollback has to remove from the host: objects of Calico and of replumb.
     #[serde(default)]
-    pub calico: CalicoTraces,
+    pub calico: CalicoObjects,
     /// `directRoutes` is the list of routes to pods of other nodes that do not use a tunnel. At most 20 items.
     pub direct_routes: Vec<DirectRoute>,
     /// `reversePathFilter` are the values of `rp_filter` for the uplink, `cni0`, `flannel.*`, `vxlan.calico`, and `default`,

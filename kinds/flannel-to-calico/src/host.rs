@@ -1,18 +1,18 @@
 //! Decisions of the agent: the phase of the host, and the next change to the host.
 
-mod back;
+mod dead_mans_switch;
 mod in_place;
+mod rollback;
 mod step;
 mod subnets;
-mod switch;
 
-pub use back::changes;
-pub use in_place::unknown_ports;
+pub use dead_mans_switch::{Orders, PodNetworkService, TimeLimit, remaining_time, service};
+pub use in_place::links_without_known_pod;
+pub use rollback::changes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use step::describe_firewall_object;
 pub use step::{HostStep, Undo};
-pub use switch::{Orders, Patience, Service, left_to_wait, service};
 
 use super::facts::{Found, HostFacts};
 use super::phase::{Goal, Phase};
@@ -63,9 +63,9 @@ pub struct Ipv6HostSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
     /// The name in flannel.
-    pub flannels: String,
+    pub flannel_name: String,
     /// The name in Calico.
-    pub calicos: &'static str,
+    pub calico_name: &'static str,
     /// MTU in bytes.
     pub mtu: u32,
     /// The prefix length of Calico's IPAM blocks.
@@ -94,12 +94,12 @@ fn usual_node_range_length() -> u8 {
 impl Tunnel {
     /// Whether links of both names exist: then the user has to find out which link is in use.
     fn is_twice(&self, facts: &HostFacts) -> bool {
-        facts.vxlan(&self.flannels).is_some() && facts.vxlan(self.calicos).is_some()
+        facts.vxlan(&self.flannel_name).is_some() && facts.vxlan(self.calico_name).is_some()
     }
 
     /// The current name of the link; `None` if neither link exists.
     fn name(&self, facts: &HostFacts) -> Option<&str> {
-        let names = [self.calicos, self.flannels.as_str()];
+        let names = [self.calico_name, self.flannel_name.as_str()];
         names.into_iter().find(|name| facts.vxlan(name).is_some())
     }
 }
@@ -131,8 +131,8 @@ impl HostSettings {
     /// The tunnel links: one for each address family of the pods.
     pub fn tunnels(&self) -> Vec<Tunnel> {
         let ipv4 = Tunnel {
-            flannels: self.flannel_device(),
-            calicos: CALICO_DEVICE,
+            flannel_name: self.flannel_device(),
+            calico_name: CALICO_DEVICE,
             mtu: self.mtu,
             block_size: self.block_size,
             node_range_length: self.node_range_length,
@@ -148,8 +148,8 @@ impl HostSettings {
     /// The IPv6 tunnel link.
     pub fn ipv6_tunnel(&self) -> Option<Tunnel> {
         self.ipv6.as_ref().map(|ipv6| Tunnel {
-            flannels: format!("{}{}", FLANNEL_DEVICES[1], self.vni),
-            calicos: CALICO_DEVICE_V6,
+            flannel_name: format!("{}{}", FLANNEL_DEVICES[1], self.vni),
+            calico_name: CALICO_DEVICE_V6,
             mtu: ipv6.mtu,
             block_size: ipv6.block_size,
             node_range_length: ipv6.node_range_length,
@@ -171,13 +171,13 @@ pub const BRIDGE: &str = "cni0";
 
 /// State in the agent's journal that the host does not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remembered {
+pub struct JournalState {
     /// The step that was started and not finished.
     pub interrupted: Option<HostStep>,
     /// Changes that were made and not reverted, the newest last.
-    pub standing: Vec<HostStep>,
+    pub unreverted: Vec<HostStep>,
     /// Whether the agent rolls the host back on its own, and the coordinator does not know it yet.
-    pub alone: bool,
+    pub without_coordinator: bool,
 }
 
 /// The next action of the agent.
@@ -229,7 +229,7 @@ pub fn leftovers(facts: &HostFacts, settings: &HostSettings) -> Vec<String> {
     if !subnets::are_needed(settings) && !facts.calico.subnet_routes.is_gone() {
         found.push(format!(
             "{} routes of replumb to subnets of nodes, with their rule",
-            facts.calico.subnet_routes.laid
+            facts.calico.subnet_routes.found
         ));
     }
     found
@@ -269,7 +269,7 @@ pub fn decide(
     facts: &HostFacts,
     settings: &HostSettings,
     goal: Goal,
-    remembered: &Remembered,
+    remembered: &JournalState,
 ) -> HostDecision {
     // After a crash during a rename, the link may be missing or incomplete: only the journal has its configuration.
     match &remembered.interrupted {
@@ -283,7 +283,7 @@ pub fn decide(
         return HostDecision::Settled;
     };
     if goal == Goal::Flannel {
-        return back::decide(facts, settings, remembered);
+        return rollback::decide(facts, settings, remembered);
     }
     let at = phase(facts, settings);
     let upkeep = match at {
@@ -413,7 +413,7 @@ pub fn calico_device_problem(facts: &HostFacts, settings: &HostSettings) -> Opti
     settings
         .tunnels()
         .iter()
-        .find_map(|tunnel| device_problem(facts, settings, tunnel.calicos))
+        .find_map(|tunnel| device_problem(facts, settings, tunnel.calico_name))
 }
 
 fn device_problem(facts: &HostFacts, settings: &HostSettings, name: &str) -> Option<String> {

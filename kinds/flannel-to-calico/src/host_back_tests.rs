@@ -7,7 +7,7 @@ use super::*;
 pub(super) struct Machine {
     settings: HostSettings,
     pub(super) facts: HostFacts,
-    remembered: Remembered,
+    remembered: JournalState,
 }
 
 impl Machine {
@@ -15,7 +15,7 @@ impl Machine {
         Self {
             settings: settings(),
             facts: flannel_host(),
-            remembered: Remembered::default(),
+            remembered: JournalState::default(),
         }
     }
 
@@ -24,7 +24,7 @@ impl Machine {
         Self {
             settings: ipv6::settings(),
             facts: ipv6::flannel_host(),
-            remembered: Remembered::default(),
+            remembered: JournalState::default(),
         }
     }
 
@@ -36,8 +36,8 @@ impl Machine {
             remembered: self.remembered.clone(),
         };
         after.remembered.interrupted = cut.then(|| step.clone());
-        let standing = &mut after.remembered.standing;
-        standing.retain(|change| change != step && (cut || !step.takes_back(change)));
+        let standing = &mut after.remembered.unreverted;
+        standing.retain(|change| change != step && (cut || !step.reverts(change)));
         if matches!(step.undo(), Undo::By(_)) {
             standing.push(step.clone());
         }
@@ -66,7 +66,7 @@ impl Machine {
             &self.settings,
         );
         after.facts.bridge = self.facts.bridge.clone();
-        after.facts.calico = CalicoTraces {
+        after.facts.calico = CalicoObjects {
             node_running: true,
             pods: vec!["cali1".to_owned()],
             firewall: vec![
@@ -129,7 +129,7 @@ fn assert_safe_back(step: &HostStep, facts: &HostFacts) {
             let mut remaining = facts.calico.clone();
             // flannel has one route for each node.
             remaining.subnet_routes.missing = 0;
-            assert_eq!(remaining, CalicoTraces::default(), "something of Calico is left");
+            assert_eq!(remaining, CalicoObjects::default(), "something of Calico is left");
         }
         HostStep::ReturnVxlanDevice { from, .. } => {
             let routes = facts.vxlan(from).map_or(0, |device| device.block_routes);
@@ -178,7 +178,7 @@ fn roll_back_from_every_state(start: &Machine) {
                 machine.facts
             );
             assert_eq!(
-                changes(&end.facts, &start.settings, &end.remembered.standing),
+                changes(&end.facts, &start.settings, &end.remembered.unreverted),
                 Vec::<String>::new()
             );
             assert_eq!(phase(&end.facts, &start.settings), Phase::Flannel);
@@ -221,7 +221,7 @@ fn an_unchanged_host_has_no_changes() {
             &flannel_host(),
             &settings(),
             Goal::Flannel,
-            &Remembered::default()
+            &JournalState::default()
         ),
         HostDecision::Settled
     );
@@ -232,7 +232,7 @@ fn calicos_conflist_is_not_removed_without_flannels() {
     let mut host = flannel_host();
     host.flanneld_running = false;
     host.cni = folder(&[("10-calico.conflist", CALICO_CONFLIST)]);
-    match decide(&host, &settings(), Goal::Flannel, &Remembered::default()) {
+    match decide(&host, &settings(), Goal::Flannel, &JournalState::default()) {
         HostDecision::Halt(why) => assert!(why.contains("cni-conf.json"), "{why}"),
         other => panic!("{other:?}"),
     }
@@ -241,12 +241,12 @@ fn calicos_conflist_is_not_removed_without_flannels() {
 #[test]
 fn each_change_in_the_journal_has_an_undo_that_reverts_it() {
     for machine in Machine::dual_stack().states_to(Goal::Mixed) {
-        for change in &machine.remembered.standing {
+        for change in &machine.remembered.unreverted {
             let Undo::By(undo) = change.undo() else {
                 panic!("{change:?} is in the journal and has no undo")
             };
-            assert!(undo.takes_back(change), "{undo:?} of {change:?}");
-            assert!(!undo.takes_back(&undo), "{undo:?}");
+            assert!(undo.reverts(change), "{undo:?} of {change:?}");
+            assert!(!undo.reverts(&undo), "{undo:?}");
         }
     }
 }
@@ -254,8 +254,8 @@ fn each_change_in_the_journal_has_an_undo_that_reverts_it() {
 /// A host that has reached this goal, and that the agent rolls back without the coordinator: calico-node has not started.
 fn alone(goal: Goal) -> Machine {
     let mut machine = Machine::flannel().states_to(goal).last().unwrap().clone();
-    machine.facts.calico = CalicoTraces::default();
-    machine.remembered.alone = true;
+    machine.facts.calico = CalicoObjects::default();
+    machine.remembered.without_coordinator = true;
     machine
 }
 
@@ -313,7 +313,7 @@ fn alone_only_a_calico_node_that_has_written_to_the_host_is_waited_for() {
     assert!(why.contains("calico-node still runs"), "{why}");
     // With the goal from the coordinator, any running calico-node is waited for.
     machine.facts.calico.blackholes = 0;
-    machine.remembered.alone = false;
+    machine.remembered.without_coordinator = false;
     assert!(matches!(next(&machine), HostDecision::Wait(_)));
 }
 
@@ -324,9 +324,9 @@ fn a_host_with_a_working_calico_is_not_between_the_networks() {
     for goal in [Goal::Swapped, Goal::Detached] {
         let mut machine = alone(goal);
         let is_between = |machine: &Machine| match service(&machine.facts, &machine.settings) {
-            Service::Neither => true,
-            Service::Calico => false,
-            Service::Steady => panic!("{machine:?}"),
+            PodNetworkService::Neither => true,
+            PodNetworkService::Calico => false,
+            PodNetworkService::Steady => panic!("{machine:?}"),
         };
         assert!(is_between(&machine), "{goal:?}");
         machine.facts.cni = folder(&[

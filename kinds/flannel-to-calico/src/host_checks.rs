@@ -339,7 +339,7 @@ fn calico_device(subject: Subject<'_>) -> Check {
         ..
     } = subject;
     let tunnels = settings.tunnels();
-    let links: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.calicos).collect();
+    let links: Vec<&str> = tunnels.iter().map(|tunnel| tunnel.calico_name).collect();
     let sizes: Vec<String> = tunnels.iter().map(|tunnel| tunnel.mtu.to_string()).collect();
     let object = format!("Node {node}: link {}", links.join(" and "));
     let needed = format!(
@@ -359,7 +359,7 @@ fn calico_device(subject: Subject<'_>) -> Check {
         );
     }
     let differing = tunnels.iter().find_map(|tunnel| {
-        let device = facts.vxlan(tunnel.calicos)?;
+        let device = facts.vxlan(tunnel.calico_name)?;
         (device.mtu != tunnel.mtu).then(|| format!("MTU {} of link {}", device.mtu, device.name))
     });
     match differing {

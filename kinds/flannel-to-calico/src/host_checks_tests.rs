@@ -32,7 +32,7 @@ fn healthy() -> HostFacts {
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
-        calico: crate::facts::CalicoTraces::default(),
+        calico: crate::facts::CalicoObjects::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

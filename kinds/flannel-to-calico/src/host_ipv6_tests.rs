@@ -49,10 +49,10 @@ pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
             bridge.answered.truncate(usize::from(cut));
         }
         (HostStep::RouteSubnets { .. }, _) => {
-            let nodes = routes.laid + routes.missing;
+            let nodes = routes.found + routes.missing;
             let missing = u32::from(cut);
             *routes = SubnetRoutes {
-                laid: nodes - missing,
+                found: nodes - missing,
                 missing,
                 looked_up: !cut,
             };
@@ -61,7 +61,7 @@ pub(super) fn perform(step: &HostStep, facts: &mut HostFacts, cut: bool) {
         (HostStep::UnrouteSubnets, _) => {
             routes.looked_up = false;
             if !cut {
-                routes.missing += std::mem::take(&mut routes.laid);
+                routes.missing += std::mem::take(&mut routes.found);
             }
         }
         (other, _) => panic!("{other:?} is no IPv6 step, or there is no bridge"),
@@ -164,7 +164,7 @@ fn a_node_that_joins_gets_a_route() {
     let mut host = swapped();
     assert!(host.calico.subnet_routes.is_complete());
     host.calico.subnet_routes.missing = 1;
-    let decision = decide(&host, &settings(), Goal::Mixed, &Remembered::default());
+    let decision = decide(&host, &settings(), Goal::Mixed, &JournalState::default());
     assert_eq!(
         decision,
         HostDecision::Run(HostStep::RouteSubnets {
@@ -190,13 +190,13 @@ fn the_routes_are_deleted_when_no_flannel_pod_runs_anywhere() {
         "{remaining:?}"
     );
     assert_eq!(
-        decide(&calico, &settings, Goal::Calico, &Remembered::default()),
+        decide(&calico, &settings, Goal::Calico, &JournalState::default()),
         HostDecision::Run(HostStep::UnrouteSubnets)
     );
     let end = super::perform(&HostStep::UnrouteSubnets, &calico, false);
     assert_eq!(leftovers(&end, &settings), Vec::<String>::new());
     assert_eq!(
-        decide(&end, &settings, Goal::Calico, &Remembered::default()),
+        decide(&end, &settings, Goal::Calico, &JournalState::default()),
         HostDecision::Settled
     );
 }

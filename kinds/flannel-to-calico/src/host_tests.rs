@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::facts::{
-    Bridge, CalicoTraces, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter, SubnetRoutes,
+    Bridge, CalicoObjects, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter, SubnetRoutes,
     VxlanDevice,
 };
 use crate::flannel::SubnetEnvironment;
@@ -54,7 +54,7 @@ fn flannel_host() -> HostFacts {
             legacy_pod("of-veth2", "veth2", "10.244.1.3"),
         ],
         legacy_problems: Vec::new(),
-        calico: CalicoTraces::default(),
+        calico: CalicoObjects::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,
@@ -234,7 +234,7 @@ fn perform(step: &HostStep, facts: &HostFacts, cut: bool) -> HostFacts {
             // The routes of the link are deleted with it.
             if name.starts_with("flannel-v6.") {
                 (
-                    facts.calico.subnet_routes.laid,
+                    facts.calico.subnet_routes.found,
                     facts.calico.subnet_routes.missing,
                 ) = (0, 0);
             }
@@ -344,7 +344,10 @@ fn assert_allowed(step: &HostStep, facts: &HostFacts, goal: Goal) {
                 facts.legacy_pods.iter().all(is_routed),
                 "Felix would blackhole a pod"
             );
-            assert!(unknown_ports(facts).is_empty(), "a link without a known pod");
+            assert!(
+                links_without_known_pod(facts).is_empty(),
+                "a link without a known pod"
+            );
             ipv6::assert_allowed(step, facts);
         }
         HostStep::ForgetLegacyPod(sandbox) => {
@@ -424,13 +427,15 @@ fn others_act(facts: &HostFacts, settings: &HostSettings) -> HostFacts {
     }
     facts.cni = folder(&files);
     for tunnel in settings.tunnels() {
-        let is_new = facts.vxlan(tunnel.calicos).is_none();
-        facts.vxlan_devices.retain(|device| device.name != tunnel.calicos);
+        let is_new = facts.vxlan(tunnel.calico_name).is_none();
+        facts
+            .vxlan_devices
+            .retain(|device| device.name != tunnel.calico_name);
         facts.vxlan_devices.push(VxlanDevice {
             block_routes: 8,
-            ..device(tunnel.calicos)
+            ..device(tunnel.calico_name)
         });
-        if is_new && tunnel.calicos == CALICO_DEVICE_V6 {
+        if is_new && tunnel.calico_name == CALICO_DEVICE_V6 {
             facts.calico.subnet_routes.missing = OTHER_NODES;
         }
     }
@@ -451,7 +456,7 @@ fn drive_by(
 ) -> (HostFacts, usize) {
     let mut steps = 0;
     let mut waits = 0;
-    let mut remembered = Remembered::default();
+    let mut remembered = JournalState::default();
     loop {
         let before = phase(&facts, settings);
         match decide(&facts, settings, goal, &remembered) {
@@ -534,7 +539,7 @@ fn in_place_no_tunnel_link_or_two_halt_the_agent() {
             &with(&devices),
             &settings(),
             Goal::Swapped,
-            &Remembered::default(),
+            &JournalState::default(),
         ) {
             HostDecision::Halt(why) => assert!(why.contains(word), "{why}"),
             other => panic!("{devices:?}: {other:?}"),
@@ -550,7 +555,7 @@ fn in_place_a_link_without_a_known_pod_waits() {
         legacy_pods: vec![legacy_pod("of-veth1", "veth1", "10.244.1.2")],
         ..flannel_host()
     };
-    match decide(&facts, &settings(), Goal::Swapped, &Remembered::default()) {
+    match decide(&facts, &settings(), Goal::Swapped, &JournalState::default()) {
         HostDecision::Wait(what) => assert!(what.contains("veth2"), "{what}"),
         other => panic!("{other:?}"),
     }
@@ -568,7 +573,7 @@ fn in_place_a_late_pod_gets_its_route_and_a_deleted_pod_is_forgotten() {
     swapped.legacy_pods[0].routed = false;
     swapped.legacy_pods[1].attached = false;
     let steps = ["RouteLegacyPods", "ForgetLegacyPod"].map(|name| {
-        let HostDecision::Run(step) = decide(&swapped, &settings(), Goal::Swapped, &Remembered::default())
+        let HostDecision::Run(step) = decide(&swapped, &settings(), Goal::Swapped, &JournalState::default())
         else {
             panic!("no step for {swapped:?}");
         };
@@ -577,7 +582,7 @@ fn in_place_a_late_pod_gets_its_route_and_a_deleted_pod_is_forgotten() {
     });
     assert_eq!(steps.len(), 2);
     assert_eq!(
-        decide(&swapped, &settings(), Goal::Swapped, &Remembered::default()),
+        decide(&swapped, &settings(), Goal::Swapped, &JournalState::default()),
         HostDecision::Settled
     );
 }
@@ -619,7 +624,7 @@ fn a_host_past_its_goal_is_not_changed() {
     let (calico, _) = drive(flannel_host(), Goal::Calico, None);
     for goal in GOALS {
         assert_eq!(
-            decide(&calico, &settings(), goal, &Remembered::default()),
+            decide(&calico, &settings(), goal, &JournalState::default()),
             HostDecision::Settled,
             "{goal:?}"
         );
@@ -646,7 +651,7 @@ fn the_tunnel_of_each_address_family_is_renamed_and_needed() {
             vxlan_devices: devices.iter().map(|name| device(name)).collect(),
             ..flannel_host()
         };
-        decide(&facts, &settings, Goal::Swapped, &Remembered::default())
+        decide(&facts, &settings, Goal::Swapped, &JournalState::default())
     };
     let rename = |from: &str, to: &str, block_size: u8| {
         HostDecision::Run(HostStep::RenameVxlanDevice {
@@ -686,7 +691,8 @@ fn a_link_named_cni0_that_is_no_bridge_halts_the_agent() {
         bridge: Found::Malformed("link cni0 is of kind \"dummy\", needed a bridge".to_owned()),
         ..flannel_host()
     };
-    let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached, &Remembered::default()) else {
+    let HostDecision::Halt(why) = decide(&facts, &settings(), Goal::Detached, &JournalState::default())
+    else {
         panic!("a link that is not flannel's must not be deleted");
     };
     assert!(why.contains("dummy") && why.contains("rename"), "{why}");
@@ -705,7 +711,7 @@ fn flannels_conflist_is_removed_only_if_calicos_is_next() {
             },
             &settings(),
             Goal::Calico,
-            &Remembered::default(),
+            &JournalState::default(),
         )
     };
     let calico = ("10-calico.conflist", CALICO_CONFLIST);
@@ -736,7 +742,8 @@ fn a_running_pod_keeps_its_network_and_is_named() {
         flanneld_running: false,
         ..flannel_host()
     };
-    let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached, &Remembered::default()) else {
+    let HostDecision::Wait(what) = decide(&facts, &settings(), Goal::Detached, &JournalState::default())
+    else {
         panic!("pods are on the bridge");
     };
     assert!(what.contains("veth1, veth2"), "{what}");
@@ -797,7 +804,7 @@ fn an_unread_process_blocks_steps_that_need_the_end_of_flanneld() {
         unread_processes: unread.clone(),
         ..host
     };
-    let waits = |facts: &HostFacts, goal| match decide(facts, &settings(), goal, &Remembered::default()) {
+    let waits = |facts: &HostFacts, goal| match decide(facts, &settings(), goal, &JournalState::default()) {
         HostDecision::Wait(what) => what,
         other => panic!("{other:?}"),
     };

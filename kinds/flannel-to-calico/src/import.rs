@@ -48,7 +48,7 @@ pub fn is_sandbox(id: &str) -> bool {
 
 /// The first handle with an impossible sandbox ID, as a sentence. Without this check, a text from an agent would become the
 /// name of an object.
-pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
+pub fn invalid_sandbox(node: &str, allocations: &[Allocation]) -> Option<String> {
     let mut sandboxes = allocations
         .iter()
         .filter_map(|allocation| allocation.handle.strip_prefix(POD_HANDLE));
@@ -61,7 +61,7 @@ pub fn impossible(node: &str, allocations: &[Allocation]) -> Option<String> {
 }
 
 /// The first pod address outside the blocks of the node, as a sentence. Calico would assign this address to another pod.
-pub fn stray(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option<String> {
+pub fn address_outside_blocks(node: &str, allocations: &[Allocation], blocks: &[IpNet]) -> Option<String> {
     let stray = allocations.iter().find(|allocation| {
         allocation.handle.starts_with(POD_HANDLE)
             && !blocks.iter().any(|block| block.contains(&allocation.address))
@@ -86,7 +86,7 @@ pub fn reserved_handle(node: &str) -> String {
 
 /// A subnet of a node, with the IPAM blocks that belong to the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claimed {
+pub struct ClaimedRange {
     /// The subnet.
     pub range: IpNet,
     /// The blocks.
@@ -94,12 +94,12 @@ pub struct Claimed {
 }
 
 /// The subnets and blocks of a node in these networks.
-pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<Claimed> {
+pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<ClaimedRange> {
     networks
         .iter()
         .filter_map(|network| {
             let range = node.range_of(&network.range)?.trunc();
-            Some(Claimed {
+            Some(ClaimedRange {
                 range,
                 // The check IpamBlocks names a subnet that contains no whole block.
                 blocks: objects::blocks(range, objects::block_size(network)).unwrap_or_default(),
@@ -111,7 +111,7 @@ pub fn claimed(node: &Node, networks: &[PodNetwork]) -> Vec<Claimed> {
 /// All addresses on this host that Calico's IPAM must contain, in order.
 ///
 /// For IPv6, these are the addresses in blocks of the node: Calico assigns no other addresses of the subnet.
-pub fn wanted(node: &str, claimed: &[Claimed], host: &HostFacts) -> Vec<Allocation> {
+pub fn wanted(node: &str, claimed: &[ClaimedRange], host: &HostFacts) -> Vec<Allocation> {
     let mut found: BTreeMap<IpAddr, Allocation> = BTreeMap::new();
     let is_known = |address: &IpAddr| match address {
         IpAddr::V4(_) => true,
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    fn claimed_by_node_a() -> Vec<Claimed> {
+    fn claimed_by_node_a() -> Vec<ClaimedRange> {
         claimed(&fixture::node("a", 1), &fixture::settings().pod_networks())
     }
 
@@ -225,8 +225,8 @@ mod tests {
             attributes: text([("node", "a"), ("namespace", "shop"), ("pod", "web")]),
         };
         let own = [allocation("10.244.1.5"), allocation("10.244.1.70")];
-        assert_eq!(stray("a", &own, &blocks), None);
-        let message = stray(
+        assert_eq!(address_outside_blocks("a", &own, &blocks), None);
+        let message = address_outside_blocks(
             "a",
             &[allocation("10.244.1.5"), allocation("192.0.2.77")],
             &blocks,
@@ -240,7 +240,11 @@ mod tests {
             handle: reserved_handle("a"),
             ..allocation("192.0.2.1")
         };
-        assert_eq!(stray("a", &[of_bridge], &blocks), None, "the address of no pod");
+        assert_eq!(
+            address_outside_blocks("a", &[of_bridge], &blocks),
+            None,
+            "the address of no pod"
+        );
     }
 
     #[test]
@@ -248,7 +252,7 @@ mod tests {
         let of = |sandbox: &str| {
             let mut host = host();
             host.legacy_pods[0].sandbox = sandbox.to_owned();
-            impossible("a", &wanted("a", &claimed_by_node_a(), &host))
+            invalid_sandbox("a", &wanted("a", &claimed_by_node_a(), &host))
         };
         for good in ["s1", "0a", &"f".repeat(64), "A-b"] {
             assert_eq!(of(good), None, "{good}");

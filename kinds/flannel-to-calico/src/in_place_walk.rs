@@ -118,12 +118,12 @@ impl World {
             .collect();
         NodeView {
             name: "a",
-            direction: Direction::There,
-            done_before: None,
+            direction: Direction::Forward,
+            was_done_at: None,
             ready: true,
             ready_changed: None,
             unschedulable: false,
-            cordoned_by_us: false,
+            cordoned_by_replumb: false,
             network: NetworkLabel::read(Some(self.label)),
             goal: self.goal(),
             agent: AgentReport {

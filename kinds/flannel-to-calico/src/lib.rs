@@ -1,7 +1,5 @@
 //! flannel VXLAN → Calico VXLAN.
 
-#[cfg(test)]
-mod back_walk;
 pub mod checks;
 pub mod cluster;
 pub mod detect;
@@ -20,6 +18,8 @@ pub mod node;
 mod node_walk;
 pub mod objects;
 pub mod phase;
+#[cfg(test)]
+mod rollback_walk;
 pub mod settings;
 #[cfg(test)]
 mod walk;

@@ -1,20 +1,20 @@
 //! Decisions of the coordinator: the next step of one node. Level-triggered: the same facts give the same step, whatever was
 //! decided before, so that a restart or a crash changes nothing.
 
-mod aside;
-mod back;
 mod decide;
 mod evict;
 mod in_place;
 mod label;
+mod release;
+mod rollback;
 
 use std::collections::BTreeMap;
 
-pub use aside::{given_back, is_unchanged};
 pub use decide::{at_deadline, decide};
 pub use in_place::{restart, upkeep};
 use jiff::{SignedDuration, Timestamp};
 pub use label::{LabelDrift, drift};
+pub use release::{is_unchanged, release_reason};
 
 use super::facts::LegacyPod;
 use super::import::ImportedAddress;
@@ -85,7 +85,7 @@ pub struct AgentReport {
     /// Why the agent restores the old network on its own.
     pub fell_back: Option<String>,
     /// Whether a pod on Calico's network is attached to the host.
-    pub sees_calicos_pods: bool,
+    pub has_calico_pods: bool,
 }
 
 impl AgentReport {
@@ -99,17 +99,17 @@ impl AgentReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To Calico.
-    There,
+    Forward,
     /// A rollback to flannel.
-    Back,
+    Rollback,
 }
 
 impl Direction {
     /// The command for the user after the cause of a halt is fixed.
     fn again(self) -> &'static str {
         match self {
-            Self::There => "run `kubectl replumb resume`",
-            Self::Back => {
+            Self::Forward => "run `kubectl replumb resume`",
+            Self::Rollback => {
                 "repeat the command of the rollback: `kubectl replumb abort`, `rollback NODE` or `rollback --all` \
                  (`resume` changes the direction)"
             }
@@ -125,7 +125,7 @@ pub struct NodeView<'facts> {
     /// The direction of the node.
     pub direction: Direction,
     /// When the node was done before its rollback: it counts as done again if it is released unchanged.
-    pub done_before: Option<Timestamp>,
+    pub was_done_at: Option<Timestamp>,
     /// Whether the Node is Ready.
     pub ready: bool,
     /// Time of the last change of `ready`; `None` if the Node has never reported.
@@ -133,7 +133,7 @@ pub struct NodeView<'facts> {
     /// `spec.unschedulable`.
     pub unschedulable: bool,
     /// Whether replumb has cordoned the node.
-    pub cordoned_by_us: bool,
+    pub cordoned_by_replumb: bool,
     /// The label of the Node.
     pub network: NetworkLabel,
     /// The goal in the `NodeMigration`.
@@ -276,7 +276,7 @@ impl Stage {
     }
 
     /// The time limit of the stage in seconds; `None` if the policy sets no limit.
-    pub fn patience(self, policy: &Policy) -> Option<u32> {
+    pub fn time_limit_seconds(self, policy: &Policy) -> Option<u32> {
         let limit = match (self.is_drain(), policy.on_blocked) {
             (true, OnBlocked::Wait) => return None,
             (true, OnBlocked::Pause | OnBlocked::Skip) => policy.drain_timeout,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 
 use super::node::{
-    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, given_back,
+    AgentReport, Direction, NetworkLabel, NodeStep, NodeView, Policy, Stage, decide, release_reason,
 };
 use super::phase::{Goal, Phase};
 use super::settings::Strategy;
@@ -184,12 +184,12 @@ impl World {
     ) -> NodeView<'world> {
         NodeView {
             name: "a",
-            direction: Direction::There,
-            done_before: None,
+            direction: Direction::Forward,
+            was_done_at: None,
             ready: self.node_ready,
             ready_changed: Some(at(0)),
             unschedulable: !matches!(self.cordon, Cordon::None | Cordon::Lifted),
-            cordoned_by_us: matches!(self.cordon, Cordon::Replumb | Cordon::Lifted),
+            cordoned_by_replumb: matches!(self.cordon, Cordon::Replumb | Cordon::Lifted),
             network: match self.label {
                 Label::Missing => NetworkLabel::Missing,
                 Label::Flannel => NetworkLabel::Flannel,
@@ -583,12 +583,12 @@ fn after_the_deadline_on_blocked_decides() {
     let refusals = BTreeMap::from([("workload-Runs".to_owned(), refusal)]);
     let view = NodeView {
         name: "a",
-        direction: Direction::There,
-        done_before: None,
+        direction: Direction::Forward,
+        was_done_at: None,
         ready: true,
         ready_changed: Some(at(0)),
         unschedulable: true,
-        cordoned_by_us: true,
+        cordoned_by_replumb: true,
         network: NetworkLabel::Flannel,
         goal: Goal::Hold,
         agent: AgentReport {
@@ -628,7 +628,7 @@ fn after_the_deadline_on_blocked_decides() {
     assert!(matches!(decision(OnBlocked::Pause, None, 900), Decision::Halt(_)));
     let is_released = |on_blocked| {
         let policy = Policy { on_blocked, ..POLICY };
-        given_back(&view, &policy, &decision(on_blocked, None, 900)).is_some()
+        release_reason(&view, &policy, &decision(on_blocked, None, 900)).is_some()
     };
     assert!(is_released(OnBlocked::Skip));
     assert!(!is_released(OnBlocked::Pause) && !is_released(OnBlocked::Wait));
@@ -767,7 +767,7 @@ fn a_pod_that_could_not_be_evicted_later_blocks_the_change_of_the_network() {
         current_healthy: 3,
         desired_healthy: 3,
         expected_pods: 3,
-        lets_unhealthy_go: false,
+        always_allows_unhealthy: false,
     };
     let step = |pods: &Pods, allowed| {
         let budgets = [budget(allowed)];
@@ -925,7 +925,7 @@ fn a_grace_period_longer_than_the_timeout_blocks_the_change_of_the_network() {
     let pods = of_daemon_set(u32::MAX);
     let view = NodeView {
         unschedulable: false,
-        cordoned_by_us: false,
+        cordoned_by_replumb: false,
         ..world.view(&pods, &refusals)
     };
     assert!(matches!(
@@ -937,7 +937,7 @@ fn a_grace_period_longer_than_the_timeout_blocks_the_change_of_the_network() {
         ..POLICY
     };
     let overdue = decide(&view, &skip, at(900)).decision;
-    assert!(given_back(&view, &skip, &overdue).is_some(), "{overdue:?}");
+    assert!(release_reason(&view, &skip, &overdue).is_some(), "{overdue:?}");
 }
 
 /// A pod that tolerates the cordon is created again after each eviction: the drain continues without it, and it is evicted when

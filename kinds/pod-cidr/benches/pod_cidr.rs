@@ -8,11 +8,11 @@ use std::time::Instant;
 use engine::drain::Pod;
 use engine::pods::Pods;
 use ipnet::{IpNet, Ipv4Net};
-use pod_cidr::calico_node::{CalicoNode, Ends};
-use pod_cidr::choice;
-use pod_cidr::holders::{Cluster, holders};
+use pod_cidr::calico_node::{CalicoNode, TunnelAddresses};
+use pod_cidr::former_address::{NodeTunnelEnds, to_release};
+use pod_cidr::holder::{Cluster, holders};
 use pod_cidr::ipam::{Allocation, Block, Ipam};
-use pod_cidr::returns::{Told, to_release};
+use pod_cidr::tunnel_address;
 
 const NODES: u32 = 5_000;
 const PODS_OF_A_NODE: u32 = 30;
@@ -94,7 +94,7 @@ fn main() {
     let ipam = ipam();
     let nodes: BTreeMap<String, CalicoNode> = (0..NODES)
         .map(|node| {
-            let ends = Ends::from([(TUNNEL.to_owned(), IpAddr::V4(address(OLD, node, 0)))]);
+            let ends = TunnelAddresses::from([(TUNNEL.to_owned(), IpAddr::V4(address(OLD, node, 0)))]);
             (
                 name(node),
                 CalicoNode {
@@ -114,12 +114,12 @@ fn main() {
         pods.len()
     );
     median("missing blocks", || {
-        choice::is_missing(&nodes, "old", &ipam, &old, &new)
+        tunnel_address::is_missing(&nodes, "old", &ipam, &old, &new)
     });
     median("tunnel address of one node", || {
-        nodes
-            .first_key_value()
-            .map(|(node, found)| choice::given(Told { node, ends: &[] }, &found.ends, &ipam, &old, &new))
+        nodes.first_key_value().map(|(node, found)| {
+            tunnel_address::given(NodeTunnelEnds { node, ends: &[] }, &found.ends, &ipam, &old, &new)
+        })
     });
     median("tunnel addresses to release", || {
         let nodes = nodes.iter().map(|(name, node)| (name.as_str(), node)).collect();

@@ -19,7 +19,7 @@ pub enum Cordon {
     /// The cordon of this migration.
     Ours,
     /// The Node has the marks of this migration and no cordon: the user has uncordoned it.
-    Lifted,
+    RemovedByUser,
     /// A cordon that this migration has not set. The cordon stays, and the pods of the Node move nevertheless.
     Others,
 }
@@ -36,7 +36,7 @@ pub struct Node<'facts> {
     /// Whether it accepts pods: it is Ready, and neither cordoned nor tainted.
     pub takes_pods: bool,
     /// Remaining routes to pods of the old range, as reported by its agent; `None` once there is none.
-    pub unsettled: Option<String>,
+    pub remaining_routes: Option<String>,
 }
 
 /// The next step in mode `ByNode`.
@@ -59,14 +59,14 @@ pub fn next(
     at_once: usize,
     now: Timestamp,
 ) -> Option<Next> {
-    let remaining = moves::left(view.residents, view.movers);
+    let remaining = moves::remaining_pods(view.residents, view.movers);
     let (mut with_pods, mut with_unmovable) = (BTreeSet::new(), BTreeSet::new());
     let mut first_pod = None;
     for (wave, residents) in &remaining {
         for resident in residents {
             let node = resident.pod.node.as_str();
             // A Job that runs for hours, or a pod that cannot be evicted, does not keep a node cordoned.
-            if moves::holds_up_none(*wave, resident, view, policy, now) {
+            if moves::delays_no_other_pod(*wave, resident, view, policy, now) {
                 with_unmovable.insert(node);
             } else {
                 with_pods.insert(node);
@@ -75,10 +75,10 @@ pub fn next(
         }
     }
     let cordoned = || nodes.iter().filter(|node| node.cordon == Cordon::Ours);
-    if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::Lifted) {
+    if let Some(lifted) = nodes.iter().find(|node| node.cordon == Cordon::RemovedByUser) {
         return Some(Next::Uncordon(lifted.name.to_owned()));
     }
-    let lacking = moves::on_their_way(view, now);
+    let lacking = moves::moved_not_ready(view, now);
     // The replacement of a pod can only run on this node: the node is cordoned again once the pod runs.
     if lacking.as_ref().is_some_and(|lacking| lacking.finds_no_node)
         && let Some(node) = cordoned().next()
@@ -88,7 +88,7 @@ pub fn next(
     // A finished node accepts pods again before the next one is cordoned: replacement pods need capacity.
     let mut unsettled = None;
     for node in cordoned().filter(|node| !with_pods.contains(node.name)) {
-        match &node.unsettled {
+        match &node.remaining_routes {
             Some(_) if with_unmovable.contains(node.name) => {
                 return Some(Next::Uncordon(node.name.to_owned()));
             }
@@ -137,7 +137,7 @@ pub fn next(
         }
     }
     if let Some(found) = lacking {
-        let message = found.wait.message + &meanwhile(cordoned().map(|node| node.name));
+        let message = found.wait.message + &cordoned_suffix(cordoned().map(|node| node.name));
         return Some(Next::Pods(evict::Next::Wait(Wait {
             message,
             ..found.wait
@@ -163,7 +163,7 @@ pub fn next(
 }
 
 /// The Nodes that stay cordoned during a wait, as the end of its message; empty if there is none.
-pub fn meanwhile<'nodes>(cordoned: impl Iterator<Item = &'nodes str>) -> String {
+pub fn cordoned_suffix<'nodes>(cordoned: impl Iterator<Item = &'nodes str>) -> String {
     let names: Vec<&str> = cordoned.collect();
     if names.is_empty() {
         String::new()

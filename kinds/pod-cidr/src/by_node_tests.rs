@@ -25,7 +25,7 @@ fn node(name: &'static str) -> Node<'static> {
         ready: true,
         cordon: Cordon::None,
         takes_pods: true,
-        unsettled: None,
+        remaining_routes: None,
     }
 }
 
@@ -82,7 +82,7 @@ impl Cluster {
                 pod,
                 workload: of(pod),
                 role: Role::Any,
-                made_since: false,
+                created_after_close: false,
             })
             .collect();
         let health: BTreeMap<Workload, Health> = workloads
@@ -191,7 +191,7 @@ fn two_nodes_are_cordoned_if_two_are_allowed() {
 #[test]
 fn a_node_is_uncordoned_once_its_host_has_no_route_to_old_pods() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
-    cluster.node("a").unsettled = Some("10.244.0.7 dev cali1".to_owned());
+    cluster.node("a").remaining_routes = Some("10.244.0.7 dev cali1".to_owned());
     while cluster.step(1) {}
     assert_eq!(cluster.story, ["cordon a", "evict a-0"]);
     let Some(Next::Pods(evict::Next::Wait(found))) = cluster.next(1) else {
@@ -202,7 +202,7 @@ fn a_node_is_uncordoned_once_its_host_has_no_route_to_old_pods() {
         "{}",
         found.message
     );
-    cluster.node("a").unsettled = None;
+    cluster.node("a").remaining_routes = None;
     while cluster.step(1) {}
     assert_eq!(cluster.story.last().unwrap(), "uncordon b");
 }
@@ -292,7 +292,7 @@ fn a_node_is_uncordoned_for_a_pod_that_can_only_run_there() {
 fn a_node_with_only_a_job_left_is_uncordoned() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 2);
     cluster.pods[0].controller = Some(("Job".to_owned(), "nightly".to_owned()));
-    cluster.node("a").unsettled = Some("10.244.0.7 dev cali1".to_owned());
+    cluster.node("a").remaining_routes = Some("10.244.0.7 dev cali1".to_owned());
     while cluster.step(1) {}
     assert_eq!(
         cluster.story,
@@ -316,7 +316,7 @@ fn a_node_with_only_a_job_left_is_uncordoned() {
 fn marks_are_removed_from_a_node_that_the_user_uncordoned() {
     let mut cluster = Cluster::new(vec![node("a"), node("b")], 1);
     cluster.pods.clear();
-    cluster.node("a").cordon = Cordon::Lifted;
+    cluster.node("a").cordon = Cordon::RemovedByUser;
     assert_eq!(cluster.next(1), Some(Next::Uncordon("a".to_owned())));
     cluster.step(1);
     assert_eq!(cluster.next(1), None);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::pools::OFF_LABEL;
-use super::tunnel::Held;
+use super::tunnel::TunnelAllocation;
 
 /// The prefix of the key of an annotation with a tunnel address, and a word that such a key contains.
 const TUNNEL_MARKS: [&str; 2] = ["projectcalico.org/", "Tunnel"];
@@ -25,7 +25,7 @@ const WIREGUARD: (&str, &str) = (
 );
 
 /// Tunnel addresses of a node, by the last part of the key of Calico's annotation.
-pub type Ends = BTreeMap<String, IpAddr>;
+pub type TunnelAddresses = BTreeMap<String, IpAddr>;
 
 /// Calico's data of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct CalicoNode {
     /// The pool from which the node was removed: the value of [`OFF_LABEL`].
     pub off: Option<String>,
     /// Its tunnel addresses.
-    pub ends: Ends,
+    pub ends: TunnelAddresses,
     /// The address of `WireGuard`.
     pub wireguard: Option<IpAddr>,
 }
@@ -70,7 +70,7 @@ impl CalicoNode {
 }
 
 /// The merge patch of a Node that removes it from the pool of this mark, and sets these tunnel addresses.
-pub fn off_in_kubernetes(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
+pub fn off_in_kubernetes(mark: &str, ends: &BTreeMap<String, TunnelAllocation>) -> Value {
     let annotations: Map<String, Value> = ends
         .iter()
         .map(|(name, end)| (format!("{}{name}", TUNNEL_MARKS[0]), address(end)))
@@ -79,7 +79,7 @@ pub fn off_in_kubernetes(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
 }
 
 /// The same merge patch for Calico's Node in etcd.
-pub fn off_in_etcd(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
+pub fn off_in_etcd(mark: &str, ends: &BTreeMap<String, TunnelAllocation>) -> Value {
     let mut change = json!({ "metadata": { "labels": { OFF_LABEL: mark } } });
     for (name, end) in ends {
         let Some((_, path)) = IN_ETCD.iter().find(|(known, _)| known == name) else {
@@ -94,7 +94,7 @@ pub fn off_in_etcd(mark: &str, ends: &BTreeMap<String, Held>) -> Value {
     change
 }
 
-fn address(end: &Held) -> Value {
+fn address(end: &TunnelAllocation) -> Value {
     json!(end.allocation.address.to_string())
 }
 
@@ -107,7 +107,7 @@ mod tests {
         all.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     }
 
-    fn ends() -> Ends {
+    fn ends() -> TunnelAddresses {
         [
             ("IPv4IPIPTunnelAddr", "10.244.1.1"),
             ("IPv4VXLANTunnelAddr", "10.244.1.0"),
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn written_tunnel_addresses_are_read_back() {
-        let held = |address: IpAddr| Held {
+        let held = |address: IpAddr| TunnelAllocation {
             node: "a".to_owned(),
             block: "10.244.1.0/26".parse().unwrap(),
             allocation: Allocation {
@@ -160,7 +160,7 @@ mod tests {
                 attributes: BTreeMap::new(),
             },
         };
-        let returns: BTreeMap<String, Held> = ends()
+        let returns: BTreeMap<String, TunnelAllocation> = ends()
             .into_iter()
             .map(|(name, address)| (name, held(address)))
             .collect();

@@ -18,7 +18,7 @@ pub struct Need<'facts> {
 
 /// Whether the pool is large enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Capacity {
     /// Every node gets its own blocks.
     Enough {
         /// Number of needed blocks.
@@ -50,7 +50,7 @@ pub enum Room {
 }
 
 /// Decides whether a range with blocks of this prefix length is large enough.
-pub fn room(range: &IpNet, block_size: u8, need: &Need<'_>) -> Room {
+pub fn capacity(range: &IpNet, block_size: u8, need: &Need<'_>) -> Capacity {
     let power = |bits: u8| 1_u64.checked_shl(u32::from(bits)).unwrap_or(u64::MAX);
     let blocks = power(block_size.saturating_sub(range.prefix_len()));
     let size = power(range.max_prefix_len().saturating_sub(block_size));
@@ -63,19 +63,19 @@ pub fn room(range: &IpNet, block_size: u8, need: &Need<'_>) -> Room {
         .max()
         .unwrap_or_default();
     if largest > need.blocks_per_node {
-        return Room::NodeTooLarge {
+        return Capacity::NodeTooLarge {
             needed: largest,
             allowed: need.blocks_per_node,
         };
     }
     if needed <= blocks {
-        return Room::Enough { needed, blocks };
+        return Capacity::Enough { needed, blocks };
     }
     let addresses: u64 = need.of_nodes.iter().sum();
     if !need.strict && addresses <= blocks.saturating_mul(size) {
-        Room::Borrowed { needed, blocks }
+        Capacity::Borrowed { needed, blocks }
     } else {
-        Room::Full { needed, blocks }
+        Capacity::Full { needed, blocks }
     }
 }
 
@@ -86,26 +86,26 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::one_block_per_node("10.200.0.0/16", 26, &[30, 30, 70], false, Room::Enough { needed: 4, blocks: 1024 })]
-    #[case::a_node_without_pods_needs_a_block("10.200.0.0/24", 26, &[0, 0], true, Room::Enough { needed: 2, blocks: 4 })]
-    #[case::too_few_blocks("10.200.0.0/25", 26, &[10, 10, 10], false, Room::Borrowed { needed: 3, blocks: 2 })]
-    #[case::too_few_blocks_with_strict_affinity("10.200.0.0/25", 26, &[10, 10, 10], true, Room::Full { needed: 3, blocks: 2 })]
-    #[case::too_few_addresses("10.200.0.0/26", 26, &[40, 40], false, Room::Full { needed: 2, blocks: 1 })]
-    #[case::a_node_over_the_limit("10.200.0.0/16", 32, &[21], false, Room::NodeTooLarge { needed: 21, allowed: 20 })]
-    #[case::a_node_at_the_limit("10.200.0.0/16", 32, &[20], false, Room::Enough { needed: 20, blocks: 65_536 })]
-    #[case::ipv6("fd00::/48", 122, &[110], false, Room::Enough { needed: 2, blocks: u64::MAX })]
+    #[case::one_block_per_node("10.200.0.0/16", 26, &[30, 30, 70], false, Capacity::Enough { needed: 4, blocks: 1024 })]
+    #[case::a_node_without_pods_needs_a_block("10.200.0.0/24", 26, &[0, 0], true, Capacity::Enough { needed: 2, blocks: 4 })]
+    #[case::too_few_blocks("10.200.0.0/25", 26, &[10, 10, 10], false, Capacity::Borrowed { needed: 3, blocks: 2 })]
+    #[case::too_few_blocks_with_strict_affinity("10.200.0.0/25", 26, &[10, 10, 10], true, Capacity::Full { needed: 3, blocks: 2 })]
+    #[case::too_few_addresses("10.200.0.0/26", 26, &[40, 40], false, Capacity::Full { needed: 2, blocks: 1 })]
+    #[case::a_node_over_the_limit("10.200.0.0/16", 32, &[21], false, Capacity::NodeTooLarge { needed: 21, allowed: 20 })]
+    #[case::a_node_at_the_limit("10.200.0.0/16", 32, &[20], false, Capacity::Enough { needed: 20, blocks: 65_536 })]
+    #[case::ipv6("fd00::/48", 122, &[110], false, Capacity::Enough { needed: 2, blocks: u64::MAX })]
     fn a_range_is_judged_by_its_blocks(
         #[case] range: &str,
         #[case] block_size: u8,
         #[case] of_nodes: &[u64],
         #[case] strict: bool,
-        #[case] expected: Room,
+        #[case] expected: Capacity,
     ) {
         let need = Need {
             of_nodes,
             blocks_per_node: BLOCKS_PER_NODE,
             strict,
         };
-        assert_eq!(room(&range.parse().unwrap(), block_size, &need), expected);
+        assert_eq!(capacity(&range.parse().unwrap(), block_size, &need), expected);
     }
 }

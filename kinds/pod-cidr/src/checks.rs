@@ -10,10 +10,10 @@ pub(super) mod datastore;
 mod hosts;
 mod name_servers;
 mod objects;
+mod options;
 mod pods;
 mod pools;
 mod room;
-mod wishes;
 mod workloads;
 
 use super::datastore::DatastoreFacts;
@@ -22,7 +22,7 @@ use super::settings::{Mode, Settings};
 use engine::check::{Check, Permission, Verdict, access, policies};
 use engine::drain::Permissions;
 use engine::evict::OnBlocked;
-use engine::residents::{residents, with_one_pod, workloads_of};
+use engine::residents::{deployments_to_scale_up, residents, workloads_of};
 
 /// The options of the user on which checks depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,7 +210,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
     let workloads = workloads_of(&facts.pods);
     let residents = residents(&facts.pods, &workloads, &facts.needed(), None);
     let leaving = pods::leaving(settings, facts, &residents);
-    let raised = with_one_pod(&residents, &facts.workloads, facts.places());
+    let raised = deployments_to_scale_up(&residents, &facts.workloads, facts.nodes_for_pods());
     [
         objects::check(settings, facts),
         access::permissions(
@@ -228,7 +228,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: CheckPolicy) -> 
         workloads::check(facts, &leaving, &raised),
         name_servers::check(facts),
         room::check(settings, facts),
-        wishes::check(facts, policy),
+        options::check(facts, policy),
     ]
     .concat()
 }

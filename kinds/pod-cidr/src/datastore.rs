@@ -61,7 +61,7 @@ pub struct Unclear {
 #[derive(Clone, Debug)]
 pub struct DatastoreFacts {
     /// The datastore.
-    pub said: Result<Sourced<Datastore>, Unclear>,
+    pub detected: Result<Sourced<Datastore>, Unclear>,
     /// The state of etcd; `None` if Calico does not use etcd.
     pub etcd: Option<Result<EtcdFacts, StoreProblem>>,
 }
@@ -69,7 +69,7 @@ pub struct DatastoreFacts {
 impl Default for DatastoreFacts {
     fn default() -> Self {
         Self {
-            said: Ok(in_kubernetes()),
+            detected: Ok(in_kubernetes()),
             etcd: None,
         }
     }
@@ -78,7 +78,7 @@ impl Default for DatastoreFacts {
 impl DatastoreFacts {
     /// Whether the datastore is etcd, as far as known.
     pub fn is_etcd(&self) -> bool {
-        matches!(&self.said, Ok(said) if said.value.etcd.is_some())
+        matches!(&self.detected, Ok(said) if said.value.etcd.is_some())
     }
 }
 
@@ -96,7 +96,7 @@ pub struct EtcdFacts {
 /// Determines the datastore from the pod template of calico-node, with the connection `wish` of the Migration if it is set.
 ///
 /// `object` names the `DaemonSet`; `config_maps` are those of its namespace.
-pub fn said(
+pub fn detect(
     wish: Option<&Etcd>,
     object: &str,
     template: &Value,
@@ -158,7 +158,7 @@ pub fn said(
 }
 
 /// The message if the datastore differs from the one at the start of the migration; `None` if it is the same.
-pub fn moved(before: &Datastore, now: &Result<Sourced<Datastore>, Unclear>) -> Option<String> {
+pub fn changed_message(before: &Datastore, now: &Result<Sourced<Datastore>, Unclear>) -> Option<String> {
     let advice = "restore that configuration: until then this migration makes no changes";
     match now {
         Ok(now) if now.value == *before => None,
@@ -182,13 +182,13 @@ mod tests {
 
     const OBJECT: &str = "DaemonSet kube-system/calico-node";
 
-    fn detect(environment: &[(&str, &str)], wish: Option<&Etcd>) -> Result<Sourced<Datastore>, Unclear> {
+    fn detected(environment: &[(&str, &str)], wish: Option<&Etcd>) -> Result<Sourced<Datastore>, Unclear> {
         let environment: Vec<Value> = environment
             .iter()
             .map(|(name, value)| json!({ "name": name, "value": value }))
             .collect();
         let template = json!({ "spec": { "containers": [{ "name": "calico-node", "env": environment }] } });
-        said(wish, OBJECT, &template, "kube-system", &ConfigMaps::new())
+        detect(wish, OBJECT, &template, "kube-system", &ConfigMaps::new())
     }
 
     #[rstest]
@@ -197,7 +197,7 @@ mod tests {
     #[case::with_unused_endpoints(&[(KIND, "kubernetes"), (ENDPOINTS, "http://a:2379")])]
     #[case::empty_endpoints(&[(ENDPOINTS, "")])]
     fn the_kubernetes_api_is_detected(#[case] environment: &[(&str, &str)]) {
-        let found = detect(environment, None).unwrap();
+        let found = detected(environment, None).unwrap();
         assert_eq!(found.value, Datastore::default());
         assert_eq!(found.source.to_string(), format!("detected from {OBJECT}"));
     }
@@ -206,7 +206,7 @@ mod tests {
     #[case::by_its_endpoints(&[(ENDPOINTS, "http://a:2379,http://b:2379")])]
     #[case::by_its_kind(&[(KIND, "etcdv3"), (ENDPOINTS, "http://a:2379,http://b:2379")])]
     fn etcd_is_detected(#[case] environment: &[(&str, &str)]) {
-        let found = detect(environment, None).unwrap();
+        let found = detected(environment, None).unwrap();
         assert_eq!(found.value.to_string(), "etcd at http://a:2379,http://b:2379");
         assert_eq!(found.source.to_string(), format!("detected from {OBJECT}"));
     }
@@ -218,13 +218,13 @@ mod tests {
             ..Etcd::default()
         };
         for environment in [&[(ENDPOINTS, "http://a:2379")][..], &[(KIND, "etcdv3")], &[]] {
-            let found = detect(environment, Some(&wish)).unwrap();
+            let found = detected(environment, Some(&wish)).unwrap();
             assert_eq!(
                 (found.value.etcd, found.source),
                 (Some(wish.clone()), Source::Spec)
             );
         }
-        let refused = detect(&[(KIND, "kubernetes")], Some(&wish)).unwrap_err();
+        let refused = detected(&[(KIND, "kubernetes")], Some(&wish)).unwrap_err();
         assert_eq!(refused.object, FIELD);
     }
 
@@ -233,7 +233,7 @@ mod tests {
     #[case::no_endpoints(&[(KIND, "etcdv3")], "no ETCD_ENDPOINTS")]
     #[case::on_the_host(&[(ENDPOINTS, "https://a:2379"), ("ETCD_CA_CERT_FILE", "/certs/ca.pem")], "/certs/ca.pem")]
     fn an_unusable_configuration_is_refused(#[case] environment: &[(&str, &str)], #[case] found: &str) {
-        let refused = detect(environment, None).unwrap_err();
+        let refused = detected(environment, None).unwrap_err();
         assert!(refused.found.contains(found), "{refused:?}");
         assert!(
             !refused.needed.is_empty() && !refused.fix.is_empty(),
@@ -243,15 +243,15 @@ mod tests {
 
     #[test]
     fn a_changed_datastore_is_reported_with_both_values() {
-        let at = |url: &str| detect(&[(ENDPOINTS, url)], None);
+        let at = |url: &str| detected(&[(ENDPOINTS, url)], None);
         let before = at("http://a:2379").unwrap().value;
-        assert_eq!(moved(&before, &at("http://a:2379")), None);
-        let said = moved(&before, &at("http://b:2379")).unwrap();
+        assert_eq!(changed_message(&before, &at("http://a:2379")), None);
+        let said = changed_message(&before, &at("http://b:2379")).unwrap();
         assert!(
             said.contains("http://a:2379") && said.contains("http://b:2379"),
             "{said}"
         );
-        let said = moved(&before, &detect(&[(KIND, "etcdv2")], None)).unwrap();
+        let said = changed_message(&before, &detected(&[(KIND, "etcdv2")], None)).unwrap();
         assert!(said.contains("etcdv2"), "{said}");
     }
 }

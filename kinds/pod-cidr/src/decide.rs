@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::by_node;
 use super::pools::{self, Openness};
-use super::tunnel::Held;
+use super::tunnel::TunnelAllocation;
 use engine::decision::{Decision, Direction, Halt, HaltReason, Wait, WaitReason};
 use engine::evict::{self, PodName};
 use engine::moves;
@@ -91,16 +91,16 @@ impl Stage {
 
 /// One of the two pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Which {
+pub enum PoolRole {
     /// The pool that existed before the migration.
     Old,
     /// The pool that this migration creates.
     New,
 }
 
-impl Which {
+impl PoolRole {
     /// The source pool of this direction.
-    pub fn left(direction: Direction) -> Self {
+    pub fn source(direction: Direction) -> Self {
         match direction {
             Direction::There => Self::Old,
             Direction::Back => Self::New,
@@ -120,7 +120,7 @@ impl Which {
 #[derive(Clone, Debug)]
 pub struct PoolView<'facts> {
     /// Old or new pool.
-    pub which: Which,
+    pub which: PoolRole,
     /// Its name.
     pub name: &'facts str,
     /// Its range.
@@ -163,26 +163,26 @@ pub struct View<'facts> {
     /// Objects that do not allow both ranges yet, each with its fix.
     pub widen: &'facts [String],
     /// Next step or wait until no tunnel address is in the source range ([`super::ends`]); `None` once none is.
-    pub ends: Option<Missing>,
+    pub tunnel_changes: Option<Unmet>,
     /// Wait while agents keep addresses of the source range on their hosts for established connections.
-    pub kept_in_left: Option<Wait>,
+    pub kept_in_source: Option<Wait>,
     /// Wait while agents keep addresses of the target range. A pod with such an address would be unreachable from that host.
     pub kept_in_target: Option<Wait>,
     /// Wait while it is unknown which former tunnel addresses are free in the target range; `None` once known.
-    pub unread: Option<Wait>,
+    pub unknown_former_addresses: Option<Wait>,
     /// Wait for a pool with an unknown range, which may overlap both ranges. Until then no pool is created, opened, closed or
     /// deleted on the way forward. A rollback ignores the wait, because both of its pools existed before.
-    pub strange_pool: Option<Wait>,
+    pub unclear_pool: Option<Wait>,
     /// Former tunnel addresses in the target range that are free now.
-    pub to_hold: &'facts [Held],
+    pub former_addresses_to_allocate: &'facts [TunnelAllocation],
     /// Addresses of the source range that are still allocated to tunnels in Calico's IPAM, and that the tunnels no longer use.
-    pub to_release: &'facts [Held],
+    pub to_release: &'facts [TunnelAllocation],
     /// Wait until the calico-node of every node uses the pools as they are open now; `None` once all do.
     pub switched: Option<Wait>,
     /// Wait until the canary of the new pool succeeds; `None` once its pods were reached from every node.
     pub canary: Option<Wait>,
     /// Next step or wait until name servers and admission webhooks have more than one pod; `None` once they have.
-    pub redundancy: Option<Missing>,
+    pub redundancy: Option<Unmet>,
     /// Objects that still contain the old range, each with its fix.
     pub follow_up: &'facts [String],
     /// Wait while the rollout of Calico's `DaemonSet` is not complete, as after a change of its environment; `None` once it is.
@@ -195,7 +195,7 @@ pub struct View<'facts> {
 
 /// An unmet condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Missing {
+pub enum Unmet {
     /// The step that meets it.
     Step(Step),
     /// The wait for it.
@@ -217,11 +217,11 @@ pub struct Policy {
 
 /// One Node that is removed from a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Off {
+pub struct RemovedNode {
     /// Its name.
     pub node: String,
     /// The addresses that its tunnels get, by the last part of the annotation's key. Calico chooses for tunnels without an entry.
-    pub ends: BTreeMap<String, Held>,
+    pub ends: BTreeMap<String, TunnelAllocation>,
 }
 
 /// One idempotent change.
@@ -232,17 +232,17 @@ pub enum Step {
     /// Scale this Deployment to this number of pods.
     Scale(String, u32),
     /// Open a pool to this degree, or close it.
-    Open(Which, Openness),
+    Open(PoolRole, Openness),
     /// Restrict the pool to Nodes that were not removed from it. The number identifies the set of removed Nodes.
-    Narrow(Which, u32),
+    Narrow(PoolRole, u32),
     /// Remove these Nodes from the pool.
-    TakeOff(Which, Vec<Off>),
+    RemoveNodes(PoolRole, Vec<RemovedNode>),
     /// Restart this pod of calico-node: older versions of Calico choose a new tunnel address only when they start.
     RestartCalicoNode(PodName),
     /// Allocate these addresses to the Nodes whose tunnels had them, before pods can get them.
-    HoldEnds(Vec<Held>),
+    HoldEnds(Vec<TunnelAllocation>),
     /// Release these addresses of tunnels that have other addresses now.
-    ReleaseEnds(Vec<Held>),
+    ReleaseEnds(Vec<TunnelAllocation>),
     /// Cordon this Node.
     Cordon(String),
     /// Evict these pods.
@@ -252,7 +252,7 @@ pub enum Step {
     /// Release these empty blocks and their affinities.
     ReleaseBlocks(Vec<IpNet>),
     /// Delete this pool.
-    DeletePool(Which),
+    DeletePool(PoolRole),
     /// Scale Deployments back, and record the migration as complete.
     Complete,
 }
@@ -263,7 +263,7 @@ impl Step {
         match self {
             Self::CreatePool | Self::Open(..) | Self::Narrow(..) | Self::DeletePool(_) => true,
             Self::Scale(..)
-            | Self::TakeOff(..)
+            | Self::RemoveNodes(..)
             | Self::RestartCalicoNode(_)
             | Self::HoldEnds(_)
             | Self::ReleaseEnds(_)
@@ -280,13 +280,13 @@ impl Step {
         match self {
             Self::CreatePool => "CreatePool",
             Self::Scale(..) => "Scale",
-            Self::Open(Which::Old, Openness::ToEverybody | Openness::Narrowed) => "OpenOldPool",
-            Self::Open(Which::New, Openness::ToEverybody | Openness::Narrowed) => "OpenNewPool",
-            Self::Open(_, Openness::ToWhoNamesIt) => "OpenNewPoolToCanary",
-            Self::Open(Which::Old, Openness::Closed | Openness::Absent) => "CloseOldPool",
-            Self::Open(Which::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
+            Self::Open(PoolRole::Old, Openness::AllPods | Openness::Narrowed) => "OpenOldPool",
+            Self::Open(PoolRole::New, Openness::AllPods | Openness::Narrowed) => "OpenNewPool",
+            Self::Open(_, Openness::OptIn) => "OpenNewPoolToCanary",
+            Self::Open(PoolRole::Old, Openness::Closed | Openness::Absent) => "CloseOldPool",
+            Self::Open(PoolRole::New, Openness::Closed | Openness::Absent) => "CloseNewPool",
             Self::Narrow(..) => "NarrowPool",
-            Self::TakeOff(..) => "TakeNodeOff",
+            Self::RemoveNodes(..) => "TakeNodeOff",
             Self::RestartCalicoNode(_) => "RestartCalicoNode",
             Self::HoldEnds(_) => "HoldEnds",
             Self::ReleaseEnds(_) => "ReleaseEnds",
@@ -294,8 +294,8 @@ impl Step {
             Self::Evict(_) => "Evict",
             Self::Uncordon(_) => "UncordonNode",
             Self::ReleaseBlocks(_) => "ReleaseBlocks",
-            Self::DeletePool(Which::Old) => "DeleteOldPool",
-            Self::DeletePool(Which::New) => "DeleteNewPool",
+            Self::DeletePool(PoolRole::Old) => "DeleteOldPool",
+            Self::DeletePool(PoolRole::New) => "DeleteNewPool",
             Self::Complete => "Complete",
         }
     }
@@ -328,7 +328,7 @@ pub fn decide(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
 }
 
 fn respect_unclear_pool(next: Next, view: &View<'_>) -> Next {
-    match (&next.decision, &view.strange_pool, view.direction) {
+    match (&next.decision, &view.unclear_pool, view.direction) {
         (Decision::Run(step), Some(strange), Direction::There)
             if step.changes_a_pool() && !opens_the_only_pool(step, view) =>
         {
@@ -339,8 +339,8 @@ fn respect_unclear_pool(next: Next, view: &View<'_>) -> Next {
 }
 
 fn opens_the_only_pool(step: &Step, view: &View<'_>) -> bool {
-    let is_open = |pool: &PoolView<'_>| pool.openness() == Openness::ToEverybody;
-    matches!(step, Step::Open(_, Openness::ToEverybody)) && !is_open(&view.old) && !is_open(&view.new)
+    let is_open = |pool: &PoolView<'_>| pool.openness() == Openness::AllPods;
+    matches!(step, Step::Open(_, Openness::AllPods)) && !is_open(&view.old) && !is_open(&view.new)
 }
 
 fn decide_forward(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
@@ -354,33 +354,31 @@ fn decide_forward(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
             ),
         ),
         // This comes first: a pod that is created now must get an address.
-        (Openness::Absent, Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed) => {
-            run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))
+        (Openness::Absent, Openness::Closed | Openness::OptIn | Openness::Narrowed) => {
+            run(Stage::Switch, Step::Open(PoolRole::New, Openness::AllPods))
         }
         // Until the new pool is open to all pods, only another program or a rollback narrows or closes the old one.
         (
-            Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
-            Openness::Absent | Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed,
-        ) => run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)),
-        (Openness::ToEverybody, Openness::Absent) => {
+            Openness::Closed | Openness::OptIn | Openness::Narrowed,
+            Openness::Absent | Openness::Closed | Openness::OptIn | Openness::Narrowed,
+        ) => run(Stage::Switch, Step::Open(PoolRole::Old, Openness::AllPods)),
+        (Openness::AllPods, Openness::Absent) => {
             widened(view, view.new.range).unwrap_or_else(|| run(Stage::CreatePool, Step::CreatePool))
         }
-        (Openness::ToEverybody, Openness::Closed) => agrees(view)
+        (Openness::AllPods, Openness::Closed) => agrees(view)
             .or_else(|| widened(view, view.new.range))
-            .unwrap_or_else(|| run(Stage::Canary, Step::Open(Which::New, Openness::ToWhoNamesIt))),
-        (Openness::ToEverybody, Openness::ToWhoNamesIt | Openness::Narrowed) => proved(view)
-            .or_else(|| waited(Stage::Switch, view.unread.as_ref()))
-            .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::ToEverybody))),
+            .unwrap_or_else(|| run(Stage::Canary, Step::Open(PoolRole::New, Openness::OptIn))),
+        (Openness::AllPods, Openness::OptIn | Openness::Narrowed) => proved(view)
+            .or_else(|| waited(Stage::Switch, view.unknown_former_addresses.as_ref()))
+            .unwrap_or_else(|| run(Stage::Switch, Step::Open(PoolRole::New, Openness::AllPods))),
         // Another program may have opened it.
-        (Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt, Openness::ToEverybody) => {
-            proved(view)
-                .or_else(|| missing(Stage::Switch, view.ends.as_ref()))
-                .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::Closed)))
-        }
-        (Openness::Closed, Openness::ToEverybody) => agrees(view)
+        (Openness::AllPods | Openness::Narrowed | Openness::OptIn, Openness::AllPods) => proved(view)
+            .or_else(|| missing(Stage::Switch, view.tunnel_changes.as_ref()))
+            .unwrap_or_else(|| run(Stage::Switch, Step::Open(PoolRole::Old, Openness::Closed))),
+        (Openness::Closed, Openness::AllPods) => agrees(view)
             .or_else(|| view.switched.clone().map(|found| wait(Stage::Switch, found)))
             .unwrap_or_else(|| empty_source(&view.old, view, policy, now)),
-        (Openness::Absent, Openness::ToEverybody) => gone(&view.old, view, policy, now),
+        (Openness::Absent, Openness::AllPods) => gone(&view.old, view, policy, now),
     }
 }
 
@@ -420,7 +418,12 @@ fn proved(view: &View<'_>) -> Option<Next> {
 
 /// Allocates former tunnel addresses to their tunnels before the pool is opened to pods.
 fn hold_tunnel_addresses(view: &View<'_>) -> Option<Next> {
-    (!view.to_hold.is_empty()).then(|| run(Stage::Switch, Step::HoldEnds(view.to_hold.to_vec())))
+    (!view.former_addresses_to_allocate.is_empty()).then(|| {
+        run(
+            Stage::Switch,
+            Step::HoldEnds(view.former_addresses_to_allocate.to_vec()),
+        )
+    })
 }
 
 /// Releases the addresses of tunnels that have other addresses now: Calico does not know that these are free.
@@ -443,27 +446,27 @@ fn decide_rollback(view: &View<'_>, policy: &Policy, now: Timestamp) -> Next {
                 view.old.name, view.new.range, view.old.range
             ),
         ),
-        (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, Openness::ToEverybody) => {
+        (Openness::Closed | Openness::OptIn | Openness::Narrowed, Openness::AllPods) => {
             widened(view, view.old.range)
-                .or_else(|| waited(Stage::Switch, view.unread.as_ref()))
+                .or_else(|| waited(Stage::Switch, view.unknown_former_addresses.as_ref()))
                 .or_else(|| hold_tunnel_addresses(view))
                 .or_else(|| waited(Stage::Switch, view.kept_in_target.as_ref()))
-                .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody)))
+                .unwrap_or_else(|| run(Stage::Switch, Step::Open(PoolRole::Old, Openness::AllPods)))
         }
         // No pool is open: a pod that is created now must get an address.
-        (Openness::Closed | Openness::ToWhoNamesIt | Openness::Narrowed, _) => {
-            run(Stage::Switch, Step::Open(Which::Old, Openness::ToEverybody))
+        (Openness::Closed | Openness::OptIn | Openness::Narrowed, _) => {
+            run(Stage::Switch, Step::Open(PoolRole::Old, Openness::AllPods))
         }
-        (Openness::ToEverybody, Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt) => {
+        (Openness::AllPods, Openness::AllPods | Openness::Narrowed | Openness::OptIn) => {
             hold_tunnel_addresses(view)
-                .or_else(|| missing(Stage::Switch, view.ends.as_ref()))
-                .unwrap_or_else(|| run(Stage::Switch, Step::Open(Which::New, Openness::Closed)))
+                .or_else(|| missing(Stage::Switch, view.tunnel_changes.as_ref()))
+                .unwrap_or_else(|| run(Stage::Switch, Step::Open(PoolRole::New, Openness::Closed)))
         }
-        (Openness::ToEverybody, Openness::Closed) => match &view.switched {
+        (Openness::AllPods, Openness::Closed) => match &view.switched {
             Some(found) => wait(Stage::Switch, found.clone()),
             None => empty_source(&view.new, view, policy, now),
         },
-        (Openness::ToEverybody, Openness::Absent) => gone(&view.new, view, policy, now),
+        (Openness::AllPods, Openness::Absent) => gone(&view.new, view, policy, now),
     }
 }
 
@@ -477,7 +480,7 @@ fn gone(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -
         return next;
     }
     if !pool.blocks.is_empty() {
-        if let Some(next) = waited(Stage::DeletePool, view.kept_in_left.as_ref()) {
+        if let Some(next) = waited(Stage::DeletePool, view.kept_in_source.as_ref()) {
             return next;
         }
         return run(Stage::DeletePool, Step::ReleaseBlocks(pool.blocks.to_vec()));
@@ -505,7 +508,7 @@ fn empty_source(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Time
         .or_else(|| view.rolling.clone().map(|found| wait(Stage::FollowUp, found)))
         .or_else(|| soaked(pool, view, policy, now))
         // The routes to kept addresses are removed together with their blocks.
-        .or_else(|| waited(Stage::DeletePool, view.kept_in_left.as_ref()));
+        .or_else(|| waited(Stage::DeletePool, view.kept_in_source.as_ref()));
     if let Some(next) = open {
         return next;
     }
@@ -562,7 +565,7 @@ fn emptied(pool: &PoolView<'_>, now: Timestamp) -> Option<Next> {
 
 /// Waits for objects that still contain the old range.
 fn followed(pool: &PoolView<'_>, view: &View<'_>) -> Option<Next> {
-    let first = view.follow_up.first().filter(|_| pool.which == Which::Old)?;
+    let first = view.follow_up.first().filter(|_| pool.which == PoolRole::Old)?;
     Some(wait_for_user(
         Stage::FollowUp,
         format!(
@@ -575,7 +578,7 @@ fn followed(pool: &PoolView<'_>, view: &View<'_>) -> Option<Next> {
 
 /// Keeps the old pool for the soak time: until then a rollback is cheap.
 fn soaked(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp) -> Option<Next> {
-    let end = pool.empty_since.filter(|_| pool.which == Which::Old)? + policy.soak;
+    let end = pool.empty_since.filter(|_| pool.which == PoolRole::Old)? + policy.soak;
     (now < end).then(|| {
         let found = Wait {
             reason: WaitReason::PoolSoak,
@@ -589,10 +592,10 @@ fn soaked(pool: &PoolView<'_>, view: &View<'_>, policy: &Policy, now: Timestamp)
     })
 }
 
-fn missing(stage: Stage, missing: Option<&Missing>) -> Option<Next> {
+fn missing(stage: Stage, missing: Option<&Unmet>) -> Option<Next> {
     Some(match missing? {
-        Missing::Step(step) => run(stage, step.clone()),
-        Missing::Answer(found) => wait(stage, found.clone()),
+        Unmet::Step(step) => run(stage, step.clone()),
+        Unmet::Answer(found) => wait(stage, found.clone()),
     })
 }
 

@@ -77,7 +77,11 @@ pub fn detect(options: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<C
         block_size: Sourced::choose(options.block_size, Some((size, detected(old))), size),
         calico_daemon_set_namespace: of_calico(&|set| set.namespace.clone(), KUBE_SYSTEM),
         calico_daemon_set_name: of_calico(&|set| set.name.clone(), "calico-node"),
-        datastore: facts.datastore.said.clone().unwrap_or_else(|_| in_kubernetes()),
+        datastore: facts
+            .datastore
+            .detected
+            .clone()
+            .unwrap_or_else(|_| in_kubernetes()),
     })
 }
 

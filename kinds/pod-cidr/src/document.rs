@@ -3,12 +3,12 @@
 use ipnet::IpNet;
 
 use super::facts::{ClusterFacts, Pool};
-use super::mentions::{self, Change};
+use super::hardcoded_range::{self, Change};
 use super::pools::{self, NO_NODE, OFF_LABEL};
 use super::settings::{Mode, Settings};
 use engine::document::{Action, Document};
 use engine::moves::{self, Movers, Resident, Wave, Workload};
-use engine::residents::{AT_LEAST, Needed, residents, with_one_pod, workloads_of};
+use engine::residents::{AT_LEAST, Needed, deployments_to_scale_up, residents, workloads_of};
 use engine::words::{lines, names};
 
 /// kops puts this label on its Nodes.
@@ -18,7 +18,7 @@ const YOU: &str = "you change";
 
 /// Options of the Migration on which the plan depends, in addition to settings and facts.
 #[derive(Clone, Debug)]
-pub struct Wishes<'spec> {
+pub struct Options<'spec> {
     /// The order in which pods move.
     pub mode: Mode,
     /// How long the old pool is kept, empty, in seconds.
@@ -30,7 +30,7 @@ pub struct Wishes<'spec> {
 }
 
 /// Every action on every object, in order. The waves are part of the plan; the pods in them are listed as of now.
-pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
+pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Document {
     let workloads = workloads_of(&facts.pods);
     let residents = residents(&facts.pods, &workloads, wishes.needed, None);
     let raised = raised(facts, &residents);
@@ -47,7 +47,7 @@ pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) 
 
 /// Deployments that are scaled up during the migration.
 fn raised(facts: &ClusterFacts, residents: &[Resident<'_>]) -> Vec<String> {
-    let raised = with_one_pod(residents, &facts.workloads, facts.places());
+    let raised = deployments_to_scale_up(residents, &facts.workloads, facts.nodes_for_pods());
     raised.iter().map(Workload::key).collect()
 }
 
@@ -58,7 +58,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
         format!("IPPool {}", settings.new_pool.value),
     );
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
-        mentions::before(&facts.mentions, &from, &to)
+        hardcoded_range::before(&facts.mentions, &from, &to)
             .into_iter()
             .partition(|change| change.owner.tenant().is_some());
     let mut actions: Vec<Action> = of_the_cluster
@@ -75,7 +75,7 @@ fn prepare(settings: &Settings, facts: &ClusterFacts, raised: &[String]) -> Vec<
             changes => format!(
                 "{} now, before pods move: {}. {}",
                 changes.len(),
-                mentions::unwaited(&to),
+                hardcoded_range::tenant_consequence(&to),
                 lines(changes)
             ),
         },
@@ -168,11 +168,11 @@ fn moving(
     settings: &Settings,
     facts: &ClusterFacts,
     residents: &[Resident<'_>],
-    wishes: &Wishes<'_>,
+    wishes: &Options<'_>,
 ) -> Vec<Action> {
-    let remaining = moves::left(
+    let remaining = moves::remaining_pods(
         residents,
-        Movers::OutOf(&settings.stay(&settings.to.value, facts.ranges())),
+        Movers::OutOf(&settings.remaining_ranges(&settings.to.value, facts.ranges())),
     );
     let nodes = match wishes.mode {
         Mode::ByWorkload => None,
@@ -225,7 +225,7 @@ fn moving(
     nodes.into_iter().chain(waves).collect()
 }
 
-fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: &Wishes<'_>) -> Vec<Action> {
+fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: &Options<'_>) -> Vec<Action> {
     let (from, to) = (settings.from.value, settings.to.value);
     let old = format!("IPPool {}", settings.old_pool.value);
     let mut actions = vec![Action::new(
@@ -234,7 +234,7 @@ fn finish(settings: &Settings, facts: &ClusterFacts, raised: &[String], wishes: 
         "two observations, 30 s apart: no pod, no allocation of Calico's IPAM and no tunnel address in it",
     )];
     actions.extend(
-        mentions::after(&facts.mentions, &from, &to)
+        hardcoded_range::after(&facts.mentions, &from, &to)
             .iter()
             .filter(|change| change.owner.tenant().is_none())
             .map(|change| by_user(change, "once every pod has moved; the migration waits for it")),

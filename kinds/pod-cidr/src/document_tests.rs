@@ -4,13 +4,13 @@ use rstest::rstest;
 
 use super::*;
 use crate::checks::fixture::{self, pod, pool, workload_mut};
-use crate::mentions::Needs;
+use crate::hardcoded_range::Needs;
 
 fn planned_with(change: impl FnOnce(&mut ClusterFacts), delete_bare_pods: bool) -> Document {
     let mut facts = fixture::cluster();
     change(&mut facts);
     let needed = facts.needed();
-    let wishes = Wishes {
+    let wishes = Options {
         mode: Mode::ByWorkload,
         soak_seconds: 86400,
         delete_bare_pods,
@@ -196,7 +196,7 @@ fn the_hash_changes_with_the_spec() {
     let needed = facts.needed();
     let settings = fixture::settings(&facts);
     let hash = |settings: &Settings, soak_seconds, delete_bare_pods| {
-        let wishes = Wishes {
+        let wishes = Options {
             mode: Mode::ByWorkload,
             soak_seconds,
             delete_bare_pods,

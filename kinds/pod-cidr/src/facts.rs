@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::calico_node::CalicoNode;
 use super::datastore::DatastoreFacts;
+use super::hardcoded_range::RangeUse;
 use super::host::HostFacts;
 use super::ipam::Block;
-use super::mentions::Mention;
 use super::unclear::Unclear;
 use calico::ConfigMaps;
 use engine::check::policies::PolicyState;
@@ -55,7 +55,7 @@ pub struct ClusterFacts {
     /// Ranges of Services, each with the object that contains it.
     pub services: Vec<(String, IpNet)>,
     /// Objects that contain a range in their configuration.
-    pub mentions: Vec<Mention>,
+    pub mentions: Vec<RangeUse>,
     /// Every `DaemonSet`, by (namespace, name).
     pub daemon_sets: BTreeMap<(String, String), DaemonSet>,
     /// Data of the `ConfigMap`s to which `DaemonSet`s of a network refer.
@@ -100,7 +100,7 @@ impl ClusterFacts {
     }
 
     /// Number of nodes that accept new pods.
-    pub fn places(&self) -> usize {
+    pub fn nodes_for_pods(&self) -> usize {
         self.linux_nodes().filter(|node| node.schedulable()).count()
     }
 }

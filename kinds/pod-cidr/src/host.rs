@@ -37,7 +37,7 @@ pub struct HostSettings {
     /// `tunnelEnds` is the list of tunnel addresses of this node that change. While an item is in the list, the agent keeps its
     /// old address on the loopback link; the agent removes that address when the item is removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tunnel_ends: Vec<TunnelEnd>,
+    pub tunnel_addresses: Vec<TunnelEnd>,
 }
 
 /// `HostFacts` is what an agent has found in both ranges on its host.
@@ -47,9 +47,9 @@ pub struct HostFacts {
     /// `conflist` is the CNI configuration that the container runtime uses for new pods.
     pub conflist: Found<Conflist>,
     /// `inOld` is what lies in `from` (the range that pods leave).
-    pub in_old: InOld,
+    pub source: SourceFacts,
     /// `inNew` is what overlaps `to` (the range that pods move to) and does not belong to Calico.
-    pub in_new: InNew,
+    pub target: TargetFacts,
     /// `tunnels` is the list of Calico's tunnel links, ordered by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tunnels: Vec<Device>,
@@ -62,7 +62,7 @@ pub struct HostFacts {
 /// come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct InOld {
+pub struct SourceFacts {
     /// `pods` is the list of routes to single addresses through the links of pods on this host.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub pods: Listed<Route>,
@@ -86,7 +86,7 @@ pub struct InOld {
 /// `InNew` is what overlaps the range that pods move to, without default routes and without what Calico has there for its IPPool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct InNew {
+pub struct TargetFacts {
     /// `routes` is the list of routes.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub routes: Listed<Route>,
@@ -158,7 +158,7 @@ impl HostFacts {
     }
 }
 
-impl InOld {
+impl SourceFacts {
     /// Number of routes and addresses.
     pub fn count(&self) -> usize {
         self.pods.count() + self.blocks.count() + self.discards.count() + self.addresses.count()
@@ -166,15 +166,15 @@ impl InOld {
 }
 
 /// Routes and addresses of the source range that are still on the host, as texts; empty once there are none.
-pub fn left(facts: &HostFacts) -> Vec<String> {
-    let InOld {
+pub fn remaining(facts: &HostFacts) -> Vec<String> {
+    let SourceFacts {
         pods,
         blocks,
         discards,
         addresses,
         // These do not belong to Calico, which will not remove them: the migration must not wait for that.
         rules: _,
-    } = &facts.in_old;
+    } = &facts.source;
     let mut remaining = addresses.words("addresses");
     remaining.extend(pods.words("routes to pods"));
     remaining.extend(blocks.words("routes"));
@@ -185,7 +185,7 @@ pub fn left(facts: &HostFacts) -> Vec<String> {
 /// A route to a pod of the source range that is still on the host, as text. `ours` are the addresses of traffic pods, which
 /// stay in the source range until all other pods have moved.
 pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String> {
-    let pods = &facts.in_old.pods;
+    let pods = &facts.source.pods;
     let mut others = pods
         .first
         .iter()
@@ -201,12 +201,12 @@ pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String
 ///
 /// Routes of BIRD are not included ([`announced`]).
 pub fn foreign(facts: &HostFacts) -> Vec<String> {
-    let InNew {
+    let TargetFacts {
         routes,
         announced: _,
         addresses,
         rules,
-    } = &facts.in_new;
+    } = &facts.target;
     let mut foreign = addresses.words("addresses");
     foreign.extend(routes.words("routes"));
     foreign.extend(rules.words("rules"));
@@ -216,7 +216,7 @@ pub fn foreign(facts: &HostFacts) -> Vec<String> {
 /// Routes of BIRD within the target range, as texts. Before the pool exists, they belong to another router; afterwards they are
 /// Calico's, if nodes announce their blocks by BGP.
 pub fn announced(facts: &HostFacts) -> Vec<String> {
-    facts.in_new.announced.words("routes")
+    facts.target.announced.words("routes")
 }
 
 /// Whether the migration may wait for this change: another CNI configuration, another tunnel, or a list that becomes empty or
@@ -224,7 +224,7 @@ pub fn announced(facts: &HostFacts) -> Vec<String> {
 /// the traffic pod, which stays in the source range until all other pods have moved.
 pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     let emptiness = |facts: &HostFacts| {
-        let (old, new) = (&facts.in_old, &facts.in_new);
+        let (old, new) = (&facts.source, &facts.target);
         [
             old.pods.is_empty(),
             old.blocks.is_empty(),
@@ -240,7 +240,7 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
     before.conflist != after.conflist
         || before.tunnels != after.tunnels
         || emptiness(before) != emptiness(after)
-        || before.in_old.pods.count().min(2) != after.in_old.pods.count().min(2)
+        || before.source.pods.count().min(2) != after.source.pods.count().min(2)
 }
 
 #[cfg(test)]

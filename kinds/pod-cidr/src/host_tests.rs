@@ -10,7 +10,7 @@ fn settings(from: &str, to: &str) -> HostSettings {
         to: to.parse().unwrap(),
         mtu: None,
         cni_configuration_directory: None,
-        tunnel_ends: Vec::new(),
+        tunnel_addresses: Vec::new(),
     }
 }
 
@@ -98,23 +98,23 @@ fn words<T: ToString>(listed: &Listed<T>) -> Vec<String> {
 fn entries_of_the_old_range_are_sorted_into_lists() {
     let facts = observe(&host());
     assert_eq!(
-        words(&facts.in_old.pods),
+        words(&facts.source.pods),
         ["10.244.1.5/32 dev cali1", "10.244.1.6/32 dev cali2"]
     );
     assert_eq!(
-        words(&facts.in_old.blocks),
+        words(&facts.source.blocks),
         [
             "10.244.2.0/26 via 10.244.2.0 dev vxlan.calico",
             "10.244.3.0/26 via 192.0.2.13 dev eth0"
         ]
     );
-    assert_eq!(words(&facts.in_old.discards), ["blackhole 10.244.1.0/26"]);
+    assert_eq!(words(&facts.source.discards), ["blackhole 10.244.1.0/26"]);
     assert_eq!(
-        words(&facts.in_old.addresses),
+        words(&facts.source.addresses),
         ["10.244.1.0/32 dev vxlan.calico"],
         "without its route in table local"
     );
-    assert_eq!((left(&facts).len(), facts.in_old.count()), (6, 6));
+    assert_eq!((remaining(&facts).len(), facts.source.count()), (6, 6));
     assert_eq!(foreign(&facts), [""; 0]);
     assert_eq!(
         facts.tunnel_addresses().collect::<Vec<_>>(),
@@ -133,7 +133,7 @@ fn no_entry_remains_for_an_unused_range() {
     host.routes.push(route(BOOT, "10.0.0.0/8 via 192.0.2.9 dev eth0"));
     host.routes
         .push(route(BOOT, "10.245.0.0/16 via 192.0.2.9 dev eth0"));
-    assert_eq!(left(&observe(&host)), [""; 0]);
+    assert_eq!(remaining(&observe(&host)), [""; 0]);
 }
 
 #[rstest]
@@ -151,12 +151,12 @@ fn a_route_of_any_table_and_kind_is_listed(#[case] protocol: u8, #[case] text: &
     host.routes.push(route(protocol, text));
     let facts = observe(&host);
     let found = match list {
-        "blocks" => &facts.in_old.blocks,
-        _ => &facts.in_old.discards,
+        "blocks" => &facts.source.blocks,
+        _ => &facts.source.discards,
     };
     assert!(words(found).contains(&text.to_owned()), "{found:?}");
-    assert!(left(&facts).contains(&text.to_owned()));
-    assert_eq!(left(&facts).len(), 7);
+    assert!(remaining(&facts).contains(&text.to_owned()));
+    assert_eq!(remaining(&facts).len(), 7);
 }
 
 #[rstest]
@@ -267,14 +267,14 @@ fn rules_of_a_range_are_listed_and_not_waited_for() {
     ];
     let facts = observe(&host);
     assert_eq!(
-        words(&facts.in_old.rules),
+        words(&facts.source.rules),
         ["rule 900: from 10.244.0.0/16 lookup 100"]
     );
     assert_eq!(
         foreign(&facts),
         ["rule 800: from all to 10.200.0.0/16 lookup 100"]
     );
-    assert_eq!(left(&facts), left(&observe(&self::host())));
+    assert_eq!(remaining(&facts), remaining(&observe(&self::host())));
 }
 
 #[test]
@@ -292,16 +292,16 @@ fn lists_are_bounded_and_start_with_foreign_entries() {
         .push(route(BOOT, "10.244.250.0/24 via 192.0.2.9 dev eth0"));
     let facts = observe(&host);
     assert_eq!(
-        (facts.in_old.blocks.first.len(), facts.in_old.blocks.more),
+        (facts.source.blocks.first.len(), facts.source.blocks.more),
         (20, 83)
     );
     assert_eq!(
-        words(&facts.in_old.blocks)[0],
+        words(&facts.source.blocks)[0],
         "10.244.250.0/24 via 192.0.2.9 dev eth0"
     );
-    assert!(left(&facts).contains(&"83 more routes".to_owned()));
+    assert!(remaining(&facts).contains(&"83 more routes".to_owned()));
     assert_eq!(foreign(&facts).last().unwrap(), "80 more routes");
-    assert_eq!(facts.in_old.count(), 107);
+    assert_eq!(facts.source.count(), 107);
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn entries_of_a_new_range_within_the_old_one_do_not_remain() {
         Found::Absent,
         &host,
     );
-    assert_eq!(left(&nested), left(&observe(&self::host())));
+    assert_eq!(remaining(&nested), remaining(&observe(&self::host())));
     assert_eq!(foreign(&nested), [""; 0]);
 }
 
@@ -334,7 +334,7 @@ fn ipv6_ranges_are_supported() {
         &host,
     );
     assert_eq!(
-        left(&facts),
+        remaining(&facts),
         [
             "fd00:10:244:1::/128 dev vxlan-v6.calico",
             "fd00:10:244:1::5/128 dev cali1"
@@ -374,7 +374,7 @@ fn the_route_of_a_traffic_pod_does_not_delay_the_uncordon() {
             .push(route(BOOT, &format!("10.244.1.{number}/32 dev cali{number}")));
     }
     let listed: Vec<String> = observe(&host)
-        .in_old
+        .source
         .pods
         .first
         .iter()
@@ -406,7 +406,7 @@ fn a_list_that_becomes_empty_is_news() {
     other.conflist = Found::Malformed("no JSON".to_owned());
     assert!(is_news(&one, &other));
     let mut foreign = one.clone();
-    foreign.in_new.routes = [route(BOOT, "10.200.0.0/24 dev tun0")].into_iter().collect();
+    foreign.target.routes = [route(BOOT, "10.200.0.0/24 dev tun0")].into_iter().collect();
     assert!(is_news(&one, &foreign));
     let mut tunnel = one.clone();
     tunnel.tunnels[0].addresses.push("10.200.1.0/32".parse().unwrap());

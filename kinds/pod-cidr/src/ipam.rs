@@ -38,7 +38,7 @@ pub struct Allocation {
 
 impl Allocation {
     /// The value of this attribute, unless it is empty.
-    pub(super) fn says(&self, key: &str) -> Option<&str> {
+    pub(super) fn attribute(&self, key: &str) -> Option<&str> {
         self.attributes.get(key).filter(|value| !value.is_empty())
     }
 }

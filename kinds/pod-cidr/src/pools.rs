@@ -29,11 +29,11 @@ pub enum Openness {
     /// No pod (`disabled`).
     Closed,
     /// Pods that name it.
-    ToWhoNamesIt,
+    OptIn,
     /// Pods and tunnels of every Node that was not removed from it.
     Narrowed,
     /// Every pod.
-    ToEverybody,
+    AllPods,
 }
 
 impl Openness {
@@ -42,11 +42,11 @@ impl Openness {
         if spec["disabled"].as_bool().unwrap_or_default() {
             Self::Closed
         } else if node_selector(spec) == NO_NODE || spec["assignmentMode"] == "Manual" {
-            Self::ToWhoNamesIt
+            Self::OptIn
         } else if node_selector(spec).contains(OFF_LABEL) {
             Self::Narrowed
         } else {
-            Self::ToEverybody
+            Self::AllPods
         }
     }
 }
@@ -67,7 +67,7 @@ fn narrowed(base: &str, mark: &str, round: u32) -> String {
 /// A calico-node checks its tunnel address again when a pool changes, but not when the labels of its Node or the selector of a
 /// pool change (v3.31.7, `tunnel-ip-allocator`, `model.IPPool`). Therefore the order of `allowedUses`, which has no meaning, is
 /// changed too.
-pub fn narrowing(found: &Value, base: &str, mark: &str, round: u32) -> Option<Value> {
+pub fn patch_narrowed(found: &Value, base: &str, mark: &str, round: u32) -> Option<Value> {
     let selector = narrowed(base, mark, round);
     let is_narrowed = node_selector(found) == selector && !found["disabled"].as_bool().unwrap_or_default();
     let uses = match found["allowedUses"].as_array().map(Vec::as_slice) {
@@ -230,17 +230,17 @@ fn meaning(field: &str, value: Option<&Value>) -> Value {
 
 /// The merge patch of a pool's spec that opens it to this degree; `None` if it is so already. `base` is the spec of the old
 /// pool, as saved before the first change.
-pub fn opening(found: &Value, openness: Openness, base: &Value) -> Option<Value> {
+pub fn patch_openness(found: &Value, openness: Openness, base: &Value) -> Option<Value> {
     if Openness::of(found) == openness {
         return None;
     }
     Some(match openness {
         Openness::Absent | Openness::Closed => json!({ "disabled": true }),
-        Openness::ToWhoNamesIt => json!({ "disabled": false, "nodeSelector": NO_NODE }),
+        Openness::OptIn => json!({ "disabled": false, "nodeSelector": NO_NODE }),
         // Narrowing is a separate step ([`narrowing`]); here both mean open.
-        Openness::Narrowed | Openness::ToEverybody => {
+        Openness::Narrowed | Openness::AllPods => {
             // Restored fields are written exactly as before, also if the default means the same.
-            let is_open = Openness::of(base) == Openness::ToEverybody;
+            let is_open = Openness::of(base) == Openness::AllPods;
             let as_before = |field: &str| base.get(field).filter(|_| is_open).cloned().unwrap_or_default();
             json!({
                 "disabled": as_before("disabled"), "nodeSelector": as_before("nodeSelector"),
@@ -273,11 +273,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case(json!({}), Openness::ToEverybody)]
-    #[case(json!({ "disabled": false, "nodeSelector": "" }), Openness::ToEverybody)]
-    #[case(json!({ "nodeSelector": "zone == 'a'" }), Openness::ToEverybody)]
-    #[case(json!({ "nodeSelector": "!all()" }), Openness::ToWhoNamesIt)]
-    #[case(json!({ "assignmentMode": "Manual" }), Openness::ToWhoNamesIt)]
+    #[case(json!({}), Openness::AllPods)]
+    #[case(json!({ "disabled": false, "nodeSelector": "" }), Openness::AllPods)]
+    #[case(json!({ "nodeSelector": "zone == 'a'" }), Openness::AllPods)]
+    #[case(json!({ "nodeSelector": "!all()" }), Openness::OptIn)]
+    #[case(json!({ "assignmentMode": "Manual" }), Openness::OptIn)]
     #[case(json!({ "nodeSelector": narrowed("all()", "old", 3) }), Openness::Narrowed)]
     #[case(json!({ "nodeSelector": narrowed("all()", "old", 3), "disabled": true }), Openness::Closed)]
     #[case(json!({ "nodeSelector": "!all()", "disabled": true }), Openness::Closed)]
@@ -301,17 +301,17 @@ mod tests {
         let wanted = wanted(&old(), &to(), 26);
         let mut spec = created("new", &wanted)["spec"].clone();
         for openness in [
-            Openness::ToWhoNamesIt,
-            Openness::ToEverybody,
+            Openness::OptIn,
+            Openness::AllPods,
             Openness::Closed,
-            Openness::ToEverybody,
+            Openness::AllPods,
         ] {
-            let change = opening(&spec, openness, &old()).unwrap();
+            let change = patch_openness(&spec, openness, &old()).unwrap();
             for (field, value) in change.as_object().unwrap() {
                 spec[field] = value.clone();
             }
             assert_eq!(Openness::of(&spec), openness);
-            assert_eq!(opening(&spec, openness, &old()), None);
+            assert_eq!(patch_openness(&spec, openness, &old()), None);
         }
     }
 
@@ -332,10 +332,10 @@ mod tests {
         };
         merge(
             &mut spec,
-            narrowing(&before, &selector_of(&before), "old", 1).unwrap(),
+            patch_narrowed(&before, &selector_of(&before), "old", 1).unwrap(),
         );
-        for openness in [Openness::Closed, Openness::ToEverybody] {
-            let change = opening(&spec, openness, &before).unwrap();
+        for openness in [Openness::Closed, Openness::AllPods] {
+            let change = patch_openness(&spec, openness, &before).unwrap();
             merge(&mut spec, change);
         }
         assert_eq!(spec, before);
@@ -345,31 +345,31 @@ mod tests {
     fn a_closed_pool_is_opened_to_pods_that_name_it_whatever_its_selector() {
         let mut spec = old();
         spec["disabled"] = json!(true);
-        let change = opening(&spec, Openness::ToWhoNamesIt, &old()).unwrap();
+        let change = patch_openness(&spec, Openness::OptIn, &old()).unwrap();
         assert_eq!(change, json!({ "disabled": false, "nodeSelector": NO_NODE }));
         // A pool with manual assignment is opened too.
         let manual = json!({ "assignmentMode": "Manual" });
-        let change = opening(&manual, Openness::ToEverybody, &old()).unwrap();
+        let change = patch_openness(&manual, Openness::AllPods, &old()).unwrap();
         assert_eq!(change["assignmentMode"], Value::Null);
     }
 
     #[test]
     fn each_round_is_another_selector_of_the_same_nodes() {
         let spec = json!({ "nodeSelector": "all()" });
-        let change = narrowing(&spec, "all()", "old", 0).unwrap();
+        let change = patch_narrowed(&spec, "all()", "old", 0).unwrap();
         assert_eq!(
             change["nodeSelector"],
             "all() && replumb.dev/off-pool != 'old' && !has(replumb.dev/round-0)"
         );
-        assert_eq!(narrowing(&change, "all()", "old", 0), None);
-        assert!(narrowing(&change, "all()", "old", 1).is_some());
+        assert_eq!(patch_narrowed(&change, "all()", "old", 0), None);
+        assert!(patch_narrowed(&change, "all()", "old", 1).is_some());
         // A selector with `||` gets parentheses.
         assert!(narrowed("a == '1' || a == '2'", "new", 0).starts_with("(a == '1' || a == '2') && "));
         // calico-node reacts to the order only.
         assert_eq!(change["allowedUses"], json!(["Workload", "Tunnel"]));
-        let next = narrowing(&change, "all()", "old", 1).unwrap();
+        let next = patch_narrowed(&change, "all()", "old", 1).unwrap();
         assert_eq!(next["allowedUses"], json!(["Tunnel", "Workload"]));
-        let back = opening(&change, Openness::ToEverybody, &old()).unwrap();
+        let back = patch_openness(&change, Openness::AllPods, &old()).unwrap();
         assert_eq!(back["nodeSelector"], Value::Null, "as before");
     }
 

@@ -95,7 +95,7 @@ impl Settings {
 
     /// Ranges whose pods do not move while pods move to the range `target`: `target` itself, and the ranges of all pools that
     /// this migration does not change. `pools` is the name and the range of every pool.
-    pub fn stay<'pools>(
+    pub fn remaining_ranges<'pools>(
         &self,
         target: &IpNet,
         pools: impl Iterator<Item = (&'pools str, IpNet)>,

@@ -20,8 +20,8 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// The allocation that Calico would write for this node's tunnel.
-    pub(super) fn end(&self, node: &str, block: &Block, address: IpAddr) -> Held {
-        Held {
+    pub(super) fn end(&self, node: &str, block: &Block, address: IpAddr) -> TunnelAllocation {
+        TunnelAllocation {
             node: node.to_owned(),
             block: block.range,
             allocation: Allocation {
@@ -37,7 +37,8 @@ impl Tunnel {
 
     /// Whether an allocation belongs to this node's tunnel. Calico decides in the same way: by node and type.
     pub(super) fn is_of(&self, node: &str, found: &ipam::Allocation) -> bool {
-        found.says(attribute::NODE) == Some(node) && found.says(attribute::TYPE) == Some(self.attribute)
+        found.attribute(attribute::NODE) == Some(node)
+            && found.attribute(attribute::TYPE) == Some(self.attribute)
     }
 }
 
@@ -57,7 +58,7 @@ pub(super) const TUNNELS: [Tunnel; 2] = [
 
 /// A tunnel address that is allocated in Calico's IPAM, or has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct TunnelAllocation {
     /// Name of the Node.
     pub node: String,
     /// The block.
@@ -66,7 +67,7 @@ pub struct Held {
     pub allocation: Allocation,
 }
 
-impl Held {
+impl TunnelAllocation {
     /// An existing allocation of this node.
     pub(super) fn of(node: &str, block: &Block, found: &ipam::Allocation) -> Self {
         Self {

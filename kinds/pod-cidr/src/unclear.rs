@@ -23,7 +23,7 @@ impl Unclear {
     }
 
     /// The object and its problem, for messages.
-    pub fn words(&self) -> String {
+    pub fn message(&self) -> String {
         let Malformed { object, problem } = &self.malformed;
         match &self.node {
             Some(node) => format!("{object} of node {node}: {problem}"),
@@ -51,7 +51,7 @@ impl UnclearIpam {
     }
 
     /// A block of an unknown node that may belong to this range. While it exists, the free addresses of the range are not known.
-    pub fn of_no_node(&self, range: &IpNet) -> Option<&Unclear> {
+    pub fn block_of_unknown_node(&self, range: &IpNet) -> Option<&Unclear> {
         let mut blocks = self.blocks.iter();
         blocks.find(|block| block.node.is_none() && block.may_touch(range))
     }
@@ -93,12 +93,19 @@ mod tests {
             ..UnclearIpam::default()
         };
         assert_eq!(ipam.in_range(&source).count() == 1, blocks_completion);
-        assert_eq!(ipam.of_no_node(&source).is_some(), hides_free_addresses);
+        assert_eq!(
+            ipam.block_of_unknown_node(&source).is_some(),
+            hides_free_addresses
+        );
         let claims = UnclearIpam {
             claims: ipam.blocks,
             ..UnclearIpam::default()
         };
         assert_eq!(claims.in_range(&source).count() == 1, blocks_completion);
-        assert_eq!(claims.of_no_node(&source), None, "a claim has no addresses");
+        assert_eq!(
+            claims.block_of_unknown_node(&source),
+            None,
+            "a claim has no addresses"
+        );
     }
 }

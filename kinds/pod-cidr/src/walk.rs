@@ -10,8 +10,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::by_node::{self, Cordon};
-use super::decide::{Policy, PoolView, Step, View, Which, decide};
-use super::mentions::{self, Mention, Needs};
+use super::decide::{Policy, PoolRole, PoolView, Step, View, decide};
+use super::hardcoded_range::{self, Needs, RangeUse};
 use super::pools::{self, NO_NODE, Openness};
 use engine::decision::{Decision, Direction, Wait, WaitReason};
 use engine::drain::{Permissions, Pod};
@@ -23,7 +23,7 @@ use engine::owner::Owner;
 const HEALTH: Health = Health {
     stalled: false,
     wanted: 2,
-    ill: 0,
+    unready_before_start: 0,
     at_once: 1,
 };
 /// The nodes, in rollout order.
@@ -39,15 +39,15 @@ fn at(seconds: i64) -> Timestamp {
 /// The pool of a pod's address, and the state of the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
-    Ready(Which),
-    Terminates(Which),
+    Ready(PoolRole),
+    Terminates(PoolRole),
     /// Its replacement is not created, or waits for an address.
     Gone,
-    Starts(Which),
+    Starts(PoolRole),
 }
 
 impl Life {
-    fn range(self) -> Option<Which> {
+    fn range(self) -> Option<PoolRole> {
         match self {
             Self::Ready(which) | Self::Terminates(which) | Self::Starts(which) => Some(which),
             Self::Gone => None,
@@ -84,7 +84,7 @@ struct World {
     widened: bool,
     followed: bool,
     /// The range with addresses that agents keep on their hosts.
-    kept: Option<Which>,
+    kept: Option<PoolRole>,
     empty: Empty,
     /// Whether hosts have routes into the source range.
     routes: bool,
@@ -94,8 +94,8 @@ struct World {
 fn spec(base: &Value, openness: Openness) -> Option<Value> {
     match openness {
         Openness::Absent => None,
-        Openness::ToEverybody => Some(base.clone()),
-        Openness::Closed | Openness::ToWhoNamesIt => {
+        Openness::AllPods => Some(base.clone()),
+        Openness::Closed | Openness::OptIn => {
             let mut spec = base.clone();
             spec["disabled"] = (openness == Openness::Closed).into();
             spec["nodeSelector"] = NO_NODE.into();
@@ -103,7 +103,8 @@ fn spec(base: &Value, openness: Openness) -> Option<Value> {
         }
         Openness::Narrowed => {
             let mut spec = base.clone();
-            let change = pools::narrowing(base, "all()", "old", 0).expect("an open pool is not narrowed");
+            let change =
+                pools::patch_narrowed(base, "all()", "old", 0).expect("an open pool is not narrowed");
             spec["nodeSelector"] = change["nodeSelector"].clone();
             Some(spec)
         }
@@ -121,9 +122,9 @@ fn number(pod: &PodName) -> usize {
 impl World {
     const START: Self = Self {
         direction: Direction::There,
-        old: Openness::ToEverybody,
+        old: Openness::AllPods,
         new: Openness::Absent,
-        pods: [Life::Ready(Which::Old); 2],
+        pods: [Life::Ready(PoolRole::Old); 2],
         cordons: None,
         old_block: true,
         new_block: false,
@@ -137,44 +138,44 @@ impl World {
         done: false,
     };
 
-    fn target(&self) -> Which {
+    fn target(&self) -> PoolRole {
         match self.direction {
-            Direction::There => Which::New,
-            Direction::Back => Which::Old,
+            Direction::There => PoolRole::New,
+            Direction::Back => PoolRole::Old,
         }
     }
 
     /// The source pool.
-    fn source(&self) -> Which {
+    fn source(&self) -> PoolRole {
         match self.direction {
-            Direction::There => Which::Old,
-            Direction::Back => Which::New,
+            Direction::There => PoolRole::Old,
+            Direction::Back => PoolRole::New,
         }
     }
 
-    fn openness(&self, which: Which) -> Openness {
+    fn openness(&self, which: PoolRole) -> Openness {
         match which {
-            Which::Old => self.old,
-            Which::New => self.new,
+            PoolRole::Old => self.old,
+            PoolRole::New => self.new,
         }
     }
 
-    fn block(&mut self, which: Which) -> &mut bool {
+    fn block(&mut self, which: PoolRole) -> &mut bool {
         match which {
-            Which::Old => &mut self.old_block,
-            Which::New => &mut self.new_block,
+            PoolRole::Old => &mut self.old_block,
+            PoolRole::New => &mut self.new_block,
         }
     }
 
-    fn has(&self, which: Which) -> bool {
+    fn has(&self, which: PoolRole) -> bool {
         self.pods.iter().any(|life| life.range() == Some(which))
     }
 
     fn pods(&self) -> Vec<Pod> {
         let pods = self.pods.iter().enumerate().filter_map(|(number, life)| {
             let address = match life.range()? {
-                Which::Old => "10.244.0.7",
-                Which::New => "10.200.0.7",
+                PoolRole::Old => "10.244.0.7",
+                PoolRole::New => "10.200.0.7",
             };
             Some(Pod {
                 namespace: "default".to_owned(),
@@ -214,7 +215,7 @@ impl World {
                 pod,
                 workload: Some(&workload),
                 role: Role::Any,
-                made_since: false,
+                created_after_close: false,
             })
             .collect();
         let health = BTreeMap::from([(workload.clone(), HEALTH)]);
@@ -226,11 +227,11 @@ impl World {
         let leaks = some(self.leak, "handle k8s-pod-network.1".to_owned());
         let routes = some(self.routes, "node a".to_owned());
         let target = match self.target() {
-            Which::Old => &ranges[..1],
-            Which::New => &ranges[1..],
+            PoolRole::Old => &ranges[..1],
+            PoolRole::New => &ranges[1..],
         };
         let mentions = self.mentions(ranges);
-        let source_range = ranges[usize::from(self.source() == Which::New)];
+        let source_range = ranges[usize::from(self.source() == PoolRole::New)];
         let pool = |which, index: usize| PoolView {
             which,
             name: "pool",
@@ -244,16 +245,16 @@ impl World {
         };
         let view = View {
             direction: self.direction,
-            old: pool(Which::Old, 0),
-            new: pool(Which::New, 1),
+            old: pool(PoolRole::Old, 0),
+            new: pool(PoolRole::New, 1),
             wanted: &wanted,
-            widen: &mentions::widen(&mentions, &source_range, &target[0]),
-            ends: None,
-            kept_in_left: self.is_kept(self.source()),
+            widen: &hardcoded_range::widen(&mentions, &source_range, &target[0]),
+            tunnel_changes: None,
+            kept_in_source: self.is_kept(self.source()),
             kept_in_target: self.is_kept(self.target()),
-            unread: None,
-            strange_pool: None,
-            to_hold: &[],
+            unknown_former_addresses: None,
+            unclear_pool: None,
+            former_addresses_to_allocate: &[],
             to_release: &[],
             switched: None,
             canary: (!self.probed).then(|| Wait {
@@ -262,7 +263,7 @@ impl World {
                 until: None,
             }),
             redundancy: None,
-            follow_up: &mentions::follow_up(&mentions, &ranges[0], &ranges[1]),
+            follow_up: &hardcoded_range::follow_up(&mentions, &ranges[0], &ranges[1]),
             rolling: None,
             moves: moves::View {
                 residents: &residents,
@@ -280,7 +281,7 @@ impl World {
                 ready: true,
                 cordon: [Cordon::None, Cordon::Ours][usize::from(cordons[number])],
                 takes_pods: !cordons[number],
-                unsettled: None,
+                remaining_routes: None,
             })
         });
         let view = View {
@@ -302,8 +303,8 @@ impl World {
     }
 
     /// Objects that contain ranges: the user changes those of the cluster; those of tenants keep one of the two ranges.
-    fn mentions(&self, ranges: [IpNet; 2]) -> [Mention; 4] {
-        let mention = |owner: Owner, ranges: &[IpNet], needs| Mention {
+    fn mentions(&self, ranges: [IpNet; 2]) -> [RangeUse; 4] {
+        let mention = |owner: Owner, ranges: &[IpNet], needs| RangeUse {
             object: "an object".to_owned(),
             owner,
             ranges: ranges.to_vec(),
@@ -314,8 +315,8 @@ impl World {
         let tenant = || Owner::Tenant("shop".to_owned());
         let known = match (self.widened, self.source()) {
             (true, _) => &ranges[..],
-            (false, Which::Old) => &ranges[..1],
-            (false, Which::New) => &ranges[1..],
+            (false, PoolRole::Old) => &ranges[..1],
+            (false, PoolRole::New) => &ranges[1..],
         };
         [
             mention(Owner::Cluster, known, Needs::Both),
@@ -329,7 +330,7 @@ impl World {
         ]
     }
 
-    fn is_kept(&self, which: Which) -> Option<Wait> {
+    fn is_kept(&self, which: PoolRole) -> Option<Wait> {
         (self.kept == Some(which)).then(|| Wait {
             reason: WaitReason::AgentWorking,
             message: String::new(),
@@ -339,9 +340,9 @@ impl World {
 
     /// Asserts that the step is safe in this state.
     fn assert_safe(&self, step: &Step) {
-        if let Step::Open(which, Openness::ToEverybody) = step {
-            let is_open = |which| self.openness(which) == Openness::ToEverybody;
-            let is_only = !is_open(Which::Old) && !is_open(Which::New);
+        if let Step::Open(which, Openness::AllPods) = step {
+            let is_open = |which| self.openness(which) == Openness::AllPods;
+            let is_only = !is_open(PoolRole::Old) && !is_open(PoolRole::New);
             assert!(
                 is_only || self.widened,
                 "opened while configuration does not allow both ranges: {self:?}"
@@ -352,23 +353,19 @@ impl World {
             );
         }
         match step {
-            Step::Open(Which::New, Openness::ToEverybody) => assert!(
+            Step::Open(PoolRole::New, Openness::AllPods) => assert!(
                 self.probed || self.old == Openness::Absent,
                 "opened without a successful canary: {self:?}"
             ),
             Step::Open(which, Openness::Closed) => {
                 let other = match which {
-                    Which::Old => Which::New,
-                    Which::New => Which::Old,
+                    PoolRole::Old => PoolRole::New,
+                    PoolRole::New => PoolRole::Old,
                 };
                 let other = self.openness(other);
-                assert_eq!(
-                    other,
-                    Openness::ToEverybody,
-                    "no pod would get an address: {self:?}"
-                );
+                assert_eq!(other, Openness::AllPods, "no pod would get an address: {self:?}");
                 assert!(
-                    *which == Which::New || self.probed,
+                    *which == PoolRole::New || self.probed,
                     "closed without a successful canary of the other pool: {self:?}"
                 );
             }
@@ -388,14 +385,14 @@ impl World {
                     "{step:?} while a host keeps addresses of them: {self:?}"
                 );
                 assert!(
-                    self.source() == Which::New || self.followed,
+                    self.source() == PoolRole::New || self.followed,
                     "{step:?} while configuration contains the range: {self:?}"
                 );
                 if let Step::DeletePool(which) = step {
                     assert_eq!(*which, self.source(), "{self:?}");
                     assert!(!*self.clone().block(*which), "deleted with blocks: {self:?}");
                     assert!(
-                        *which == Which::New || self.empty == Empty::Soaked,
+                        *which == PoolRole::New || self.empty == Empty::Soaked,
                         "deleted too early: {self:?}"
                     );
                 }
@@ -418,21 +415,18 @@ impl World {
                 );
                 let source = self.source();
                 assert_eq!(self.openness(source), Openness::Absent, "{self:?}");
-                assert_eq!(self.openness(self.target()), Openness::ToEverybody, "{self:?}");
+                assert_eq!(self.openness(self.target()), Openness::AllPods, "{self:?}");
                 assert!(!self.has(source) && !*self.clone().block(source), "{self:?}");
                 assert!(!self.routes, "complete, with routes: {self:?}");
             }
             Step::CreatePool
             | Step::Scale(..)
             | Step::Narrow(..)
-            | Step::TakeOff(..)
+            | Step::RemoveNodes(..)
             | Step::RestartCalicoNode(_)
             | Step::HoldEnds(_)
             | Step::ReleaseEnds(_)
-            | Step::Open(
-                _,
-                Openness::ToEverybody | Openness::Narrowed | Openness::ToWhoNamesIt | Openness::Absent,
-            ) => {}
+            | Step::Open(_, Openness::AllPods | Openness::Narrowed | Openness::OptIn | Openness::Absent) => {}
         }
     }
 
@@ -440,7 +434,7 @@ impl World {
         let target = self.openness(self.target());
         assert_eq!(
             target,
-            Openness::ToEverybody,
+            Openness::AllPods,
             "the replacement would get an address of the same range: {self:?}"
         );
         let is_ready = |life: &&Life| matches!(life, Life::Ready(_));
@@ -459,12 +453,12 @@ impl World {
             Step::CreatePool => self.new = Openness::Closed,
             Step::Scale(..)
             | Step::Narrow(..)
-            | Step::TakeOff(..)
+            | Step::RemoveNodes(..)
             | Step::RestartCalicoNode(_)
             | Step::HoldEnds(_)
             | Step::ReleaseEnds(_) => {}
-            Step::Open(Which::Old, openness) => self.old = *openness,
-            Step::Open(Which::New, openness) => self.new = *openness,
+            Step::Open(PoolRole::Old, openness) => self.old = *openness,
+            Step::Open(PoolRole::New, openness) => self.new = *openness,
             Step::Evict(pods) => {
                 for pod in pods {
                     let life = &mut self.pods[number(pod)];
@@ -479,8 +473,8 @@ impl World {
             }
             Step::ReleaseBlocks(ranges) if ranges[0].to_string() == OLD => self.old_block = false,
             Step::ReleaseBlocks(_) => self.new_block = false,
-            Step::DeletePool(Which::Old) => self.old = Openness::Absent,
-            Step::DeletePool(Which::New) => self.new = Openness::Absent,
+            Step::DeletePool(PoolRole::Old) => self.old = Openness::Absent,
+            Step::DeletePool(PoolRole::New) => self.new = Openness::Absent,
             Step::Complete => self.done = true,
         }
         self
@@ -503,7 +497,7 @@ impl World {
     fn reactions(&self) -> Vec<Self> {
         let open = [self.target(), self.source()]
             .into_iter()
-            .find(|which| self.openness(*which) == Openness::ToEverybody);
+            .find(|which| self.openness(*which) == Openness::AllPods);
         let mut worlds = Vec::new();
         for number in 0..self.pods.len() {
             worlds.extend(self.changed(&[&|world| {
@@ -522,7 +516,7 @@ impl World {
         let is_in_use = self.has(self.source()) || self.leak;
         worlds.extend(self.changed(&[
             &|world| {
-                if world.new >= Openness::ToWhoNamesIt {
+                if world.new >= Openness::OptIn {
                     world.probed = true;
                     world.new_block = true;
                 }
@@ -582,12 +576,12 @@ impl World {
             &|world| world.leak = world.leak || (world.kept.is_none() && world.widened),
             &|world| world.old = open_or(world.old, Openness::Closed),
             &|world| world.old = open_or(world.old, Openness::Absent),
-            &|world| world.old = open_or(world.old, Openness::ToEverybody),
+            &|world| world.old = open_or(world.old, Openness::AllPods),
             &|world| world.old = open_or(world.old, Openness::Narrowed),
             &|world| world.new = open_or(world.new, Openness::Narrowed),
             &|world| world.new = open_or(world.new, Openness::Closed),
             &|world| world.new = open_or(world.new, Openness::Absent),
-            &|world| world.new = open_or(world.new, Openness::ToEverybody),
+            &|world| world.new = open_or(world.new, Openness::AllPods),
         ]);
         // The owner of a pod replaces it.
         for number in 0..self.pods.len() {

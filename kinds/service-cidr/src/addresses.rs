@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use super::covers::holds;
+use super::covers::contains;
 
 /// Places in a range that are reserved for one Service each: the first for `default/kubernetes`, the tenth by convention for
 /// the cluster DNS.
@@ -23,7 +23,7 @@ fn at(range: &IpNet, place: u128) -> Option<IpAddr> {
         IpNet::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(number).ok()?)),
         IpNet::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(number)),
     };
-    holds(range, &address).then_some(address)
+    contains(range, &address).then_some(address)
 }
 
 fn number(address: &IpAddr) -> u128 {
@@ -240,7 +240,7 @@ mod tests {
             let assigned = assign(&addresses, &from, &to, &taken).unwrap();
             let given: BTreeSet<IpAddr> = assigned.values().copied().collect();
             prop_assert_eq!(given.len(), addresses.len());
-            prop_assert!(given.iter().all(|address| holds(&to, address) && !taken.contains(address)));
+            prop_assert!(given.iter().all(|address| contains(&to, address) && !taken.contains(address)));
             // Moved addresses are in `taken` afterwards, and the other ones keep their places.
             let (moved, rest): (Vec<_>, Vec<_>) = assigned.iter().enumerate().partition(|(count, _)| count % 2 == 0);
             let later = assign(

@@ -81,7 +81,7 @@ type Change = fn(&mut ClusterFacts);
         current_healthy: 2,
         desired_healthy: 2,
         expected_pods: 2,
-        lets_unhealthy_go: false,
+        always_allows_unhealthy: false,
     });
 })]
 #[case::empty_dir(CheckName::EmptyDir, Verdict::Fail, "Pod shop/cache", "scratch", |facts: &mut ClusterFacts| {
@@ -98,7 +98,7 @@ type Change = fn(&mut ClusterFacts);
 })]
 #[case::pods_not_read(CheckName::PodsTold, Verdict::Unknown, "Node b", "no capability SYS_PTRACE", |facts: &mut ClusterFacts| {
     let what = "could not read pods' environments: the agent's pod has no capability SYS_PTRACE".to_owned();
-    host_mut(facts).carriers = Found::Malformed(what);
+    host_mut(facts).pods_with_source_addresses = Found::Malformed(what);
 })]
 #[case::two_modes(CheckName::KubeProxy, Verdict::Unknown, "Node b", "at once", |facts: &mut ClusterFacts| {
     host_mut(facts).proxy_mode = Found::Malformed("rules in iptables and nftables at once".to_owned());
@@ -114,7 +114,7 @@ type Change = fn(&mut ClusterFacts);
     facts.mentions.push(Mention {
         object: "ConfigMap kube-system/place: clusterDNS".to_owned(),
         owner: Owner::Cluster,
-        says: vec!["10.96.0.10/32".parse().unwrap()],
+        addresses: vec!["10.96.0.10/32".parse().unwrap()],
         more: 0,
         fix: "write {new}.".to_owned(),
     });
@@ -123,7 +123,7 @@ type Change = fn(&mut ClusterFacts);
     facts.mentions.push(Mention {
         object: "Deployment shop/web: its pod template".to_owned(),
         owner: Owner::Tenant("shop".to_owned()),
-        says: vec!["10.96.0.1/32".parse().unwrap()],
+        addresses: vec!["10.96.0.1/32".parse().unwrap()],
         more: 0,
         fix: "write {new}.".to_owned(),
     });
@@ -156,7 +156,7 @@ type Change = fn(&mut ClusterFacts);
 })]
 #[case::link(CheckName::Ranges, Verdict::Fail, "Node b", "docker0", |facts: &mut ClusterFacts| {
     let link = Address { address: "172.31.9.1/24".parse().unwrap(), link: "docker0".to_owned() };
-    host_mut(facts).in_target.addresses = Listed { first: vec![link], more: 0 };
+    host_mut(facts).target.addresses = Listed { first: vec![link], more: 0 };
 })]
 #[case::refused(CheckName::Services, Verdict::Fail, "Service shop/web", "denied by policy no-names", |facts: &mut ClusterFacts| {
     facts.refused.push(("Service shop/web".to_owned(), "denied by policy no-names".to_owned()));

@@ -37,7 +37,7 @@ impl Kept {
 }
 
 /// Whether a `ServiceCIDR` of this range contains the address.
-pub fn holds(range: &IpNet, address: &IpAddr) -> bool {
+pub fn contains(range: &IpNet, address: &IpAddr) -> bool {
     let is_last = range.addr().is_ipv4() && range.broadcast() == *address;
     range.contains(address) && range.network() != *address && !is_last
 }
@@ -45,7 +45,7 @@ pub fn holds(range: &IpNet, address: &IpAddr) -> bool {
 /// The smallest range for the address; `None` for the very first and the very last address, which no range contains.
 fn smallest(address: IpAddr) -> Option<IpNet> {
     let mut range = IpNet::from(address);
-    while !holds(&range, &address) {
+    while !contains(&range, &address) {
         range = range.supernet()?;
     }
     Some(range)
@@ -97,7 +97,7 @@ mod tests {
     #[case("10.96.0.1/31")]
     fn a_range_of_one_or_two_addresses_contains_none(#[case] range: &str) {
         let range: IpNet = range.parse().unwrap();
-        assert!(range.hosts().all(|address| !holds(&range, &address)));
+        assert!(range.hosts().all(|address| !contains(&range, &address)));
     }
 
     #[test]
@@ -124,13 +124,13 @@ mod tests {
                 .collect();
             let covers = covers(&addresses);
             for address in &addresses {
-                prop_assert_eq!(covers.iter().filter(|cover| holds(cover, address)).count(), 1);
+                prop_assert_eq!(covers.iter().filter(|cover| contains(cover, address)).count(), 1);
             }
             for (place, cover) in covers.iter().enumerate() {
                 prop_assert!(base.contains(cover));
                 prop_assert!(covers.iter().skip(place + 1).all(|other| !engine::ranges::overlap(cover, other)));
                 let halves: Vec<IpNet> = cover.subnets(cover.prefix_len() + 1).unwrap().collect();
-                let needs_it = |address: &IpAddr| holds(cover, address) && halves.iter().all(|half| !holds(half, address));
+                let needs_it = |address: &IpAddr| contains(cover, address) && halves.iter().all(|half| !contains(half, address));
                 prop_assert!(addresses.iter().any(needs_it), "{} is wider than needed", cover);
             }
         }

@@ -10,12 +10,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::covers::{Kept, covers, holds};
-use super::ranges::{DEFAULT, ServiceCidr, goes_with, listed};
+use super::covers::{Kept, contains, covers};
+use super::exchange::{self, Role};
+use super::ranges::{DEFAULT, ServiceCidr, deleted_together_with, joined};
 use super::settings::{Settings, cover_name, is_ours, range_names};
 use super::side::Side;
 use super::step::{Missing, Stage, Step};
-use super::swap::{self, Role};
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
 use engine::words;
 
@@ -39,11 +39,11 @@ pub struct ServiceView {
     /// Its turn.
     pub turn: Turn,
     /// Whether it has its target address.
-    pub is_there: bool,
+    pub has_target_address: bool,
     /// Whether it has no address now, because a process was killed in the middle of the change.
-    pub is_away: bool,
+    pub has_no_address: bool,
     /// Whether it is in `spec.rollbackServices`: it goes back to its source address, and stays there.
-    pub is_held_back: bool,
+    pub is_rolled_back: bool,
     /// Whether it has been in progress for so long, or its writes are refused, that another Service may use its slot.
     pub is_slow: bool,
     /// Whether it was created after the exchange had started: the range is closed without it, so that no owner can prevent that.
@@ -53,7 +53,7 @@ pub struct ServiceView {
     /// Whether it has an endpoint that answers. Without one, no request can be lost.
     pub is_served: bool,
     /// The decision for it; `None` if it was not observed in this pass.
-    pub decision: Option<Decision<swap::Step>>,
+    pub decision: Option<Decision<exchange::Step>>,
 }
 
 /// Maximum number of Services without endpoints that change their addresses at the same time, and of helpers that are removed
@@ -74,7 +74,7 @@ pub struct View<'facts> {
     /// Every Service that changes its address, in rollout order.
     pub services: &'facts [ServiceView],
     /// Services with an address of a source range for which the target range has no free address. Only these wait.
-    pub without_room: &'facts [String],
+    pub without_address: &'facts [String],
     /// Addresses of the source ranges that load balancers keep.
     pub kept: &'facts Kept,
     /// Addresses of Services, helpers included.
@@ -83,7 +83,7 @@ pub struct View<'facts> {
     /// included, because they must not delay the restart of other pods.
     pub follow_up: Option<Wait>,
     /// Pods that have received a source address.
-    pub carriers: Option<Missing>,
+    pub pods_with_old_addresses: Option<Missing>,
     /// Wait before the source addresses are released: their soak time has not passed, or an object of a tenant contains one;
     /// `None` once they may be released.
     pub soak: Option<Wait>,
@@ -106,10 +106,10 @@ pub struct Next {
     /// The next step, wait or halt.
     pub decision: Decision<Step>,
     /// Services that cannot continue while the others do; `None` if all can.
-    pub aside: Option<Halt>,
+    pub halted_services: Option<Halt>,
     /// Steps in addition to the decision, for Services that have their target address: helpers are updated to the spec of their
     /// Service.
-    pub beside: Vec<(String, swap::Step)>,
+    pub helper_updates: Vec<(String, exchange::Step)>,
 }
 
 /// Chooses the next step.
@@ -124,15 +124,15 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
         (Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_), _) => next,
     };
     if !matches!(next.decision, Decision::Halt(_)) {
-        next.aside = halted(view);
+        next.halted_services = halted(view);
     }
     if policy.hold.is_none() {
-        next.beside = beside(view);
+        next.helper_updates = beside(view);
         if !matches!(next.decision, Decision::Run(Step::Exchange(_))) {
             let late = in_progress(view, policy)
                 .into_iter()
-                .filter(|service| service.is_late && !service.is_there);
-            next.beside.extend(late.filter_map(ServiceView::step));
+                .filter(|service| service.is_late && !service.has_target_address);
+            next.helper_updates.extend(late.filter_map(ServiceView::step));
         }
     }
     next
@@ -140,7 +140,7 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
 
 /// Updates of helpers whose Services have their target address. No stage waits for these, because an owner may edit a Service
 /// at any time.
-fn beside(view: &View<'_>) -> Vec<(String, swap::Step)> {
+fn beside(view: &View<'_>) -> Vec<(String, exchange::Step)> {
     let updated = view.services.iter().filter(|service| service.updates_helper());
     updated
         .filter_map(ServiceView::step)
@@ -211,10 +211,10 @@ impl View<'_> {
 impl ServiceView {
     /// Whether it continues during a hold: it has no address, or the user wants it back.
     fn ignores_hold(&self) -> bool {
-        self.is_away || self.is_held_back
+        self.has_no_address || self.is_rolled_back
     }
 
-    fn step(&self) -> Option<(String, swap::Step)> {
+    fn step(&self) -> Option<(String, exchange::Step)> {
         match &self.decision {
             Some(Decision::Run(step)) => Some((self.name.clone(), *step)),
             Some(Decision::Wait(_) | Decision::Settled | Decision::Halt(_)) | None => None,
@@ -229,23 +229,26 @@ impl ServiceView {
     }
 
     fn is_in_progress(&self) -> bool {
-        self.is_away || matches!(&self.decision, Some(Decision::Run(_) | Decision::Wait(_)))
+        self.has_no_address || matches!(&self.decision, Some(Decision::Run(_) | Decision::Wait(_)))
     }
 
     /// Whether it has its target address, and the next step updates one of its helpers.
     fn updates_helper(&self) -> bool {
         let step = matches!(
             self.decision,
-            Some(Decision::Run(swap::Step::Refresh(_) | swap::Step::Copy(_)))
+            Some(Decision::Run(
+                exchange::Step::Refresh(_) | exchange::Step::Copy(_)
+            ))
         );
-        self.is_there && step
+        self.has_target_address && step
     }
 
     /// Whether no request depends on its next step.
     fn is_light(&self) -> bool {
-        let removes = Some(Decision::Run(swap::Step::Remove(Role::Address(Side::Old))));
-        let removes_other = Some(Decision::Run(swap::Step::Remove(Role::Address(Side::New))));
-        !self.is_served || (self.is_there && (self.decision == removes || self.decision == removes_other))
+        let removes = Some(Decision::Run(exchange::Step::Remove(Role::Address(Side::Old))));
+        let removes_other = Some(Decision::Run(exchange::Step::Remove(Role::Address(Side::New))));
+        !self.is_served
+            || (self.has_target_address && (self.decision == removes || self.decision == removes_other))
     }
 }
 
@@ -283,8 +286,8 @@ fn provide_range(view: &View<'_>) -> Option<Next> {
         let message = format!(
             "ServiceCIDR {} has {}, needed {}: delete it, replumb creates it again",
             range.name,
-            listed(&range.ranges),
-            listed(&target)
+            joined(&range.ranges),
+            joined(&target)
         );
         let halt = Halt {
             reason: HaltReason::Drift,
@@ -296,10 +299,11 @@ fn provide_range(view: &View<'_>) -> Option<Next> {
 
 /// Changes addresses until every Service has its target address, and its source address answers or is released.
 fn exchange(view: &View<'_>, policy: &Policy) -> Option<Next> {
-    let missing = || view.services.iter().filter(|service| !service.is_there);
-    let only_late = missing().all(|service| service.is_late) && view.without_room.is_empty();
+    let missing = || view.services.iter().filter(|service| !service.has_target_address);
+    let only_late = missing().all(|service| service.is_late) && view.without_address.is_empty();
     let all_arrived = only_late && missing().next().is_none();
-    let is_released = view.soak.is_none() && view.follow_up.is_none() && view.carriers.is_none();
+    let is_released =
+        view.soak.is_none() && view.follow_up.is_none() && view.pods_with_old_addresses.is_none();
     let stage = match (only_late, all_arrived, is_released) {
         (false, ..) => Stage::Exchange,
         (true, false, _) => Stage::Close,
@@ -326,7 +330,7 @@ fn exchange(view: &View<'_>, policy: &Policy) -> Option<Next> {
     let begun = view
         .services
         .iter()
-        .any(|service| service.is_there || service.is_away);
+        .any(|service| service.has_target_address || service.has_no_address);
     // Forward, no Service starts while an API server with the old flag would revert the change. In a rollback both flags work
     // until the range is closed, and Services need their old addresses first.
     if view.goal == Side::New
@@ -338,7 +342,7 @@ fn exchange(view: &View<'_>, policy: &Policy) -> Option<Next> {
     }
     let mut batch = in_progress(view, policy);
     // Each Service continues independently of the others.
-    let steps: Vec<(String, swap::Step)> = batch.iter().filter_map(|service| service.step()).collect();
+    let steps: Vec<(String, exchange::Step)> = batch.iter().filter_map(|service| service.step()).collect();
     if !steps.is_empty() {
         return Some(run(stage, Step::Exchange(steps)));
     }
@@ -375,11 +379,13 @@ fn in_progress<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view Service
     let first_turn = view
         .services
         .iter()
-        .filter(|service| !service.is_there && !service.is_held_back && service.halt().is_none())
+        .filter(|service| !service.has_target_address && !service.is_rolled_back && service.halt().is_none())
         .map(|service| service.turn)
         .min();
     let is_in_turn = |service: &&ServiceView| {
-        service.is_there || service.is_held_back || first_turn.is_none_or(|turn| service.turn <= turn)
+        service.has_target_address
+            || service.is_rolled_back
+            || first_turn.is_none_or(|turn| service.turn <= turn)
     };
     let services = view.services.iter();
     let mut batch: Vec<&ServiceView> = services
@@ -387,11 +393,13 @@ fn in_progress<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view Service
         .filter(is_in_turn)
         .collect();
     // A Service without an address waits for no other, nor does one that goes back.
-    batch.sort_by_key(|service| (!service.is_away, !service.is_held_back));
+    batch.sort_by_key(|service| (!service.has_no_address, !service.is_rolled_back));
     // A slow Service continues when it can, and uses no slot: an owner cannot stop the other Services by delaying one.
     let (mut slots, mut light_slots) = (policy.services_at_once.max(1), LIGHT_AT_ONCE);
     // Each further address costs the API server more: many late Services must not slow down the others.
-    let others_continue = batch.iter().any(|service| !service.is_late && !service.is_there);
+    let others_continue = batch
+        .iter()
+        .any(|service| !service.is_late && !service.has_target_address);
     let mut late_slots = if others_continue { slots } else { LIGHT_AT_ONCE };
     batch.retain(|service| {
         let free = match (service.is_light(), service.is_late) {
@@ -412,12 +420,12 @@ fn in_progress<'view>(view: &View<'view>, policy: &Policy) -> Vec<&'view Service
 
 /// Wait while Services have no address in the target ranges: until then the source ranges are not released.
 fn without_room(view: &View<'_>) -> Option<Wait> {
-    (!view.without_room.is_empty()).then(|| {
+    (!view.without_address.is_empty()).then(|| {
         let message = format!(
             "{} has no free address for {}. All other Services continue. Delete unused Services, or run `kubectl replumb \
              rollback --all` and choose a larger range",
-            listed(&view.target()),
-            words::counted("Service", "Services", view.without_room),
+            joined(&view.target()),
+            words::counted("Service", "Services", view.without_address),
         );
         waits(WaitReason::ServiceRanges, message)
     })
@@ -425,7 +433,7 @@ fn without_room(view: &View<'_>) -> Option<Wait> {
 
 /// Wait while Services are kept at their source addresses: until then these are not released.
 fn held_back(view: &View<'_>) -> Option<Wait> {
-    let held = view.services.iter().filter(|service| service.is_held_back);
+    let held = view.services.iter().filter(|service| service.is_rolled_back);
     let names: Vec<&str> = held.map(|service| service.name.as_str()).collect();
     (!names.is_empty()).then(|| {
         let message = format!(
@@ -452,7 +460,7 @@ fn replace_uses(view: &View<'_>) -> Option<Next> {
     let follow_up = view.follow_up.clone();
     let follow_up = follow_up.map(|found| wait(Stage::FollowUp, found));
     follow_up.or_else(|| {
-        view.carriers.clone().map(|missing| match missing {
+        view.pods_with_old_addresses.clone().map(|missing| match missing {
             Missing::Evict(pods) => run(Stage::Restart, Step::Evict(pods)),
             Missing::Answer(found) => wait(Stage::Restart, found),
         })
@@ -509,18 +517,18 @@ fn restore_default(view: &View<'_>) -> Option<Next> {
             }
             Some(range) => format!(
                 "has {}: an API server with another flag has created it",
-                listed(&range.ranges)
+                joined(&range.ranges)
             ),
         };
         let message = format!(
             "ServiceCIDR {DEFAULT} {words}. Needed: {}",
-            listed(wanted.of(view.goal))
+            joined(wanted.of(view.goal))
         );
         return Some(wait(Stage::Default, waits(WaitReason::ServiceRanges, message)));
     }
     // A range with the address of a load balancer is removed together with that address.
     let holds_one = |range: &&ServiceCidr| {
-        let held = |address: &IpAddr| range.ranges.iter().any(|range| holds(range, address));
+        let held = |address: &IpAddr| range.ranges.iter().any(|range| contains(range, address));
         view.kept.addresses().iter().any(held)
     };
     let ours = |range: &&ServiceCidr| is_ours(&range.name);
@@ -537,7 +545,7 @@ fn restore_default(view: &View<'_>) -> Option<Next> {
 }
 
 fn delete(stage: Stage, range: &ServiceCidr, view: &View<'_>) -> Next {
-    match goes_with(range, view.ranges, view.addresses) {
+    match deleted_together_with(range, view.ranges, view.addresses) {
         None => run(stage, Step::DeleteRange(range.name.clone())),
         Some(other) => {
             let message = format!(
@@ -575,8 +583,8 @@ impl Next {
         Self {
             stage,
             decision,
-            aside: None,
-            beside: Vec::new(),
+            halted_services: None,
+            helper_updates: Vec::new(),
         }
     }
 }

@@ -39,13 +39,13 @@ fn both() -> Vec<ServiceCidr> {
     ]
 }
 
-fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceView {
+fn service(name: &str, turn: Turn, decision: Decision<exchange::Step>) -> ServiceView {
     ServiceView {
         name: name.to_owned(),
         turn,
-        is_there: decision == Decision::Settled,
-        is_away: false,
-        is_held_back: false,
+        has_target_address: decision == Decision::Settled,
+        has_no_address: false,
+        is_rolled_back: false,
         is_slow: false,
         is_late: false,
         uncovered: Vec::new(),
@@ -55,10 +55,10 @@ fn service(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceVie
 }
 
 /// A Service in `spec.rollbackServices`.
-fn wanted_back(name: &str, turn: Turn, decision: Decision<swap::Step>) -> ServiceView {
+fn wanted_back(name: &str, turn: Turn, decision: Decision<exchange::Step>) -> ServiceView {
     ServiceView {
-        is_there: false,
-        is_held_back: true,
+        has_target_address: false,
+        is_rolled_back: true,
         ..service(name, turn, decision)
     }
 }
@@ -73,7 +73,7 @@ fn a_service_in_rollback_services_goes_back_during_a_pause_and_no_other_moves() 
     let Decision::Run(Step::Exchange(steps)) = paused.decision else {
         panic!("{paused:?}");
     };
-    assert_eq!(steps, [("shop/web".to_owned(), swap::Step::Swap)]);
+    assert_eq!(steps, [("shop/web".to_owned(), exchange::Step::Swap)]);
     let goes_on = [
         wanted_back("shop/web", Turn::Other, Decision::Settled),
         services[1].clone(),
@@ -106,15 +106,15 @@ fn missing(message: &str) -> Wait {
     waits(WaitReason::ConfigurationFollowUp, message.to_owned())
 }
 
-fn halted() -> Decision<swap::Step> {
+fn halted() -> Decision<exchange::Step> {
     Decision::Halt(Halt {
         reason: HaltReason::Drift,
         message: "its address is in use".to_owned(),
     })
 }
 
-const SWAP: Decision<swap::Step> = Decision::Run(swap::Step::Swap);
-const MAKE: Decision<swap::Step> = Decision::Run(swap::Step::MakeHome(Side::New));
+const SWAP: Decision<exchange::Step> = Decision::Run(exchange::Step::Swap);
+const MAKE: Decision<exchange::Step> = Decision::Run(exchange::Step::MakeHome(Side::New));
 
 /// The decision for these Services, two at once.
 fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy)) -> Next {
@@ -125,11 +125,11 @@ fn with(services: &[ServiceView], change: impl FnOnce(&mut View<'_>, &mut Policy
         ranges: &ranges,
         api_servers: None,
         services,
-        without_room: &[],
+        without_address: &[],
         kept: &kept,
         addresses: &[],
         follow_up: None,
-        carriers: None,
+        pods_with_old_addresses: None,
         soak: Some(missing("soak")),
     };
     let mut policy = Policy {
@@ -169,13 +169,13 @@ fn kubernetes_goes_first_then_name_servers_then_two_at_a_time() {
             .filter(|service| expected.contains(&service.name.as_str()))
         {
             service.decision = Some(Decision::Settled);
-            service.is_there = true;
+            service.has_target_address = true;
         }
     }
 }
 
 /// A Service that was created after the exchange had started.
-fn late(name: &str, decision: Decision<swap::Step>) -> ServiceView {
+fn late(name: &str, decision: Decision<exchange::Step>) -> ServiceView {
     ServiceView {
         is_late: true,
         ..service(name, Turn::Other, decision)
@@ -197,13 +197,13 @@ fn the_range_is_closed_while_owners_keep_creating_services() {
         next.decision,
         Decision::Run(Step::DeleteRange(DEFAULT.to_owned()))
     );
-    assert_eq!((next.stage, next.beside.len()), (Stage::Close, 2));
+    assert_eq!((next.stage, next.helper_updates.len()), (Stage::Close, 2));
     // The user changes the API servers' flag first; late Services do not wait for that.
     let next = with(&services, |view, _| view.api_servers = Some(missing("the flag")));
     assert!(matches!(next.decision, Decision::Wait(_)));
-    assert_eq!((next.stage, next.beside.len()), (Stage::ControlPlane, 2));
+    assert_eq!((next.stage, next.helper_updates.len()), (Stage::ControlPlane, 2));
     let paused = with(&services, |_, policy| policy.hold = Some(missing("paused")));
-    assert!(matches!(paused.decision, Decision::Wait(_)) && paused.beside.is_empty());
+    assert!(matches!(paused.decision, Decision::Wait(_)) && paused.helper_updates.is_empty());
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_late_service_leaves_a_closed_range_with_a_cover_of_its_address() {
         matches!(on(&waiting, &closed, &held), Decision::Wait(_)),
         "the cover is not Ready yet"
     );
-    let exchange = Step::Exchange(vec![("crowd/1".to_owned(), swap::Step::Swap)]);
+    let exchange = Step::Exchange(vec![("crowd/1".to_owned(), exchange::Step::Swap)]);
     assert_eq!(
         on(&late("crowd/1", SWAP), &closed, &held),
         Decision::Run(exchange)
@@ -257,7 +257,7 @@ fn services_without_a_free_address_wait_and_the_source_range_is_not_released() {
             .map(|number| format!("tenant/flood-{number}"))
             .collect()
     });
-    let flood = |view: &mut View<'_>| view.without_room = &FLOOD;
+    let flood = |view: &mut View<'_>| view.without_address = &FLOOD;
     let going = [
         service("shop/a", Turn::Other, SWAP),
         service("shop/b", Turn::Other, SWAP),
@@ -301,23 +301,23 @@ fn a_halted_service_is_named_and_delays_no_other() {
     let mut services = vec![
         service("shop/a", Turn::Other, halted()),
         service("shop/b", Turn::Other, MAKE),
-        service("shop/c", Turn::Other, Decision::Run(swap::Step::Finish)),
+        service("shop/c", Turn::Other, Decision::Run(exchange::Step::Finish)),
     ];
-    services[2].is_away = true;
+    services[2].has_no_address = true;
     assert_eq!(written(&services), ["shop/c", "shop/b"]);
     let next = with(&services, |_, _| {});
     let words = "1 Service cannot continue: its address is in use";
-    assert_eq!(next.aside.unwrap().message, words);
+    assert_eq!(next.halted_services.unwrap().message, words);
     // The migration halts once it is the only remaining one.
     for service in &mut services[1..] {
-        (service.is_there, service.is_away) = (true, false);
+        (service.has_target_address, service.has_no_address) = (true, false);
         service.decision = Some(Decision::Settled);
     }
     let next = with(&services, |_, _| {});
     let Decision::Halt(halt) = &next.decision else {
         panic!("{next:?}");
     };
-    assert_eq!((halt.message.as_str(), next.aside), (words, None));
+    assert_eq!((halt.message.as_str(), next.halted_services), (words, None));
     services[1] = service("shop/b", Turn::Other, halted());
     let Decision::Halt(halt) = with(&services, |_, _| {}).decision else {
         panic!("no halt for both");
@@ -353,15 +353,19 @@ fn slow_services_use_no_slot_and_continue_when_they_can() {
 fn a_service_without_an_address_gets_one_during_a_pause() {
     let mut services = vec![
         service("shop/a", Turn::Other, SWAP),
-        service("shop/b", Turn::Other, Decision::Run(swap::Step::Own(Side::Old))),
+        service(
+            "shop/b",
+            Turn::Other,
+            Decision::Run(exchange::Step::Own(Side::Old)),
+        ),
     ];
     let stop = |view: &[ServiceView]| with(view, |_, policy| policy.hold = Some(missing("paused"))).decision;
     assert_eq!(stop(&services), Decision::Wait(missing("paused")));
-    services[1].is_away = true;
+    services[1].has_no_address = true;
     let Decision::Run(Step::Exchange(steps)) = stop(&services) else {
         panic!("{:?}", stop(&services));
     };
-    assert_eq!(steps, [("shop/b".to_owned(), swap::Step::Own(Side::Old))]);
+    assert_eq!(steps, [("shop/b".to_owned(), exchange::Step::Own(Side::Old))]);
 }
 
 #[rstest]
@@ -442,11 +446,11 @@ fn decide_holding(
         ranges,
         api_servers: None,
         services,
-        without_room: &[],
+        without_address: &[],
         kept: &kept,
         addresses,
         follow_up: None,
-        carriers: None,
+        pods_with_old_addresses: None,
         soak: None,
     };
     let policy = Policy {
@@ -463,7 +467,7 @@ fn services_without_endpoints_use_no_slot_of_others() {
         ..service(
             &format!("crowd/{number}"),
             Turn::Other,
-            Decision::Run(swap::Step::Move),
+            Decision::Run(exchange::Step::Move),
         )
     });
     let shop = ["shop/a", "shop/b", "shop/c"].map(|name| service(name, Turn::Other, MAKE));
@@ -481,7 +485,7 @@ fn late_services_are_limited_until_the_others_have_moved() {
         ..service(
             &format!("crowd/{number}"),
             Turn::Other,
-            Decision::Run(swap::Step::Move),
+            Decision::Run(exchange::Step::Move),
         )
     });
     let services: Vec<ServiceView> = crowd.chain([service("shop/a", Turn::Other, MAKE)]).collect();
@@ -494,10 +498,10 @@ fn late_services_are_limited_until_the_others_have_moved() {
 
 /// The source addresses of the other Services are released sooner in this way. Late Services continue in parallel, or wait.
 #[rstest]
-#[case::late_ones_continue(Some(Decision::Run(swap::Step::Move)), 2)]
+#[case::late_ones_continue(Some(Decision::Run(exchange::Step::Move)), 2)]
 #[case::late_ones_wait(Some(Decision::Wait(missing("endpoints"))), 0)]
 fn uses_of_source_addresses_are_replaced_before_late_services_arrive(
-    #[case] decision: Option<Decision<swap::Step>>,
+    #[case] decision: Option<Decision<exchange::Step>>,
     #[case] beside: usize,
 ) {
     static CLOSED: LazyLock<Vec<ServiceCidr>> = LazyLock::new(|| {
@@ -523,15 +527,21 @@ fn uses_of_source_addresses_are_replaced_before_late_services_arrive(
             if !is_open {
                 view.ranges = &CLOSED;
             }
-            (view.follow_up, view.carriers) = (follow_up, carriers);
+            (view.follow_up, view.pods_with_old_addresses) = (follow_up, carriers);
         })
     };
     let found = next(Some(missing("people")), Some(pods()), false);
     assert_eq!(found.decision, Decision::Wait(missing("people")));
-    assert_eq!((found.stage, found.beside.len()), (Stage::FollowUp, beside));
+    assert_eq!(
+        (found.stage, found.helper_updates.len()),
+        (Stage::FollowUp, beside)
+    );
     let found = next(None, Some(pods()), false);
     assert_eq!(found.decision, Decision::Run(Step::Evict(vec![pod.clone()])));
-    assert_eq!((found.stage, found.beside.len()), (Stage::Restart, beside));
+    assert_eq!(
+        (found.stage, found.helper_updates.len()),
+        (Stage::Restart, beside)
+    );
     // No source address is released before the last Service has moved, and more Services may come before the range is closed.
     assert_eq!(next(None, None, false).stage, Stage::Close);
     assert_eq!(next(None, Some(pods()), true).stage, Stage::Close);
@@ -542,9 +552,9 @@ fn the_removal_of_helpers_uses_no_slot_of_others() {
     let mut done = service(
         "shop/a",
         Turn::Other,
-        Decision::Run(swap::Step::Remove(Role::Address(Side::Old))),
+        Decision::Run(exchange::Step::Remove(Role::Address(Side::Old))),
     );
-    done.is_there = true;
+    done.has_target_address = true;
     let going = [
         done,
         service("shop/b", Turn::Other, SWAP),
@@ -558,22 +568,25 @@ fn a_service_that_its_owner_keeps_editing_delays_no_stage() {
     let mut edited = service(
         "shop/a",
         Turn::Other,
-        Decision::Run(swap::Step::Refresh(Role::Address(Side::Old))),
+        Decision::Run(exchange::Step::Refresh(Role::Address(Side::Old))),
     );
-    edited.is_there = true;
+    edited.has_target_address = true;
     let services = [edited, service("shop/b", Turn::Other, Decision::Settled)];
     let next = with(&services, |_, _| {});
     assert_eq!(next.stage, Stage::Close, "{next:?}");
-    let told = ("shop/a".to_owned(), swap::Step::Refresh(Role::Address(Side::Old)));
-    assert_eq!(next.beside, [told]);
+    let told = (
+        "shop/a".to_owned(),
+        exchange::Step::Refresh(Role::Address(Side::Old)),
+    );
+    assert_eq!(next.helper_updates, [told]);
     let paused = with(&services, |_, policy| policy.hold = Some(missing("paused")));
-    assert_eq!(paused.beside, []);
+    assert_eq!(paused.helper_updates, []);
 }
 
 #[test]
 fn unobserved_services_extend_the_exchange_and_delay_no_later_stage() {
     let unseen = |is_there| ServiceView {
-        is_there,
+        has_target_address: is_there,
         decision: None,
         ..service("shop/b", Turn::Other, Decision::Settled)
     };

@@ -63,7 +63,7 @@ pub fn detect(to: &[IpNet], facts: &ClusterFacts) -> Result<Settings, Vec<Check>
 fn bridge_policy(facts: &ClusterFacts) -> Sourced<BridgePolicy> {
     let knows_pods = |node: &&Node| {
         let host = facts.hosts.get(&node.name);
-        host.is_some_and(|host| facts.knows_pods(host))
+        host.is_some_and(|host| facts.recognizes_pods(host))
     };
     let (value, source) = match facts.linux_nodes().find(|node| !knows_pods(node)) {
         Some(node) => (BridgePolicy::Cluster, format!("kube-proxy of Node {}", node.name)),

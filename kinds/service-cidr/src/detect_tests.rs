@@ -1,7 +1,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::host::{HostFacts, InTarget, LocalTraffic};
+use crate::host::{HostFacts, LocalTraffic, TargetFacts};
 use engine::check::worst;
 use engine::found::Found;
 
@@ -103,13 +103,13 @@ fn the_bridge_policy_is_local_if_every_proxy_recognizes_pods(
 ) {
     let host = |local_traffic| HostFacts {
         proxy_mode: Found::Absent,
-        unknown: Found::Absent,
+        missing_ports: Found::Absent,
         local_traffic,
         cluster_dns: Found::Absent,
         api_server: String::new(),
-        in_target: InTarget::default(),
+        target: TargetFacts::default(),
         expected_digest: None,
-        carriers: Found::Absent,
+        pods_with_source_addresses: Found::Absent,
         connections: Found::Absent,
     };
     let known = Found::Present(LocalTraffic {

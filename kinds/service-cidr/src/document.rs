@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::assignment::{AssignedAddresses, key, of_migration, sort};
 use super::class::Class;
 use super::covers::covers;
 use super::entry::Entry;
 use super::facts::ClusterFacts;
 use super::mentions::{Change, follow_up};
 use super::objects::BRIDGE_CLASS;
-use super::ranges::{DEFAULT, listed};
+use super::ranges::{DEFAULT, joined};
 use super::settings::{Settings, cover_name, range_names};
 use super::side::Side;
-use super::subjects::{Book, key, of_migration, sort};
 use engine::document::{Action, Document, NodeActions};
 use engine::words::{lines, names};
 
 /// Options of the Migration on which the plan depends, and the assigned addresses.
 #[derive(Clone, Debug)]
-pub struct Wishes<'wishes> {
+pub struct Options<'wishes> {
     /// The assigned addresses.
-    pub book: &'wishes Book,
+    pub book: &'wishes AssignedAddresses,
     /// Services that move before the others.
     pub order: &'wishes [String],
     /// Maximum number of Services that change their addresses at the same time.
@@ -33,7 +33,7 @@ pub struct Wishes<'wishes> {
 }
 
 /// Creates the plan.
-pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Document {
+pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Document {
     // A node without actions is not part of the plan.
     let nodes = facts.linux_nodes().filter_map(|node| {
         Some(NodeActions {
@@ -49,16 +49,16 @@ pub fn document(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) 
     }
 }
 
-fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec<Action> {
+fn prepare(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Vec<Action> {
     let defaults = settings.defaults();
-    let (old, new) = (listed(defaults.of(Side::Old)), listed(defaults.of(Side::New)));
+    let (old, new) = (joined(defaults.of(Side::Old)), joined(defaults.of(Side::New)));
     let [range, _] = range_names(Side::New);
     let mut actions = vec![Action::new(
         "create",
         format!("ServiceCIDR {range}"),
         format!(
             "{}: Services can get addresses of it, beside those of {old}",
-            listed(settings.changed().of(Side::New))
+            joined(settings.changed().of(Side::New))
         ),
     )];
     actions.extend(facts.api_servers.keys().map(|address| {
@@ -151,9 +151,9 @@ fn on_node(node: &str, settings: &Settings, facts: &ClusterFacts) -> Option<Acti
     }
 }
 
-fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Wishes<'_>) -> Vec<Action> {
+fn finish(settings: &Settings, facts: &ClusterFacts, wishes: &Options<'_>) -> Vec<Action> {
     let changed = settings.changed();
-    let (old, new) = (listed(changed.of(Side::Old)), listed(changed.of(Side::New)));
+    let (old, new) = (joined(changed.of(Side::Old)), joined(changed.of(Side::New)));
     let mut actions = vec![Action::new(
         "delete",
         format!("ServiceCIDR {DEFAULT}"),

@@ -1,8 +1,8 @@
 use super::*;
+use crate::assignment::{AssignmentInputs, assign_addresses};
 use crate::checks::fixture;
 use crate::facts::Mention;
 use crate::side::Side;
-use crate::subjects::{Ground, book};
 use engine::owner::Owner;
 
 fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, order: &[&str]) -> Document {
@@ -10,10 +10,10 @@ fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, or
     change(&mut facts);
     let settings = fixture::settings(&facts);
     let services: Vec<Entry> = facts.services.iter().map(Entry::of).collect();
-    let book = book(
-        &Book::new(),
+    let book = assign_addresses(
+        &AssignedAddresses::new(),
         &services,
-        &Ground {
+        &AssignmentInputs {
             goal: Side::New,
             settings: &settings,
             since: None,
@@ -22,7 +22,7 @@ fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, or
     )
     .book;
     let order: Vec<String> = order.iter().map(|name| (*name).to_owned()).collect();
-    let wishes = Wishes {
+    let wishes = Options {
         book: &book,
         order: &order,
         services_at_once: 10,
@@ -34,7 +34,7 @@ fn planned(change: impl FnOnce(&mut ClusterFacts), keep_load_balancers: bool, or
 
 fn text(document: &Document) -> String {
     let nodes = document.nodes.iter().flat_map(|node| &node.actions);
-    let all = document.before_the_first().chain(nodes).chain(&document.finish);
+    let all = document.before_first_node().chain(nodes).chain(&document.finish);
     let lines: Vec<String> = all
         .map(|action| format!("{} {}: {}", action.verb, action.object, action.detail))
         .collect();
@@ -95,7 +95,7 @@ fn a_change_by_the_user_is_listed_with_both_ranges() {
             facts.mentions.push(Mention {
                 object: "ConfigMap kube-system/kubeadm-config: networking.serviceSubnet".to_owned(),
                 owner: Owner::Cluster,
-                says: vec![fixture::FROM.parse().unwrap()],
+                addresses: vec![fixture::FROM.parse().unwrap()],
                 more: 0,
                 fix: "write {new}.".to_owned(),
             });
@@ -123,7 +123,7 @@ fn a_change_by_a_tenant_is_listed_and_not_hashed() {
             facts.mentions.push(Mention {
                 object: "Deployment shop/web: its pod template".to_owned(),
                 owner: Owner::Tenant("shop".to_owned()),
-                says: vec!["10.96.0.1/32".parse().unwrap()],
+                addresses: vec!["10.96.0.1/32".parse().unwrap()],
                 more: 0,
                 fix: "write {new}.".to_owned(),
             });

@@ -89,7 +89,7 @@ pub struct Room {
 
 impl Room {
     /// The remaining number.
-    pub fn left(self) -> u64 {
+    pub fn remaining(self) -> u64 {
         self.hard.saturating_sub(self.used)
     }
 }
@@ -102,7 +102,7 @@ pub struct Mention {
     /// The owner of the object.
     pub owner: Owner,
     /// Addresses and ranges that it contains within the source and target ranges: the first few of each.
-    pub says: Vec<IpNet>,
+    pub addresses: Vec<IpNet>,
     /// Number of further ones that it contains.
     pub more: usize,
     /// The fix; `{new}` is a placeholder for the needed value.
@@ -118,9 +118,11 @@ impl ClusterFacts {
     }
 
     /// Whether kube-proxy of this node recognizes connections of pods.
-    pub fn knows_pods(&self, host: &HostFacts) -> bool {
+    pub fn recognizes_pods(&self, host: &HostFacts) -> bool {
         let pods = self.pod_ranges.iter().map(|(_, range)| range);
-        host.local_traffic.present().is_some_and(|by| by.knows(pods))
+        host.local_traffic
+            .present()
+            .is_some_and(|by| by.recognizes_pods(pods))
     }
 
     /// Pods that other pods need, as far as known. The pod of the coordinator is not known here.

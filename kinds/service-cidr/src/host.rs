@@ -24,7 +24,7 @@ use engine::kernel::{Address, Listed, Route, Rule};
 pub struct HostSettings {
     /// The addresses that Services leave.
     #[serde(flatten)]
-    pub left: Left,
+    pub source: SourceAddresses,
     /// `target` is the list of ranges that Services move to, in CIDR notation. During a rollback, these are the old ranges.
     #[schemars(with = "Vec<String>")]
     pub target: Vec<IpNet>,
@@ -34,16 +34,16 @@ pub struct HostSettings {
     pub report_users: bool,
     /// `expectedPorts` is where the ports are that kube-proxy must have rules for. Unset before the first question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expected_ports: Option<ExpectedPortsIn>,
+    pub expected_ports: Option<ExpectedPortsReference>,
 }
 
 /// Maximum number of addresses that load balancers keep. Each `NodeMigration` contains the list: with IPv6 addresses of maximum
 /// length it has 170 KiB.
-pub const MOST_KEPT: usize = 4_000;
+pub const MAX_EXCLUDED: usize = 4_000;
 
 /// `Left` are the addresses that Services leave: ranges, without the addresses that Services keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Left {
+pub struct SourceAddresses {
     /// `left` is the list of ranges that Services leave, in CIDR notation. During a rollback, these are the new ranges.
     #[serde(rename = "left")]
     #[schemars(with = "Vec<String>")]
@@ -52,12 +52,12 @@ pub struct Left {
     /// most 4000 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
-    pub kept: Vec<IpAddr>,
+    pub excluded: Vec<IpAddr>,
 }
 
 /// `ExpectedPortsIn` is where the ports are that kube-proxy must have rules for. All NodeMigrations name the same record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ExpectedPortsIn {
+pub struct ExpectedPortsReference {
     /// `record` is the name of the `MigrationRecord`. 1 to 253 lower case letters, digits and hyphens.
     #[schemars(regex(pattern = r"^[-0-9a-z]{1,253}$"))]
     pub record: String,
@@ -82,7 +82,10 @@ impl Question {
         let mut hasher = Sha256::new();
         hasher.update(format!("{asked_at}\n"));
         // Each line has an address, a protocol and a number: none of them contains a newline.
-        for (of, ports) in [("known", &ports.known), ("balanced", &ports.balanced)] {
+        for (of, ports) in [
+            ("known", &ports.service_ports),
+            ("balanced", &ports.load_balancer_ports),
+        ] {
             for ServicePort {
                 address,
                 protocol,
@@ -103,29 +106,35 @@ impl Question {
 pub struct ExpectedPorts {
     /// `known` is the list of ports that kube-proxy must have a rule for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub known: Vec<ServicePort>,
+    pub service_ports: Vec<ServicePort>,
     /// `balanced` is the list of ports that kube-proxy must have a rule for as the address of a load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub balanced: Vec<ServicePort>,
+    pub load_balancer_ports: Vec<ServicePort>,
 }
 
 impl ExpectedPorts {
     /// Whether the question has no ports.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.balanced.is_empty()
+        self.service_ports.is_empty() && self.load_balancer_ports.is_empty()
     }
 
     /// Whether it contains all ports of `other`.
     pub fn covers(&self, other: &Self) -> bool {
-        other.known.iter().all(|port| self.known.contains(port))
-            && other.balanced.iter().all(|port| self.balanced.contains(port))
+        other
+            .service_ports
+            .iter()
+            .all(|port| self.service_ports.contains(port))
+            && other
+                .load_balancer_ports
+                .iter()
+                .all(|port| self.load_balancer_ports.contains(port))
     }
 }
 
-impl Left {
+impl SourceAddresses {
     /// Whether Services leave this address.
-    pub fn has(&self, address: IpAddr) -> bool {
-        self.ranges.iter().any(|range| range.contains(&address)) && !self.kept.contains(&address)
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.ranges.iter().any(|range| range.contains(&address)) && !self.excluded.contains(&address)
     }
 }
 
@@ -197,7 +206,7 @@ pub struct LocalTraffic {
 
 impl LocalTraffic {
     /// Whether connections of pods of these ranges are recognized.
-    pub fn knows<'range>(&self, pods: impl IntoIterator<Item = &'range IpNet>) -> bool {
+    pub fn recognizes_pods<'range>(&self, pods: impl IntoIterator<Item = &'range IpNet>) -> bool {
         let is_known = |pods: &IpNet| self.ranges.iter().any(|range| range.contains(pods));
         !self.links.is_empty() || (!self.ranges.is_empty() && pods.into_iter().all(is_known))
     }
@@ -211,7 +220,7 @@ pub struct HostFacts {
     pub proxy_mode: Found<ProxyMode>,
     /// `unknown` is the list of ports in `known` and `balanced` that kube-proxy has no rule for. `malformed` if the rules or the
     /// question cannot be read, or if there are rules of two modes.
-    pub unknown: Found<Vec<ServicePort>>,
+    pub missing_ports: Found<Vec<ServicePort>>,
     /// `expectedDigest` is the digest of the question that `unknown` answers. Unset if the agent was asked no question, or has
     /// not read it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,10 +236,10 @@ pub struct HostFacts {
     /// `apiServer` is the host name or address by which the agent reaches the API server.
     pub api_server: String,
     /// `inTarget` is what overlaps the ranges that Services move to.
-    pub in_target: InTarget,
+    pub target: TargetFacts,
     /// `carriers` is the list of pods on this node that have received an address of `left`. `malformed` if the agent cannot read
     /// the processes of pods.
-    pub carriers: Found<Carriers>,
+    pub pods_with_source_addresses: Found<PodsWithSourceAddresses>,
     /// `connections` is the list of answered TCP, UDP and SCTP connections through this host to addresses of `left`. `malformed`
     /// if the kernel does not list its connections.
     pub connections: Found<Listed<Connection>>,
@@ -239,7 +248,7 @@ pub struct HostFacts {
 /// `InTarget` is what overlaps the ranges that Services move to, without default routes and without what kube-proxy has there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct InTarget {
+pub struct TargetFacts {
     /// `routes` is the list of routes.
     #[serde(default, skip_serializing_if = "Listed::is_empty")]
     pub routes: Listed<Route>,
@@ -274,10 +283,10 @@ pub const MOST_CARRIERS: usize = 500;
 /// `Carriers` are pods that have received an address of the source ranges (the ranges that Services leave).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Carriers {
+pub struct PodsWithSourceAddresses {
     /// `pods` is the list of these pods, ordered by UID. At most 500 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pods: Vec<Carrier>,
+    pub pods: Vec<PodWithSourceAddress>,
     /// `unread` is the list of pods, by UID, of which the agent cannot read a process, or whose processes do not show which
     /// addresses they have received. At most 500 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -285,14 +294,14 @@ pub struct Carriers {
     pub unread: Vec<String>,
     /// `whyUnread` is the error for the first of `unread`. Empty if `unread` is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub why_unread: String,
+    pub unread_reason: String,
 }
 
-impl Carriers {
+impl PodsWithSourceAddresses {
     /// UIDs of those of `pods` that have received a source address. `pods` are the pods of the agent's node: its report must
     /// not cause the eviction of other pods. A pod whose processes cannot be read counts if it was created before `since`, when
     /// pods received source addresses.
-    pub fn told<'pods>(
+    pub fn pods_to_restart<'pods>(
         &self,
         pods: impl IntoIterator<Item = &'pods Pod>,
         since: Timestamp,
@@ -310,13 +319,13 @@ impl Carriers {
 /// `Carrier` is a pod that has received an address of the source ranges.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Carrier {
+pub struct PodWithSourceAddress {
     /// `podUid` is the UID of the pod.
     #[schemars(regex(pattern = r"^[-0-9A-Za-z]{1,128}$"))]
     pub pod_uid: String,
     /// `toldBy` is where the agent has found the address. Possible values: `Environment`: an environment variable of a process,
     /// such as `KUBERNETES_SERVICE_HOST`. `Resolver`: a name server in `/etc/resolv.conf`.
-    pub told_by: ToldBy,
+    pub origin: AddressOrigin,
     /// `address` is the address.
     #[schemars(with = "String")]
     pub address: IpAddr,
@@ -324,7 +333,7 @@ pub struct Carrier {
 
 /// `ToldBy` is where a pod has an address from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum ToldBy {
+pub enum AddressOrigin {
     /// An environment variable of a process, such as `KUBERNETES_SERVICE_HOST`.
     Environment,
     /// A `nameserver` in `/etc/resolv.conf`.
@@ -369,7 +378,7 @@ mod tests {
     fn facts() -> HostFacts {
         HostFacts {
             proxy_mode: Found::Present(ProxyMode::Iptables),
-            unknown: Found::Present(Vec::new()),
+            missing_ports: Found::Present(Vec::new()),
             api_server: "10.96.0.1".to_owned(),
             ..HostFacts::default()
         }
@@ -377,12 +386,12 @@ mod tests {
 
     #[test]
     fn addresses_of_load_balancers_are_not_left() {
-        let left = Left {
+        let left = SourceAddresses {
             ranges: vec!["10.96.0.0/12".parse().unwrap()],
-            kept: vec!["10.96.3.9".parse().unwrap()],
+            excluded: vec!["10.96.3.9".parse().unwrap()],
         };
         for (address, expected) in [("10.96.0.1", true), ("10.96.3.9", false), ("172.30.0.1", false)] {
-            assert_eq!(left.has(address.parse().unwrap()), expected, "{address}");
+            assert_eq!(left.contains(address.parse().unwrap()), expected, "{address}");
         }
     }
 
@@ -395,11 +404,11 @@ mod tests {
             links: links.iter().map(|link| (*link).to_owned()).collect(),
         };
         let pods = nets(&["10.244.1.0/24", "10.244.2.0/24"]);
-        assert!(by(&["10.244.0.0/16"], &[]).knows(&pods));
-        assert!(!by(&["10.244.1.0/24"], &[]).knows(&pods));
-        assert!(by(&[], &["cali+"]).knows(&pods));
-        assert!(!by(&[], &[]).knows(&pods));
-        assert!(!by(&[], &[]).knows(&[]), "no ranges and no links");
+        assert!(by(&["10.244.0.0/16"], &[]).recognizes_pods(&pods));
+        assert!(!by(&["10.244.1.0/24"], &[]).recognizes_pods(&pods));
+        assert!(by(&[], &["cali+"]).recognizes_pods(&pods));
+        assert!(!by(&[], &[]).recognizes_pods(&pods));
+        assert!(!by(&[], &[]).recognizes_pods(&[]), "no ranges and no links");
     }
 
     fn connections(sources: &[&str]) -> Found<Listed<Connection>> {
@@ -427,17 +436,17 @@ mod tests {
 
     #[test]
     fn every_other_change_is_news() {
-        let carriers = Carriers {
+        let carriers = PodsWithSourceAddresses {
             unread: vec!["u".to_owned()],
-            ..Carriers::default()
+            ..PodsWithSourceAddresses::default()
         };
         for after in [
             HostFacts {
-                unknown: Found::Present(vec![port("10.96.0.1")]),
+                missing_ports: Found::Present(vec![port("10.96.0.1")]),
                 ..facts()
             },
             HostFacts {
-                carriers: Found::Present(carriers),
+                pods_with_source_addresses: Found::Present(carriers),
                 ..facts()
             },
             HostFacts {
@@ -455,19 +464,19 @@ mod tests {
 
     #[test]
     fn an_agent_reports_pods_of_its_own_node_only() {
-        let carrier = |uid: &str| Carrier {
+        let carrier = |uid: &str| PodWithSourceAddress {
             pod_uid: uid.to_owned(),
-            told_by: ToldBy::Environment,
+            origin: AddressOrigin::Environment,
             address: "10.96.0.1".parse().unwrap(),
         };
-        let carriers = Carriers {
+        let carriers = PodsWithSourceAddresses {
             pods: vec![carrier("own"), carrier("of-another-node")],
             unread: vec![
                 "old".to_owned(),
                 "new".to_owned(),
                 "old-of-another-node".to_owned(),
             ],
-            why_unread: String::new(),
+            unread_reason: String::new(),
         };
         let pod = |uid: &str, made: i64| Pod {
             uid: uid.to_owned(),
@@ -476,6 +485,6 @@ mod tests {
         };
         let here = [pod("own", 20), pod("old", 5), pod("new", 20), pod("silent", 5)];
         let since = Timestamp::from_second(10).unwrap();
-        assert_eq!(carriers.told(&here, since), ["own", "old"]);
+        assert_eq!(carriers.pods_to_restart(&here, since), ["own", "old"]);
     }
 }

@@ -2,6 +2,7 @@
 //! first.
 
 pub mod addresses;
+pub mod assignment;
 pub mod checks;
 pub mod class;
 pub mod covers;
@@ -10,17 +11,16 @@ pub mod detect;
 pub mod document;
 pub mod endpoints;
 pub mod entry;
+pub mod exchange;
 pub mod facts;
 pub mod host;
-pub mod line;
 pub mod mentions;
 pub mod objects;
 pub mod outline;
+pub mod queue;
 pub mod ranges;
 pub mod settings;
 pub mod side;
 pub mod step;
-pub mod subjects;
-pub mod swap;
 #[cfg(test)]
 mod walk;

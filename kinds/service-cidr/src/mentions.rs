@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 
 use super::facts::Mention;
-use super::ranges::listed;
+use super::ranges::joined;
 use super::side::{Side, Sides};
 use engine::owner::Owner;
 use engine::words::{LISTED, names_of};
@@ -42,16 +42,16 @@ pub fn follow_up(mentions: &[Mention], source: &[IpNet], target: &[IpNet]) -> Ve
     let is_source = |said: &IpNet| source.iter().any(|range| range.contains(said));
     mentions
         .iter()
-        .filter(|mention| mention.says.iter().any(is_source))
+        .filter(|mention| mention.addresses.iter().any(is_source))
         .map(|mention| {
-            let needed = listed(target);
-            let said: Vec<String> = mention.says.iter().map(text).collect();
+            let needed = joined(target);
+            let said: Vec<String> = mention.addresses.iter().map(text).collect();
             Change {
                 object: mention.object.clone(),
                 owner: mention.owner.clone(),
                 found: names_of(&said, said.len() + mention.more),
                 fix: mention.fix.replace("{new}", &needed),
-                needed: format!("none of {}", listed(source)),
+                needed: format!("none of {}", joined(source)),
             }
         })
         .collect()
@@ -59,7 +59,7 @@ pub fn follow_up(mentions: &[Mention], source: &[IpNet], target: &[IpNet]) -> Ve
 
 /// Objects that contain source addresses, one line each, by the stage that waits for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct AddressUses {
     /// Objects of the cluster: no pod is restarted before their change.
     pub follow_up: Vec<String>,
     /// Objects of tenants: the addresses are released after their change. A rollback does not wait for tenants.
@@ -68,21 +68,21 @@ pub struct Said {
     pub warnings: Vec<(String, String)>,
 }
 
-impl Said {
+impl AddressUses {
     /// Finds the objects that contain source addresses, for the target side `goal`.
     pub fn of(mentions: &[Mention], changed: &Sides<Vec<IpNet>>, goal: Side) -> Self {
         let mut said = Self::default();
         for change in follow_up(mentions, changed.of(goal.other()), changed.of(goal)) {
             match &change.owner {
                 Owner::Cluster => said.follow_up.push(change.line()),
-                Owner::Tenant(namespace) => said.by_a_tenant(namespace, change.line(), goal),
+                Owner::Tenant(namespace) => said.add_tenant_change(namespace, change.line(), goal),
             }
         }
         said
     }
 
     /// Adds a change that a tenant has to make.
-    pub fn by_a_tenant(&mut self, namespace: &str, line: String, goal: Side) {
+    pub fn add_tenant_change(&mut self, namespace: &str, line: String, goal: Side) {
         self.warn(namespace, &line, goal);
         if goal == Side::New {
             self.release.push(line);
@@ -197,7 +197,7 @@ mod tests {
         let mention = Mention {
             object: "Deployment shop/web: its pod template".to_owned(),
             owner: Owner::Tenant("shop".to_owned()),
-            says: kept,
+            addresses: kept,
             more,
             fix: String::new(),
         };
@@ -215,7 +215,7 @@ mod tests {
         let mention = |says: &str| Mention {
             object: "ConfigMap kube-system/kubelet-config: clusterDNS".to_owned(),
             owner: Owner::Cluster,
-            says: vec![range(says)],
+            addresses: vec![range(says)],
             more: 0,
             fix: "write an address of {new}".to_owned(),
         };
@@ -246,7 +246,7 @@ mod tests {
         let mention = |owner: Owner, says: &str| Mention {
             object: "Deployment shop/web: its pod template".to_owned(),
             owner,
-            says: range(says),
+            addresses: range(says),
             more: 0,
             fix: "write an address of {new}".to_owned(),
         };
@@ -256,7 +256,7 @@ mod tests {
                 mention(Owner::Cluster, left),
                 mention(Owner::Tenant("shop".to_owned()), "192.0.2.1/32"),
             ];
-            let found = Said::of(&mentions, &changed, goal);
+            let found = AddressUses::of(&mentions, &changed, goal);
             assert_eq!((found.follow_up.len(), found.warnings.len()), (1, 1));
             assert_eq!(found.release.len(), usize::from(goal == Side::New));
             let (namespace, words) = &found.warnings[0];

@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::class::addresses;
+use super::exchange::{Own, Part, Parts, ROLE_LABEL, Role, Write};
 use super::side::{Side, Sides};
-use super::swap::{Own, Part, Parts, ROLE_LABEL, Role, Write};
 use engine::field_patch::{Basis, pointer};
 
 /// Label on a helper: name of its Service.
@@ -79,7 +79,7 @@ pub struct Objects<'objects> {
     /// Spare addresses for helpers.
     pub spare: &'objects Spare,
     /// Facts of the cluster for the bridge.
-    pub ground: &'objects Ground,
+    pub ground: &'objects BridgeFacts,
 }
 
 /// Spare addresses: not in use and not assigned to any Service, one of each family that changes. If empty, the API server
@@ -94,7 +94,7 @@ pub struct Spare {
 
 /// Facts of the cluster on which a bridge depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ground {
+pub struct BridgeFacts {
     /// The `externalTrafficPolicy` of a bridge for addresses.
     pub policy: BridgePolicy,
     /// Every address of every Node, at which node ports answer.
@@ -165,7 +165,7 @@ pub fn is_helper_of(service: &Value, helper: &Value, role: Role) -> bool {
 
 /// Whether an environment variable is about a helper (`WEB_REPLUMB_OLD_SERVICE_HOST`): the kubelet sets variables for every
 /// Service of the namespace, and no program uses those of helpers.
-pub fn tells_of_helper(variable: &str) -> bool {
+pub fn is_about_helper(variable: &str) -> bool {
     Role::ALL.into_iter().any(|role| {
         let role = role.as_str().to_ascii_uppercase().replace('-', "_");
         variable.contains(&format!("_REPLUMB_{role}_"))
@@ -294,7 +294,7 @@ pub fn bridges(service: &Value) -> Vec<Part> {
         service,
         addresses: &Sides::each(|_| Vec::new()),
         spare: &Spare::default(),
-        ground: &Ground::default(),
+        ground: &BridgeFacts::default(),
     };
     let needed = |part: &Part| objects.needs(*part);
     Part::ALL.into_iter().filter(needed).collect()

@@ -89,7 +89,7 @@ fn both(old: &[&str], new: &[&str]) -> Sides<Vec<IpAddr>> {
 
 fn objects<'objects>(service: &'objects Value, addresses: &'objects Sides<Vec<IpAddr>>) -> Objects<'objects> {
     static SPARE: LazyLock<Spare> = LazyLock::new(Spare::default);
-    static GROUND: LazyLock<Ground> = LazyLock::new(|| Ground {
+    static GROUND: LazyLock<BridgeFacts> = LazyLock::new(|| BridgeFacts {
         policy: BridgePolicy::Local,
         node_addresses: found(&["192.0.2.11", "2001:db8::11", "192.0.2.12"]),
     });
@@ -390,7 +390,7 @@ fn names_of_helpers_are_valid_and_unique() {
 #[case("WEB_SERVICE_HOST", false)]
 #[case("REPLUMB_TRAFFIC_SERVICE_HOST", false)]
 fn variables_about_helpers_are_recognized(#[case] variable: &str, #[case] expected: bool) {
-    assert_eq!(tells_of_helper(variable), expected);
+    assert_eq!(is_about_helper(variable), expected);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::exchange::ROLE_LABEL;
 use super::objects::SERVICE_LABEL;
-use super::swap::ROLE_LABEL;
 
 const METADATA: [&str; 5] = ["namespace", "name", "uid", "resourceVersion", "creationTimestamp"];
 const LABELS: [&str; 3] = [ROLE_LABEL, SERVICE_LABEL, "k8s-app"];
@@ -42,8 +42,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::assignment::key;
     use crate::entry::Entry;
-    use crate::subjects::key;
 
     #[test]
     fn an_outline_is_small_and_keeps_class_and_turn() {

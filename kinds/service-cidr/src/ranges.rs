@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::covers::{Kept, holds};
+use super::covers::{Kept, contains};
 use super::settings::is_cover;
 use engine::ranges::overlap;
 
@@ -52,18 +52,18 @@ impl ServiceCidr {
     }
 
     fn holds(&self, address: &IpAddr) -> bool {
-        self.ranges.iter().any(|range| holds(range, address))
+        self.ranges.iter().any(|range| contains(range, address))
     }
 }
 
 /// Whether this address can be assigned to a Service.
-pub fn can_be_asked_for(address: &IpAddr, all: &[ServiceCidr]) -> bool {
+pub fn is_assignable(address: &IpAddr, all: &[ServiceCidr]) -> bool {
     all.iter().any(|cidr| cidr.gives() && cidr.holds(address))
 }
 
 /// The effect of the deletion of a `ServiceCIDR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum DeletionEffect {
     /// Its deletion completes within seconds.
     Goes,
     /// It stays because of these addresses, and assigns no new ones.
@@ -71,25 +71,25 @@ pub enum Fate {
 }
 
 /// The effect of the deletion of this `ServiceCIDR` while Services have these addresses.
-pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) -> Fate {
+pub fn fate(deleted: &ServiceCidr, all: &[ServiceCidr], addresses: &[IpAddr]) -> DeletionEffect {
     let others = || all.iter().filter(|cidr| cidr.name != deleted.name);
     let is_within =
         |range: &IpNet| others().any(|other| other.ranges.iter().any(|around| around.contains(range)));
     if deleted.ranges.iter().all(is_within) {
-        return Fate::Goes;
+        return DeletionEffect::Goes;
     }
     let needs_it = |address: &&IpAddr| deleted.holds(address) && !others().any(|other| other.holds(address));
     let held: Vec<IpAddr> = addresses.iter().filter(needs_it).copied().collect();
     if held.is_empty() {
-        Fate::Goes
+        DeletionEffect::Goes
     } else {
-        Fate::Holds(held)
+        DeletionEffect::Holds(held)
     }
 }
 
 /// Another `ServiceCIDR` that is being deleted, overlaps this one and would be removed together with it: then no range would
 /// contain the addresses of Services. The API server removes the other one within seconds.
-pub fn goes_with<'all>(
+pub fn deleted_together_with<'all>(
     deleted: &ServiceCidr,
     all: &'all [ServiceCidr],
     addresses: &[IpAddr],
@@ -100,14 +100,14 @@ pub fn goes_with<'all>(
             .clone()
             .any(|range| other.ranges.iter().any(|one| overlap(one, range)))
     };
-    let goes = |range: &ServiceCidr| fate(range, all, addresses) == Fate::Goes;
+    let goes = |range: &ServiceCidr| fate(range, all, addresses) == DeletionEffect::Goes;
     all.iter()
         .filter(|other| other.name != deleted.name && other.terminating && overlaps(other))
         .find(|other| goes(other) && goes(deleted))
 }
 
 /// The ranges as written in the API servers' flag.
-pub fn listed(ranges: &[IpNet]) -> String {
+pub fn joined(ranges: &[IpNet]) -> String {
     let texts: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     texts.join(",")
 }
@@ -145,14 +145,17 @@ mod tests {
     }
 
     #[rstest]
-    #[case::unused(&[], Fate::Goes)]
-    #[case::in_use(&["10.96.0.1", "10.96.0.9"], Fate::Holds(addresses(&["10.96.0.1", "10.96.0.9"])))]
-    #[case::another_range(&["172.30.0.1"], Fate::Goes)]
-    #[case::one_uncovered(&["10.96.3.9", "10.96.0.1"], Fate::Holds(addresses(&["10.96.0.1"])))]
-    #[case::all_covered(&["10.96.3.9"], Fate::Goes)]
+    #[case::unused(&[], DeletionEffect::Goes)]
+    #[case::in_use(&["10.96.0.1", "10.96.0.9"], DeletionEffect::Holds(addresses(&["10.96.0.1", "10.96.0.9"])))]
+    #[case::another_range(&["172.30.0.1"], DeletionEffect::Goes)]
+    #[case::one_uncovered(&["10.96.3.9", "10.96.0.1"], DeletionEffect::Holds(addresses(&["10.96.0.1"])))]
+    #[case::all_covered(&["10.96.3.9"], DeletionEffect::Goes)]
     // A cover of two addresses contains neither.
-    #[case::cover_too_small(&["10.96.4.1"], Fate::Holds(addresses(&["10.96.4.1"])))]
-    fn a_deleted_default_range_stays_while_addresses_need_it(#[case] taken: &[&str], #[case] expected: Fate) {
+    #[case::cover_too_small(&["10.96.4.1"], DeletionEffect::Holds(addresses(&["10.96.4.1"])))]
+    fn a_deleted_default_range_stays_while_addresses_need_it(
+        #[case] taken: &[&str],
+        #[case] expected: DeletionEffect,
+    ) {
         let all = [
             cidr(DEFAULT, &["10.96.0.0/16"], false),
             cidr("new", &["172.30.0.0/16"], false),
@@ -168,14 +171,17 @@ mod tests {
             cidr(DEFAULT, &["172.30.0.0/16", "fd00:96::/112"], false),
             cidr("new", &["172.30.0.0/16", "fd00:96::/112"], false),
         ];
-        assert_eq!(fate(&all[1], &all, &addresses(&["172.30.0.1"])), Fate::Goes);
+        assert_eq!(
+            fate(&all[1], &all, &addresses(&["172.30.0.1"])),
+            DeletionEffect::Goes
+        );
         // Only one family is within it, which is not enough.
         let all = [
             all[0].clone(),
             cidr("new", &["172.30.0.0/16", "fd00:30::/112"], false),
         ];
         let held = addresses(&["fd00:30::1"]);
-        assert_eq!(fate(&all[1], &all, &held), Fate::Holds(held));
+        assert_eq!(fate(&all[1], &all, &held), DeletionEffect::Holds(held));
     }
 
     #[test]
@@ -186,25 +192,25 @@ mod tests {
             cidr("far", &["10.97.3.8/30"], false),
         ];
         assert_eq!(
-            goes_with(&all[1], &all, &addresses(&["10.96.3.9"])).map(|other| other.name.as_str()),
+            deleted_together_with(&all[1], &all, &addresses(&["10.96.3.9"])).map(|other| other.name.as_str()),
             Some(DEFAULT)
         );
-        assert_eq!(goes_with(&all[2], &all, &[]), None);
-        assert_eq!(goes_with(&all[0], &all, &[]), None);
+        assert_eq!(deleted_together_with(&all[2], &all, &[]), None);
+        assert_eq!(deleted_together_with(&all[0], &all, &[]), None);
         // A range that stays because of an address also contains the addresses of the other one.
         let held = addresses(&["10.96.3.9", "10.96.0.1"]);
-        assert_eq!(goes_with(&all[1], &all, &held), None);
+        assert_eq!(deleted_together_with(&all[1], &all, &held), None);
     }
 
     #[test]
     fn only_a_ready_range_assigns_addresses() {
         let [one, other]: [IpAddr; 2] = ["10.96.0.1", "10.96.0.0"].map(|text| text.parse().unwrap());
         let ready = [cidr(DEFAULT, &["10.96.0.0/16"], false)];
-        assert!(can_be_asked_for(&one, &ready) && !can_be_asked_for(&other, &ready));
-        assert!(!can_be_asked_for(&one, &[cidr(DEFAULT, &["10.96.0.0/16"], true)]));
+        assert!(is_assignable(&one, &ready) && !is_assignable(&other, &ready));
+        assert!(!is_assignable(&one, &[cidr(DEFAULT, &["10.96.0.0/16"], true)]));
         let mut unready = ready.clone();
         unready[0].ready = false;
-        assert!(!can_be_asked_for(&one, &unready));
+        assert!(!is_assignable(&one, &unready));
     }
 
     #[rstest]

@@ -4,9 +4,9 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::exchange;
 use super::ranges::DEFAULT;
 use super::settings::is_cover;
-use super::swap;
 use engine::decision::Wait;
 use engine::evict::PodName;
 
@@ -85,7 +85,7 @@ pub enum Step {
     /// Delete this `ServiceCIDR`: it assigns no more addresses, and stays while addresses of it are in use.
     DeleteRange(String),
     /// Perform these steps, each of one Service, at the same time.
-    Exchange(Vec<(String, swap::Step)>),
+    Exchange(Vec<(String, exchange::Step)>),
     /// Evict these pods.
     Evict(Vec<PodName>),
     /// Remove temporary objects, and record the migration as complete.

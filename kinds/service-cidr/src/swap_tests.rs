@@ -298,8 +298,8 @@ impl World {
                     .then(|| "Service thief has node port 30080".to_owned()),
             },
             is_marked: self.is_marked,
-            left_is_used: self.left_is_used,
-            left_is_given: !self.is_closed,
+            source_is_used: self.left_is_used,
+            source_is_assignable: !self.is_closed,
             is_served: self.is_served,
         }
     }
@@ -323,7 +323,7 @@ impl World {
             match decide(&self.view()) {
                 Decision::Settled => return Ended::Settled,
                 Decision::Halt(halt) => return Ended::Halted(halt.message),
-                decision if waits_for_left(&decision) => {
+                decision if waits_for_source(&decision) => {
                     assert!(self.is_closed, "{self:?}");
                     self.is_closed = false;
                 }

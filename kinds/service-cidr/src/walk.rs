@@ -10,14 +10,14 @@ use ipnet::IpNet;
 
 use super::covers::Kept;
 use super::decide::{Next, Policy, ServiceView, Turn, View, decide};
+use super::exchange::{self, Role};
 use super::facts::Mention;
-use super::mentions::Said;
+use super::mentions::AddressUses;
 use super::objects::BridgePolicy;
-use super::ranges::{DEFAULT, Fate, ServiceCidr, can_be_asked_for, fate};
+use super::ranges::{DEFAULT, DeletionEffect, ServiceCidr, fate, is_assignable};
 use super::settings::Settings;
 use super::side::{Side, Sides};
 use super::step::{Missing, Stage, Step};
-use super::swap::{self, Role};
 use engine::decision::{Decision, Wait, WaitReason};
 use engine::evict::PodName;
 use engine::owner::Owner;
@@ -152,12 +152,12 @@ impl World {
     }
 
     /// Objects that contain source addresses.
-    fn says(&self) -> Said {
+    fn says(&self) -> AddressUses {
         static CHANGED: LazyLock<Sides<Vec<IpNet>>> = LazyLock::new(|| SETTINGS.changed());
         let mention = |owner: Owner, range: &str| Mention {
             object: "an object".to_owned(),
             owner,
-            says: ranges(range),
+            addresses: ranges(range),
             more: 0,
             fix: String::new(),
         };
@@ -168,11 +168,11 @@ impl World {
             .filter(|_| self.tenant_says)
             .map(of_a_tenant);
         let all: Vec<Mention> = of_tenants.chain([of_the_cluster]).collect();
-        Said::of(&all, &CHANGED, self.goal)
+        AddressUses::of(&all, &CHANGED, self.goal)
     }
 
     /// Why the source addresses are not released yet.
-    fn soaks(&self, said: &Said) -> Option<Wait> {
+    fn soaks(&self, said: &AddressUses) -> Option<Wait> {
         let is_over = self.soaked && self.said == self.goal && self.told == self.goal;
         match (is_over, said.release.is_empty()) {
             (false, _) => Some(waits("soak")),
@@ -187,17 +187,17 @@ impl World {
         let service = |name: &str, (side, shadow): (Side, bool)| ServiceView {
             name: name.to_owned(),
             turn: Turn::Kubernetes,
-            is_there: side == self.goal,
-            is_held_back: false,
-            is_away: false,
+            has_target_address: side == self.goal,
+            is_rolled_back: false,
+            has_no_address: false,
             is_slow: false,
             is_late: false,
             uncovered: Vec::new(),
             is_served: true,
             decision: Some(match (side == self.goal, shadow) {
-                (false, _) => Decision::Run(swap::Step::Swap),
+                (false, _) => Decision::Run(exchange::Step::Swap),
                 (true, true) if soak.is_none() => {
-                    Decision::Run(swap::Step::Remove(Role::Address(self.goal.other())))
+                    Decision::Run(exchange::Step::Remove(Role::Address(self.goal.other())))
                 }
                 (true, _) => Decision::Settled,
             }),
@@ -207,7 +207,7 @@ impl World {
             let source = address(LATE.of(self.goal.other()));
             // After a reversal the changes may take until the end of the rollback.
             let is_late = self.goal == Side::New;
-            if found.is_there || !is_late || can_be_asked_for(&source, &self.cidrs()) {
+            if found.has_target_address || !is_late || is_assignable(&source, &self.cidrs()) {
                 return ServiceView {
                     is_late,
                     turn: Turn::Other,
@@ -240,11 +240,11 @@ impl World {
             ranges: &self.cidrs(),
             api_servers: (self.flag != self.goal).then(|| waits("the flag")),
             services: &services,
-            without_room: &[],
+            without_address: &[],
             kept: &self.kept(),
             addresses: &self.held(),
             follow_up: (!said.follow_up.is_empty()).then(|| waits("clusterDNS")),
-            carriers: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),
+            pods_with_old_addresses: (self.told != self.goal).then(|| Missing::Evict(vec![pod])),
             soak: soak.clone(),
         };
         let policy = Policy {
@@ -278,16 +278,16 @@ impl World {
                         &mut self.service
                     };
                     match step {
-                        swap::Step::Swap => {
+                        exchange::Step::Swap => {
                             let addresses = if is_late { LATE } else { ADDRESSES };
                             // An address of a helper is also released and assigned again.
                             for side in Side::ALL {
                                 let asked = address(addresses.of(side));
-                                assert!(can_be_asked_for(&asked, &cidrs), "{asked}: {world}");
+                                assert!(is_assignable(&asked, &cidrs), "{asked}: {world}");
                             }
                             *place = (goal, true);
                         }
-                        swap::Step::Remove(_) => place.1 = false,
+                        exchange::Step::Remove(_) => place.1 = false,
                         other => panic!("{other:?}"),
                     }
                 }
@@ -313,7 +313,7 @@ impl World {
         let cidrs = self.cidrs();
         for cidr in &cidrs {
             let name = cidr.name.clone();
-            if cidr.terminating && fate(cidr, &cidrs, &self.held()) == Fate::Goes {
+            if cidr.terminating && fate(cidr, &cidrs, &self.held()) == DeletionEffect::Goes {
                 with(&|world| {
                     world.ranges.remove(&name);
                 });
@@ -362,7 +362,7 @@ impl World {
             let held = cidrs.iter().any(|cidr| {
                 cidr.ranges
                     .iter()
-                    .any(|range| super::covers::holds(range, &address))
+                    .any(|range| super::covers::contains(range, &address))
             });
             assert!(held, "{address} is in no range: {self:?}");
         }
@@ -438,9 +438,9 @@ fn every_reachable_state_is_safe_and_completes() {
                     made.make(step);
                     after.push(made);
                 }
-                if !next.beside.is_empty() {
+                if !next.helper_updates.is_empty() {
                     let mut made = world.clone();
-                    made.make(Step::Exchange(next.beside));
+                    made.make(Step::Exchange(next.helper_updates));
                     after.push(made);
                 }
             }

@@ -16,7 +16,7 @@ use super::{ApiLab, Settings, programs};
 use crate::cluster::authority::{self, Authority};
 use crate::cluster::control_plane::{KUBERNETES_SERVICE, SERVICE_NETWORK};
 use crate::cluster::replumb::manifests;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::ports::Port;
 use crate::started::{Ended, Process, on_free_ports};
 
@@ -126,14 +126,14 @@ pub(super) async fn ready(
 ) -> Result<()> {
     until("the API server to be ready", START_LIMIT, logs, async || {
         if let Some(ended) = ended()? {
-            return Ok(Look::Never(ended.into()));
+            return Ok(Observation::Never(ended.into()));
         }
         let request = http::Request::get("/readyz?verbose").body(Vec::new())?;
         let text = client.request_text(request).await?;
         Ok(if text.contains("readyz check passed") {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(text)
+            Observation::NotYet(text)
         })
     })
     .await
@@ -196,9 +196,9 @@ async fn refuses(lab: &ApiLab, account: &str, object: &Value, words: &str) -> Re
                 "--as-group=system:masters",
             ];
             Ok(match lab.kubectl(&asked) {
-                Err(error) if format!("{error:#}").contains(words) => Look::Done(()),
-                Err(error) => Look::NotYet(format!("{error:#}")),
-                Ok(_) => Look::NotYet(format!("{account} may create {object}")),
+                Err(error) if format!("{error:#}").contains(words) => Observation::Done(()),
+                Err(error) => Observation::NotYet(format!("{error:#}")),
+                Ok(_) => Observation::NotYet(format!("{account} may create {object}")),
             })
         },
     )

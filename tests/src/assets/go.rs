@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use super::again::{Failure, three_times};
 use super::modules::Module;
+use super::retry::{Failure, three_times};
 use crate::progress::{Detail, Progress};
 
 /// How to install Go.

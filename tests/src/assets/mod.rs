@@ -9,12 +9,12 @@
 //!
 //! An interrupted build leaves nothing under these names; Go's own cache lets the next build continue.
 
-mod again;
 mod go;
 mod lock;
 mod modules;
 mod old_etcd;
 mod packages;
+mod retry;
 mod rust;
 mod set;
 mod tools;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-use super::again::{Failure, three_times};
+use super::retry::{Failure, three_times};
 use super::{default_cache, packages};
 use crate::progress::{Detail, Progress};
 

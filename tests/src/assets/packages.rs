@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
-use super::again::{Failure, three_times};
+use super::retry::{Failure, three_times};
 use crate::progress::{Detail, Progress};
 
 /// Programs and the Debian packages that provide them.

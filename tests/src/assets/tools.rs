@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
 
-use super::again::{Failure, three_times};
+use super::retry::{Failure, three_times};
 use super::rust::{self, Build, Program};
 use super::{default_cache, packages as debian};
 use crate::progress::{Detail, Progress};

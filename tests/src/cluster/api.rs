@@ -12,7 +12,7 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde_json::json;
 
 use super::command;
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 
 /// The lab's field manager.
 pub const FIELD_MANAGER: &str = "replumb-lab";
@@ -89,9 +89,9 @@ impl ClusterApi {
             let request = http_get("/readyz")?;
             let answer = self.client.request_text(request).await?;
             Ok(if answer == "ok" {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(answer)
+                Observation::NotYet(answer)
             })
         })
         .await
@@ -113,9 +113,9 @@ impl ClusterApi {
                     .map(String::as_str)
                     .collect();
                 Ok(if missing.is_empty() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(format!("not there: {}", missing.join(", ")))
+                    Observation::NotYet(format!("not there: {}", missing.join(", ")))
                 })
             },
         )
@@ -139,9 +139,9 @@ impl ClusterApi {
                     })
                     .collect();
                 Ok(if not_ready.is_empty() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(not_ready.join("; "))
+                    Observation::NotYet(not_ready.join("; "))
                 })
             },
         )
@@ -158,9 +158,9 @@ impl ClusterApi {
             async || {
                 let node = api.get(name).await?;
                 Ok(if node_trouble(&node).is_some() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet("the node is Ready".into())
+                    Observation::NotYet("the node is Ready".into())
                 })
             },
         )
@@ -187,9 +187,9 @@ impl ClusterApi {
                     trouble.extend(waiting);
                 }
                 Ok(if trouble.is_empty() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(trouble.join("; "))
+                    Observation::NotYet(trouble.join("; "))
                 })
             },
         )
@@ -252,11 +252,11 @@ impl ClusterApi {
                         .map(|definition| definition.name_any())
                         .collect();
                 Ok(if ours.is_empty() {
-                    Look::NotYet("no definition yet".into())
+                    Observation::NotYet("no definition yet".into())
                 } else if waiting.is_empty() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(format!("not established: {}", waiting.join(", ")))
+                    Observation::NotYet(format!("not established: {}", waiting.join(", ")))
                 })
             },
         )
@@ -272,7 +272,7 @@ impl ClusterApi {
             &self.logs,
             async || {
                 api.get("default").await?;
-                Ok(Look::Done(()))
+                Ok(Observation::Done(()))
             },
         )
         .await

@@ -15,7 +15,7 @@ use super::Cluster;
 use super::control_plane::service;
 use super::pod_network::PodNetwork;
 use super::state::CONTROL_PLANE;
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 use crate::machine::Service;
 
 /// The service name.
@@ -57,9 +57,9 @@ impl Cluster {
         until("Calico's etcd to answer", START_LIMIT, &logs, async || {
             let answer = crate::http::ask(address, PORT, "GET", "/health", "").await?;
             Ok(if answer.status == 200 {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{} {}", answer.status, answer.body))
+                Observation::NotYet(format!("{} {}", answer.status, answer.body))
             })
         })
         .await?;

@@ -14,7 +14,7 @@ use super::control_plane::service;
 use super::directory::Directory;
 use super::images::link_or_copy;
 use super::state::CONTROL_PLANE;
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 
 const SERVICE: &str = "image-store";
 /// Path below the root of the control plane's machine.
@@ -105,9 +105,9 @@ impl Cluster {
                 let all = list(&[]).await?;
                 let known = list(&[r#"labels."io.cri-containerd.image"==managed"#]).await?;
                 Ok(match all.difference(&known).next() {
-                    _ if all.is_empty() => Look::NotYet("containerd has no image".to_owned()),
-                    None => Look::Done(()),
-                    Some(first) => Look::NotYet(format!("{first} is not listed yet")),
+                    _ if all.is_empty() => Observation::NotYet("containerd has no image".to_owned()),
+                    None => Observation::Done(()),
+                    Some(first) => Observation::NotYet(format!("{first} is not listed yet")),
                 })
             },
         )

@@ -11,7 +11,7 @@ use super::clean;
 use super::directory::Directory;
 use super::node::IMAGES;
 use super::state::{CONTROL_PLANE, State};
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 use crate::machine::{Control, MachineSpec, start_time};
 
 /// Time limit to create namespaces and a socket: less than a second, unless the machine under the lab is busy.
@@ -71,13 +71,15 @@ pub async fn power_on(directory: &Directory, state: &State, name: &str) -> Resul
             if let Some(status) = holder.try_wait()? {
                 let said = std::fs::read_to_string(spec.logs.join("init.log")).unwrap_or_default();
                 let last = said.lines().last().unwrap_or("nothing");
-                return Ok(Look::NotYet(format!("process ended ({status}) with: {last}")));
+                return Ok(Observation::NotYet(format!(
+                    "process ended ({status}) with: {last}"
+                )));
             }
             let Some(pid) = pid(&folder) else {
-                return Ok(Look::NotYet("no process 1 yet".into()));
+                return Ok(Observation::NotYet("no process 1 yet".into()));
             };
             control.status().await?;
-            Ok(Look::Done(pid))
+            Ok(Observation::Done(pid))
         },
     )
     .await

@@ -9,6 +9,7 @@ mod clean;
 mod command;
 pub mod control_plane;
 mod directory;
+mod disk_space;
 mod families;
 mod foreign;
 mod image_store;
@@ -22,7 +23,6 @@ mod pod_network;
 pub mod pods;
 pub mod processes;
 pub mod replumb;
-mod room;
 pub mod state;
 mod tunnel;
 mod up;
@@ -169,7 +169,7 @@ impl Cluster {
 
     /// Keeps the lab in a folder after the end of the command that made it. An unfinished start stays unfinished: the
     /// next start in this folder removes it.
-    pub fn leave_standing(directory: &Directory) -> Result<()> {
+    pub fn keep(directory: &Directory) -> Result<()> {
         match State::read(directory)? {
             Some(mut state) if state.phase == Phase::Up => {
                 state.phase = Phase::Standing;

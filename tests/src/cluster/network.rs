@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::command;
 use super::families::IpFamilies;
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 
 /// The bridge inside the control plane's namespace.
 pub const BRIDGE: &str = "br0";
@@ -47,9 +47,9 @@ pub async fn alone(logs: &Path) -> Result<UnixListener> {
         Duration::from_mins(1),
         logs,
         async || match UnixListener::bind_addr(&name) {
-            Ok(listener) => Ok(Look::Done(listener)),
+            Ok(listener) => Ok(Observation::Done(listener)),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Ok(Look::NotYet("still choosing".into()))
+                Ok(Observation::NotYet("still choosing".into()))
             }
             Err(error) => Err(error).context("listen on the lab's own name"),
         },

@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use super::authority::Authority;
 use super::node::{self, IMAGES, NodeConfig};
 use super::state::{CONTROL_PLANE, Machine};
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 use super::{Cluster, Images, images, machines, network};
 
 /// Time limit to import all images on a busy machine with two cores, one node beside others.
@@ -137,9 +137,9 @@ impl Cluster {
                     .exec_in_node(machine, &["ctr", "--address", socket, "version"])
                     .await?;
                 Ok(if output.status.success() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+                    Observation::NotYet(String::from_utf8_lossy(&output.stderr).trim().to_owned())
                 })
             },
         )

@@ -9,7 +9,7 @@ use super::Cluster;
 use super::control_plane::POD_NETWORK;
 use super::families::{IpFamilies, POD_NETWORK_IPV6};
 use super::pods::{CALICO_NAMESPACE, FLANNEL_NAMESPACE};
-use super::wait::{Look, until};
+use super::wait::{Observation, until};
 
 const ROLLOUT_LIMIT: Duration = Duration::from_mins(3);
 /// Path of the file from which flannel's CNI plugin reads the subnet of its node.
@@ -169,9 +169,9 @@ impl Cluster {
             until(&what, ROLLOUT_LIMIT, &logs, async || {
                 let found = self.exec_in_node(&node, &["test", "-s", SUBNET]).await?;
                 Ok(if found.status.success() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet("no such file".to_owned())
+                    Observation::NotYet("no such file".to_owned())
                 })
             })
             .await?;

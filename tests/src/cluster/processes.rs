@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::Cluster;
-use super::wait::{self, Look};
+use super::wait::{self, Observation};
 
 /// Time limit for the next pod of a `DaemonSet` on a node to start.
 const LIMIT: Duration = Duration::from_mins(1);
@@ -51,9 +51,9 @@ impl Cluster {
         wait::until(&what, LIMIT, &self.directory.logs(), async || {
             let said = self.run_in_node(node, &["sh", "-c", &script]).await?;
             Ok(if said.contains("killed") {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet("no process of that name".to_owned())
+                Observation::NotYet("no process of that name".to_owned())
             })
         })
         .await

@@ -44,7 +44,7 @@ impl Cluster {
     }
 
     /// Applies `deploy/service-cidr` in place of `deploy/base`, as a user does before a `serviceCidr` migration.
-    pub async fn let_agents_read_pods(&self) -> Result<()> {
+    pub async fn apply_service_cidr_overlay(&self) -> Result<()> {
         self.apply_folder(&manifests().with_file_name("service-cidr"))
             .await
     }

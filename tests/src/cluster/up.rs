@@ -13,7 +13,7 @@ use super::manifests::{PacketFilter, ProxyMode, Values};
 use super::pod_network::PodNetwork;
 use super::state::{CONTROL_PLANE, Machine, Phase, State};
 use super::tunnel::Tunnel;
-use super::{Cluster, Images, Lock, clean, control_plane, images, machines, network, room};
+use super::{Cluster, Images, Lock, clean, control_plane, disk_space, images, machines, network};
 use crate::progress::Progress;
 
 /// The API server is ready after about 8 s on two cores; a busy machine needs longer.
@@ -355,5 +355,5 @@ fn check(options: &UpOptions) -> Result<()> {
             );
         }
     }
-    room::check(options.directory.path(), options.nodes, &options.archives)
+    disk_space::check(options.directory.path(), options.nodes, &options.archives)
 }

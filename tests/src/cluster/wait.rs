@@ -10,7 +10,7 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Result of one observation.
 #[derive(Debug)]
-pub enum Look<T> {
+pub enum Observation<T> {
     /// The condition holds.
     Done(T),
     /// The condition does not hold yet; the text says the present state.
@@ -24,16 +24,16 @@ pub enum Look<T> {
 /// and the path of the logs.
 pub async fn until<T, L>(what: &str, limit: Duration, logs: &Path, mut look: L) -> Result<T>
 where
-    L: AsyncFnMut() -> Result<Look<T>>,
+    L: AsyncFnMut() -> Result<Observation<T>>,
 {
     let started = Instant::now();
     let mut last = String::from("no observation");
     while started.elapsed() < limit {
         let left = limit.saturating_sub(started.elapsed());
         match tokio::time::timeout(left, look()).await {
-            Ok(Ok(Look::Done(value))) => return Ok(value),
-            Ok(Ok(Look::NotYet(seen))) => last = seen,
-            Ok(Ok(Look::Never(why))) => return Err(why.context(format!("waited for {what}"))),
+            Ok(Ok(Observation::Done(value))) => return Ok(value),
+            Ok(Ok(Observation::NotYet(seen))) => last = seen,
+            Ok(Ok(Observation::Never(why))) => return Err(why.context(format!("waited for {what}"))),
             Ok(Err(error)) => last = format!("{error:#}"),
             Err(_) => last = format!("{last} (the last attempt got no answer)"),
         }
@@ -57,8 +57,8 @@ mod tests {
             looks += 1;
             match looks {
                 1 => bail!("away"),
-                2 => Ok(Look::NotYet("two".into())),
-                _ => Ok(Look::Done(looks)),
+                2 => Ok(Observation::NotYet("two".into())),
+                _ => Ok(Observation::Done(looks)),
             }
         })
         .await
@@ -68,7 +68,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_timeout_error_has_the_last_value_and_the_logs() {
-        let look = async || Ok::<Look<()>, anyhow::Error>(Look::NotYet("1 of 3 nodes".into()));
+        let look = async || Ok::<Observation<()>, anyhow::Error>(Observation::NotYet("1 of 3 nodes".into()));
         let error = until("the nodes", Duration::from_millis(300), Path::new("/logs"), look)
             .await
             .unwrap_err();

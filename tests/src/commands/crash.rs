@@ -14,7 +14,7 @@ use super::up::ClusterArguments;
 use crate::cluster::{Cluster, PodNetwork};
 use crate::crash::matrix::{self, Round, STEPS, STEPS_OF_REAL_CALICO, Step, Victim};
 use crate::crash::pod_cidr::steps::{self, Cell, Leg};
-use crate::crash::{Bench, Matrix, pod_cidr, start_again_at_once};
+use crate::crash::{Bench, Matrix, pod_cidr, shorten_restart_delay};
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
 use crate::demo::pod_cidr::Wanted;
@@ -129,7 +129,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
             .with_context(|| format!("write the report {}", file.display()))?;
     }
     if arguments.cluster.keep && !is_well {
-        Cluster::leave_standing(&directory)?;
+        Cluster::keep(&directory)?;
         println!("the lab is kept in {}", directory.path().display());
     } else {
         cluster.remove().await?;
@@ -207,7 +207,7 @@ impl Job {
     }
 
     async fn perform(&self, cluster: &Cluster, tools: &Tools) -> Result<Ended> {
-        start_again_at_once(cluster).await?;
+        shorten_restart_delay(cluster).await?;
         match self {
             Self::FlannelToCalico(rounds) => {
                 let operator = Operator::new(cluster, &tools.command_line);

@@ -89,8 +89,8 @@ impl Then {
     /// End of the migration.
     fn end(then: Option<Self>) -> End {
         match then {
-            None => End::There,
-            Some(Self::Rollback) => End::Back,
+            None => End::Migrated,
+            Some(Self::Rollback) => End::RolledBack,
         }
     }
 }
@@ -144,7 +144,7 @@ pub async fn run(mut arguments: Arguments) -> Result<ExitCode> {
     };
     match ended {
         Ok(code) if arguments.cluster.keep => {
-            Cluster::leave_standing(&directory)?;
+            Cluster::keep(&directory)?;
             println!(
                 "the lab is kept: `cargo lab kubectl get nmig` shows the nodes, `cargo lab down` removes the lab"
             );

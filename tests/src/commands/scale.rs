@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use super::{Ended, interrupted};
 use crate::assets::{self, Build, Program};
 use crate::progress::Progress;
-use crate::scale::{self, Kind, PodShape, Size, Way};
+use crate::scale::{self, Kind, PodShape, Size, Strategy};
 
 /// The memory limit in `deploy/base/coordinator.yaml`.
 const MEMORY_LIMIT: u64 = 512;
@@ -36,7 +36,7 @@ pub struct Arguments {
     pub migration: Kind,
     /// How nodes change their network, from flannel to Calico. Default: pods leave a node first.
     #[arg(long, value_enum, value_name = "HOW")]
-    pub strategy: Option<Way>,
+    pub strategy: Option<Strategy>,
     /// Number of pods that are created, and of pods that are deleted, each second while nodes are migrated
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub churn: u32,
@@ -64,7 +64,7 @@ impl Arguments {
     /// A small size of each kind for the tests. The migration from flannel to Calico runs in place, so that no pod must move.
     pub fn small(assets: Option<&Path>, migration: Kind) -> Self {
         let (nodes, pods, services, strategy) = match migration {
-            Kind::FlannelToCalico => (20, 200, 20, Some(Way::InPlace)),
+            Kind::FlannelToCalico => (20, 200, 20, Some(Strategy::InPlace)),
             Kind::PodCidr | Kind::ServiceCidr => (10, 40, 10, None),
         };
         Self {

@@ -384,7 +384,7 @@ async fn in_cluster_of(
         }
     };
     if wanted.keep && !tally.failed.is_empty() {
-        Cluster::leave_standing(&directory)?;
+        Cluster::keep(&directory)?;
         println!("the lab is kept in {}", directory.path().display());
         return Ok(tally);
     }

@@ -268,7 +268,7 @@ impl ClusterArguments {
         if self.keep {
             let place = directory.path().display();
             eprintln!("the lab is kept in {place} for inspection; `cargo lab down` removes it");
-            return match Cluster::leave_standing(directory) {
+            return match Cluster::keep(directory) {
                 Ok(()) => error,
                 Err(failure) => error.context(format!("the lab could not be marked as kept: {failure:#}")),
             };
@@ -285,7 +285,7 @@ impl ClusterArguments {
 /// Makes the cluster.
 pub async fn run(arguments: Arguments) -> Result<ExitCode> {
     let cluster = arguments.cluster.up().await?;
-    Cluster::leave_standing(cluster.directory())?;
+    Cluster::keep(cluster.directory())?;
     println!("kubeconfig: {}", cluster.kubeconfig().display());
     println!("`cargo lab kubectl get pods -A` shows its pods, `cargo lab down` removes it");
     Ok(ExitCode::SUCCESS)

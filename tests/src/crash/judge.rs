@@ -9,7 +9,7 @@ use super::matrix::Round;
 use super::round::Outcome;
 use super::state::{self, Hosts};
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::host::Host;
 use crate::demo::ipam;
 use crate::demo::untouched::{self, Fingerprint};
@@ -26,7 +26,7 @@ impl Undisturbed {
     /// Checks that every node is on Calico: Calico's IPAM matches the pods, and hosts are as after the round without
     /// crashes. If there was no such round (see `end_to_end::crash`), hosts are compared only after the rollback,
     /// with their state before.
-    pub async fn judge_there(
+    pub async fn judge_on_calico(
         &mut self,
         cluster: &Cluster,
         round: &Round,
@@ -35,7 +35,7 @@ impl Undisturbed {
         ipam::agrees(cluster).await?;
         let hosts = state::hosts(cluster).await?;
         if round.cells().next().is_none() {
-            let lines = |(node, host): (&String, &_)| (node.clone(), state::of_the_network(host));
+            let lines = |(node, host): (&String, &_)| (node.clone(), state::network_settings(host));
             self.0 = Some(hosts.iter().map(lines).collect());
         }
         for outcome in outcomes.iter_mut() {
@@ -45,9 +45,9 @@ impl Undisturbed {
                 .problems
                 .extend(match (hosts.get(node), undisturbed, round.loses_power()) {
                     (_, _, true) => clean_after_power(cluster, node).await?,
-                    (Some(host), Some(lines), false) => state::differs_there(lines, host),
+                    (Some(host), Some(lines), false) => state::differences_on_calico(lines, host),
                     (Some(_), None, false) => Vec::new(),
-                    (None, _, false) => vec![state::not_in_the_lab(node)],
+                    (None, _, false) => vec![state::missing_node(node)],
                 });
         }
         Ok(())
@@ -64,7 +64,7 @@ pub struct Before {
 
 impl Before {
     /// Reads the state.
-    pub async fn look(cluster: &Cluster) -> Result<Self> {
+    pub async fn read(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             hosts: state::hosts(cluster).await?,
             objects: state::objects(cluster).await?,
@@ -81,9 +81,9 @@ impl Before {
             let node = &outcome.node;
             outcome.problems.extend(
                 match (self.hosts.get(node), hosts.get(node), round.loses_power()) {
-                    (Some(_), Some(is), true) => state::wrong_back_after_power(is),
+                    (Some(_), Some(is), true) => state::problems_on_flannel_after_power_failure(is),
                     (Some(was), Some(is), false) => state::differs_back(was, is),
-                    (None, _, _) | (_, None, _) => vec![state::not_in_the_lab(node)],
+                    (None, _, _) | (_, None, _) => vec![state::missing_node(node)],
                 },
             );
             if !round.loses_power() {
@@ -110,12 +110,12 @@ async fn clean_after_power(cluster: &Cluster, node: &str) -> Result<Vec<String>>
         &logs,
         async || {
             if !look.facts(node).await?.legacy_pods.is_empty() {
-                return Ok(Look::Done(()));
+                return Ok(Observation::Done(()));
             }
-            let wrong = state::wrong_there_after_power(&Host::look(cluster, node).await?);
+            let wrong = state::problems_on_calico_after_power_failure(&Host::observe(cluster, node).await?);
             Ok(match wrong.as_slice() {
-                [] => Look::Done(()),
-                some => Look::NotYet(some.join("; ")),
+                [] => Observation::Done(()),
+                some => Observation::NotYet(some.join("; ")),
             })
         },
     );

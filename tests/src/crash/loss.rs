@@ -9,7 +9,7 @@ use serde::Serialize;
 use traffic::report::Report;
 
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::traffic::so_far;
 
 /// Time limit for a prober to start again on a node that lost its power.
@@ -47,8 +47,8 @@ impl Moment {
                 of_node.map(|report| report.updated).max() < Some(wanted)
             });
             Ok(match late {
-                None => Look::Done(Self::of(&reports)),
-                Some(node) => Look::NotYet(format!("no prober of node {node} has reported yet")),
+                None => Observation::Done(Self::of(&reports)),
+                Some(node) => Observation::NotYet(format!("no prober of node {node} has reported yet")),
             })
         })
         .await

@@ -30,7 +30,7 @@ const NODES_LIMIT: Duration = Duration::from_mins(2);
 
 /// Sets the longest restart delay to one second. The kubelet's default grows to 5 minutes, and a matrix kills the
 /// same containers again and again.
-pub async fn start_again_at_once(cluster: &Cluster) -> Result<()> {
+pub async fn shorten_restart_delay(cluster: &Cluster) -> Result<()> {
     let nodes = cluster.node_names().await;
     for node in &nodes {
         let file = cluster.disk(node).join("etc/kubernetes/kubelet.json");

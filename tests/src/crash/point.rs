@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crash_point::{PATH, Point, State};
 
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::http::{self, Answer};
 
 /// Time limit for a process to restart, read the cluster and answer.
@@ -15,12 +15,12 @@ const ANSWERS: Duration = Duration::from_mins(1);
 
 /// The admin port of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Door {
+pub struct AdminPort {
     address: Ipv4Addr,
     port: u16,
 }
 
-impl Door {
+impl AdminPort {
     /// The port of the agent on this node.
     pub async fn of_agent(cluster: &Cluster, node: &str) -> Result<Self> {
         Ok(Self {
@@ -48,7 +48,7 @@ impl Door {
     }
 
     /// Lets the process run to this point, as soon as it answers; with `None`, without a further stop.
-    pub async fn go_on(self, cluster: &Cluster, to: Option<&Point>) -> Result<()> {
+    pub async fn run_to(self, cluster: &Cluster, to: Option<&Point>) -> Result<()> {
         let body = to.map(serde_json::to_string).transpose()?.unwrap_or_default();
         let method = if to.is_some() { "PUT" } else { "DELETE" };
         let logs = cluster.directory().logs();
@@ -59,9 +59,9 @@ impl Door {
             async || {
                 let Answer { status, body, .. } = self.ask(method, &body).await?;
                 Ok(match status {
-                    200 => Look::Done(()),
-                    404 => Look::NotYet("the program is not a test build".to_owned()),
-                    _ => Look::NotYet(format!("answer {status}: {body}")),
+                    200 => Observation::Done(()),
+                    404 => Observation::NotYet("the program is not a test build".to_owned()),
+                    _ => Observation::NotYet(format!("answer {status}: {body}")),
                 })
             },
         )
@@ -78,10 +78,10 @@ impl Door {
             &logs,
             async || {
                 Ok(match self.state().await? {
-                    State::Stopped(_) => Look::Done(()),
-                    State::Armed(point) => Look::NotYet(format!("{point:?} is not reached yet")),
+                    State::Stopped(_) => Observation::Done(()),
+                    State::Armed(point) => Observation::NotYet(format!("{point:?} is not reached yet")),
                     State::Off => {
-                        Look::NotYet("the process has restarted and lost the crash point".to_owned())
+                        Observation::NotYet("the process has restarted and lost the crash point".to_owned())
                     }
                 })
             },

@@ -11,11 +11,11 @@ use serde_json::json;
 use super::judge::{Before, Undisturbed};
 use super::loss::{Loss, Moment};
 use super::matrix::{Cell, Leg, Owner, Round};
-use super::point::Door;
+use super::point::AdminPort;
 use super::strike::strike;
 use super::workload;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::MIGRATION;
 use crate::demo::flannel_to_calico::{Wanted, manifest};
 use crate::demo::operator::{Exit, Operator};
@@ -74,11 +74,11 @@ impl<'cluster> Bench<'cluster> {
     }
 
     async fn forward_and_back(&mut self, round: &Round, outcomes: &mut Vec<Outcome>) -> Result<()> {
-        let before = Before::look(self.cluster).await?;
+        let before = Before::read(self.cluster).await?;
         let order = self.begin(round, outcomes).await?;
         self.there(round, &order, outcomes).await?;
         self.undisturbed
-            .judge_there(self.cluster, round, outcomes)
+            .judge_on_calico(self.cluster, round, outcomes)
             .await?;
         workload::create(self.cluster).await?;
         self.back(round, &order, outcomes).await?;
@@ -101,14 +101,14 @@ impl<'cluster> Bench<'cluster> {
         Ok(())
     }
 
-    async fn coordinator(&self) -> Result<Door> {
+    async fn coordinator(&self) -> Result<AdminPort> {
         let (_, home, _) = self.look.coordinator().await?;
-        Door::of_coordinator(self.cluster, &home).await
+        AdminPort::of_coordinator(self.cluster, &home).await
     }
 
-    async fn door_of(&self, cell: &Cell, node: &str) -> Result<Door> {
+    async fn door_of(&self, cell: &Cell, node: &str) -> Result<AdminPort> {
         match cell.step.owner {
-            Owner::Agent => Door::of_agent(self.cluster, node).await,
+            Owner::Agent => AdminPort::of_agent(self.cluster, node).await,
             Owner::Coordinator => self.coordinator().await,
         }
     }
@@ -126,11 +126,11 @@ impl<'cluster> Bench<'cluster> {
         let file = file.to_string_lossy().into_owned();
         let start = start_of(None);
         let (_, home, _) = self.look.coordinator().await?;
-        let coordinator = Door::of_coordinator(self.cluster, &home).await?;
+        let coordinator = AdminPort::of_coordinator(self.cluster, &home).await?;
         let first = round
             .prepare
             .map_or_else(|| start.clone(), |cell| point(&cell, &home));
-        coordinator.go_on(self.cluster, Some(&first)).await?;
+        coordinator.run_to(self.cluster, Some(&first)).await?;
         let arguments = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
         let apply = self.run_command(&arguments);
         let struck = async {
@@ -163,7 +163,7 @@ impl<'cluster> Bench<'cluster> {
                 on_calico.await.map(|_| ())
             };
             let Some(cell) = round.there.get(place) else {
-                coordinator.go_on(self.cluster, next.as_ref()).await?;
+                coordinator.run_to(self.cluster, next.as_ref()).await?;
                 finished().await?;
                 continue;
             };
@@ -189,11 +189,11 @@ impl<'cluster> Bench<'cluster> {
         match cell.step.owner {
             // The coordinator is at this point already.
             Owner::Coordinator if cell.step.name == "StartNode" => Ok(()),
-            Owner::Coordinator => coordinator.go_on(self.cluster, Some(&here)).await,
+            Owner::Coordinator => coordinator.run_to(self.cluster, Some(&here)).await,
             Owner::Agent => {
-                let agent = Door::of_agent(self.cluster, node).await?;
-                agent.go_on(self.cluster, Some(&here)).await?;
-                coordinator.go_on(self.cluster, next).await
+                let agent = AdminPort::of_agent(self.cluster, node).await?;
+                agent.run_to(self.cluster, Some(&here)).await?;
+                coordinator.run_to(self.cluster, next).await
             }
         }
     }
@@ -204,7 +204,7 @@ impl<'cluster> Bench<'cluster> {
             let returned = async || {
                 let what = "is back on flannel";
                 let back = self.look.until_node(node, what, STEP, |spec| {
-                    spec.returned_at.is_some() && spec.finished_at.is_none() && !spec.returning
+                    spec.returned_at.is_some() && spec.finished_at.is_none() && !spec.rolling_back
                 });
                 back.await.map(|_| ())
             };
@@ -240,7 +240,7 @@ impl<'cluster> Bench<'cluster> {
             return done().await;
         };
         let door = self.door_of(cell, node).await?;
-        door.go_on(self.cluster, Some(&point(cell, node))).await?;
+        door.run_to(self.cluster, Some(&point(cell, node))).await?;
         // The command waits for the coordinator, which may have stopped.
         let run_command = self.run_command(arguments);
         let struck = async {
@@ -300,9 +300,9 @@ impl<'cluster> Bench<'cluster> {
                 .kubectl(&["get", "nodemigrations.replumb.dev", "-o", "name"])
                 .await?;
             Ok(if left.trim().is_empty() {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(left)
+                Observation::NotYet(left)
             })
         })
         .await

@@ -21,7 +21,7 @@ pub type Hosts = BTreeMap<String, Host>;
 pub async fn hosts(cluster: &Cluster) -> Result<Hosts> {
     let mut all = Hosts::new();
     for node in cluster.node_names().await {
-        let host = Host::look(cluster, &node).await?;
+        let host = Host::observe(cluster, &node).await?;
         all.insert(node, host);
     }
     Ok(all)
@@ -73,7 +73,7 @@ pub fn moved(
 }
 
 /// The host settings of Calico that do not depend on pods: the pods of the probes come and go with every migration.
-pub fn of_the_network(host: &Host) -> BTreeSet<String> {
+pub fn network_settings(host: &Host) -> BTreeSet<String> {
     host.everything()
         .into_iter()
         .filter(|line| !belongs_to_a_pod(line))
@@ -93,8 +93,8 @@ fn belongs_to_a_pod(line: &str) -> bool {
 }
 
 /// The differences between a host on Calico and the same host after a migration without crashes.
-pub fn differs_there(undisturbed: &BTreeSet<String>, host: &Host) -> Vec<String> {
-    Comparison::of_lines(undisturbed, &of_the_network(host)).different
+pub fn differences_on_calico(undisturbed: &BTreeSet<String>, host: &Host) -> Vec<String> {
+    Comparison::of_lines(undisturbed, &network_settings(host)).different
 }
 
 /// The differences between a host after the rollback and before the migration.
@@ -103,13 +103,13 @@ pub fn differs_back(before: &Host, after: &Host) -> Vec<String> {
 }
 
 /// The problems of a host on Calico that lost its power on the way forward: the pods of flannel have ended with it.
-pub fn wrong_there_after_power(host: &Host) -> Vec<String> {
+pub fn problems_on_calico_after_power_failure(host: &Host) -> Vec<String> {
     let needed = ["link vxlan.calico", "file 10-calico.conflist"];
     wrong(("flannel", &host.flannel()), &host.calico(), &needed)
 }
 
 /// The problems of a host on flannel that lost its power on its way forward or back.
-pub fn wrong_back_after_power(host: &Host) -> Vec<String> {
+pub fn problems_on_flannel_after_power_failure(host: &Host) -> Vec<String> {
     let needed = [
         "link flannel.1",
         "file 10-flannel.conflist",
@@ -119,7 +119,7 @@ pub fn wrong_back_after_power(host: &Host) -> Vec<String> {
 }
 
 /// The problem of a node that could not be read.
-pub fn not_in_the_lab(node: &str) -> String {
+pub fn missing_node(node: &str) -> String {
     format!("node {node} is not in the lab any more")
 }
 

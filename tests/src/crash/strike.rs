@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use crash_point::Point;
 
 use super::matrix::{Owner, Victim};
-use super::point::Door;
+use super::point::AdminPort;
 use crate::cluster::Cluster;
 use crate::cluster::processes::{AGENT, CALICO_NODE, COORDINATOR, FLANNELD};
 use crate::cluster::state::CONTROL_PLANE;
@@ -25,13 +25,13 @@ pub async fn strike(
     look: &Looker,
     (victim, owner): (Victim, Owner),
     node: &str,
-    door: Door,
+    door: AdminPort,
     next: Option<&Point>,
 ) -> Result<()> {
     let (_, home, _) = look.coordinator().await?;
-    let coordinator = Door::of_coordinator(cluster, &home).await?;
+    let coordinator = AdminPort::of_coordinator(cluster, &home).await?;
     let to = next.filter(|_| owner == Owner::Coordinator);
-    let go_on = async || door.go_on(cluster, to).await;
+    let go_on = async || door.run_to(cluster, to).await;
     match victim {
         Victim::Agent => {
             cluster.kill_process(node, &AGENT).await?;
@@ -93,9 +93,9 @@ pub async fn strike(
 }
 
 /// A restarted coordinator does nothing before it leads again: there is time to arm it.
-async fn arm_again(cluster: &Cluster, coordinator: Door, next: Option<&Point>) -> Result<()> {
+async fn arm_again(cluster: &Cluster, coordinator: AdminPort, next: Option<&Point>) -> Result<()> {
     match next {
-        Some(next) => coordinator.go_on(cluster, Some(next)).await,
+        Some(next) => coordinator.run_to(cluster, Some(next)).await,
         None => Ok(()),
     }
 }

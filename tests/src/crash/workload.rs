@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Images};
 
 const LIMIT: Duration = Duration::from_mins(3);
@@ -62,9 +62,9 @@ pub async fn delete(cluster: &Cluster) -> Result<()> {
     until("its pods to be deleted", LIMIT, &logs, async || {
         let left = kubectl(&["get", "pods", "-l", "app=newcomer", "-o", "name"]).await?;
         Ok(if left.trim().is_empty() {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(left)
+            Observation::NotYet(left)
         })
     })
     .await

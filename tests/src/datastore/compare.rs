@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::convert::{Conversion, convert};
 use calico_datastore::difference::Difference;
-use calico_datastore::left::Left;
 use calico_datastore::note::Note;
 use calico_datastore::v2::Tree;
 use serde_json::Value;
@@ -64,7 +64,7 @@ impl<'case> Judge<'case> {
             stale: case
                 .v3pre
                 .keys()
-                .filter(|key| Left::is_key(key))
+                .filter(|key| ControllerObjects::is_key(key))
                 .cloned()
                 .collect(),
         }
@@ -147,7 +147,7 @@ impl<'case> Judge<'case> {
             "v3put" if self.is_converted => {
                 self.stale.remove(key);
             }
-            "v3put" if Left::is_key(key) => {
+            "v3put" if ControllerObjects::is_key(key) => {
                 self.stale.insert(key.clone());
             }
             "v3del" => self.stale.retain(|stale| !stale.starts_with(key.as_str())),
@@ -344,7 +344,7 @@ impl<'case> Judge<'case> {
                     self.found.extend(meant.into_iter().map(Intended::Conversion));
                 }
                 (None, _) if self.is_converted && self.stale.contains(&key) => {
-                    self.found.insert(Intended::ControllersWriteAnew);
+                    self.found.insert(Intended::ControllersRewrite);
                 }
                 (None, _) => self.say(format!("{key} is not written")),
             }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use super::wire;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::ports::Port;
 use crate::started::{Process, on_free_ports};
 
@@ -93,18 +93,18 @@ impl Etcd {
     async fn answers(&mut self, logs: &Path) -> Result<()> {
         until("etcd to answer", START_LIMIT, logs, async || {
             if let Some(ended) = self.process.ended()? {
-                return Ok(Look::Never(ended.into()));
+                return Ok(Observation::Never(ended.into()));
             }
             if self.scheme == "https" {
                 // A client without a certificate may connect, but has no other rights.
                 tokio::net::TcpStream::connect(self.at()).await?;
-                return Ok(Look::Done(()));
+                return Ok(Observation::Done(()));
             }
             let (status, body) = wire::ask(self.at(), "GET", "/health", JSON, "").await?;
             Ok(if status == 200 && body.contains("true") {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(body)
+                Observation::NotYet(body)
             })
         })
         .await

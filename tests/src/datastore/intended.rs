@@ -22,7 +22,7 @@ pub enum Intended {
     /// `complete` keeps changes that were written to v2 since the conversion.
     ChangedSince,
     /// `start` deletes the objects that controllers of v3 wrote in an earlier attempt.
-    ControllersWriteAnew,
+    ControllersRewrite,
 }
 
 impl Intended {
@@ -58,7 +58,7 @@ impl Intended {
             Self::NoFlag => {
                 "Calico's own tool creates a Ready flag in an etcd without Calico, which is the wrong etcd"
             }
-            Self::ControllersWriteAnew => {
+            Self::ControllersRewrite => {
                 "Calico's own tool leaves profiles of namespaces and policies of Kubernetes of an earlier attempt in v3: \
                  nodes would use them before the controllers have updated them, and this could not be detected"
             }

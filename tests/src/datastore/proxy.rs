@@ -86,7 +86,7 @@ impl Proxy {
     }
 
     /// Completes at the chosen write: the tool then waits before or after it.
-    pub async fn struck(&self) {
+    pub async fn until_kill_point(&self) {
         self.struck.notified().await;
     }
 

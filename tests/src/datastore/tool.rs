@@ -23,7 +23,7 @@ pub struct Tool {
 
 /// Output of the tool.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct ToolOutput {
     /// The exit code; `None` if the tool was killed.
     pub code: Option<i32>,
     /// Standard output.
@@ -32,7 +32,7 @@ pub struct Said {
     pub notes: String,
 }
 
-impl Said {
+impl ToolOutput {
     /// Both outputs, for messages.
     pub fn all(&self) -> String {
         format!("{}\n{}", self.notes.trim(), self.answer.trim())
@@ -70,13 +70,13 @@ impl Tool {
     }
 
     /// Runs the tool to its end.
-    pub async fn run(&self, arguments: &[&str]) -> Result<Said> {
+    pub async fn run(&self, arguments: &[&str]) -> Result<ToolOutput> {
         let what = || format!("kubectl replumb datastore {}", arguments.join(" "));
         let output = tokio::time::timeout(LIMIT, self.spawn(arguments)?.wait_with_output())
             .await
             .with_context(|| format!("{} does not end", what()))?
             .with_context(what)?;
-        Ok(Said {
+        Ok(ToolOutput {
             code: output.status.code(),
             answer: String::from_utf8_lossy(&output.stdout).into_owned(),
             notes: String::from_utf8_lossy(&output.stderr).into_owned(),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::etcd::Etcd;
 use super::proxy::{Moment, Proxy, Strike};
-use super::tool::{Said, Tool};
+use super::tool::{Tool, ToolOutput};
 
 const READY: &str = "/calico/v1/Ready";
 /// Opens v3 in a cluster without Calico's controllers.
@@ -141,7 +141,7 @@ impl<'etcd> Trial<'etcd> {
     }
 
     /// Kills `start` at a write, then aborts.
-    pub async fn killed_and_taken_back(&self, strike: Strike) -> Result<()> {
+    pub async fn kill_and_abort(&self, strike: Strike) -> Result<()> {
         self.seed().await?;
         let before = self.etcd.indices_v2().await?;
         let proxy = self
@@ -163,7 +163,7 @@ impl<'etcd> Trial<'etcd> {
     }
 
     /// Kills `complete` at a write, then continues it.
-    pub async fn killed_at_the_end(&self, strike: Strike) -> Result<()> {
+    pub async fn kill_complete(&self, strike: Strike) -> Result<()> {
         self.seed().await?;
         let tool = self.tool(&self.etcd.url());
         done(&tool.run(&self.start()).await?, "start")?;
@@ -186,7 +186,7 @@ impl<'etcd> Trial<'etcd> {
         let proxy = Proxy::start(self.etcd.port(), Some(strike)).await?;
         let mut child = self.tool(&proxy.url()).spawn(arguments)?;
         let ended = tokio::select! {
-            () = proxy.struck() => None,
+            () = proxy.until_kill_point() => None,
             ended = child.wait() => Some(ended.context("wait for the tool")?),
             () = tokio::time::sleep(LIMIT) => bail!("{} did not reach write {}", arguments[0], strike.write),
         };
@@ -259,7 +259,7 @@ pub fn strikes(writes: usize, sampled: usize) -> Vec<Strike> {
     (0..count).flat_map(of).collect()
 }
 
-fn done(said: &Said, what: &str) -> Result<()> {
+fn done(said: &ToolOutput, what: &str) -> Result<()> {
     ensure!(said.code == Some(0), "{what}: {}", said.all());
     Ok(())
 }

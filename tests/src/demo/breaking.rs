@@ -10,7 +10,7 @@ use super::calico_datastore::stores::Etcd;
 use super::operator::{Exit, Operator};
 use super::untouched;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 
 /// Longest time until every API server enforces a new policy.
 const ENFORCED_WITHIN: Duration = Duration::from_mins(1);
@@ -46,21 +46,21 @@ pub struct Case {
     /// Words that the refusal must contain: object, value found, value needed. Addresses as in [`Change`].
     pub says: &'static [&'static str],
     /// Changes that break the cluster.
-    pub spoil: &'static [Change],
+    pub breaks: &'static [Change],
     /// Changes that repair the cluster.
-    pub mend: &'static [Change],
+    pub repair: &'static [Change],
     /// Merged into the Migration's spec, as JSON. Addresses as in [`Change`].
     pub spec: &'static str,
 }
 
 /// Defaults of a case.
-pub const PLAIN: Case = Case {
+pub const DEFAULT_CASE: Case = Case {
     name: "",
     about: "",
     check: "",
     says: &[],
-    spoil: &[],
-    mend: &[],
+    breaks: &[],
+    repair: &[],
     spec: "{}",
 };
 
@@ -79,19 +79,19 @@ pub async fn spec(cluster: &Cluster, case: &Case) -> Result<Value> {
 }
 
 /// Breaks the cluster as the case says, requests the migration, repairs the cluster, and returns the output of the refusal.
-pub async fn spoil(
+pub async fn break_and_repair(
     cluster: &Cluster,
     operator: &Operator,
     case: &Case,
     manifest: &Value,
 ) -> Result<Result<String>> {
-    for change in case.spoil {
+    for change in case.breaks {
         apply(cluster, change)
             .await
             .with_context(|| format!("break the cluster for case {}", case.name))?;
     }
     let answer = expect_refusal(cluster, operator, case, manifest).await;
-    for change in case.mend {
+    for change in case.repair {
         apply(cluster, change)
             .await
             .with_context(|| format!("repair the cluster after case {}", case.name))?;
@@ -100,7 +100,7 @@ pub async fn spoil(
 }
 
 /// Deletes the Migration of a case: a refused Migration blocks the next one.
-pub async fn forget(cluster: &Cluster) -> Result<()> {
+pub async fn delete_migration(cluster: &Cluster) -> Result<()> {
     cluster
         .api()
         .kubectl(&["delete", "migrations.replumb.dev", "--all", "--wait"])
@@ -168,7 +168,7 @@ async fn apply(cluster: &Cluster, change: &Change) -> Result<()> {
         }
         Change::Etcd(method, path, body) => {
             let body = fill(cluster, body).await?;
-            Etcd::of(cluster).await?.tell(method, path, &body).await
+            Etcd::of(cluster).await?.send(method, path, &body).await
         }
     }
 }
@@ -192,9 +192,9 @@ pub async fn until_refused(cluster: &Cluster, arguments: &[&str], words: &str) -
     let what = format!("`kubectl {}` is refused", arguments.join(" "));
     until(&what, ENFORCED_WITHIN, &cluster.directory().logs(), async || {
         Ok(match cluster.api().kubectl(arguments).await {
-            Err(error) if format!("{error:#}").contains(words) => Look::Done(()),
-            Err(error) => Look::NotYet(format!("{error:#}")),
-            Ok(_) => Look::NotYet("the command succeeded".to_owned()),
+            Err(error) if format!("{error:#}").contains(words) => Observation::Done(()),
+            Err(error) => Observation::NotYet(format!("{error:#}")),
+            Ok(_) => Observation::NotYet("the command succeeded".to_owned()),
         })
     })
     .await
@@ -255,7 +255,7 @@ pub fn assert_complete(cases: &'static [Case]) {
             case.name
         );
         assert!(
-            !case.spoil.is_empty() || case.spec != "{}",
+            !case.breaks.is_empty() || case.spec != "{}",
             "{} breaks nothing",
             case.name
         );

@@ -87,7 +87,7 @@ fn is_kubernetes_rule(line: &str) -> bool {
 
 impl Host {
     /// Observes one node.
-    pub async fn look(cluster: &Cluster, node: &str) -> Result<Self> {
+    pub async fn observe(cluster: &Cluster, node: &str) -> Result<Self> {
         let list = async |command: &[&str]| -> Result<Vec<Value>> {
             let text = cluster.run_in_node(node, command).await?;
             let text = if text.trim().is_empty() {

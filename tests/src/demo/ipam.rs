@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 
 const LIMIT: Duration = Duration::from_mins(3);
 
@@ -24,7 +24,7 @@ pub async fn agrees(cluster: &Cluster) -> Result<()> {
         async || {
             let (pods, allocated) = (pods(cluster).await?, allocations(cluster).await?);
             Ok(if pods == allocated {
-                Look::Done(())
+                Observation::Done(())
             } else {
                 let only = |left: &BTreeMap<String, String>, right: &BTreeMap<String, String>| {
                     left.iter()
@@ -33,7 +33,7 @@ pub async fn agrees(cluster: &Cluster) -> Result<()> {
                         .collect::<Vec<_>>()
                         .join(", ")
                 };
-                Look::NotYet(format!(
+                Observation::NotYet(format!(
                     "only in the API: {}; only in the IPAM: {}",
                     only(&pods, &allocated),
                     only(&allocated, &pods)

@@ -30,9 +30,9 @@ const LIMIT: Duration = Duration::from_mins(30);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// In the new range.
-    There,
+    Migrated,
     /// In the old range, after a rollback.
-    Back,
+    RolledBack,
 }
 
 /// The programs that a demo uses.

@@ -31,11 +31,15 @@ pub struct Scene<'cluster> {
 
 impl<'cluster> Scene<'cluster> {
     /// Observes every host. `counts` selects the pods that must not be recreated without need.
-    pub async fn look(cluster: &'cluster Cluster, tools: &Tools, counts: fn(&Pod) -> bool) -> Result<Self> {
+    pub async fn observe(
+        cluster: &'cluster Cluster,
+        tools: &Tools,
+        counts: fn(&Pod) -> bool,
+    ) -> Result<Self> {
         let progress = Progress::default();
         let mut hosts = BTreeMap::new();
         for node in cluster.node_names().await {
-            let host = Host::look(cluster, &node).await?;
+            let host = Host::observe(cluster, &node).await?;
             hosts.insert(node, host);
         }
         progress.say("the state of every host was read with ip, bridge, iptables-save and nft");
@@ -115,14 +119,14 @@ impl<'cluster> Scene<'cluster> {
     }
 
     /// Resets the count of pods: only later changes count.
-    pub async fn count_pods_anew(&mut self) -> Result<()> {
+    pub async fn reset_pod_counts(&mut self) -> Result<()> {
         self.restarts = restarts(self.cluster, self.counts).await?;
         Ok(())
     }
 
     /// Observes a host again: the host, and the foreign entries that have changed.
-    pub async fn look_again(&self, node: &str) -> Result<(Host, Foreign)> {
-        let after = Host::look(self.cluster, node).await?;
+    pub async fn observe_again(&self, node: &str) -> Result<(Host, Foreign)> {
+        let after = Host::observe(self.cluster, node).await?;
         // A node that joined midway has no earlier observation.
         let foreign = self
             .hosts

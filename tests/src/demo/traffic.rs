@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use traffic::report::Report;
 
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 
 const NAMESPACE: &str = "traffic";
 const LIMIT: Duration = Duration::from_mins(1);
@@ -19,7 +19,7 @@ const FOLDER: &str = "var/log/traffic";
 const PROBERS: &str = "app in (traffic, traffic-host)";
 
 /// Replaces every prober and discards the reports: the counts start from zero.
-pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
+pub async fn replace_probers(cluster: &Cluster) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(cluster.api().client(), NAMESPACE);
     let probers = ListParams::default().labels(PROBERS);
     let ended: Vec<String> = pods
@@ -47,9 +47,9 @@ pub async fn begin_anew(cluster: &Cluster) -> Result<()> {
                 })
                 .count();
             Ok(if running == ended.len() {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{running} of {} run", ended.len()))
+                Observation::NotYet(format!("{running} of {} run", ended.len()))
             })
         },
     )
@@ -85,9 +85,9 @@ pub async fn end(cluster: &Cluster) -> Result<Vec<Report>> {
         async || {
             let remaining = pods.list(&probers).await?.items.len();
             Ok(if remaining == 0 {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("probers that still run: {remaining}"))
+                Observation::NotYet(format!("probers that still run: {remaining}"))
             })
         },
     )

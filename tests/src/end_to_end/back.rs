@@ -15,7 +15,7 @@ use super::fair::start;
 use super::in_place::nobody_was_harmed;
 use super::look::Looker;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::operator::Exit;
 use crate::demo::{Tools, ipam};
@@ -150,9 +150,9 @@ async fn until_phase(cluster: &Cluster, look: &Looker, node: &str, phase: Phase)
         async || {
             let found = look.proved(node).await?;
             Ok(if found == Some(phase) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("it is {found:?}"))
+                Observation::NotYet(format!("it is {found:?}"))
             })
         },
     )
@@ -170,9 +170,9 @@ async fn until_on_flannel(cluster: &Cluster, node: &str, since: Instant) -> Resu
             let script = "ip -o link show type vxlan | cut -d: -f2; ls /run/flannel";
             let said = cluster.run_in_node(node, &["sh", "-c", script]).await?;
             Ok(if said.contains("flannel.1") && said.contains("subnet.env") {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(said)
+                Observation::NotYet(said)
             })
         },
     )
@@ -187,13 +187,13 @@ async fn until_on_flannel(cluster: &Cluster, node: &str, since: Instant) -> Resu
 
 async fn is_halted(look: &Looker, node: &str) -> Result<()> {
     look.until_node(node, "back, and said so", STEP, |spec| {
-        spec.fell_back.is_some() && !spec.returning && spec.returned_at.is_some()
+        spec.automatic_rollback.is_some() && !spec.rolling_back && spec.returned_at.is_some()
     })
     .await?;
     look.until_migration("the Migration is halted by it", STEP, |migration| {
         migration.status.as_ref().is_some_and(|status| {
             status.phase == MigrationPhase::Halted
-                && status.blocked == "FellBack"
+                && status.reason == "FellBack"
                 && status.message.contains("on its own")
         })
     })

@@ -99,7 +99,7 @@ pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
 async fn back_from(cluster: &Cluster, tools: &Tools, stage: Stage) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
-    begin(cluster, &operator, &Wanted::new(End::Back)).await?;
+    begin(cluster, &operator, &Wanted::new(End::RolledBack)).await?;
     look.until_migration(&format!("stage {}", stage.as_str()), STEP, |migration| {
         stage_of(migration) >= Some(stage)
     })
@@ -116,11 +116,11 @@ async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let look = Looker::new(cluster);
     cluster.api().apply(NO_CONTROLLERS).await?;
     breaking::until_refused(cluster, &MORE_CONTROLLERS, NO_CONTROLLERS_SAYS).await?;
-    begin(cluster, &operator, &Wanted::new(End::Back)).await?;
+    begin(cluster, &operator, &Wanted::new(End::RolledBack)).await?;
     look.until_migration("the controllers are refused", STEP, |migration| {
         let status = migration.status.clone().unwrap_or_default();
         let is_refused = status.message.contains(NO_CONTROLLERS_SAYS);
-        stage_of(migration) == Some(Stage::Controllers) && status.blocked == "CheckFailing" && is_refused
+        stage_of(migration) == Some(Stage::Controllers) && status.reason == "CheckFailing" && is_refused
     })
     .await?;
     operator
@@ -131,7 +131,7 @@ async fn refused_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
         STEP,
         |migration| {
             let status = migration.status.clone().unwrap_or_default();
-            status.phase == MigrationPhase::RollingBack && status.blocked == "CheckFailing"
+            status.phase == MigrationPhase::RollingBack && status.reason == "CheckFailing"
         },
     )
     .await?;
@@ -161,7 +161,7 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let operator = Operator::new(cluster, &tools.command_line);
     let look = Looker::new(cluster);
     let wanted = Wanted {
-        end: End::Back,
+        end: End::RolledBack,
         // Every node at once, or the plan refuses so short a pause.
         spec: json!({ "calicoDatastore": { "pauseLimitSeconds": SHORT }, "rollout": { "maxUnavailable": 3 } }),
         kills: 0,
@@ -191,8 +191,8 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
         })
         .await?;
     let status = migration.status.context("a status")?;
-    let why = status.calico_datastore.and_then(|known| known.turned_back);
-    let why = why.context("it does not say why it was taken back")?.why;
+    let why = status.calico_datastore.and_then(|known| known.automatic_rollback);
+    let why = why.context("it does not say why it was taken back")?.reason;
     ensure!(why.contains("the pause had to end by"), "it says {why:?}");
     ensure!(status.message.contains(&why), "it says {:?}", status.message);
     as_before(cluster, &look).await
@@ -202,7 +202,7 @@ async fn by_itself(cluster: &Cluster, tools: &Tools) -> Result<()> {
 async fn unwritten(operator: &Operator, look: &Looker) -> Result<()> {
     look.until_migration("the controllers are waited for", STEP, |migration| {
         let status = migration.status.clone().unwrap_or_default();
-        status.blocked == "CalicoControllers" && status.message.contains("not yet written to etcd v3: ")
+        status.reason == "CalicoControllers" && status.message.contains("not yet written to etcd v3: ")
     })
     .await?;
     operator.expect(Exit::Done, &["pause"]).await?;
@@ -242,36 +242,36 @@ async fn as_before(cluster: &Cluster, look: &Looker) -> Result<()> {
     let migration = look.migration().await?;
     let phase = migration.status.map(|status| status.phase);
     ensure!(phase == Some(MigrationPhase::RolledBack), "it is {phase:?}");
-    breaking::forget(cluster).await
+    breaking::delete_migration(cluster).await
 }
 
 /// Begins one. What a case before has left refused is deleted, so that each case fails for itself.
 async fn begin(cluster: &Cluster, operator: &Operator, wanted: &Wanted) -> Result<()> {
-    breaking::forget(cluster).await?;
+    breaking::delete_migration(cluster).await?;
     let file = operator.write_manifest(&manifest(cluster, wanted).await?)?;
     let apply = ["apply", "--filename", &file.to_string_lossy(), "--yes"];
     operator.expect(Exit::Done, &apply).await.map(|_| ())
 }
 
 async fn there_and_back(cluster: &Cluster, tools: &Tools) -> Result<()> {
-    breaking::forget(cluster).await?;
-    crate::demo::traffic::begin_anew(cluster).await?;
-    let run = Run::begin(cluster, tools, Wanted::new(End::Back)).await?;
+    breaking::delete_migration(cluster).await?;
+    crate::demo::traffic::replace_probers(cluster).await?;
+    let run = Run::begin(cluster, tools, Wanted::new(End::RolledBack)).await?;
     let late = run.migrate().await?;
     let report = run.report_so_far(late).await?;
     println!("{}", report.text());
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
-    late::take_away(cluster).await?;
-    breaking::forget(cluster).await
+    late::delete_created(cluster).await?;
+    breaking::delete_migration(cluster).await
 }
 
 async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
-    breaking::forget(cluster).await?;
-    crate::demo::traffic::begin_anew(cluster).await?;
+    breaking::delete_migration(cluster).await?;
+    crate::demo::traffic::replace_probers(cluster).await?;
     let stages = [Stage::Convert, Stage::Nodes];
     let wanted = Wanted {
         kills: stages.len().try_into()?,
-        ..Wanted::new(End::There)
+        ..Wanted::new(End::Migrated)
     };
     let run = Run::begin(cluster, tools, wanted).await?;
     let look = Looker::new(cluster);

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use datastore::access::{Said, Side};
+use datastore::access::{PartialAccess, Side};
 use datastore::etcd3::Etcd3;
 use ipnet::Ipv4Net;
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -17,7 +17,7 @@ use traffic::report::Summary;
 
 use super::{Tally, guard};
 use crate::cluster::pods::CALICO_NAMESPACE;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Images};
 use crate::datastore::tool::Tool;
 use crate::demo::{Tools, traffic as probes};
@@ -46,7 +46,7 @@ pub async fn calico_v2(cluster: &Cluster, tools: &Tools) -> Tally {
 }
 
 async fn paused(cluster: &Cluster) -> Result<()> {
-    probes::begin_anew(cluster).await?;
+    probes::replace_probers(cluster).await?;
     cluster.set_calico_v2_ready(false).await?;
     make(cluster, "late").await?;
     told(cluster, "late", "FailedCreatePodSandBox").await?;
@@ -127,8 +127,8 @@ async fn complete(cluster: &Cluster, tool: &Tool) -> Result<()> {
     until(what, LIMIT, &cluster.directory().logs(), async || {
         let said = tool.run(&["complete", "--yes"]).await?;
         Ok(match said.code {
-            Some(0) => Look::Done(()),
-            Some(2) if said.notes.contains("has not yet") => Look::NotYet(said.all()),
+            Some(0) => Observation::Done(()),
+            Some(2) if said.notes.contains("has not yet") => Observation::NotYet(said.all()),
             other => bail!("complete ended with {other:?}: {}", said.all()),
         })
     })
@@ -148,9 +148,9 @@ async fn run(tool: &Tool, arguments: &[&str]) -> Result<()> {
 }
 
 async fn store(url: &str) -> Result<Etcd3> {
-    let said = Said {
+    let said = PartialAccess {
         endpoints: vec![url.to_owned()],
-        ..Said::default()
+        ..PartialAccess::default()
     };
     Ok(Etcd3::connect(&said.access(Side::V3)?).await?)
 }
@@ -198,8 +198,8 @@ async fn gone(cluster: &Cluster, name: &str) -> Result<()> {
     let what = format!("pod {name} is gone");
     until(&what, LIMIT, &cluster.directory().logs(), async || {
         Ok(match pods(cluster).get_opt(name).await? {
-            None => Look::Done(()),
-            Some(_) => Look::NotYet("it is there".into()),
+            None => Observation::Done(()),
+            Some(_) => Observation::NotYet("it is there".into()),
         })
     })
     .await
@@ -218,9 +218,9 @@ async fn told(cluster: &Cluster, pod: &str, reason: &str) -> Result<()> {
             .filter_map(|event| event.message)
             .collect();
         Ok(if notes.iter().any(|note| note.contains(REFUSAL)) {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(format!("{notes:?}"))
+            Observation::NotYet(format!("{notes:?}"))
         })
     })
     .await

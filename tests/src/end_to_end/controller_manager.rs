@@ -10,7 +10,7 @@ use super::Tally;
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::{CONTROLLER_MANAGER, NodeRanges};
 use crate::cluster::state::CONTROL_PLANE;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::machine::ServiceStatus;
 
 /// From its start to its end over a Node, and to a pod of a Deployment that is scaled.
@@ -54,9 +54,9 @@ async fn ends(cluster: &Cluster, ranges: &NodeRanges) -> Result<()> {
         let status = status(cluster).await?;
         let times = status.restarts - before;
         Ok(if times >= 2 {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(format!("{times} times; its end was {:?}", status.last_exit))
+            Observation::NotYet(format!("{times} times; its end was {:?}", status.last_exit))
         })
     })
     .await?;
@@ -91,9 +91,9 @@ async fn lives(cluster: &Cluster, ranges: Option<&NodeRanges>) -> Result<()> {
             let ready = text["status"]["readyReplicas"].as_u64().unwrap_or_default();
             let seen = text["status"]["observedGeneration"] == text["metadata"]["generation"];
             Ok(if seen && ready == wanted {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{ready} of {wanted} pods are Ready"))
+                Observation::NotYet(format!("{ready} of {wanted} pods are Ready"))
             })
         })
         .await

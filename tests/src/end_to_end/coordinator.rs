@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::look::Looker;
 use crate::cluster::Cluster;
 use crate::cluster::processes::COORDINATOR;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 
 /// How long it may take to come back.
 const BACK: Duration = Duration::from_mins(6);
@@ -23,9 +23,9 @@ pub async fn kill_coordinator(cluster: &Cluster, look: &Looker) -> Result<()> {
         async || {
             let (name, _, now) = look.coordinator().await?;
             Ok(if now > before {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("pod {name} was started {now} times again"))
+                Observation::NotYet(format!("pod {name} was started {now} times again"))
             })
         },
     )

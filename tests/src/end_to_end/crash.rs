@@ -6,7 +6,7 @@ use crash_point::Edge;
 use super::Tally;
 use crate::cluster::Cluster;
 use crate::crash::matrix::{Cell, Leg, Round, STEPS, Victim};
-use crate::crash::{Bench, Matrix, start_again_at_once};
+use crate::crash::{Bench, Matrix, shorten_restart_delay};
 use crate::demo::Tools;
 use crate::demo::operator::Operator;
 
@@ -14,7 +14,7 @@ use crate::demo::operator::Operator;
 pub async fn crash(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let ready = async {
-        start_again_at_once(cluster).await?;
+        shorten_restart_delay(cluster).await?;
         round()
     };
     let Some(round) = tally.count("crash: begin", ready.await) else {

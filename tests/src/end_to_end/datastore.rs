@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Tally;
 use crate::cluster::authority::Authority;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::datastore::etcd::{Etcd, Options};
 use crate::datastore::proxy::{Moment, Strike};
 use crate::datastore::sample;
@@ -102,19 +102,19 @@ async fn killed(bench: &Bench, etcd: &Etcd) -> Result<()> {
     for strike in strikes(undisturbed.writes, 0) {
         let what = || format!("killed at {strike:?} of {} writes", undisturbed.writes);
         trial.killed(strike, &undisturbed).await.with_context(what)?;
-        trial.killed_and_taken_back(strike).await.with_context(what)?;
+        trial.kill_and_abort(strike).await.with_context(what)?;
         let late = Strike {
             moment: Moment::Late,
             ..strike
         };
         if strike.moment == Moment::Before {
-            trial.killed_and_taken_back(late).await.with_context(what)?;
+            trial.kill_and_abort(late).await.with_context(what)?;
         }
     }
     // Opening v3 is three writes: announced, opened, recorded.
     for strike in strikes(3, 0) {
         let what = || format!("complete killed at {strike:?}");
-        trial.killed_at_the_end(strike).await.with_context(what)?;
+        trial.kill_complete(strike).await.with_context(what)?;
     }
     Ok(())
 }
@@ -250,9 +250,9 @@ async fn until_status(tool: &Tool, is_so: &(dyn Fn(&Value) -> bool + Sync)) -> R
     until("the conversion is so far", LIMIT, &tool.folder, async || {
         let status = tool.status().await?;
         Ok(if is_so(&status) {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(status.to_string())
+            Observation::NotYet(status.to_string())
         })
     })
     .await

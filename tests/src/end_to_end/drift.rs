@@ -10,7 +10,7 @@ use api::names::NODE_NETWORK_LABEL as NETWORK_LABEL;
 use super::Tally;
 use super::look::Looker;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 
 /// From the change to its being written again. Labels and DaemonSets are watched, Calico's objects looked at every second.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
@@ -210,7 +210,7 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change) -> Result<(
             .api()
             .kubectl(&borrowed(&change.made_by))
             .await
-            .map(Look::Done)
+            .map(Observation::Done)
     })
     .await?;
     until(
@@ -220,9 +220,9 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change) -> Result<(
         async || {
             let found = cluster.api().kubectl(&borrowed(&change.seen_by)).await?;
             Ok(if found.trim() == change.needed {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("it says {found:?}"))
+                Observation::NotYet(format!("it says {found:?}"))
             })
         },
     )
@@ -230,14 +230,14 @@ async fn put_back(cluster: &Cluster, look: &Looker, change: &Change) -> Result<(
     let migration = look
         .until_migration("the Migration says so", WRITTEN_WITHIN, |migration| {
             let drift = migration.status.as_ref().and_then(|status| status.drift.as_ref());
-            drift.is_some_and(|drift| drift.what.iter().any(|what| what.contains(&change.told)))
+            drift.is_some_and(|drift| drift.differences.iter().any(|what| what.contains(&change.told)))
         })
         .await?;
     let status = migration.status.context("its status")?;
     ensure!(
-        status.blocked == "Drift" && status.paused,
+        status.reason == "Drift" && status.paused,
         "the rollout is not stopped by it but by {:?}: {}",
-        status.blocked,
+        status.reason,
         status.message
     );
     Ok(())
@@ -263,9 +263,9 @@ async fn settles(cluster: &Cluster, not_there: &[NotThere<'_>]) -> Result<()> {
             async || {
                 let found = cluster.api().kubectl(&pods).await?;
                 Ok(if found.trim().is_empty() {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(found)
+                    Observation::NotYet(found)
                 })
             },
         )

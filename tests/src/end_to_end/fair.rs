@@ -165,9 +165,9 @@ async fn second_is_refused(cluster: &Cluster) -> Result<()> {
     let refused = crate::cluster::wait::until("the second Migration is refused", STEP, &logs, async || {
         let status = api.get("second").await?.status.unwrap_or_default();
         Ok(if status.phase == MigrationPhase::Refused {
-            crate::cluster::wait::Look::Done(status)
+            crate::cluster::wait::Observation::Done(status)
         } else {
-            crate::cluster::wait::Look::NotYet(format!("{:?}: {}", status.phase, status.message))
+            crate::cluster::wait::Observation::NotYet(format!("{:?}: {}", status.phase, status.message))
         })
     })
     .await?;

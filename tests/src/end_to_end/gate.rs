@@ -130,9 +130,9 @@ add rule inet lab_gate forward oifname \"cali*\" {what}"
     let status = migration.status.context("its status")?;
     println!("        after {:.1} s: {}", took.as_secs_f64(), status.message);
     ensure!(
-        status.blocked == "GateBreached" && status.paused,
+        status.reason == "GateBreached" && status.paused,
         "it is stopped by {}: {}",
-        status.blocked,
+        status.reason,
         status.message
     );
     for word in [class, &format!("to node {node} ")] {
@@ -179,6 +179,6 @@ async fn stays(look: &Looker, next: &str) -> Result<()> {
     // How long nothing happens is the case.
     tokio::time::sleep(Duration::from_secs(SOAK + 5)).await;
     let spec = look.node_migration(next).await?;
-    ensure!(!spec.admitted, "node {next} was started: {spec:?}");
+    ensure!(!spec.started, "node {next} was started: {spec:?}");
     Ok(())
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::{Value, json};
 
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Images};
 
 const NAMESPACE: &str = "guard";
@@ -76,8 +76,8 @@ async fn settles(cluster: &Cluster, who: &str, is_let_in: bool) -> Result<()> {
     );
     until(&what, LIMIT, &cluster.directory().logs(), async || {
         Ok(match is_answered(cluster, who, "guarded").await? {
-            found if found == is_let_in => Look::Done(()),
-            found => Look::NotYet(format!("an answer: {found}")),
+            found if found == is_let_in => Observation::Done(()),
+            found => Observation::NotYet(format!("an answer: {found}")),
         })
     })
     .await

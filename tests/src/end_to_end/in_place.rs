@@ -9,7 +9,7 @@ use super::Tally;
 use super::fair::is_completed;
 use super::look::Looker;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::host::Host;
 use crate::demo::watch::Watch;
@@ -192,8 +192,8 @@ async fn answers(cluster: &Cluster) -> Result<()> {
             .run_in_node("lab-worker-2", &["timeout", "3", "bash", "-c", &ask])
             .await;
         Ok(match tried {
-            Ok(_) => Look::Done(()),
-            Err(error) => Look::NotYet(format!("{error:#}")),
+            Ok(_) => Observation::Done(()),
+            Err(error) => Observation::NotYet(format!("{error:#}")),
         })
     })
     .await
@@ -211,7 +211,7 @@ async fn replace(cluster: &Cluster, workload: &str, namespace: &str) -> Result<(
 /// By other tools than ours.
 async fn is_clean(cluster: &Cluster) -> Result<()> {
     for node in cluster.node_names().await {
-        let left = Host::look(cluster, &node).await?.flannel();
+        let left = Host::observe(cluster, &node).await?.flannel();
         ensure!(left.is_empty(), "node {node}: {}", left.join(", "));
         let routes = cluster
             .run_in_node(&node, &["ip", "route", "show", "proto", "82"])

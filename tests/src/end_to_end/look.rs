@@ -14,7 +14,7 @@ use kube::{Api, Client, ResourceExt};
 
 use crate::cluster::Cluster;
 use crate::cluster::pods::restarts;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::MIGRATION;
 
 /// Looks at one migration.
@@ -107,13 +107,13 @@ impl Looker {
         until(&format!("node {node}: {what}"), limit, &self.logs, async || {
             let spec = self.node_migration(node).await?;
             if wanted(&spec) {
-                return Ok(Look::Done(spec));
+                return Ok(Observation::Done(spec));
             }
             let step = spec
                 .step
                 .as_ref()
                 .map_or_else(|| "not begun".to_owned(), |step| format!("{step:?}"));
-            Ok(Look::NotYet(format!(
+            Ok(Observation::NotYet(format!(
                 "finished at {:?}, {step}",
                 spec.finished_at
             )))
@@ -132,9 +132,9 @@ impl Looker {
                 .unwrap_or_default();
             let mut flows = object.spec.flows.iter().filter(|flow| flow.class == class);
             Ok(if flows.any(|flow| report.reporting.contains(&flow.source)) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("{} pods report", report.reporting.len()))
+                Observation::NotYet(format!("{} pods report", report.reporting.len()))
             })
         })
         .await
@@ -150,12 +150,12 @@ impl Looker {
         until(what, limit, &self.logs, async || {
             let migration = self.migration().await?;
             if wanted(&migration) {
-                return Ok(Look::Done(migration));
+                return Ok(Observation::Done(migration));
             }
             let status = migration.status.unwrap_or_default();
-            Ok(Look::NotYet(format!(
+            Ok(Observation::NotYet(format!(
                 "{:?} {}: {}",
-                status.phase, status.blocked, status.message
+                status.phase, status.reason, status.message
             )))
         })
         .await

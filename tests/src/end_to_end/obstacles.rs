@@ -10,7 +10,7 @@ use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
 use super::Looker;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::cluster::{Cluster, Images};
 
 /// From one obstacle to the next: every other pod moves meanwhile.
@@ -120,8 +120,10 @@ async fn finish_a_pod(cluster: &Cluster) -> Result<(String, Ipv4Addr)> {
                 address,
                 pod["spec"]["nodeName"].as_str(),
             ) {
-                (Some("Succeeded"), Some(address), Some(node)) => Look::Done((node.to_owned(), address)),
-                _ => Look::NotYet(format!("{status}")),
+                (Some("Succeeded"), Some(address), Some(node)) => {
+                    Observation::Done((node.to_owned(), address))
+                }
+                _ => Observation::NotYet(format!("{status}")),
             },
         )
     })
@@ -134,7 +136,7 @@ async fn give_out(cluster: &Cluster, address: Ipv4Addr, node: &str) -> Result<St
     until("the finished pod's address is free", LIMIT, &logs, async || {
         let (name, mut block, place) = block_of(cluster, address).await?;
         if !block["spec"]["allocations"][place].is_null() {
-            return Ok(Look::NotYet("it has it still".to_owned()));
+            return Ok(Observation::NotYet("it has it still".to_owned()));
         }
         let spec = &mut block["spec"];
         let attributes = spec["attributes"]
@@ -152,7 +154,7 @@ async fn give_out(cluster: &Cluster, address: Ipv4Addr, node: &str) -> Result<St
         unallocated.retain(|free| free.as_u64() != Some(place as u64));
         // Whoever else writes it meanwhile wins, and this is tried again.
         replace(cluster, &block).await?;
-        Ok(Look::Done(name))
+        Ok(Observation::Done(name))
     })
     .await
 }
@@ -176,7 +178,7 @@ async fn take_back(cluster: &Cluster, name: &str, address: Ipv4Addr) -> Result<(
             attributes.pop();
         }
         replace(cluster, &block).await?;
-        Ok(Look::Done(()))
+        Ok(Observation::Done(()))
     })
     .await
     .with_context(|| format!("block {name}"))

@@ -41,7 +41,7 @@ pub async fn pod_cidr(cluster: &Cluster, tools: &Tools) -> Tally {
         let run = Run::begin(cluster, tools, wanted.clone()).await?;
         let look = Looker::new(cluster);
         let ((watch, followed), ()) = tokio::try_join!(run.migrate(), obstacles.clear(cluster, &look))?;
-        let report = run.report(watch, followed, End::There).await?;
+        let report = run.report(watch, followed, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
         let after = controller_manager::status(cluster).await?;
@@ -69,7 +69,7 @@ pub async fn pod_cidr_etcd(cluster: &Cluster, tools: &Tools) -> Tally {
         let wanted = Wanted::new("1")?;
         let run = Run::begin(cluster, tools, wanted.clone()).await?;
         let (watch, followed) = run.migrate().await?;
-        let report = run.report(watch, followed, End::There).await?;
+        let report = run.report(watch, followed, End::Migrated).await?;
         println!("{}", report.text());
         judge(&report)?;
         ends_of_tunnels(cluster, wanted.to).await

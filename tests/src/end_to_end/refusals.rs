@@ -20,7 +20,7 @@ pub async fn refusals(cluster: &Cluster, tools: &Tools) -> Tally {
     // Some of what is spoiled is what traffic goes by.
     tally.count(
         "refused: after all of it traffic is counted anew",
-        traffic::begin_anew(cluster).await,
+        traffic::replace_probers(cluster).await,
     );
     tally
 }

@@ -28,7 +28,7 @@ fn most_writes(migration: Kind) -> f64 {
 /// Migrates it and compares what was counted with what may be.
 pub async fn scale(size: &Size, progress: &Progress) -> Tally {
     let mut tally = Tally::default();
-    let what = size.what();
+    let what = size.description();
     let name = format!("{what}: {} nodes and {} pods are migrated", size.nodes, size.pods);
     let migrated = async {
         let report = Box::pin(scale::run(size, progress)).await?;
@@ -48,7 +48,7 @@ pub async fn scale(size: &Size, progress: &Progress) -> Tally {
     let most = most_writes(size.migration);
     tally.count(
         format!("{what}: the coordinator writes at most {most} times a node"),
-        at_most("writes a node", &report.writes_a_node(), &most),
+        at_most("writes a node", &report.writes_per_node(), &most),
     );
     tally.count(
         format!("{what}: its memory is bounded"),

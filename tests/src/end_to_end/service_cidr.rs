@@ -9,7 +9,7 @@ use service_cidr::step::Stage;
 use super::coordinator::kill_coordinator;
 use super::{Looker, Tally};
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::operator::{Exit, Operator};
 use crate::demo::service_cidr::cases::CASES;
 use crate::demo::service_cidr::{Run, Size, Wanted, own_path, refuse};
@@ -87,9 +87,9 @@ async fn one_back_and_on(cluster: &Cluster, operator: &Operator) -> Result<()> {
         until(what, STEP, &cluster.directory().logs(), async || {
             let now = address(what).await?;
             Ok(if is_wanted(&now) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(now)
+                Observation::NotYet(now)
             })
         })
         .await
@@ -120,7 +120,7 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
         size: Size::Small,
         // So that others have still to go when that one does.
         spec: json!({ "serviceCidr": { "order": [name], "servicesAtOnce": 3 } }),
-        ..Wanted::new(End::There, false)?
+        ..Wanted::new(End::Migrated, false)?
     };
     let run = Run::begin(cluster, tools, wanted).await?;
     let look = Looker::new(cluster);

@@ -11,7 +11,7 @@ use super::fair::{is_completed, start};
 use super::look::Looker;
 use super::{Tally, metrics};
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::Tools;
 use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::operator::Exit;
@@ -63,7 +63,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     // to a minute. The rollout stops for it, rightly, and a person who sees that it is over goes on.
     let goes_on = async {
         let status = look.migration().await?.status.unwrap_or_default();
-        if status.blocked == "GateBreached" {
+        if status.reason == "GateBreached" {
             run.scene.operator.expect(Exit::Done, &["resume"]).await?;
         }
         anyhow::Ok(())
@@ -199,7 +199,7 @@ async fn unpin(cluster: &Cluster) -> Result<()> {
 
 /// The coordinator is killed while a node is in work. It comes back, and goes on.
 async fn kill_in_mid_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "in work", STEP, |spec| spec.admitted && spec.step.is_some())
+    look.until_node(node, "in work", STEP, |spec| spec.started && spec.step.is_some())
         .await?;
     kill_coordinator(cluster, look).await
 }
@@ -244,20 +244,23 @@ async fn is_told(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
         async || {
             let status = look.migration().await?.status.unwrap_or_default();
             if !status.message.contains("sample/pinned") {
-                return Ok(Look::NotYet(format!("the Migration says: {}", status.message)));
+                return Ok(Observation::NotYet(format!(
+                    "the Migration says: {}",
+                    status.message
+                )));
             }
             let events = look.events("Node", node).await?;
             if !events
                 .iter()
                 .any(|(reason, note)| reason == "DisruptionBudget" && note.contains("sample/pinned"))
             {
-                return Ok(Look::NotYet(format!("Events of the Node: {events:?}")));
+                return Ok(Observation::NotYet(format!("Events of the Node: {events:?}")));
             }
             let samples = metrics::samples(&metrics::scrape(address, api::names::COORDINATOR_PORT).await?);
             Ok(
                 match samples.get("replumb_blocked{reason=\"DisruptionBudget\"}") {
-                    Some(value) if *value >= 1.0 => Look::Done(()),
-                    other => Look::NotYet(format!("the metric is {other:?}")),
+                    Some(value) if *value >= 1.0 => Observation::Done(()),
+                    other => Observation::NotYet(format!("the metric is {other:?}")),
                 },
             )
         },
@@ -306,9 +309,9 @@ async fn dies(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     let status = migration.status.context("its status")?;
     println!("        {}", status.message);
     ensure!(
-        status.blocked == "GateBreached" && status.message.contains("traffic is lost"),
+        status.reason == "GateBreached" && status.message.contains("traffic is lost"),
         "it is stopped by {}: {}",
-        status.blocked,
+        status.reason,
         status.message
     );
     // Before that its pods stand behind their Services, and some of what is sent to those is lost in truth.
@@ -322,7 +325,10 @@ async fn dies(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
                 .into_iter()
                 .find(|(name, _)| name == node)
                 .context("there is no such Node")?;
-            Ok(trouble.map_or_else(|| Look::NotYet("Ready".to_owned()), |_| Look::Done(())))
+            Ok(trouble.map_or_else(
+                || Observation::NotYet("Ready".to_owned()),
+                |_| Observation::Done(()),
+            ))
         },
     )
     .await

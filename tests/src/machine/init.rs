@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use super::service::Services;
-use super::{MachineSpec, Reply, Request, root};
+use super::{MachineSpec, Reply, Request, root_file_system};
 
 /// Runs as process 1 of a machine. Only the holder calls it.
 pub fn init(file: &Path) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn init(file: &Path) -> Result<()> {
     nix::unistd::sethostname(&spec.name).context("set the host name")?;
     run("ip", &["link", "set", "lo", "up"])?;
     let listener = UnixListener::bind(&socket).with_context(|| format!("listen on {}", socket.display()))?;
-    root::enter(&spec)?;
+    root_file_system::enter(&spec)?;
     for (name, value) in &spec.sysctls {
         let path = Path::new("/proc/sys").join(name);
         std::fs::write(&path, value).with_context(|| format!("write {value:?} to {}", path.display()))?;

@@ -10,7 +10,7 @@
 mod client;
 mod holder;
 mod init;
-mod root;
+mod root_file_system;
 mod service;
 
 pub use client::Control;

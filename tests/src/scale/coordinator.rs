@@ -12,12 +12,12 @@ use kube::api::PostParams;
 
 use super::memory::MemoryLimit;
 use super::process::{self, Usage};
-use super::proxy::{Counts, Proxy, Way};
+use super::proxy::{Counts, Proxy, Target};
 use super::size::{Place, Size};
 use crate::apilab::OwnApiLab;
 use crate::cluster::Images;
 use crate::cluster::authority;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::http::{self, Answer};
 use crate::ports::Port;
 use crate::started::{Process, on_free_ports};
@@ -90,13 +90,13 @@ impl Coordinator {
             lab.folder(),
             async || {
                 if let Some(ended) = self.process.ended()? {
-                    return Ok(Look::Never(ended.into()));
+                    return Ok(Observation::Never(ended.into()));
                 }
                 let answer = self.get("/readyz").await?;
                 Ok(if answer.status == 200 {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(answer.body)
+                    Observation::NotYet(answer.body)
                 })
             },
         )
@@ -134,7 +134,7 @@ impl Coordinator {
     }
 
     /// The path of the coordinator's requests.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> Target {
         self.proxy.way()
     }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::running;
 use super::shape::{self, NAMESPACES, REPLICAS, Workload};
 use super::size::{Kind, Place, Size};
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::progress::{Detail, Progress};
 use crate::store::Store;
 
@@ -86,7 +86,7 @@ pub async fn settled(
         });
         if let Some(behind) = behind {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            return Ok(Look::NotYet(behind));
+            return Ok(Observation::NotYet(behind));
         }
         // Only one page is needed to estimate the total.
         let pending = ListParams::default().fields("status.phase=Pending").limit(1);
@@ -94,7 +94,7 @@ pub async fn settled(
         let left = pods.metadata.remaining_item_count.unwrap_or_default();
         Ok(match pods.items.first() {
             None => untainted(client).await?,
-            Some(first) => Look::NotYet(format!(
+            Some(first) => Observation::NotYet(format!(
                 "pod {} is Pending, and about {left} others",
                 first.name_any()
             )),
@@ -106,7 +106,7 @@ pub async fn settled(
 }
 
 /// Whether new pods may start on every Node: before its controller has seen a heartbeat they may not.
-async fn untainted(client: &Client) -> Result<Look<()>> {
+async fn untainted(client: &Client) -> Result<Observation<()>> {
     let nodes = Api::<Node>::all(client.clone())
         .list(&ListParams::default())
         .await?;
@@ -115,8 +115,8 @@ async fn untainted(client: &Client) -> Result<Look<()>> {
         taints.is_some_and(|taints| !taints.is_empty())
     };
     Ok(match nodes.items.iter().find(tainted) {
-        None => Look::Done(()),
-        Some(first) => Look::NotYet(format!("Node {} is not schedulable yet", first.name_any())),
+        None => Observation::Done(()),
+        Some(first) => Observation::NotYet(format!("Node {} is not schedulable yet", first.name_any())),
     })
 }
 

@@ -9,7 +9,7 @@ use super::process::Usage;
 
 /// The values of one read.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct Reading {
     /// Time since the first read.
     pub at: Duration,
     /// The kernel's values.
@@ -35,11 +35,11 @@ pub struct Passes {
 
 /// All reads.
 #[derive(Clone, Debug, Default)]
-pub struct Looks(Vec<Look>);
+pub struct Readings(Vec<Reading>);
 
-impl Looks {
+impl Readings {
     /// Adds a read.
-    pub fn add(&mut self, look: Look) {
+    pub fn add(&mut self, look: Reading) {
         self.0.push(look);
     }
 
@@ -125,13 +125,13 @@ pub fn counter(metrics: &str, name: &str) -> Result<u64> {
 mod tests {
     use super::*;
 
-    fn look(second: u64, processor: u64, passes: u64, anonymous: u64) -> Look {
+    fn look(second: u64, processor: u64, passes: u64, anonymous: u64) -> Reading {
         let usage = Usage {
             peak_resident: 9,
             anonymous,
             processor: Duration::from_millis(processor),
         };
-        Look {
+        Reading {
             at: Duration::from_secs(second),
             usage,
             passes,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_cost_of_a_pass_is_the_cost_of_its_second_divided_by_its_passes() {
-        let mut looks = Looks::default();
+        let mut looks = Readings::default();
         for look in [
             look(0, 0, 0, 1),
             look(1, 100, 1, 7),
@@ -163,7 +163,7 @@ mod tests {
         assert!((passes.processor_share - 0.105).abs() < 1e-9, "{passes:?}");
         assert_eq!(looks.peak_anonymous(), 7);
         assert_eq!(looks.passes(4, 5).count, 1, "from the mark before the last read");
-        assert_eq!(Looks::default().passes(0, 0), Passes::default());
+        assert_eq!(Readings::default().passes(0, 0), Passes::default());
     }
 
     #[test]

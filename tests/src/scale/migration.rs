@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Way};
+use super::size::{Kind, NEW_PODS, NEW_SERVICES, POD_NETWORK, Size, Strategy};
 
 /// The name of the Migration.
 const NAME: &str = "scale";
@@ -63,8 +63,8 @@ impl Stand {
 /// The phase in which all measured steps are done.
 pub fn end(size: &Size) -> MigrationPhase {
     match (size.migration, size.strategy) {
-        (Kind::FlannelToCalico, Some(Way::InPlace)) => MigrationPhase::Mixed,
-        (Kind::FlannelToCalico, Some(Way::Drain) | None) | (Kind::PodCidr | Kind::ServiceCidr, _) => {
+        (Kind::FlannelToCalico, Some(Strategy::InPlace)) => MigrationPhase::Mixed,
+        (Kind::FlannelToCalico, Some(Strategy::Drain) | None) | (Kind::PodCidr | Kind::ServiceCidr, _) => {
             MigrationPhase::Completed
         }
     }
@@ -94,7 +94,7 @@ pub async fn start(client: &Client) -> Result<()> {
 }
 
 /// The present status; `None` while no API server answers.
-pub async fn stand(client: &Client) -> Result<Option<Stand>> {
+pub async fn status(client: &Client) -> Result<Option<Stand>> {
     let migration = match Api::<Migration>::all(client.clone()).get(NAME).await {
         Ok(migration) => migration,
         Err(error) if is_away(&error) => return Ok(None),
@@ -104,7 +104,7 @@ pub async fn stand(client: &Client) -> Result<Option<Stand>> {
     Ok(Some(Stand {
         phase: status.phase,
         words: format!("{:?} {} {}", status.phase, status.progress.text, status.message),
-        blocked: status.blocked,
+        blocked: status.reason,
         message: status.message,
     }))
 }
@@ -121,8 +121,8 @@ fn manifest(size: &Size) -> Value {
     let mut spec = match size.migration {
         Kind::FlannelToCalico => json!({
             "flannelToCalico": {"strategy": match size.strategy {
-                Some(Way::InPlace) => "InPlace",
-                Some(Way::Drain) | None => "Drain",
+                Some(Strategy::InPlace) => "InPlace",
+                Some(Strategy::Drain) | None => "Drain",
             }},
             "rollout": {"maxUnavailable": "10%"},
         }),

@@ -8,10 +8,10 @@ mod calico;
 mod churn;
 mod control;
 mod coordinator;
-mod follow_up;
 pub mod hollow;
 mod ipam;
 mod load;
+mod manual_steps;
 mod measure;
 mod memory;
 mod migration;
@@ -24,7 +24,7 @@ mod shape;
 mod size;
 
 pub use report::Report;
-pub use size::{Kind, POD_NETWORK, PodShape, Size, Way};
+pub use size::{Kind, POD_NETWORK, PodShape, Size, Strategy};
 
 use std::time::{Duration, Instant};
 
@@ -38,9 +38,9 @@ use kube::{Api, Client};
 use crate::apilab::{self, OwnApiLab};
 use crate::progress::{Detail, Progress};
 use coordinator::Coordinator;
-use follow_up::{FollowUp, Person};
 use hollow::Fleet;
-use measure::{Look, Looks};
+use manual_steps::{FollowUp, Person};
+use measure::{Reading, Readings};
 use objects::Objects;
 use report::{Answers, Part};
 
@@ -78,7 +78,7 @@ pub async fn run(size: &Size, progress: &Progress) -> Result<Report> {
             client: &client,
             size,
             coordinator,
-            looks: Looks::default(),
+            looks: Readings::default(),
             began: Instant::now(),
         };
         let parts = measured.whole(progress).await?;
@@ -112,7 +112,7 @@ struct Measured<'lab> {
     client: &'lab Client,
     size: &'lab Size,
     coordinator: Coordinator,
-    looks: Looks,
+    looks: Readings,
     began: Instant,
 }
 
@@ -194,7 +194,7 @@ impl Measured<'_> {
         let detail = Detail::default();
         let work = async {
             loop {
-                if let Some(stand) = migration::stand(self.client).await? {
+                if let Some(stand) = migration::status(self.client).await? {
                     if stand.reached(wanted, began.elapsed())? {
                         return Ok(None);
                     }
@@ -215,7 +215,7 @@ impl Measured<'_> {
     async fn look(&mut self) -> Result<()> {
         let usage = self.coordinator.usage()?;
         let metrics = self.coordinator.metrics().await?;
-        self.looks.add(Look {
+        self.looks.add(Reading {
             at: self.began.elapsed(),
             usage,
             passes: measure::counter(&metrics, "replumb_passes_total")?,

@@ -38,15 +38,15 @@ pub struct Proxy {
     pub address: SocketAddr,
     /// The counts.
     pub counts: Arc<Counts>,
-    way: Way,
+    way: Target,
     _tasks: JoinSet<()>,
 }
 
 /// The target of a proxy, as a load balancer in front of several API servers has. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Way(watch::Sender<SocketAddr>);
+pub struct Target(watch::Sender<SocketAddr>);
 
-impl Way {
+impl Target {
     /// Connects new clients to this API server, and ends the connections to the one before.
     pub fn lead_to(&self, server: SocketAddr) {
         self.0.send_replace(server);
@@ -67,13 +67,13 @@ impl Proxy {
         Ok(Self {
             address,
             counts,
-            way: Way(way),
+            way: Target(way),
             _tasks: tasks,
         })
     }
 
     /// The target of the proxy.
-    pub fn way(&self) -> Way {
+    pub fn way(&self) -> Target {
         self.way.clone()
     }
 }

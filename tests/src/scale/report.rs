@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::audit::Requests;
-use super::follow_up::FollowUp;
+use super::manual_steps::FollowUp;
 use super::measure::{Passes, quantile};
 use super::objects::Largest;
 use super::size::Size;
@@ -100,7 +100,7 @@ impl Report {
     }
 
     /// The coordinator's writes from the Migration's creation to its end, divided by the number of nodes. Refused writes count.
-    pub fn writes_a_node(&self) -> f64 {
+    pub fn writes_per_node(&self) -> f64 {
         let parts = [&self.planning, &self.idle, &self.migration];
         ratio(
             parts.iter().map(|part| part.requests.writes).sum(),
@@ -119,7 +119,7 @@ impl fmt::Display for Report {
             size.pods,
             thousands(self.pod_bytes),
             size.services,
-            size.what(),
+            size.description(),
             size.churn
         )?;
         writeln!(
@@ -147,7 +147,7 @@ impl fmt::Display for Report {
             "  plan: {:.1} s; whole migration: {:.1} s; writes per node: {:.1}",
             self.plan_seconds,
             self.migration_seconds,
-            self.writes_a_node()
+            self.writes_per_node()
         )?;
         if let Some(words) = &self.unfinished {
             writeln!(formatter, "  NOT FINISHED: {words}")?;

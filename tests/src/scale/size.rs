@@ -23,7 +23,7 @@ pub enum Kind {
 /// How nodes change their network, from flannel to Calico.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum Strategy {
     /// Every pod leaves its node first.
     #[default]
     Drain,
@@ -57,7 +57,7 @@ pub struct Size {
     pub migration: Kind,
     /// How nodes change their network; `None` if the migration has only one way.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<Way>,
+    pub strategy: Option<Strategy>,
     /// Number of pods that start, and of pods that end, each second while the migration runs.
     pub churn: u32,
     /// Time without any change before the start.
@@ -78,7 +78,7 @@ pub struct Size {
 
 impl Kind {
     /// How nodes change their network, if the migration has a choice.
-    pub fn strategy(self, asked: Option<Way>) -> Result<Option<Way>> {
+    pub fn strategy(self, asked: Option<Strategy>) -> Result<Option<Strategy>> {
         match self {
             Self::FlannelToCalico => Ok(Some(asked.unwrap_or_default())),
             Self::PodCidr | Self::ServiceCidr => match asked {
@@ -93,10 +93,10 @@ impl Kind {
 
 impl Size {
     /// The migration in words.
-    pub fn what(&self) -> String {
+    pub fn description(&self) -> String {
         match (self.migration, self.strategy) {
-            (Kind::FlannelToCalico, Some(Way::InPlace)) => "flannel to Calico in place",
-            (Kind::FlannelToCalico, Some(Way::Drain) | None) => "flannel to Calico by drain",
+            (Kind::FlannelToCalico, Some(Strategy::InPlace)) => "flannel to Calico in place",
+            (Kind::FlannelToCalico, Some(Strategy::Drain) | None) => "flannel to Calico by drain",
             (Kind::PodCidr, _) => "new address range for pods",
             (Kind::ServiceCidr, _) => "new address range for Services",
         }

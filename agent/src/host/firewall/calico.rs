@@ -20,7 +20,7 @@ const CHAINS: &str = "cali-";
 const SETS_MODULE: &str = "/sys/module/ip_set";
 
 /// The common name for chains of Felix; `None` for another chain.
-pub(super) fn of_calico(chain: &str) -> Option<&'static str> {
+pub(super) fn common_name(chain: &str) -> Option<&'static str> {
     chain.starts_with(CHAINS).then_some(CHAINS)
 }
 

@@ -30,7 +30,7 @@ impl Netlink {
         match change {
             AddressChange::Keep(address) => self.add_address(LOOPBACK, *address, true).await,
             AddressChange::Add(link, address) => self.add_address(link, *address, false).await,
-            AddressChange::Drop(address) => self.drop_kept(*address).await,
+            AddressChange::Drop(address) => self.remove_kept_address(*address).await,
         }
     }
 
@@ -59,7 +59,7 @@ impl Netlink {
         }
     }
 
-    async fn drop_kept(&self, address: Ipv4Addr) -> Result<(), NetlinkError> {
+    async fn remove_kept_address(&self, address: Ipv4Addr) -> Result<(), NetlinkError> {
         let found = self.address_messages().await?;
         let is_it = |message: &&AddressMessage| {
             label(message) == KEPT_LABEL

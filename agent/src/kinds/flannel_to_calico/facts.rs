@@ -220,7 +220,7 @@ pub fn subnet_routes(snapshot: &Snapshot) -> SubnetRoutes {
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     SubnetRoutes {
-        laid: count(snapshot.subnet_routes.len()),
+        found: count(snapshot.subnet_routes.len()),
         missing: count(missing.sum()),
         looked_up: snapshot.subnet_rule,
     }

@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use api::node_migration::StepDone;
-use flannel_to_calico::host::{HostStep, Orders, Remembered, Undo};
+use api::node_migration::FinishedStep;
+use flannel_to_calico::host::{HostStep, JournalState, Orders, Undo};
 use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -47,7 +47,7 @@ pub enum JournalError {
         "{path} is locked by another agent on this node: remove one of the replumb installations (find pods named \
          replumb-agent on this node with `kubectl get pods -A -o wide`)"
     )]
-    Taken {
+    Locked {
         /// The locked file.
         path: PathBuf,
     },
@@ -68,7 +68,7 @@ impl JournalError {
     pub fn category(&self) -> &'static str {
         match self {
             Self::File(_) => "JournalFile",
-            Self::Taken { .. } => "JournalTaken",
+            Self::Locked { .. } => "JournalTaken",
             Self::Broken { .. } => "JournalBroken",
         }
     }
@@ -91,7 +91,7 @@ pub struct Journal {
     open: Option<OpenStep>,
     /// Changes that have not been undone, the newest last.
     standing: Vec<Change>,
-    done: Vec<StepDone>,
+    done: Vec<FinishedStep>,
     orders: Option<Orders>,
     fell_back: Option<String>,
     /// When the last record was written.
@@ -119,7 +119,8 @@ impl Journal {
         fs::create_dir_all(journal.backups()).map_err(FileError::of("create folder", &journal.backups()))?;
         journal.check_writable()?;
         let path = journal.path();
-        let Some(files::Whole { bytes, .. }) = files::whole_if_there(&path, MOST_JOURNAL)? else {
+        let Some(files::FileContent { bytes, .. }) = files::read_limited_if_exists(&path, MOST_JOURNAL)?
+        else {
             return Ok(journal);
         };
         let mut whole = 0;
@@ -149,7 +150,7 @@ impl Journal {
     }
 
     /// Whether a journal exists in this folder.
-    pub fn is_there(folder: &Path) -> bool {
+    pub fn exists(folder: &Path) -> bool {
         folder.join(FILE).exists()
     }
 
@@ -164,11 +165,11 @@ impl Journal {
     }
 
     /// The journal's state for decisions.
-    pub fn remembered(&self) -> Remembered {
-        Remembered {
+    pub fn remembered(&self) -> JournalState {
+        JournalState {
             interrupted: self.open_step().cloned(),
-            standing: self.standing.iter().map(|change| change.step.clone()).collect(),
-            alone: self.fell_back.is_some(),
+            unreverted: self.standing.iter().map(|change| change.step.clone()).collect(),
+            without_coordinator: self.fell_back.is_some(),
         }
     }
 
@@ -177,7 +178,7 @@ impl Journal {
         self.standing
             .iter()
             .rev()
-            .find(|change| undo.takes_back(&change.step))
+            .find(|change| undo.reverts(&change.step))
             .map(|change| &change.before)
     }
 
@@ -190,7 +191,7 @@ impl Journal {
     }
 
     /// The last finished steps, the newest last.
-    pub fn done(&self) -> &[StepDone] {
+    pub fn done(&self) -> &[FinishedStep] {
         &self.done
     }
 
@@ -200,7 +201,7 @@ impl Journal {
     }
 
     /// Why the host is rolled back automatically; `None` when it is not.
-    pub fn fell_back(&self) -> Option<&str> {
+    pub fn automatic_rollback(&self) -> Option<&str> {
         self.fell_back.as_deref()
     }
 
@@ -214,7 +215,7 @@ impl Journal {
     pub fn count_start(&self) -> u32 {
         let path = self.folder.join("starts");
         let last = self.last_at.map(|at| at.to_string()).unwrap_or_default();
-        let before = files::read_if_there(&path)
+        let before = files::read_if_exists(&path)
             .ok()
             .flatten()
             .and_then(|bytes| String::from_utf8(bytes).ok())
@@ -231,7 +232,7 @@ impl Journal {
     }
 
     /// Records the coordinator's goal and settings if they have changed.
-    pub fn order(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
+    pub fn record_goal(&mut self, orders: Orders, now: Timestamp) -> Result<(), JournalError> {
         if self.orders.as_ref() == Some(&orders) {
             return Ok(());
         }
@@ -239,12 +240,12 @@ impl Journal {
     }
 
     /// Records that the host is rolled back automatically.
-    pub fn fall_back(&mut self, why: String, now: Timestamp) -> Result<(), JournalError> {
+    pub fn record_automatic_rollback(&mut self, why: String, now: Timestamp) -> Result<(), JournalError> {
         self.append(now, Event::FellBack { why })
     }
 
     /// Records that the coordinator knows about the automatic rollback.
-    pub fn take_notice(&mut self, now: Timestamp) -> Result<(), JournalError> {
+    pub fn acknowledge_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.fell_back.is_none() {
             return Ok(());
         }
@@ -252,7 +253,7 @@ impl Journal {
     }
 
     /// Records that the host is completely rolled back.
-    pub fn came_back(&mut self, now: Timestamp) -> Result<(), JournalError> {
+    pub fn record_rollback(&mut self, now: Timestamp) -> Result<(), JournalError> {
         if self.standing.is_empty() {
             return Ok(());
         }
@@ -287,7 +288,8 @@ impl Journal {
     pub fn save(&self, path: &Path) -> Result<Option<SavedFile>, JournalError> {
         use std::os::unix::fs::MetadataExt;
         // Owner and permissions are read from the same open file as the content.
-        let Some(files::Whole { bytes, metadata }) = files::whole_if_there(path, files::MOST)? else {
+        let Some(files::FileContent { bytes, metadata }) = files::read_limited_if_exists(path, files::MOST)?
+        else {
             return Ok(None);
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -411,13 +413,13 @@ impl Journal {
                 });
             }
             Event::Finished { step } => {
-                self.standing.retain(|change| !step.takes_back(&change.step));
+                self.standing.retain(|change| !step.reverts(&change.step));
                 let began = self
                     .open
                     .take()
                     .filter(|open| open.change.step == *step)
                     .map_or(record.at, |open| open.since);
-                self.done.push(StepDone {
+                self.done.push(FinishedStep {
                     name: step.name().to_owned(),
                     started_at: began,
                     finished_at: record.at,
@@ -444,7 +446,7 @@ fn lock(path: &Path) -> Result<Flock<File>, JournalError> {
         .open(path)
         .map_err(FileError::of("create lock", path))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-        Errno::EWOULDBLOCK => JournalError::Taken {
+        Errno::EWOULDBLOCK => JournalError::Locked {
             path: path.to_owned(),
         },
         error => FileError::of("lock", path)(error.into()).into(),

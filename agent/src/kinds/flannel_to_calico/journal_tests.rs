@@ -37,7 +37,7 @@ fn a_started_and_a_finished_step_are_read_back() {
     assert_eq!(journal.open_step(), None);
     assert_eq!(
         journal.done(),
-        [StepDone {
+        [FinishedStep {
             name: "DeleteBridge".to_owned(),
             started_at: at(10),
             finished_at: at(12)
@@ -163,25 +163,25 @@ fn a_change_stands_until_it_is_undone() {
         .unwrap();
     // The change is announced and may have been performed: it stands.
     let mut journal = reopen(journal).unwrap();
-    assert_eq!(journal.remembered().standing, std::slice::from_ref(&change));
+    assert_eq!(journal.remembered().unreverted, std::slice::from_ref(&change));
     // The change was performed in part. The state before its first start is kept.
     journal
         .begin(&change, texts(&[("proxy_delay", "0"), ("proxy_arp", "0")]), at(2))
         .unwrap();
     journal.finish(&change, at(3)).unwrap();
     let mut journal = reopen(journal).unwrap();
-    assert_eq!(journal.remembered().standing, [change]);
+    assert_eq!(journal.remembered().unreverted, [change]);
     let undo = HostStep::StopAnsweringForPods;
     let before = journal.before_change(&undo).unwrap();
     assert_eq!(*before, texts(&[("proxy_delay", "80"), ("proxy_arp", "0")]));
     journal.begin(&undo, Before::default(), at(4)).unwrap();
     assert_eq!(
-        journal.remembered().standing.len(),
+        journal.remembered().unreverted.len(),
         1,
         "the change is not undone yet"
     );
     journal.finish(&undo, at(5)).unwrap();
-    assert_eq!(reopen(journal).unwrap().remembered(), Remembered::default());
+    assert_eq!(reopen(journal).unwrap().remembered(), JournalState::default());
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn steps_without_undo_do_not_stand_and_pod_routes_stand_once() {
         journal.begin(&step, Before::default(), at(1)).unwrap();
         journal.finish(&step, at(2)).unwrap();
     }
-    assert_eq!(journal.remembered().standing.len(), 1);
+    assert_eq!(journal.remembered().unreverted.len(), 1);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_long_journal_is_compacted_to_standing_changes() {
         assert!(fs::metadata(journal.path()).unwrap().len() < LARGE_FILE + 30_000);
     }
     let journal = reopen(journal).unwrap();
-    assert_eq!(journal.remembered().standing, [change]);
+    assert_eq!(journal.remembered().unreverted, [change]);
     let undo = HostStep::RestoreSubnetEnvironment;
     assert_eq!(journal.before_change(&undo), Some(&kept));
     assert_eq!(journal.done().len(), SHOWN_STEPS);

@@ -3,7 +3,7 @@
 
 pub mod apply;
 pub mod facts;
+mod inactivity;
 pub mod journal;
 pub mod observe;
-mod quiet;
 pub mod work;

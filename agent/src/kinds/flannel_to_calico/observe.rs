@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use flannel_to_calico::facts::{CalicoTraces, Found, HostFacts, ReversePathFilter};
+use flannel_to_calico::facts::{CalicoObjects, Found, HostFacts, ReversePathFilter};
 use flannel_to_calico::flannel::SubnetEnvironment;
 use flannel_to_calico::host::BRIDGE;
 use ipnet::IpNet;
@@ -104,7 +104,7 @@ pub async fn observe(
         &paths.cni_configuration.to_string_lossy(),
     )?;
     let state = cnidir::state(&paths.cni_state, &cnidir::flannel_networks(&cni))?;
-    let subnet_environment = match files::read_if_there(&paths.subnet_environment())? {
+    let subnet_environment = match files::read_if_exists(&paths.subnet_environment())? {
         None => Found::Absent,
         Some(bytes) => match SubnetEnvironment::parse(&String::from_utf8_lossy(&bytes)) {
             Ok(environment) => Found::Present(environment),
@@ -131,7 +131,7 @@ pub async fn observe(
     });
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let vxlan_devices = facts::vxlan_devices(&snapshot);
-    let calico = CalicoTraces {
+    let calico = CalicoObjects {
         node_running: running.names.contains(CALICO_NODE),
         pods: facts::calico_pods(&snapshot),
         firewall: firewall.calico,

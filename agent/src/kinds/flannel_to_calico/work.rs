@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::node_migration::{Failure, NodeMigrationSpec, StepDone};
-use flannel_to_calico::host::{self, HostDecision, HostSettings, Orders, Remembered};
+use api::node_migration::{Failure, FinishedStep, NodeMigrationSpec};
+use flannel_to_calico::host::{self, HostDecision, HostSettings, JournalState, Orders};
 use flannel_to_calico::host_checks::{self, Subject};
 use flannel_to_calico::phase::{Goal, Phase};
 use flannel_to_calico::settings::defaults;
@@ -15,15 +15,15 @@ use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
-use crate::goal::Seen;
+use crate::goal::WatchedObject;
 use crate::health::Health;
 use crate::host::folders::FolderWatch;
 use crate::host::netlink::Netlink;
 use crate::host::processes::Processes;
 use crate::kinds::flannel_to_calico::apply::apply;
+use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
-use crate::kinds::flannel_to_calico::quiet::Quiet;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
@@ -53,7 +53,7 @@ pub struct Worker {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     journal: Option<Journal>,
-    quiet: Quiet,
+    quiet: InactivityClock,
     /// State of the host at the last successful observation.
     at: Option<Position>,
     /// Steps performed in this phase, each with its object.
@@ -65,7 +65,7 @@ pub struct Worker {
 struct Position {
     phase: Phase,
     /// The network of new pods.
-    service: host::Service,
+    service: host::PodNetworkService,
 }
 
 impl Worker {
@@ -85,28 +85,32 @@ impl Worker {
             metrics,
             health,
             journal: None,
-            quiet: Quiet::new(),
+            quiet: InactivityClock::new(),
             at: None,
             performed: BTreeSet::new(),
         }
     }
 
     /// Steps performed on this host, the newest last.
-    fn done(&self) -> Vec<StepDone> {
+    fn done(&self) -> Vec<FinishedStep> {
         self.journal
             .as_ref()
             .map(|journal| journal.done().to_vec())
             .unwrap_or_default()
     }
 
-    fn remembered(&self) -> Remembered {
+    fn remembered(&self) -> JournalState {
         self.journal.as_ref().map(Journal::remembered).unwrap_or_default()
     }
 
     /// Observes the host and performs steps until the goal is reached or a step has to wait.
     ///
     /// `goals` shows whether the goal has changed meanwhile: no further step starts for the old one.
-    pub async fn work(&mut self, spec: Option<&NodeMigrationSpec>, goals: &watch::Receiver<Seen>) -> Report {
+    pub async fn work(
+        &mut self,
+        spec: Option<&NodeMigrationSpec>,
+        goals: &watch::Receiver<WatchedObject>,
+    ) -> Report {
         let mut report = self.observe_and_work(spec, goals).await;
         report.pending = pending(spec, &report);
         report.steps = self.done();
@@ -116,7 +120,7 @@ impl Worker {
     async fn observe_and_work(
         &mut self,
         spec: Option<&NodeMigrationSpec>,
-        goals: &watch::Receiver<Seen>,
+        goals: &watch::Receiver<WatchedObject>,
     ) -> Report {
         // The journal has the goal from before a restart.
         let opened = self.open_journal();
@@ -207,7 +211,7 @@ impl Worker {
             message,
             failure,
             leftovers: host::leftovers(&seen.facts, &settings),
-            changes: host::changes(&seen.facts, &settings, &self.remembered().standing),
+            changes: host::changes(&seen.facts, &settings, &self.remembered().unreverted),
             goal: Some(goal),
             falls_back_in: orders
                 .filter(|_| fell_back.is_none())
@@ -226,7 +230,7 @@ impl Worker {
         spec: Option<&NodeMigrationSpec>,
         orders: Option<&Orders>,
         mut report: Report,
-        goals: &watch::Receiver<Seen>,
+        goals: &watch::Receiver<WatchedObject>,
     ) -> Report {
         if let Some(at) = self.at {
             // The next successful observation works towards the goal; an unwritable journal is no worse than an unreadable host.
@@ -239,7 +243,7 @@ impl Worker {
     fn fell_back(&self) -> Option<String> {
         self.journal
             .as_ref()
-            .and_then(Journal::fell_back)
+            .and_then(Journal::automatic_rollback)
             .map(str::to_owned)
     }
 
@@ -253,7 +257,7 @@ impl Worker {
             self.performed.clear();
         }
         self.at = Some(position);
-        self.quiet.looked(position.service);
+        self.quiet.observe(position.service);
         position
     }
 
@@ -261,13 +265,13 @@ impl Worker {
     fn record_step(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
         self.set_position(seen, settings);
         if self.performed.insert((step.name(), step.object())) {
-            self.quiet.stepped();
+            self.quiet.record_step();
         }
     }
 
     /// The host thread was suspended, and may not know the newest spec yet.
-    pub fn stood_still(&mut self) {
-        self.quiet.stood_still();
+    pub fn record_suspension(&mut self) {
+        self.quiet.record_suspension();
     }
 
     /// Closes the changes in the journal once the host is rolled back and the coordinator knows why.
@@ -275,11 +279,11 @@ impl Worker {
         let journal = self
             .journal
             .as_mut()
-            .filter(|journal| journal.fell_back().is_none())?;
+            .filter(|journal| journal.automatic_rollback().is_none())?;
         if goal != Goal::Flannel {
             return None;
         }
-        let error = journal.came_back(Timestamp::now()).err()?;
+        let error = journal.record_rollback(Timestamp::now()).err()?;
         Some(Failure {
             category: error.category().to_owned(),
             message: chain(&error),
@@ -330,7 +334,7 @@ impl Worker {
         };
         let done = journal
             .open_step()
-            .filter(|step| step.is_told_by_facts() && step.is_done(&seen.facts))
+            .filter(|step| step.is_proved_by_facts() && step.is_done(&seen.facts))
             .cloned();
         let Some(step) = done else {
             return Ok(());
@@ -403,8 +407,8 @@ fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
     match (reached, goal) {
         (false, _) if process => Pending::Process,
         (false, _) => Pending::Change,
-        (true, Goal::Hold) => Pending::Nothing,
-        (true, _) => Pending::Reached,
+        (true, Goal::Hold) => Pending::NoGoal,
+        (true, _) => Pending::GoalReached,
     }
 }
 

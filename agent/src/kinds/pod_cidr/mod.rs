@@ -2,5 +2,5 @@
 //! replaces a journal.
 
 pub mod facts;
-pub mod keep;
+pub mod kept_addresses;
 pub mod observe;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use api::node_migration::Failure;
 use engine::words::lines;
-use pod_cidr::ends::{self, Keeping};
 use pod_cidr::host::{self, HostFacts, HostSettings};
+use pod_cidr::tunnel_change::{self, Keeping};
 use runtime::error::chain;
 use thiserror::Error;
 
 use super::facts;
-use super::keep::keep;
+use super::kept_addresses::set_addresses;
 use crate::health::Health;
 use crate::host::cnidir;
 use crate::host::files::FileError;
@@ -68,7 +68,7 @@ impl Observer {
     }
 
     /// Observes the host. The report has no phase, since the host has no goal.
-    pub async fn look(&self, settings: &HostSettings) -> Report {
+    pub async fn report(&self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = self.keep_and_observe(settings).await;
         timer.observe_duration();
@@ -82,9 +82,13 @@ impl Observer {
                     retriable: true,
                 }),
                 // Calico replaces the address in a moment, and may remove the kept one.
-                pending: match ends::keeping(&settings.tunnel_ends, &settings.from, Some(&facts)) {
-                    Keeping::Done | Keeping::NotYet(_) => Pending::Nothing,
-                    Keeping::Exchanging(_) => Pending::Change,
+                pending: match tunnel_change::keeping(
+                    &settings.tunnel_addresses,
+                    &settings.from,
+                    Some(&facts),
+                ) {
+                    Keeping::Done | Keeping::NotYet(_) => Pending::NoGoal,
+                    Keeping::Changing(_) => Pending::Change,
                 },
                 pod_cidr: Some(facts),
                 ..Report::default()
@@ -95,7 +99,7 @@ impl Observer {
 
     /// Removes the addresses that a podCidr migration kept on the loopback link, once no spec requests them.
     pub async fn release(&self) -> Result<(), ObserveError> {
-        keep(&Netlink::connect()?, &[]).await?;
+        set_addresses(&Netlink::connect()?, &[]).await?;
         Ok(())
     }
 
@@ -103,7 +107,7 @@ impl Observer {
         &self,
         settings: &HostSettings,
     ) -> Result<(HostFacts, Vec<String>), ObserveError> {
-        let refused = keep(&Netlink::connect()?, &settings.tunnel_ends).await?;
+        let refused = set_addresses(&Netlink::connect()?, &settings.tunnel_addresses).await?;
         Ok((self.observe(settings).await?, refused))
     }
 
@@ -129,7 +133,7 @@ fn message(settings: &HostSettings) -> String {
     let HostSettings {
         from,
         to,
-        tunnel_ends,
+        tunnel_addresses: tunnel_ends,
         ..
     } = settings;
     let kept: Vec<String> = tunnel_ends.iter().map(|end| end.kept.to_string()).collect();

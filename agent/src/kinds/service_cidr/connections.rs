@@ -8,9 +8,9 @@ use std::path::Path;
 
 use engine::found::Found;
 use engine::kernel::Listed;
-use service_cidr::host::{Connection, Left, ServicePort};
+use service_cidr::host::{Connection, ServicePort, SourceAddresses};
 
-use super::left::Asked;
+use super::old_addresses::OldAddresses;
 
 /// Path for the agent's own network namespace, which is the host's.
 const FILE: &str = "thread-self/net/nf_conntrack";
@@ -25,9 +25,9 @@ const MOST_NAMED: usize = 20;
 const PROTOCOLS: [&str; 3] = ["tcp", "udp", "sctp"];
 
 /// Reads the connections.
-pub fn read(proc: &Path, left: &Left) -> Found<Listed<Connection>> {
+pub fn read(proc: &Path, left: &SourceAddresses) -> Found<Listed<Connection>> {
     let path = proc.join(FILE);
-    match File::open(&path).and_then(|file| list(BufReader::new(file), &Asked::from(left))) {
+    match File::open(&path).and_then(|file| list(BufReader::new(file), &OldAddresses::from(left))) {
         Ok(found) if found.is_empty() => Found::Absent,
         Ok(found) => Found::Present(found),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -39,7 +39,7 @@ pub fn read(proc: &Path, left: &Left) -> Found<Listed<Connection>> {
 
 /// The first connections, each once, and the number of entries of the others. Reads line by line, and holds only the listed
 /// connections: a host may track a million of them, and pods create them.
-fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connection>> {
+fn list(mut lines: impl io::BufRead, left: &OldAddresses) -> io::Result<Listed<Connection>> {
     let mut named = BTreeMap::<Connection, u32>::new();
     let mut more = 0_u32;
     let mut line = String::new();
@@ -63,7 +63,7 @@ fn list(mut lines: impl io::BufRead, left: &Asked) -> io::Result<Listed<Connecti
 
 /// `ipv4     2 tcp      6 86399 ESTABLISHED src=… dst=… sport=… dport=… src=… …`: the original direction first, then the reply
 /// direction.
-fn connection(line: &str, left: &Asked) -> Option<Connection> {
+fn connection(line: &str, left: &OldAddresses) -> Option<Connection> {
     let mut words = line.split_ascii_whitespace();
     let protocol = words.nth(2).filter(|protocol| PROTOCOLS.contains(protocol))?;
     let (mut source, mut destination) = (None, None);
@@ -76,7 +76,7 @@ fn connection(line: &str, left: &Asked) -> Option<Connection> {
             Some(("dst", value)) if destination.is_none() => {
                 let address = value.parse::<IpAddr>().ok()?;
                 // Most connections have another destination: the rest of the line does not matter then.
-                if !left.has(address) {
+                if !left.contains(address) {
                     return None;
                 }
                 destination = Some(address);
@@ -103,15 +103,15 @@ mod tests {
 
     use super::*;
 
-    fn left() -> Left {
-        Left {
+    fn left() -> SourceAddresses {
+        SourceAddresses {
             ranges: vec!["10.96.0.0/12".parse().unwrap(), "fd00:96::/112".parse().unwrap()],
-            kept: vec!["10.96.3.9".parse().unwrap()],
+            excluded: vec!["10.96.3.9".parse().unwrap()],
         }
     }
 
-    fn asked() -> Asked {
-        Asked::from(&left())
+    fn asked() -> OldAddresses {
+        OldAddresses::from(&left())
     }
 
     fn texts(listed: &Listed<Connection>) -> Vec<String> {

@@ -9,37 +9,37 @@ use futures::StreamExt;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, Client};
 use runtime::error::chain;
-use service_cidr::host::{ExpectedPortsIn, Question};
+use service_cidr::host::{ExpectedPortsReference, Question};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::backoff::Backoff;
-use crate::goal::{LONGEST_PAUSE_ON_WATCH, Seen};
+use crate::goal::{LONGEST_PAUSE_ON_WATCH, WatchedObject};
 use crate::host::random;
 
 /// State of the watched record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Held {
+pub enum WatchedRecord {
     /// The settings name no record.
     #[default]
-    Nothing,
+    NotRequested,
     /// Name of the record, and the reason why its content is unknown.
     Unknown(String, String),
     /// Name of the record, and its last known content.
     Question(String, Arc<Question>),
 }
 
-impl Held {
+impl WatchedRecord {
     /// The question that these settings name; `None` if they name no record.
     ///
     /// # Errors
     /// The reason why the question is unknown: the operation and the record.
-    pub fn question(&self, named: Option<&ExpectedPortsIn>) -> Option<Result<Arc<Question>, String>> {
-        let ExpectedPortsIn { record } = named?;
+    pub fn question(&self, named: Option<&ExpectedPortsReference>) -> Option<Result<Arc<Question>, String>> {
+        let ExpectedPortsReference { record } = named?;
         Some(match self {
             Self::Question(of, question) if of == record => Ok(Arc::clone(question)),
             Self::Unknown(of, why) if of == record => Err(why.clone()),
-            Self::Nothing | Self::Unknown(..) | Self::Question(..) => Err(not_read(record)),
+            Self::NotRequested | Self::Unknown(..) | Self::Question(..) => Err(not_read(record)),
         })
     }
 }
@@ -49,8 +49,11 @@ fn not_read(record: &str) -> String {
 }
 
 /// Follows the record that the newest settings name, until the process ends.
-pub fn follow(client: Client, mut goals: watch::Receiver<Seen>) -> (watch::Receiver<Held>, JoinHandle<()>) {
-    let (sender, receiver) = watch::channel(Held::Nothing);
+pub fn follow(
+    client: Client,
+    mut goals: watch::Receiver<WatchedObject>,
+) -> (watch::Receiver<WatchedRecord>, JoinHandle<()>) {
+    let (sender, receiver) = watch::channel(WatchedRecord::NotRequested);
     let task = tokio::spawn(async move {
         loop {
             let named = named(&goals.borrow_and_update());
@@ -64,20 +67,20 @@ pub fn follow(client: Client, mut goals: watch::Receiver<Seen>) -> (watch::Recei
     (receiver, task)
 }
 
-fn named(seen: &Seen) -> Option<String> {
+fn named(seen: &WatchedObject) -> Option<String> {
     let of = |object: &NodeMigration| {
         let settings = object.spec.service_cidr.as_ref()?;
         settings.expected_ports.as_ref().map(|named| named.record.clone())
     };
     match seen {
-        Seen::Present(object) => of(object),
-        Seen::NotYet | Seen::Absent => None,
+        WatchedObject::Present(object) => of(object),
+        WatchedObject::Unknown | WatchedObject::Absent => None,
     }
 }
 
 /// Watches the record with this name, and sends its content until the task is cancelled.
-async fn watch_record(client: &Client, record: Option<&str>, sender: &watch::Sender<Held>) {
-    let send = |news: Held| {
+async fn watch_record(client: &Client, record: Option<&str>, sender: &watch::Sender<WatchedRecord>) {
+    let send = |news: WatchedRecord| {
         sender.send_if_modified(|held| {
             let is_news = *held != news;
             *held = news;
@@ -85,24 +88,24 @@ async fn watch_record(client: &Client, record: Option<&str>, sender: &watch::Sen
         })
     };
     let Some(record) = record else {
-        send(Held::Nothing);
+        send(WatchedRecord::NotRequested);
         return std::future::pending().await;
     };
-    let unknown = |why: String| Held::Unknown(record.to_owned(), why);
+    let unknown = |why: String| WatchedRecord::Unknown(record.to_owned(), why);
     send(unknown(not_read(record)));
     let mut objects = pin!(watch_object(Api::<MigrationRecord>::all(client.clone()), record));
     let mut failures = Backoff::default();
     while let Some(object) = objects.next().await {
         let held = match object {
             Ok(object) => match object.and_then(|object| object.spec.expected_ports) {
-                Some(question) => Held::Question(record.to_owned(), Arc::new(question)),
+                Some(question) => WatchedRecord::Question(record.to_owned(), Arc::new(question)),
                 None => unknown(format!("MigrationRecord {record} not found")),
             },
             Err(error) => {
                 let why = format!("watching MigrationRecord {record}: {}", chain(&error));
                 tracing::warn!(error = why, "watching the MigrationRecord failed; retrying");
                 // A known question stays valid: each answer names its question.
-                if !matches!(*sender.borrow(), Held::Question(..)) {
+                if !matches!(*sender.borrow(), WatchedRecord::Question(..)) {
                     send(unknown(why));
                 }
                 let random = random::number().unwrap_or_default();
@@ -131,23 +134,23 @@ mod tests {
         Question {
             asked_at: "2026-01-01T00:00:00Z".parse().unwrap(),
             ports: ExpectedPorts {
-                known: vec![ServicePort {
+                service_ports: vec![ServicePort {
                     address: "172.30.0.5".parse().unwrap(),
                     protocol: "TCP".to_owned(),
                     port,
                 }],
-                balanced: Vec::new(),
+                load_balancer_ports: Vec::new(),
             },
         }
     }
 
-    fn asked(record: Option<&str>) -> Seen {
+    fn asked(record: Option<&str>) -> WatchedObject {
         let expected = record.map(|record| json!({ "record": record }));
         let object = json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": "a" },
             "spec": { "nodeName": "a", "migration": "m", "serviceCidr": { "left": [], "target": [], "expectedPorts": expected } },
         });
-        Seen::Present(Arc::new(serde_json::from_value(object).unwrap()))
+        WatchedObject::Present(Arc::new(serde_json::from_value(object).unwrap()))
     }
 
     fn record(port: u16) -> Value {
@@ -182,7 +185,9 @@ mod tests {
     }
 
     /// Follows an API server with these answers, one per request, and no answers afterwards.
-    fn following(answers: Vec<(u16, Value)>) -> (watch::Sender<Seen>, watch::Receiver<Held>) {
+    fn following(
+        answers: Vec<(u16, Value)>,
+    ) -> (watch::Sender<WatchedObject>, watch::Receiver<WatchedRecord>) {
         let (service, mut calls) = mock::pair::<Request<Body>, Response<Body>>();
         tokio::spawn(async move {
             let mut unanswered = Vec::new();
@@ -202,27 +207,27 @@ mod tests {
                 respond.send_response(Response::builder().status(code).body(Body::from(body)).unwrap());
             }
         });
-        let (goals, seen) = watch::channel(Seen::NotYet);
+        let (goals, seen) = watch::channel(WatchedObject::Unknown);
         let (held, _) = follow(Client::new(service, "default"), seen);
         (goals, held)
     }
 
-    async fn until(held: &mut watch::Receiver<Held>, is_it: impl FnMut(&Held) -> bool) {
+    async fn until(held: &mut watch::Receiver<WatchedRecord>, is_it: impl FnMut(&WatchedRecord) -> bool) {
         let found = tokio::time::timeout(std::time::Duration::from_secs(20), held.wait_for(is_it)).await;
         let is_found = matches!(found, Ok(Ok(_)));
         drop(found);
         assert!(is_found, "not reached: {:?}", *held.borrow());
     }
 
-    fn is_unknown(held: &Held, words: &str) -> bool {
-        let named = ExpectedPortsIn {
+    fn is_unknown(held: &WatchedRecord, words: &str) -> bool {
+        let named = ExpectedPortsReference {
             record: RECORD.to_owned(),
         };
         matches!(held.question(Some(&named)), Some(Err(why)) if why.contains(words))
     }
 
-    fn holds(held: &Held, port: u16) -> bool {
-        let named = ExpectedPortsIn {
+    fn holds(held: &WatchedRecord, port: u16) -> bool {
+        let named = ExpectedPortsReference {
             record: RECORD.to_owned(),
         };
         held.question(Some(&named)) == Some(Ok(Arc::new(question(port))))
@@ -235,7 +240,7 @@ mod tests {
         assert!(is_unknown(&held.borrow(), "has not been read yet"));
         goals.send_replace(asked(Some(RECORD)));
         until(&mut held, |held| holds(held, 81)).await;
-        let another = ExpectedPortsIn {
+        let another = ExpectedPortsReference {
             record: "m-2-expected-ports-0".to_owned(),
         };
         assert!(matches!(
@@ -243,7 +248,7 @@ mod tests {
             Some(Err(why)) if why.contains("m-2-expected-ports-0 has not been read yet")
         ));
         goals.send_replace(asked(None));
-        until(&mut held, |held| *held == Held::Nothing).await;
+        until(&mut held, |held| *held == WatchedRecord::NotRequested).await;
     }
 
     #[tokio::test]

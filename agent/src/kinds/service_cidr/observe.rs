@@ -11,18 +11,18 @@ use engine::kernel::{Listed, Tables};
 use kube::Config;
 use runtime::error::chain;
 use service_cidr::host::{
-    Carriers, Connection, HostFacts, HostSettings, IPVS_LINK, Left, LocalTraffic, ProxyMode, Question,
-    ServicePort, in_target,
+    Connection, HostFacts, HostSettings, IPVS_LINK, LocalTraffic, PodsWithSourceAddresses, ProxyMode,
+    Question, ServicePort, SourceAddresses, in_target,
 };
 use tokio::sync::watch;
 
-use super::carriers::Looker;
-use super::expected::Held;
+use super::expected::WatchedRecord;
 use super::kubelet::Kubelet;
+use super::pods_with_old_addresses::ProcessReader;
 use super::{connections, proxy};
 use crate::health::Health;
-use crate::host::apart::Apart;
 use crate::host::netlink::{Netlink, NetlinkError};
+use crate::host::slow_read::SlowRead;
 use crate::kinds::pod_cidr::facts::tables;
 use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
@@ -47,12 +47,12 @@ pub struct Observer {
     proc: PathBuf,
     own_pod: String,
     api_server: String,
-    expected: watch::Receiver<Held>,
+    expected: watch::Receiver<WatchedRecord>,
     kubelet: Kubelet,
     rules: Option<RulesRead>,
-    looker: Looker,
-    carriers: Apart<Left, Found<Carriers>>,
-    connections: Apart<Left, Found<Listed<Connection>>>,
+    looker: ProcessReader,
+    carriers: SlowRead<SourceAddresses, Found<PodsWithSourceAddresses>>,
+    connections: SlowRead<SourceAddresses, Found<Listed<Connection>>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
 }
@@ -101,7 +101,7 @@ impl Observer {
         proc: PathBuf,
         own_pod: String,
         config: &Config,
-        expected: watch::Receiver<Held>,
+        expected: watch::Receiver<WatchedRecord>,
         metrics: Arc<Metrics>,
         health: Arc<Health>,
     ) -> Self {
@@ -113,22 +113,22 @@ impl Observer {
             expected,
             kubelet: Kubelet::new(config),
             rules: None,
-            looker: Looker::default(),
-            carriers: Apart::new("the environments and name servers of pods"),
-            connections: Apart::new("the kernel's list of connections"),
+            looker: ProcessReader::default(),
+            carriers: SlowRead::new("the environments and name servers of pods"),
+            connections: SlowRead::new("the kernel's list of connections"),
             metrics,
             health,
         }
     }
 
     /// Drops cached results: the next observation reads again.
-    pub fn forget(&mut self) {
+    pub fn clear_cache(&mut self) {
         self.rules = None;
         self.kubelet.forget();
     }
 
     /// Waits until the question to all agents has changed since the last observation.
-    pub async fn is_asked_anew(&mut self) {
+    pub async fn question_changed(&mut self) {
         if self.expected.changed().await.is_err() {
             // The sender is closed: no question can follow.
             std::future::pending::<()>().await;
@@ -136,7 +136,7 @@ impl Observer {
     }
 
     /// Observes the host. The report has no phase, since the host has no goal.
-    pub async fn look(&mut self, settings: &HostSettings) -> Report {
+    pub async fn report(&mut self, settings: &HostSettings) -> Report {
         let timer = self.metrics.observe_duration.start_timer();
         let seen = self.observe(settings).await;
         timer.observe_duration();
@@ -144,7 +144,7 @@ impl Observer {
         match seen {
             Ok(facts) => Report {
                 message: "observing Services, no changes".to_owned(),
-                pending: pending(facts.expected_digest.is_some(), &facts.unknown),
+                pending: pending(facts.expected_digest.is_some(), &facts.missing_ports),
                 service_cidr: Some(facts),
                 ..Report::default()
             },
@@ -155,7 +155,7 @@ impl Observer {
     /// Reads the whole state. An unreadable part is reported in its own field; only unreadable kernel tables are an error.
     pub async fn observe(&mut self, settings: &HostSettings) -> Result<HostFacts, NetlinkError> {
         let HostSettings {
-            left,
+            source: left,
             target,
             report_users,
             expected_ports,
@@ -196,13 +196,13 @@ impl Observer {
         };
         Ok(HostFacts {
             proxy_mode: proxy.mode,
-            unknown: proxy.unknown,
+            missing_ports: proxy.unknown,
             expected_digest,
             local_traffic: proxy.local_traffic,
             cluster_dns,
             api_server: self.api_server.clone(),
-            in_target: in_target(target, &tables),
-            carriers,
+            target: in_target(target, &tables),
+            pods_with_source_addresses: carriers,
             connections,
         })
     }
@@ -224,7 +224,7 @@ impl Observer {
             Ok(rules) => {
                 let unknown = asked.map_or_else(
                     || rules.unknown(&[], &[]),
-                    |asked| rules.unknown(&asked.ports.known, &asked.ports.balanced),
+                    |asked| rules.unknown(&asked.ports.service_ports, &asked.ports.load_balancer_ports),
                 );
                 let proxy = Proxy {
                     mode: rules.mode(),
@@ -272,8 +272,8 @@ fn bound(tables: &Tables) -> BTreeSet<IpAddr> {
 /// When the next observation is due: neither kube-proxy's rules nor pods' environments cause events.
 fn pending(is_asked: bool, unknown: &Found<Vec<ServicePort>>) -> Pending {
     match unknown {
-        _ if !is_asked => Pending::Unannounced,
-        Found::Present(unknown) if unknown.is_empty() => Pending::Unannounced,
+        _ if !is_asked => Pending::Unobservable,
+        Found::Present(unknown) if unknown.is_empty() => Pending::Unobservable,
         Found::Present(_) => Pending::Process,
         Found::Absent | Found::Malformed(_) => Pending::Change,
     }
@@ -299,12 +299,12 @@ mod tests {
         let one = Found::Present(vec![port("172.30.0.1")]);
         let unreadable = Found::Malformed("no nft".to_owned());
         assert_eq!(pending(true, &one), Pending::Process);
-        assert_eq!(pending(true, &none), Pending::Unannounced);
+        assert_eq!(pending(true, &none), Pending::Unobservable);
         assert_eq!(pending(true, &unreadable), Pending::Change);
-        assert_eq!(pending(false, &none), Pending::Unannounced);
+        assert_eq!(pending(false, &none), Pending::Unobservable);
         assert_eq!(
             pending(false, &unreadable),
-            Pending::Unannounced,
+            Pending::Unobservable,
             "without a question"
         );
     }
@@ -316,8 +316,8 @@ mod tests {
             Arc::new(Question {
                 asked_at: jiff::Timestamp::from_second(second).unwrap(),
                 ports: ExpectedPorts {
-                    known: ports(known),
-                    balanced: ports(balanced),
+                    service_ports: ports(known),
+                    load_balancer_ports: ports(balanced),
                 },
             })
         };

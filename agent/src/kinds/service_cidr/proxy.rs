@@ -213,7 +213,7 @@ pub async fn read(proc: &Path, bound: &BTreeSet<IpAddr>) -> Result<Rules, Firewa
             }
         }
     }
-    if let Some(bytes) = files::read_if_there(&proc.join(VIRTUAL_SERVERS))? {
+    if let Some(bytes) = files::read_if_exists(&proc.join(VIRTUAL_SERVERS))? {
         let mut servers = virtual_servers::ports(&String::from_utf8_lossy(&bytes));
         servers.retain(|server| bound.contains(&server.address));
         if !servers.is_empty() {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use api::traffic::{Breach, ClassCount};
-use engine::traffic::gates::judge;
+use engine::traffic::gates::exceeded_limit;
 use engine::traffic::stream::Totals;
 use engine::traffic::{Flow, PathClass, Protocol};
 use jiff::Timestamp;
@@ -58,7 +58,7 @@ impl State {
         self.streams = kept;
         for ((flow, _), known) in ended {
             let sum = self.ended.entry(flow.class).or_default();
-            *sum = sum.and(known.totals());
+            *sum = sum.add(known.totals());
         }
         self.requested.retain(|flow, _| wanted.contains(flow));
         for flow in wanted {
@@ -90,7 +90,7 @@ impl State {
                 .exceeded
                 .take()
                 .map_or_else(Instant::now, |(since, _)| since);
-            known.exceeded = judge(class, &count.recent, &orders.gates).map(|text| {
+            known.exceeded = exceeded_limit(class, &count.recent, &orders.gates).map(|text| {
                 if count.problem.is_empty() {
                     (since, text)
                 } else {
@@ -200,7 +200,7 @@ impl State {
         let mut sums = self.ended.clone();
         for ((flow, _), known) in &self.streams {
             let sum = sums.entry(flow.class).or_default();
-            *sum = sum.and(known.totals());
+            *sum = sum.add(known.totals());
         }
         sums.into_iter()
             .map(|(class, totals)| ClassCount { class, totals })
@@ -210,6 +210,6 @@ impl State {
 
 impl Known {
     fn totals(&self) -> Totals {
-        self.before.and(self.last)
+        self.before.add(self.last)
     }
 }

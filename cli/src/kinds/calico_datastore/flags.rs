@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::args::Shown;
+use crate::args::OutputFlags;
 use crate::{help, value};
 
 /// `datastore`.
@@ -37,14 +37,14 @@ pub enum Verb {
     Abort(Abort),
     /// Show the store that Calico uses, and the progress of a conversion. Changes nothing.
     #[command(after_help = help::DATASTORE_STATUS_EXAMPLES)]
-    Status(Look),
+    Status(StoreArguments),
     /// Write Calico's data of both stores into one file with a checksum. Changes nothing.
-    Export(Look),
+    Export(StoreArguments),
 }
 
 /// Options of every subcommand.
 #[derive(Clone, Debug, Args)]
-pub struct Look {
+pub struct StoreArguments {
     /// The connections to both stores.
     #[command(flatten)]
     pub stores: StoreFlags,
@@ -53,7 +53,7 @@ pub struct Look {
     pub folder: Folder,
     /// Output options.
     #[command(flatten)]
-    pub shown: Shown,
+    pub shown: OutputFlags,
 }
 
 /// `dry-run`.
@@ -64,7 +64,7 @@ pub struct DryRun {
     pub ignore_v3_data: bool,
     /// The connections to both stores, and output options.
     #[command(flatten)]
-    pub look: Look,
+    pub look: StoreArguments,
 }
 
 /// The folder of reports and backups.
@@ -83,7 +83,7 @@ pub struct Change {
     pub yes: bool,
     /// The connections to both stores, and output options.
     #[command(flatten)]
-    pub look: Look,
+    pub look: StoreArguments,
 }
 
 /// `start`.

@@ -1,11 +1,11 @@
 //! Conversion of Calico's data from v2 (etcd v2) to v3 (etcd v3): `datastore` uses only both etcds; [`migration`] runs in a
 //! cluster.
 
+mod dry_run;
 pub mod flags;
-mod found;
 pub mod migration;
-mod reach;
-mod state;
+mod status;
+mod stores;
 mod work;
 
 use crate::error::CliError;
@@ -19,8 +19,8 @@ pub async fn run(
 ) -> Result<Outcome, CliError> {
     let variables = variables.into_iter().collect();
     match &datastore.verb {
-        Verb::DryRun(look) => found::dry_run(look, &variables).await,
-        Verb::Status(look) => state::run(look, &variables).await,
+        Verb::DryRun(look) => dry_run::dry_run(look, &variables).await,
+        Verb::Status(look) => status::run(look, &variables).await,
         Verb::Export(look) => work::export(look, &variables).await,
         Verb::Start(start) => work::start(start, &variables).await,
         Verb::Complete(complete) => work::complete(complete, &variables).await,

@@ -10,9 +10,9 @@ use datastore::stores::{ROOT, Stores};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::flags::{Abort, Change, Complete, Look, Start};
-use super::found;
-use super::reach::{self, Variables};
+use super::dry_run;
+use super::flags::{Abort, Change, Complete, Start, StoreArguments};
+use super::stores::{self, Variables};
 use crate::args::Output;
 use crate::commands::confirm;
 use crate::error::CliError;
@@ -35,8 +35,8 @@ pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliE
     if options.pause_limit <= options.settle {
         return Err(CliError::PauseTooShort);
     }
-    let stores = reach::stores(&look.stores, variables).await?;
-    let found = found::look_at(&stores, &look.folder.output_dir, start.ignore_v3_data).await?;
+    let stores = stores::stores(&look.stores, variables).await?;
+    let found = dry_run::convert(&stores, &look.folder.output_dir, start.ignore_v3_data).await?;
     say::note(found.text().trim_end());
     // In a conversion in progress, a refusal causes a rollback: the continued conversion handles it.
     let is_refused = found.outcome() == Outcome::Refused || found.not_now.is_some();
@@ -65,7 +65,7 @@ pub async fn start(start: &Start, variables: &Variables) -> Result<Outcome, CliE
 /// Switches Calico to v3.
 pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outcome, CliError> {
     confirm::possible(complete.change.yes)?;
-    let stores = reach::stores(&complete.change.look.stores, variables).await?;
+    let stores = stores::stores(&complete.change.look.stores, variables).await?;
     let status = run::status(&stores, Timestamp::now()).await?;
     if status.needed == Some(true) && status.works_with == Flags::Paused {
         say::note(
@@ -91,7 +91,7 @@ pub async fn complete(complete: &Complete, variables: &Variables) -> Result<Outc
 /// Switches Calico back to v2.
 pub async fn abort(abort: &Abort, variables: &Variables) -> Result<Outcome, CliError> {
     confirm::possible(abort.change.yes)?;
-    let stores = reach::stores(&abort.change.look.stores, variables).await?;
+    let stores = stores::stores(&abort.change.look.stores, variables).await?;
     let goal = Goal::Abort {
         after_completion: abort.after_completion,
     };
@@ -120,8 +120,8 @@ async fn go(
 }
 
 /// Writes the data of both stores into a file.
-pub async fn export(look: &Look, variables: &Variables) -> Result<Outcome, CliError> {
-    let stores = reach::stores(&look.stores, variables).await?;
+pub async fn export(look: &StoreArguments, variables: &Variables) -> Result<Outcome, CliError> {
+    let stores = stores::stores(&look.stores, variables).await?;
     let tree = stores.v2.tree().await?;
     let entries = stores.v3.list(ROOT).await?;
     let made =
@@ -141,12 +141,12 @@ pub async fn export(look: &Look, variables: &Variables) -> Result<Outcome, CliEr
 
 async fn arrive(stores: &Stores, options: &Options, goal: Goal) -> Result<Option<Record>, CliError> {
     let tell = |line: &str| say::note(line);
-    Ok(Box::pin(run::go(stores, options, goal, &tell)).await?)
+    Ok(Box::pin(run::run_to(stores, options, goal, &tell)).await?)
 }
 
 /// Waits until the conversion is completed or aborted, and rolls it back after its deadline. Only the state of the record ends
 /// the wait.
-async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome, CliError> {
+async fn hold(look: &StoreArguments, stores: &Stores, options: &Options) -> Result<Outcome, CliError> {
     say::note("waiting for `complete` or `abort` in another terminal");
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -190,7 +190,7 @@ async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome
         match arrive(stores, options, abort).await {
             Ok(_) => {
                 let why = format!("the pause had to end by {}", record.abort_at);
-                return Err(RunError::TookBack { why }.into());
+                return Err(RunError::Aborted { why }.into());
             }
             // Another process holds the lock, or a store does not answer: the next read decides.
             Err(error) => say::note(&format!("{error}; trying again")),
@@ -198,7 +198,7 @@ async fn hold(look: &Look, stores: &Stores, options: &Options) -> Result<Outcome
     }
 }
 
-fn answer(look: &Look, record: Option<&Record>) -> Result<(), CliError> {
+fn answer(look: &StoreArguments, record: Option<&Record>) -> Result<(), CliError> {
     match look.shown.output {
         Output::Json => say::json(&json!({ "record": record })),
         Output::Table => say::answer(&match record {
@@ -230,7 +230,7 @@ fn next(record: &Record) -> String {
 }
 
 /// The options of a change, with defaults that `start` overrides.
-fn options(look: &Look) -> Options {
+fn options(look: &StoreArguments) -> Options {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let user = std::env::var("USER").unwrap_or_default();
     Options {

@@ -49,7 +49,7 @@ pub struct EtcdFlags {
 
 impl EtcdFlags {
     /// Overrides the spec of the kind by the flags.
-    pub fn over(&self, kind: &mut PodCidr) {
+    pub fn merged_with(&self, kind: &mut PodCidr) {
         let Self {
             calico_etcd: endpoints,
             calico_etcd_secret: secret,
@@ -109,7 +109,7 @@ impl Mode {
 
 impl Flags {
     /// The flags that are set, as they are typed.
-    pub fn said(&self) -> Vec<&'static str> {
+    pub fn set_flags(&self) -> Vec<&'static str> {
         // Destructured, so that a new field cannot be forgotten here.
         let Self {
             from,
@@ -163,7 +163,7 @@ impl Flags {
         kind.mode = self.mode.map_or(kind.mode, Mode::wire);
         kind.soak_seconds = self.soak.or(kind.soak_seconds);
         self.pods.over(&mut kind);
-        self.etcd.over(&mut kind);
+        self.etcd.merged_with(&mut kind);
         Ok(kind)
     }
 }

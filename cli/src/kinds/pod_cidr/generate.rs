@@ -10,7 +10,7 @@ use pod_cidr::kops;
 
 use super::flags::{EtcdFlags, Mode, PodFlags, between};
 use super::manifest::{self, Hop, Origin};
-use super::route::{End, Journey};
+use super::route::{End, RangeChange};
 use crate::error::CliError;
 use crate::kinds::Kind;
 use crate::value;
@@ -100,9 +100,9 @@ impl PodCidrArguments {
     }
 
     /// The requested change of the range, and the name of the cluster from kops.
-    fn journey(&self) -> Result<(Journey, Option<String>), CliError> {
+    fn journey(&self) -> Result<(RangeChange, Option<String>), CliError> {
         let end = |name: String, range: IpNet| End { name, range };
-        let journey = |from: End, to: End, others: Vec<End>| Journey {
+        let journey = |from: End, to: End, others: Vec<End>| RangeChange {
             from,
             to,
             via: self.via,
@@ -145,7 +145,7 @@ impl PodCidrArguments {
         };
         pod_cidr.mode = self.mode.map_or(pod_cidr.mode, Mode::wire);
         self.pods.over(&mut pod_cidr);
-        self.etcd.over(&mut pod_cidr);
+        self.etcd.merged_with(&mut pod_cidr);
         Hop {
             name: format!("{}{suffix}", self.name),
             pod_cidr,

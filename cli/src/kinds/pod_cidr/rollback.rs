@@ -13,7 +13,7 @@ pub fn possible(migration: &Migration, all: bool) -> Result<(), CliError> {
     if migration.spec.pod_cidr.is_none() || all {
         return Ok(());
     }
-    Err(CliError::NotNow {
+    Err(CliError::NotPossible {
         name: migration.metadata.name.clone().unwrap_or_default(),
         state: "changes the range of pods and has no nodes to roll back".to_owned(),
         hint: "`kubectl replumb rollback --all` moves every pod back to the old range; `kubectl replumb pause` stops the \

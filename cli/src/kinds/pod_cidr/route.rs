@@ -18,7 +18,7 @@ pub struct End {
 
 /// The requested change of the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Journey {
+pub struct RangeChange {
     /// The range that pods move from.
     pub from: End,
     /// The range that pods move to.
@@ -44,7 +44,7 @@ const EXAMPLES: [&str; 6] = [
     "fd00:192:168::/56",
 ];
 
-impl Journey {
+impl RangeChange {
     /// One hop, or two through the temporary range. The error has every problem.
     pub fn hops(&self) -> Result<Hops, CliError> {
         let (from, to) = (self.from.range, self.to.range);
@@ -174,12 +174,12 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn journey(from: &str, to: &str, via: Option<&str>) -> Journey {
+    fn journey(from: &str, to: &str, via: Option<&str>) -> RangeChange {
         let end = |name: &str, text: &str| End {
             name: name.to_owned(),
             range: range(text),
         };
-        Journey {
+        RangeChange {
             from: end("--from", from),
             to: end("--to", to),
             via: via.map(range),
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    fn words(journey: &Journey) -> String {
+    fn words(journey: &RangeChange) -> String {
         let error = journey.hops().unwrap_err();
         format!("{error}\n{}", error.hint().unwrap_or_default())
     }

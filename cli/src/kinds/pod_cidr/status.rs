@@ -42,7 +42,7 @@ impl PodsView {
             to: known.settings.to.value.to_string(),
             pods_in_old_range: known.pods_in_old_range,
             pods_in_new_range: known.pods_in_new_range,
-            blocks_left: known.blocks_left,
+            blocks_left: known.source_blocks,
         })
     }
 
@@ -133,7 +133,7 @@ mod tests {
         let (mut migration, nodes) = fixture::range_planned();
         let status = migration.status.as_mut().unwrap();
         status.phase = MigrationPhase::Refused;
-        "AnotherMigration".clone_into(&mut status.blocked);
+        "AnotherMigration".clone_into(&mut status.reason);
         "Migration pod-cidr-hop-1 is under way; one at a time".clone_into(&mut status.message);
         let view = View::of(&migration, &nodes);
         assert_eq!(view.end(), Some(Outcome::Refused));
@@ -150,13 +150,13 @@ mod tests {
             let status = migration.status.as_mut().unwrap();
             status.phase = MigrationPhase::Finishing;
             "40/40 pods".clone_into(&mut status.progress.text);
-            "PoolSoak".clone_into(&mut status.blocked);
+            "PoolSoak".clone_into(&mut status.reason);
             "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool stays until 2026-03-02T10:04:00Z, and can be \
              used again until then"
                 .clone_into(&mut status.message);
             let known = status.pod_cidr.as_mut().unwrap();
             (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
-            known.blocks_left = Some(4);
+            known.source_blocks = Some(4);
             known.stage = serde_json::from_value(json!({
                 "name": "Soak", "direction": "There", "since": "2026-03-01T10:04:00Z",
             }))
@@ -197,7 +197,7 @@ mod tests {
             migration.spec.desired = Desired::Pause;
             let status = migration.status.as_mut().unwrap();
             status.paused = true;
-            "Paused".clone_into(&mut status.blocked);
+            "Paused".clone_into(&mut status.reason);
             "paused by the user".clone_into(&mut status.message);
         });
         for phase in [
@@ -227,13 +227,13 @@ mod tests {
             let status = migration.status.as_mut().unwrap();
             status.phase = MigrationPhase::Completed;
             status.completed_at = Some(fixture::now());
-            status.blocked = String::new();
+            status.reason = String::new();
             "40/40 pods".clone_into(&mut status.progress.text);
             "every pod has an address of 10.200.0.0/16; IPPool default-ipv4-ippool, its blocks and all routes to it are deleted"
                 .clone_into(&mut status.message);
             let known = status.pod_cidr.as_mut().unwrap();
             (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
-            (known.stage, known.blocks_left) = (None, Some(0));
+            (known.stage, known.source_blocks) = (None, Some(0));
         });
         assert_eq!(completed.end(), Some(Outcome::Done));
         insta::assert_snapshot!(shown(&completed), @r"

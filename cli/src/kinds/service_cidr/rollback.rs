@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use api::Migration;
-use service_cidr::ranges::listed;
+use service_cidr::assignment::AssignedAddresses;
+use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Stage;
-use service_cidr::subjects::Book;
 
 use crate::args::Rollback;
 use crate::cluster::Cluster;
@@ -17,7 +17,11 @@ use crate::render::table::{table, wrap};
 const WIDTH: usize = 110;
 
 /// The recorded addresses of all Services, if Services are given by name.
-pub async fn book(cluster: &Cluster, migration: &Migration, rollback: &Rollback) -> Result<Book, CliError> {
+pub async fn book(
+    cluster: &Cluster,
+    migration: &Migration,
+    rollback: &Rollback,
+) -> Result<AssignedAddresses, CliError> {
     let known = migration
         .status
         .as_ref()
@@ -26,15 +30,19 @@ pub async fn book(cluster: &Cluster, migration: &Migration, rollback: &Rollback)
         Some(known) if !rollback.services.is_empty() => {
             let records = cluster.records(migration).await?;
             let records = records.iter().map(|record| &record.spec);
-            Ok(api::record::book(records, known.written_here()))
+            Ok(api::record::recorded_addresses(records, known.written_here()))
         }
-        Some(_) | None => Ok(Book::new()),
+        Some(_) | None => Ok(AssignedAddresses::new()),
     }
 }
 
 /// Refuses a rollback of nodes of a serviceCidr migration, of Services of any other kind, and of Services after stage Close.
-pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Result<(), CliError> {
-    let not_now = |state: String, hint: &str| CliError::NotNow {
+pub fn possible(
+    migration: &Migration,
+    rollback: &Rollback,
+    book: &AssignedAddresses,
+) -> Result<(), CliError> {
+    let not_now = |state: String, hint: &str| CliError::NotPossible {
         name: migration.metadata.name.clone().unwrap_or_default(),
         state,
         hint: hint.to_owned(),
@@ -83,7 +91,7 @@ pub fn possible(migration: &Migration, rollback: &Rollback, book: &Book) -> Resu
 }
 
 /// Describes the effect on these Services or on all; `None` for another kind.
-pub fn describe(migration: &Migration, services: &[String], book: &Book) -> Option<String> {
+pub fn describe(migration: &Migration, services: &[String], book: &AssignedAddresses) -> Option<String> {
     let known = migration.status.as_ref()?.service_cidr.as_ref()?;
     let changed = known.settings.changed();
     if !services.is_empty() {
@@ -94,15 +102,15 @@ pub fn describe(migration: &Migration, services: &[String], book: &Book) -> Opti
          both addresses answer until the end. Pods that started with a new address are restarted within their \
          PodDisruptionBudgets. You restore the flag of the API servers; the migration waits for that. Then addresses of {} no \
          longer answer.",
-        listed(changed.of(Side::New)),
+        joined(changed.of(Side::New)),
         known.services_in_new_range,
-        listed(changed.of(Side::Old)),
-        listed(changed.of(Side::New)),
+        joined(changed.of(Side::Old)),
+        joined(changed.of(Side::New)),
     );
     Some(wrapped(&text))
 }
 
-fn of_services(book: &Book, services: &[String]) -> String {
+fn of_services(book: &AssignedAddresses, services: &[String]) -> String {
     let listed = |addresses: &[IpAddr]| {
         addresses
             .iter()

@@ -1,6 +1,6 @@
 //! The settings of serviceCidr as rows of text.
 
-use service_cidr::ranges::listed;
+use service_cidr::ranges::joined;
 use service_cidr::settings::Settings;
 
 /// Every setting with its value and its source.
@@ -14,8 +14,8 @@ pub fn rows(settings: &Settings) -> Vec<Vec<String>> {
     } = settings;
     let row = |name: &str, value: String, source: String| vec![name.to_owned(), value, format!("({source})")];
     vec![
-        row("old ranges", listed(&from.value), from.source.to_string()),
-        row("new ranges", listed(&to.value), to.source.to_string()),
+        row("old ranges", joined(&from.value), from.source.to_string()),
+        row("new ranges", joined(&to.value), to.source.to_string()),
         row("cluster domain", domain.value.clone(), domain.source.to_string()),
         row(
             "externalTrafficPolicy of bridges",

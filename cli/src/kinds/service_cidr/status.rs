@@ -4,7 +4,7 @@ use api::MigrationStatus;
 use api::migration::Direction;
 use jiff::Timestamp;
 use serde::Serialize;
-use service_cidr::ranges::listed;
+use service_cidr::ranges::joined;
 use service_cidr::side::Side;
 use service_cidr::step::Stage;
 
@@ -44,12 +44,12 @@ impl ServicesView {
             stage: stage.map(|stage| stage.name),
             direction: stage.map(|stage| stage.direction),
             since: stage.map(|stage| stage.since),
-            from: listed(changed.of(Side::Old)),
-            to: listed(changed.of(Side::New)),
+            from: joined(changed.of(Side::Old)),
+            to: joined(changed.of(Side::New)),
             services_in_old_range: known.services_in_old_range,
             services_in_new_range: known.services_in_new_range,
-            pods_told_left: known.pods_told_left,
-            connections_to_left: known.connections_to_left,
+            pods_told_left: known.pods_with_source_addresses,
+            connections_to_left: known.connections_to_source,
         })
     }
 

@@ -1,6 +1,6 @@
 //! One step of a conversion in a cluster. Each step is idempotent, and each write has the version that was read.
 
-use api::migration::{CalicoDatastoreStatus, TurnedBack};
+use api::migration::{AutomaticRollback, CalicoDatastoreStatus};
 use calico_datastore::cluster::calico::Calico;
 use calico_datastore::cluster::step::{Step, StoreWork};
 use crash_point::Edge;
@@ -11,11 +11,11 @@ use engine::words;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::Looks;
+use super::ReadCache;
 use super::backup;
 use super::drive::Pass;
-use super::look::Observed;
 use super::objects::{patch, spec_change};
+use super::observe::Observed;
 use super::saved::{Saved, on_delete};
 use super::stores::{self, Patience};
 use crate::evict::evict;
@@ -26,14 +26,14 @@ use crate::write::WriteError;
 const BATCH: usize = 100;
 
 /// Outcome of a step.
-pub(super) enum Made {
+pub(super) enum Outcome {
     /// The step is done; the text for the status.
     Done(String),
     /// The step has to wait.
     Waits(Wait),
 }
 
-impl Made {
+impl Outcome {
     fn waits(reason: WaitReason, message: String) -> Self {
         Self::Waits(Wait {
             reason,
@@ -45,31 +45,31 @@ impl Made {
 
 impl Pass<'_> {
     /// Runs a step that needs only the stores, and nothing from the cluster.
-    pub(super) async fn make_on_stores(
+    pub(super) async fn run_on_stores(
         &self,
         step: &Step,
         known: &mut CalicoDatastoreStatus,
         memory: &mut Memory,
-    ) -> Made {
+    ) -> Outcome {
         crash_point::reach(step.name(), Edge::Announced, None).await;
         let made = match step {
-            Step::TurnBack(why) => {
-                known.turned_back = Some(TurnedBack {
+            Step::RollBack(why) => {
+                known.automatic_rollback = Some(AutomaticRollback {
                     at: self.now,
-                    why: why.clone(),
+                    reason: why.clone(),
                 });
                 // Not in the next pass: the API server may be unreachable by then.
                 let begun = self
-                    .begin(StoreWork::TakeBack { nodes_of_v3: true }, known, memory)
+                    .begin(StoreWork::Abort { nodes_of_v3: true }, known, memory)
                     .await;
                 match begun {
-                    Made::Done(_) => Made::Done(format!("{why}: rolling everything back")),
-                    waits @ Made::Waits(_) => waits,
+                    Outcome::Done(_) => Outcome::Done(format!("{why}: rolling everything back")),
+                    waits @ Outcome::Waits(_) => waits,
                 }
             }
             Step::StopWork => {
-                memory.kinds.of::<Looks>().worker.stop();
-                Made::Done("the work on the stores is stopped".to_owned())
+                memory.kinds.of::<ReadCache>().worker.stop();
+                Outcome::Done("the work on the stores is stopped".to_owned())
             }
             Step::Work(work) => self.begin(*work, known, memory).await,
             Step::BackUp
@@ -79,22 +79,22 @@ impl Pass<'_> {
             | Step::Restart(_)
             | Step::WriteControllers(_)
             | Step::WriteStrategy(_)
-            | Step::Finish => Made::Done(String::new()),
+            | Step::Finish => Outcome::Done(String::new()),
         };
         crash_point::reach(step.name(), Edge::Changed, None).await;
         made
     }
 
     /// Runs the step, and describes it for the status. [`Step::Finish`] is not run here.
-    pub(super) async fn make(
+    pub(super) async fn run(
         &self,
         step: &Step,
         known: &mut CalicoDatastoreStatus,
         memory: &mut Memory,
         observed: &Observed,
-    ) -> Result<Made, WriteError> {
-        if matches!(step, Step::TurnBack(_) | Step::StopWork | Step::Work(_)) {
-            return Ok(self.make_on_stores(step, known, memory).await);
+    ) -> Result<Outcome, WriteError> {
+        if matches!(step, Step::RollBack(_) | Step::StopWork | Step::Work(_)) {
+            return Ok(self.run_on_stores(step, known, memory).await);
         }
         crash_point::reach(step.name(), Edge::Announced, None).await;
         let made = match step {
@@ -103,14 +103,14 @@ impl Pass<'_> {
             Step::StopControllers => {
                 let change = json!({ "spec": { "replicas": 0 } });
                 self.write(observed.controllers.as_ref(), change).await?;
-                Made::Done(
+                Outcome::Done(
                     "calico-kube-controllers is scaled to 0: changed policies have no effect until it runs again".to_owned(),
                 )
             }
             Step::WriteConfiguration(calico) => {
                 self.write_configuration(*calico, observed.configuration.as_ref())
                     .await?;
-                Made::Done(format!(
+                Outcome::Done(format!(
                     "the ConfigMap has the data of Calico {}",
                     calico.as_str()
                 ))
@@ -118,7 +118,7 @@ impl Pass<'_> {
             Step::WriteDaemonSet(calico) => {
                 let change = held_patch(self.saved, &observed.daemon_set, *calico);
                 self.write(Some(&observed.daemon_set), change).await?;
-                Made::Done(format!(
+                Outcome::Done(format!(
                     "the DaemonSet of calico-node has the template of Calico {}: pods restart node by node",
                     calico.as_str()
                 ))
@@ -126,7 +126,7 @@ impl Pass<'_> {
             Step::WriteControllers(calico) => {
                 self.write_controllers(*calico, observed.controllers.as_ref())
                     .await?;
-                Made::Done(format!(
+                Outcome::Done(format!(
                     "calico-kube-controllers has the template of Calico {}",
                     calico.as_str()
                 ))
@@ -135,16 +135,16 @@ impl Pass<'_> {
                 let strategy = &self.saved.daemon_set.of(*calico).strategy;
                 let change = spec_change(&observed.daemon_set, &[("updateStrategy", strategy)]);
                 self.write(Some(&observed.daemon_set), change).await?;
-                Made::Done("the DaemonSet of calico-node has its update strategy again".to_owned())
+                Outcome::Done("the DaemonSet of calico-node has its update strategy again".to_owned())
             }
-            Step::TurnBack(_) | Step::StopWork | Step::Work(_) | Step::Finish => Made::Done(String::new()),
+            Step::RollBack(_) | Step::StopWork | Step::Work(_) | Step::Finish => Outcome::Done(String::new()),
         };
         crash_point::reach(step.name(), Edge::Changed, None).await;
         Ok(made)
     }
 
     /// Evicts pods of calico-node, so that they start again. A refused eviction is requested again when it is due.
-    async fn restart(&self, pods: &[PodName], memory: &mut Memory) -> Made {
+    async fn restart(&self, pods: &[PodName], memory: &mut Memory) -> Outcome {
         let is_due = |pod: &&PodName| {
             let refusal = memory.refusals.get(&pod.uid);
             refusal.is_none_or(|refusal| refusal.next_try <= self.now)
@@ -164,20 +164,20 @@ impl Pass<'_> {
                 "eviction of pod {}/{} refused: {}",
                 pod.namespace, pod.name, refusal.message
             );
-            return Made::waits(reason, message);
+            return Outcome::waits(reason, message);
         }
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
-        Made::Done(format!("restarted: {}", words::names(&names)))
+        Outcome::Done(format!("restarted: {}", words::names(&names)))
     }
 
     async fn back_up(
         &self,
         known: &mut CalicoDatastoreStatus,
         memory: &mut Memory,
-    ) -> Result<Made, WriteError> {
+    ) -> Result<Outcome, WriteError> {
         let read = match self.ask(memory, known, backup::read).await {
             Ok(read) => read,
-            Err(why) => return Ok(Made::waits(WaitReason::Datastore, why)),
+            Err(why) => return Ok(Outcome::waits(WaitReason::Datastore, why)),
         };
         // The same time at each attempt, so that the next attempt finds the Secrets of one that was not recorded.
         let begun = self
@@ -191,16 +191,16 @@ impl Pass<'_> {
             self.context.namespace, made.name, made.parts, made.v2_keys, made.v3_keys, made.sha256
         );
         known.backup = Some(made);
-        Ok(Made::Done(said))
+        Ok(Outcome::Done(said))
     }
 
-    async fn begin(&self, work: StoreWork, known: &CalicoDatastoreStatus, memory: &mut Memory) -> Made {
+    async fn begin(&self, work: StoreWork, known: &CalicoDatastoreStatus, memory: &mut Memory) -> Outcome {
         let settings = &known.settings;
         // A connection of its own: in the middle of the work a request waits for the store.
         let (v2, v3) = (&settings.etcd_v2.value, &settings.etcd_v3.value);
-        let stores = match stores::connect(self.context, v2, v3, Patience::Waits).await {
+        let stores = match stores::connect(self.context, v2, v3, Patience::Wait).await {
             Ok(stores) => stores,
-            Err(problem) => return Made::waits(WaitReason::Datastore, problem.to_string()),
+            Err(problem) => return Outcome::waits(WaitReason::Datastore, problem.to_string()),
         };
         let seconds = |seconds: u32| SignedDuration::from_secs(i64::from(seconds));
         let options = Options {
@@ -209,7 +209,7 @@ impl Pass<'_> {
             batch: BATCH,
             // The backup was made before Calico was paused.
             backups: None,
-            no_nodes_of_v3: matches!(work, StoreWork::TakeBack { nodes_of_v3: false }),
+            no_nodes_of_v3: matches!(work, StoreWork::Abort { nodes_of_v3: false }),
             holder: format!(
                 "replumb's coordinator on node {}, since {}",
                 self.context.node_name,
@@ -219,10 +219,10 @@ impl Pass<'_> {
         let over_existing = settings.ignore_v3_data.value;
         memory
             .kinds
-            .of::<Looks>()
+            .of::<ReadCache>()
             .worker
             .begin(stores, options, work, over_existing);
-        Made::Done(describe(work).to_owned())
+        Outcome::Done(describe(work).to_owned())
     }
 
     async fn write_configuration(&self, calico: Calico, there: Option<&Value>) -> Result<(), WriteError> {
@@ -261,8 +261,8 @@ fn describe(work: StoreWork) -> &'static str {
         StoreWork::Convert => "pausing Calico and converting its data",
         StoreWork::AnnounceNodes => "recording that calico-node of v3 may run",
         StoreWork::Complete => "opening etcd v3 for Calico",
-        StoreWork::TakeBack { nodes_of_v3: true } => "opening etcd v2 for Calico again",
-        StoreWork::TakeBack { nodes_of_v3: false } => "restoring etcd v3",
+        StoreWork::Abort { nodes_of_v3: true } => "opening etcd v2 for Calico again",
+        StoreWork::Abort { nodes_of_v3: false } => "restoring etcd v3",
     }
 }
 

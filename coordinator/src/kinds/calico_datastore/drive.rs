@@ -1,7 +1,7 @@
 //! One pass of a conversion in a cluster: the observed state gives a view, the view a decision, the decision one step. The stores come
 //! first: another object that cannot be read or written does not keep Calico paused.
 
-use api::migration::{CalicoDatastoreStatus, Desired, Direction, MigrationPhase, TurnedBack};
+use api::migration::{AutomaticRollback, CalicoDatastoreStatus, Desired, Direction, MigrationPhase};
 use api::{Migration, MigrationStatus};
 use calico_datastore::cluster::calico::Calico;
 use calico_datastore::cluster::decide::{decide, urgent};
@@ -11,17 +11,17 @@ use engine::decision::{Decision, WaitReason};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::Looks;
-use super::apply::Made;
-use super::found;
-use super::look::Observed;
+use super::ReadCache;
+use super::apply::Outcome;
+use super::observe::Observed;
+use super::pods;
 use super::saved::Saved;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::events::EventLevel;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
-use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{limits, stages, stop, traffic};
 
@@ -40,7 +40,7 @@ pub(super) struct Pass<'pass> {
 impl Pass<'_> {
     /// The direction. After a rollback without a command, the direction stays Back: another Migration converts the data again.
     pub(super) fn direction(&self, known: &CalicoDatastoreStatus) -> Direction {
-        let has_turned = known.turned_back.is_some();
+        let has_turned = known.automatic_rollback.is_some();
         match self.migration.spec.desired {
             // Half a conversion is no state to stay in.
             Desired::Rollback | Desired::Abort => Direction::Back,
@@ -61,7 +61,7 @@ fn phase(stage: Stage, direction: Direction) -> MigrationPhase {
 }
 
 /// One pass of a started migration.
-pub async fn go_on(
+pub async fn advance(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
@@ -88,11 +88,14 @@ pub async fn go_on(
         now: Timestamp::now(),
     };
     let stores = pass.stores(memory, &mut known).await;
-    let work = memory.kinds.of::<Looks>().worker.look().await;
-    if let Some(why) = memory.kinds.of::<Looks>().worker.took_back()
+    let work = memory.kinds.of::<ReadCache>().worker.state().await;
+    if let Some(why) = memory.kinds.of::<ReadCache>().worker.take_rollback_reason()
         && pass.direction(&known) == Direction::There
     {
-        known.turned_back = Some(TurnedBack { at: pass.now, why });
+        known.automatic_rollback = Some(AutomaticRollback {
+            at: pass.now,
+            reason: why,
+        });
     }
     pass.count(&mut known);
     let first = stores
@@ -104,7 +107,7 @@ pub async fn go_on(
         pass.enter(&next, direction, &mut known, status);
         match next.decision {
             Decision::Run(step) => {
-                let made = pass.make_on_stores(&step, &mut known, memory).await;
+                let made = pass.run_on_stores(&step, &mut known, memory).await;
                 done(Ok(made), status)?;
             }
             other => report(other, status),
@@ -126,7 +129,7 @@ pub async fn go_on(
     let is_past = matches!(&stores, Ok(stores) if stores.is_past_the_point_of_no_return());
     let controllers = pass.controllers(&known, &observed);
     let controllers_work = pass
-        .controllers_work(memory, &known, &stores, controllers.as_ref())
+        .controllers_progress(memory, &known, &stores, controllers.as_ref())
         .await;
     let view = pass.view(&known, &observed, stores, controllers, controllers_work, &work);
     let policy = Policy {
@@ -146,7 +149,7 @@ pub async fn go_on(
     match next.decision {
         Decision::Run(Step::Finish) => pass.finish(direction, memory, &mut known, status).await?,
         Decision::Run(step) => {
-            let made = Box::pin(pass.make(&step, &mut known, memory, &observed)).await;
+            let made = Box::pin(pass.run(&step, &mut known, memory, &observed)).await;
             done(made, status)?;
         }
         other => report(other, status),
@@ -170,13 +173,13 @@ pub async fn go_on(
 }
 
 /// Writes the outcome of a step to the status. A refusal of the API server does not end with another pass.
-fn done(made: Result<Made, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
+fn done(made: Result<Outcome, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
     match made {
-        Ok(Made::Done(said)) => {
-            status.blocked = String::new();
+        Ok(Outcome::Done(said)) => {
+            status.reason = String::new();
             status.message = said;
         }
-        Ok(Made::Waits(found)) => wait(status, found.reason, found.message),
+        Ok(Outcome::Waits(found)) => wait(status, found.reason, found.message),
         Err(error) => match error.refusal() {
             Some(why) => {
                 let message = format!("{error}: refused by the API server: {why}");
@@ -194,7 +197,7 @@ fn report(decision: Decision<Step>, status: &mut MigrationStatus) {
         Decision::Wait(found) => wait(status, found.reason, found.message),
         Decision::Halt(halt) => {
             status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.blocked);
+            halt.reason.as_str().clone_into(&mut status.reason);
             status.message = halt.message;
         }
         Decision::Run(_) | Decision::Settled => {}
@@ -237,12 +240,12 @@ impl Pass<'_> {
 
     /// Counts pods that wait for a network.
     fn count(&self, known: &mut CalicoDatastoreStatus) {
-        let waiting = found::without_network(self.cache);
+        let waiting = pods::without_network(self.cache);
         let count = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
-        known.first_without_network = waiting.into_iter().next().map(|pod| pod.key);
+        known.pod_without_network = waiting.into_iter().next().map(|pod| pod.key);
         known.pods_without_network = count;
         if known.paused_since.is_some() {
-            known.most_pods_without_network = known.most_pods_without_network.max(count);
+            known.max_pods_without_network = known.max_pods_without_network.max(count);
         }
         let metrics = &self.context.metrics;
         metrics.pods_without_network.set(i64::from(count));
@@ -270,13 +273,13 @@ impl Pass<'_> {
             Direction::There => format!(
                 "Calico works with etcd v3. Every node runs {}. etcd v2 is unchanged, except its Ready flag. Most waiting pods: \
                  {}",
-                known.settings.to_image.value, known.most_pods_without_network
+                known.settings.to_image.value, known.max_pods_without_network
             ),
             Direction::Back => {
                 let why = known
-                    .turned_back
+                    .automatic_rollback
                     .as_ref()
-                    .map(|turned| format!("{}: ", turned.why))
+                    .map(|turned| format!("{}: ", turned.reason))
                     .unwrap_or_default();
                 format!("{why}Calico works with etcd v2, as before. etcd v3 is restored")
             }
@@ -288,15 +291,15 @@ impl Pass<'_> {
             Direction::Back => MigrationPhase::RolledBack,
         };
         status.completed_at = Some(self.now);
-        status.blocked = String::new();
+        status.reason = String::new();
         self.context.metrics.pods_without_network.set(0);
         self.context.metrics.calico_paused.set(0);
         let phase = status.phase;
         self.context
-            .teller
+            .events
             .migration(
                 self.migration,
-                Tone::Normal,
+                EventLevel::Normal,
                 &format!("{phase:?}"),
                 &status.message,
             )

@@ -5,18 +5,18 @@ use datastore::error::StoreError;
 use datastore::run::RunError;
 
 /// The hint; `None` when the error needs none.
-pub fn of(error: &RunError) -> Option<String> {
+pub fn hint(error: &RunError) -> Option<String> {
     match error {
-        RunError::Store(error) => of_store(error),
+        RunError::Store(error) => hint_of_store(error),
         RunError::Refused(refusal) => Some(of_refusal(refusal).to_owned()),
         RunError::NotConvertible(error) => Some(error.hint().to_owned()),
-        RunError::NotTakenBack { error, .. } => of(error),
-        RunError::Backup(_) | RunError::TookBack { .. } => None,
+        RunError::AbortFailed { error, .. } => hint(error),
+        RunError::Backup(_) | RunError::Aborted { .. } => None,
     }
 }
 
 /// The hint for an error of one store.
-pub fn of_store(error: &StoreError) -> Option<String> {
+pub fn hint_of_store(error: &StoreError) -> Option<String> {
     match error {
         StoreError::Unreachable { .. } => Some(
             "Check that etcd answers on the coordinator's node, with the certificates of calico-node"
@@ -37,7 +37,7 @@ pub fn of_store(error: &StoreError) -> Option<String> {
 fn of_refusal(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::NoFlag => "Check that Calico v2 uses this etcd. If the key was deleted, set it to true",
-        Refusal::PausedBySomebody { .. } => {
+        Refusal::PausedByOthers { .. } => {
             "If no other upgrade runs, `kubectl replumb datastore abort` sets it to true, and the migration continues"
         }
         Refusal::NotEmpty { .. } => {
@@ -53,8 +53,8 @@ fn of_refusal(refusal: &Refusal) -> &'static str {
             "Another program changes the stores: `kubectl replumb datastore status` shows its progress"
         }
         Refusal::Completed => "`kubectl replumb datastore status` shows both stores",
-        Refusal::LeavesCompleted => "Calico works with etcd v3: a rollback is not possible any more",
-        Refusal::Lost { .. } => {
+        Refusal::AlreadyCompleted => "Calico works with etcd v3: a rollback is not possible any more",
+        Refusal::KeysMissing { .. } => {
             "Find out what deleted them. Run `kubectl replumb rollback --all`, then start again"
         }
         Refusal::Changed => {

@@ -6,17 +6,17 @@
 
 mod apply;
 mod backup;
+mod controllers_objects;
 mod drive;
-mod found;
+mod gate;
 pub(crate) mod hints;
-mod left;
-mod look;
-mod looks;
 mod objects;
+mod observe;
+mod pods;
 mod read;
+mod read_cache;
 mod saved;
 mod stores;
-mod watched;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use api::node_migration::{CalicoDatastoreHost, NodeMigrationSpec};
 use api::traffic::TrafficGate;
 use api::{Migration, MigrationStatus, NodeMigration};
 use calico_datastore::cluster::checks::{self, CheckPolicy};
-use calico_datastore::cluster::detect::{Wishes, detect};
+use calico_datastore::cluster::detect::{Options, detect};
 use calico_datastore::cluster::document::document;
 use calico_datastore::cluster::facts::ClusterFacts;
 use calico_datastore::cluster::settings::Settings;
@@ -47,12 +47,12 @@ use crate::node_migrations;
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
-use looks::Asked;
-pub use looks::Looks;
+pub use read_cache::ReadCache;
+use read_cache::ReadRequest;
 
 /// The options that the user has set.
-fn wishes(kind: &CalicoDatastore) -> Wishes {
-    Wishes {
+fn options(kind: &CalicoDatastore) -> Options {
+    Options {
         etcd_v2: kind.etcd_v2.as_ref().map(of_spec),
         etcd_v3: kind.etcd_v3.as_ref().map(of_spec),
         pause_limit_seconds: kind.pause_limit_seconds,
@@ -77,11 +77,11 @@ impl Kind for CalicoDatastore {
         migration: &Migration,
         _node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        let by = Asked {
+        let by = ReadRequest {
             uid: migration.uid().unwrap_or_default(),
             generation: migration.metadata.generation.unwrap_or_default(),
         };
-        let looks = memory.kinds.of::<Looks>();
+        let looks = memory.kinds.of::<ReadCache>();
         Box::pin(read::cluster(context, cache, looks, self, by)).await
     }
 
@@ -91,13 +91,13 @@ impl Kind for CalicoDatastore {
     }
 
     fn judge(&self, migration: &Migration, facts: &ClusterFacts) -> (Option<Settings>, Vec<Check>) {
-        let settings = match detect(&wishes(self), facts) {
+        let settings = match detect(&options(self), facts) {
             Ok(settings) => settings,
             Err(checks) => return (None, checks),
         };
         let policy = CheckPolicy {
             is_unwatched: migration.spec.gates.traffic == TrafficGate::Ignore,
-            at_once: limits::rules(migration)
+            max_unavailable: limits::rules(migration)
                 .max_unavailable
                 .resolve(facts.nodes.len()),
         };
@@ -138,7 +138,7 @@ impl Kind for CalicoDatastore {
     }
 
     /// The `NodeMigration`s have carried the request to the agents since they were created.
-    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.calico_datastore = Some(Box::new(CalicoDatastoreStatus::of(settings)));
@@ -154,7 +154,7 @@ impl Kind for CalicoDatastore {
         saved::read(context, cache, self).await
     }
 
-    async fn go_on(
+    async fn advance(
         &self,
         context: &Context,
         cache: &Cache,
@@ -164,7 +164,7 @@ impl Kind for CalicoDatastore {
     ) -> Result<Vec<&'static str>, WriteError> {
         // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
         let missing = |status: &mut MigrationStatus, what: &str| {
-            "SettingsGone".clone_into(&mut status.blocked);
+            "SettingsGone".clone_into(&mut status.reason);
             status.message = format!(
                 "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
                  that started the migration, or restore {what} from a backup of the Migration. To see whether Calico is paused, \
@@ -175,14 +175,14 @@ impl Kind for CalicoDatastore {
             missing(status, "status.calicoDatastore");
             return Ok(Vec::new());
         };
-        let saved = match saved::understand(&status.before) {
+        let saved = match saved::parse(&status.saved_state) {
             Ok(saved) => saved,
             Err(what) => {
                 missing(status, &what);
                 return Ok(Vec::new());
             }
         };
-        Box::pin(drive::go_on(
+        Box::pin(drive::advance(
             context, cache, memory, migration, &saved, *known, status,
         ))
         .await?;
@@ -193,7 +193,7 @@ impl Kind for CalicoDatastore {
     fn remark(&self, status: &MigrationStatus) -> Option<String> {
         let known = status.calico_datastore.as_ref()?;
         let until = known.paused_until.filter(|_| !status.phase.is_over())?;
-        let waiting = match &known.first_without_network {
+        let waiting = match &known.pod_without_network {
             None => "no pod waits for a network".to_owned(),
             Some(first) => format!(
                 "pods that wait for a network: {}, first: {first}",
@@ -201,7 +201,7 @@ impl Kind for CalicoDatastore {
             ),
         };
         let left = Timestamp::now().duration_until(until);
-        let end = if known.turned_back.is_some() || status.phase == MigrationPhase::RollingBack {
+        let end = if known.automatic_rollback.is_some() || status.phase == MigrationPhase::RollingBack {
             String::new()
         } else if left.is_positive() {
             let minutes = (left + SignedDuration::from_secs(59)).as_secs() / 60;
@@ -223,5 +223,5 @@ async fn adopt(context: &Context, cache: &Cache, migration: &Migration) -> Resul
     }
     // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.calico_datastore = Some(CalicoDatastoreHost {});
-    node_migrations::adopt(context, cache, migration, ask).await
+    node_migrations::sync(context, cache, migration, ask).await
 }

@@ -5,8 +5,8 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch};
 use serde_json::{Value, json};
 
-use crate::answers;
 use crate::context::Context;
+use crate::lenient_requests;
 use crate::write::{WriteError, parameters};
 
 /// API of `DaemonSet`s and Deployments, regardless of the version in an old manifest.
@@ -44,12 +44,12 @@ fn api(context: &Context, name: &Name) -> Api<DynamicObject> {
 
 /// The object as it is stored; `None` when the object or its kind does not exist.
 pub async fn get(context: &Context, name: &Name) -> Result<Option<Value>, WriteError> {
-    match answers::get_opt(&api(context, name), &name.name).await {
+    match lenient_requests::get_opt(&api(context, name), &name.name).await {
         // Objects of the API server always serialize.
         Ok(found) => Ok(found.map(|object| serde_json::to_value(&object).unwrap_or_default())),
         // For an unknown kind the API server answers in plain text, without the reason NotFound.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(source) => Err(WriteError::of("reading", name.words(), source)),
+        Err(source) => Err(WriteError::of("reading", name.display(), source)),
     }
 }
 
@@ -66,14 +66,14 @@ pub async fn patch(
     change["metadata"]["resourceVersion"] = read["metadata"]["resourceVersion"].clone();
     let mut parameters = parameters();
     parameters.dry_run = dry_run;
-    let patched = answers::patch(
+    let patched = lenient_requests::patch(
         &api(context, &name),
         &name.name,
         &parameters,
         &Patch::Merge(change),
     )
     .await
-    .map_err(|source| WriteError::of("writing", name.words(), source))?;
+    .map_err(|source| WriteError::of("writing", name.display(), source))?;
     Ok(serde_json::to_value(&patched).unwrap_or_default())
 }
 

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::migration::CalicoDatastore;
 use calico::NODE_CONTAINER;
 use calico::etcd_access::ConfigMaps;
-use calico_datastore::cluster::checks::{PERMISSIONS, PERMISSIONS_AT_HOME};
+use calico_datastore::cluster::checks::{OWN_NAMESPACE_PERMISSIONS, PERMISSIONS};
 use calico_datastore::cluster::detect::detect;
-use calico_datastore::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
+use calico_datastore::cluster::facts::{ClusterFacts, Converted, NodePod, StoreFacts, Workload};
 use calico_datastore::cluster::manifest::{self, CONTROLLERS, Manifest, Name};
-use calico_datastore::left::Left;
+use calico_datastore::controller_objects::ControllerObjects;
 use calico_datastore::sources::Source;
 use engine::cluster::{self, Malformed};
 use engine::owner::Owner;
@@ -20,9 +20,9 @@ use kube::ResourceExt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::looks::{Asked, Looks};
 use super::objects::{current, get, patch, spec_change};
-use super::{found, left, saved, wishes};
+use super::read_cache::{ReadCache, ReadRequest};
+use super::{controllers_objects, options, pods, saved};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -51,9 +51,9 @@ pub fn manifest(text: &str) -> Result<Manifest, Vec<String>> {
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
-    looks: &mut Looks,
+    looks: &mut ReadCache,
     kind: &CalicoDatastore,
-    by: Asked,
+    by: ReadRequest,
 ) -> Result<ClusterFacts, WriteError> {
     let nodes = cache.nodes.state();
     let nodes: Vec<_> = nodes.iter().map(|found| facts::nodes::node(found)).collect();
@@ -64,7 +64,7 @@ pub async fn cluster(
             .filter(|node| node.operating_system != "windows")
             .map(|node| (node.name.clone(), node))
             .collect(),
-        without_network: found::without_network(cache)
+        without_network: pods::without_network(cache)
             .into_iter()
             .map(|pod| pod.key)
             .collect(),
@@ -72,7 +72,7 @@ pub async fn cluster(
         ..ClusterFacts::default()
     };
     cluster.permissions = read::permissions(context, &PERMISSIONS).await?;
-    let at_home = read::permissions_in(context, &PERMISSIONS_AT_HOME, &context.namespace).await?;
+    let at_home = read::permissions_in(context, &OWN_NAMESPACE_PERMISSIONS, &context.namespace).await?;
     cluster.permissions.extend(at_home);
     cluster.policies = read::policies(context).await?;
     cluster.webhooks = webhooks(context, cache).await?;
@@ -80,7 +80,7 @@ pub async fn cluster(
         read_manifest_objects(context, cache, manifest, &mut cluster).await?;
     }
     cluster.manifest = Some(manifest);
-    if let Ok(settings) = detect(&wishes(kind), &cluster) {
+    if let Ok(settings) = detect(&options(kind), &cluster) {
         let mut read = looks
             .facts(context, &settings.etcd_v2.value, &settings.etcd_v3.value, by)
             .await;
@@ -103,11 +103,11 @@ pub async fn cluster(
 
 /// Finds what the controllers of v3 write for the objects of this cluster, and the objects for which they cannot write anything.
 async fn left_to_controllers(context: &Context, converted: &mut Converted) -> Result<(), WriteError> {
-    if converted.left.is_empty() {
+    if converted.remaining.is_empty() {
         return Ok(());
     }
-    let sources = left::sources(context, &converted.left).await?;
-    converted.left = Left::made_of(&sources);
+    let sources = controllers_objects::sources(context, &converted.remaining).await?;
+    converted.remaining = ControllerObjects::of_sources(&sources);
     let flawed = |source: Source| Some((source.origin, source.flaw?));
     converted.flawed = sources.into_iter().filter_map(flawed).collect();
     Ok(())
@@ -133,12 +133,12 @@ async fn read_manifest_objects(
         Err(malformed) => cluster.malformed.push(malformed),
     }
     let pods = cache.pods.index();
-    cluster.pods = found::of_daemon_set(&pods, &key)
+    cluster.pods = pods::of_daemon_set(&pods, &key)
         .into_iter()
         .map(|pod| NodePod {
             name: pod.name.clone(),
             node: pod.node.clone(),
-            image: found::image(&pods, pod),
+            image: pods::image(&pods, pod),
             ready: pod.ready,
         })
         .collect();
@@ -155,7 +155,7 @@ async fn read_manifest_objects(
     if made.map(|made| made["spec"].clone()) != again.map(|made| made["spec"].clone()) {
         let why =
             "an admission webhook changes it in another way each time, so that its state cannot be verified";
-        cluster.refused.push((name.words(), why.to_owned()));
+        cluster.refused.push((name.display(), why.to_owned()));
     }
     let controllers = Name {
         kind: "Deployment".to_owned(),
@@ -180,21 +180,21 @@ async fn read_manifest_objects(
                 let change = json!({ "data": manifest::texts(wanted) });
                 try_patch(context, &there, change, cluster).await?;
             }
-            None => cluster.not_applied.push((name.words(), MISSING.to_owned())),
+            None => cluster.differing.push((name.display(), MISSING.to_owned())),
         }
     }
     for wanted in &manifest.others {
         let name = Name::of(wanted);
         match get(context, &name).await {
-            Ok(None) => cluster.not_applied.push((name.words(), MISSING.to_owned())),
+            Ok(None) => cluster.differing.push((name.display(), MISSING.to_owned())),
             Ok(Some(there)) => {
-                let otherwise = manifest::otherwise(wanted, &there);
+                let otherwise = manifest::difference(wanted, &there);
                 cluster
-                    .not_applied
-                    .extend(otherwise.map(|what| (name.words(), what)));
+                    .differing
+                    .extend(otherwise.map(|what| (name.display(), what)));
             }
             // After a missing permission the other objects are read all the same.
-            Err(error) if error.refusal().is_some() => cluster.unseen.push(name.words()),
+            Err(error) if error.refusal().is_some() => cluster.unreadable.push(name.display()),
             Err(error) => return Err(error),
         }
     }
@@ -216,7 +216,7 @@ async fn try_patch(
             Some(why) => {
                 cluster
                     .refused
-                    .push((Name::of(there).words(), without_object(why)));
+                    .push((Name::of(there).display(), without_object(why)));
                 Ok(None)
             }
             None => Err(error),
@@ -235,9 +235,9 @@ fn without_object(why: &str) -> String {
     }
 }
 
-fn parse_daemon_set(there: &Value) -> Result<Found, Malformed> {
+fn parse_daemon_set(there: &Value) -> Result<Workload, Malformed> {
     let object: DaemonSet = parse(there)?;
-    Ok(Found {
+    Ok(Workload {
         object: facts::daemon_sets::daemon_set(&object),
         template: there["spec"]["template"].clone(),
         selector: there["spec"]["selector"].clone(),
@@ -246,15 +246,15 @@ fn parse_daemon_set(there: &Value) -> Result<Found, Malformed> {
 
 fn parse<T: serde::de::DeserializeOwned>(there: &Value) -> Result<T, Malformed> {
     serde_json::from_value(there.clone()).map_err(|error| Malformed {
-        object: Name::of(there).words(),
+        object: Name::of(there).display(),
         problem: error.to_string(),
     })
 }
 
-fn parse_deployment(there: &Value) -> Result<Found, Malformed> {
+fn parse_deployment(there: &Value) -> Result<Workload, Malformed> {
     let object: Deployment = parse(there)?;
     let status = object.status.unwrap_or_default();
-    Ok(Found {
+    Ok(Workload {
         object: cluster::DaemonSet {
             namespace: object.metadata.namespace.clone().unwrap_or_default(),
             name: object.metadata.name.clone().unwrap_or_default(),
@@ -274,7 +274,7 @@ fn parse_deployment(there: &Value) -> Result<Found, Malformed> {
 async fn config_maps(
     context: &Context,
     namespace: &str,
-    daemon_set: Option<&Found>,
+    daemon_set: Option<&Workload>,
 ) -> Result<ConfigMaps, WriteError> {
     let names: BTreeSet<(String, String)> = daemon_set
         .iter()
@@ -391,8 +391,8 @@ async fn version(context: &Context) -> Result<String, WriteError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::answers::PAGE;
     use crate::fake_api::FakeApi;
+    use crate::lenient_requests::PAGE;
 
     #[test]
     fn a_refusal_omits_the_long_object() {

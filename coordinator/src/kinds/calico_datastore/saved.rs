@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::CalicoDatastore;
-use calico_datastore::cluster::calico::{Calico, Each};
+use calico_datastore::cluster::calico::{Calico, PerVersion};
 use calico_datastore::cluster::manifest::{self, Manifest, Name};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::objects::{current, get, patch, spec_change};
-use super::{found, read};
+use super::{pods, read};
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::write::WriteError;
@@ -27,11 +27,11 @@ pub fn on_delete() -> Value {
 #[serde(rename_all = "camelCase")]
 pub struct Saved {
     /// The `DaemonSet` of calico-node.
-    pub daemon_set: Each<DaemonSetParts>,
+    pub daemon_set: PerVersion<DaemonSetParts>,
     /// The Deployment of the controllers.
-    pub controllers: Option<Each<ControllersParts>>,
+    pub controllers: Option<PerVersion<ControllersParts>>,
     /// The data of the `ConfigMap`.
-    pub configuration: Option<Each<BTreeMap<String, String>>>,
+    pub configuration: Option<PerVersion<BTreeMap<String, String>>>,
     /// UIDs of pods that had no network before, for any reason.
     pub without_network: Vec<String>,
     /// Nodes that had a pod of calico-node.
@@ -101,7 +101,7 @@ pub async fn read(
                 true,
             )
             .await?;
-            Some(Each {
+            Some(PerVersion {
                 v2: ControllersParts {
                     template: there["spec"]["template"].clone(),
                     replicas: there["spec"]["replicas"].as_i64().unwrap_or(1),
@@ -121,7 +121,7 @@ pub async fn read(
             // Keys of other writers stay.
             let mut after = before.clone();
             after.extend(manifest::texts(wanted));
-            Some(Each {
+            Some(PerVersion {
                 v2: before,
                 v3: after,
             })
@@ -129,20 +129,20 @@ pub async fn read(
     };
     let name = Name::of(&manifest.daemon_set);
     let pods = cache.pods.index();
-    let of_calico = found::of_daemon_set(&pods, &format!("{}/{}", name.namespace, name.name));
+    let of_calico = pods::of_daemon_set(&pods, &format!("{}/{}", name.namespace, name.name));
     let saved = Saved {
         nodes: of_calico
             .iter()
             .filter(|pod| !pod.node.is_empty())
             .map(|pod| pod.node.clone())
             .collect(),
-        daemon_set: Each {
+        daemon_set: PerVersion {
             v2: parts(&daemon_set),
             v3: parts(&rolled),
         },
         controllers,
         configuration,
-        without_network: found::without_network(cache)
+        without_network: pods::without_network(cache)
             .into_iter()
             .map(|pod| pod.uid)
             .collect(),
@@ -153,7 +153,7 @@ pub async fn read(
 }
 
 /// The saved state; an error names the missing part.
-pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
+pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     let gone = || format!("status.before[\"{KEY}\"]");
     let text = before.get(KEY).ok_or_else(gone)?;
     serde_json::from_str(text).map_err(|_| gone())
@@ -163,7 +163,7 @@ async fn existing(context: &Context, wanted: &Value) -> Result<Value, WriteError
     let name = current(&Name::of(wanted));
     get(context, &name)
         .await?
-        .ok_or_else(|| WriteError::of("saving the former state of", name.words(), gone()))
+        .ok_or_else(|| WriteError::of("saving the former state of", name.display(), gone()))
 }
 
 /// An error in place of the API server's `NotFound`.

@@ -14,11 +14,11 @@ use datastore::stores::Stores;
 use jiff::Timestamp;
 
 use crate::context::Context;
-use crate::etcd_access::{Asker, access};
+use crate::etcd_access::{SettingsSource, access};
 
 pub use crate::etcd_access::problem;
 
-const ASKER: Asker = Asker {
+const ASKER: SettingsSource = SettingsSource {
     field: "spec.calicoDatastore",
     component: "deploy/calico-datastore",
 };
@@ -27,9 +27,9 @@ const ASKER: Asker = Asker {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// The request waits for the store.
-    Waits,
+    Wait,
     /// The request fails at once, because the next pass reads again.
-    Looks,
+    FailFast,
 }
 
 /// Connects to both stores. An error names the store and has a hint.
@@ -42,8 +42,8 @@ pub async fn connect(
     let v2 = access(context, ASKER, Side::V2, v2).await?;
     let v3 = access(context, ASKER, Side::V3, v3).await?;
     let stores = match patience {
-        Patience::Waits => Stores::connect(&v2, &v3).await,
-        Patience::Looks => Stores::connect_to_look(&v2, &v3).await,
+        Patience::Wait => Stores::connect(&v2, &v3).await,
+        Patience::FailFast => Stores::connect_for_observation(&v2, &v3).await,
     };
     Ok(Arc::new(stores.map_err(|error| problem(&error))?))
 }
@@ -84,7 +84,7 @@ pub async fn facts(stores: &Stores) -> Result<StoreFacts, StoreError> {
         },
         keys_v3: glance.keys_v3,
         phase: glance.record.map(|record| record.phase),
-        at_work: glance.at_work,
+        lock_holder: glance.at_work,
         conversion,
     })
 }
@@ -103,7 +103,7 @@ fn converted_of(prepared: &Prepared) -> Converted {
             .filter_map(|object| object.key.strip_prefix(NODES))
             .map(str::to_owned)
             .collect();
-        converted.left = prepared.left.clone();
+        converted.remaining = prepared.remaining.clone();
     }
     converted
 }

@@ -52,7 +52,7 @@ impl Worker {
         let refused = self
             .ended
             .take()
-            .filter(|ended| ended.needs_a_person && ended.work.is_back() == work.is_back())
+            .filter(|ended| ended.needs_a_person && ended.work.is_rollback() == work.is_rollback())
             .map(|ended| ended.message);
         let said = Arc::new(Mutex::new("reading both stores".to_owned()));
         let told = Arc::clone(&said);
@@ -62,7 +62,7 @@ impl Worker {
                 info!(line, "datastore progress");
                 line.clone_into(&mut told.lock().unwrap_or_else(PoisonError::into_inner));
             };
-            run::go(&stores, &options, goal, &tell).await
+            run::run_to(&stores, &options, goal, &tell).await
         });
         self.running = Some(Running {
             work,
@@ -80,7 +80,7 @@ impl Worker {
     }
 
     /// The state of the work.
-    pub async fn look(&mut self) -> Work {
+    pub async fn state(&mut self) -> Work {
         if let Some(running) = self.running.take_if(|running| running.task.is_finished()) {
             self.end(running.work, running.task.await);
         }
@@ -92,7 +92,7 @@ impl Worker {
                 .clone();
             return Work::Busy {
                 work: running.work,
-                said,
+                progress: said,
                 refused: running.refused.clone(),
             };
         }
@@ -100,14 +100,14 @@ impl Worker {
             Some(ended) if ended.at.elapsed() < AGAIN => Work::Failed {
                 work: ended.work,
                 message: ended.message.clone(),
-                needs_a_person: ended.needs_a_person,
+                needs_user: ended.needs_a_person,
             },
             Some(_) | None => Work::Idle,
         }
     }
 
     /// Why the work rolled back without a command, since the last call.
-    pub fn took_back(&mut self) -> Option<String> {
+    pub fn take_rollback_reason(&mut self) -> Option<String> {
         self.took_back.take()
     }
 
@@ -121,16 +121,16 @@ impl Worker {
                 self.ended = None;
                 return;
             }
-            Ok(Err(RunError::TookBack { why })) => {
+            Ok(Err(RunError::Aborted { why })) => {
                 self.took_back = Some(why);
                 self.ended = None;
                 return;
             }
             Ok(Err(error)) => {
-                let hint = hints::of(&error)
+                let hint = hints::hint(&error)
                     .map(|hint| format!(". {hint}"))
                     .unwrap_or_default();
-                if let RunError::NotTakenBack { why, .. } = &error {
+                if let RunError::AbortFailed { why, .. } = &error {
                     self.took_back = Some(why.clone());
                 }
                 (format!("{error}{hint}"), needs_a_person(&error))
@@ -161,8 +161,8 @@ fn goal(work: StoreWork, over_existing: bool) -> Goal {
             // The coordinator has checked before, and knows which objects the cluster has.
             despite_missing: true,
         },
-        StoreWork::TakeBack { nodes_of_v3: true } => Goal::Reopen,
-        StoreWork::TakeBack { nodes_of_v3: false } => Goal::Abort {
+        StoreWork::Abort { nodes_of_v3: true } => Goal::Reopen,
+        StoreWork::Abort { nodes_of_v3: false } => Goal::Abort {
             after_completion: false,
         },
     }
@@ -172,11 +172,11 @@ fn goal(work: StoreWork, over_existing: bool) -> Goal {
 fn needs_a_person(error: &RunError) -> bool {
     match error {
         RunError::Store(error) => store_needs_a_person(error),
-        RunError::NotTakenBack { error, .. } => needs_a_person(error),
+        RunError::AbortFailed { error, .. } => needs_a_person(error),
         RunError::Refused(_)
         | RunError::NotConvertible(_)
         | RunError::Backup(_)
-        | RunError::TookBack { .. } => true,
+        | RunError::Aborted { .. } => true,
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn adopt_node_migrations(
             .await?;
     }
     // Without settings, an agent only observes its host.
-    node_migrations::adopt(context, cache, migration, |_| {}).await
+    node_migrations::sync(context, cache, migration, |_| {}).await
 }
 
 /// The same while the migration runs; a Node that joined is prepared like the others at the start. Returns the Nodes
@@ -53,7 +53,7 @@ pub async fn adopt_nodes(
     adopt_node_migrations(context, cache, migration).await?;
     let nodes = linux_nodes(cache);
     write_settings(context, cache, migration, settings).await?;
-    label_with_flannel(context, &newcomers(cache, migration)).await?;
+    label_with_flannel(context, &joined_nodes(cache, migration)).await?;
     let joined: Vec<&Arc<Node>> = nodes
         .values()
         .filter(|node| !node_objects::is_prepared(node, migration))
@@ -96,7 +96,7 @@ pub async fn prepare_node(
     let write = node_objects::write(context, migration, settings, pools, node);
     Ok(match context.obstacles.attempt(&object, write).await? {
         Some(outcome) => Some(outcome),
-        None => match context.obstacles.holds(&object, Timestamp::now()) {
+        None => match context.obstacles.reason_to_wait(&object, Timestamp::now()) {
             Some(message) => Some(Outcome::Blocked(message)),
             None if context.obstacles.postponed() > 0 => None,
             None => Some(Outcome::Blocked(format!(
@@ -120,18 +120,18 @@ pub async fn write_settings(
                 flannel_to_calico: wanted.clone(),
                 ..object.spec.clone()
             };
-            node_migrations::bring_to(context, &object, &spec).await?;
+            node_migrations::update_spec(context, &object, &spec).await?;
         }
     }
     Ok(())
 }
 
 /// Nodes that joined and need the network label. On any other node, a missing label was removed by another writer.
-pub fn newcomers(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
+pub fn joined_nodes(cache: &Cache, migration: &Migration) -> BTreeMap<String, Arc<Node>> {
     let mut newcomers = linux_nodes(cache);
     newcomers.retain(|_, node| !node_objects::is_prepared(node, migration));
     for object in cache.node_migrations.state() {
-        if belongs_to(&object, migration) && object.spec.admitted {
+        if belongs_to(&object, migration) && object.spec.started {
             newcomers.remove(&object.spec.node_name);
         }
     }

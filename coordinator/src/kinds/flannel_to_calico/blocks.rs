@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ::calico::node_of;
-use api::node_migration::NodeBefore;
+use api::node_migration::SavedNodeState;
 use flannel_to_calico::import::claimed;
 use flannel_to_calico::objects::{affinity, block_name, hostname_hash};
 use flannel_to_calico::settings::Settings;
@@ -28,7 +28,7 @@ pub struct Own<'node> {
 
 impl<'node> Own<'node> {
     /// Blocks that the migration claims for this node, and those that the node had before.
-    pub fn of(name: &'node str, node: &Node, settings: &Settings, before: Option<&NodeBefore>) -> Self {
+    pub fn of(name: &'node str, node: &Node, settings: &Settings, before: Option<&SavedNodeState>) -> Self {
         let mut blocks: BTreeSet<String> = of_node(node, settings).into_iter().map(block_name).collect();
         blocks.extend(
             before

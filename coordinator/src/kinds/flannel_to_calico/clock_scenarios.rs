@@ -47,7 +47,7 @@ async fn a_clock_set_forward_does_not_shorten_a_step() {
     let (api, mut memory) = waiting_since(Timestamp::now() - HOUR).await;
     let now = Moment::now();
     memory.clock = crate::clock::Clock::default();
-    memory.clock.look(Moment {
+    memory.clock.observe(Moment {
         wall: now.wall - HOUR,
         ..now
     });

@@ -55,8 +55,8 @@ pub async fn dereference(
         ipam_blocks,
         permissions,
         policies,
-        hosts: read::said_by_agents(&reports, |status| status.facts.clone()),
-        host_checks: read::said_by_agents(&reports, |status| Some(status.checks.clone())),
+        hosts: read::from_reports(&reports, |status| status.facts.clone()),
+        host_checks: read::from_reports(&reports, |status| Some(status.checks.clone())),
     }))
 }
 

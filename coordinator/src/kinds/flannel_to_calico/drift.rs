@@ -41,11 +41,11 @@ const INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 pub struct Found {
     /// The object, the value found and the value needed.
     pub what: String,
-    mend: Mend,
+    fix: Fix,
 }
 
 /// How the value is restored.
-enum Mend {
+enum Fix {
     /// Sets the Node's network label to this value, if it is still the one that the migration wrote.
     Label {
         node: Arc<Node>,
@@ -70,7 +70,7 @@ enum Mend {
 }
 
 /// Observes differences from what was written: labels, node selectors and, if their read is due, Calico's objects.
-pub async fn look(
+pub async fn observe(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
@@ -79,9 +79,9 @@ pub async fn look(
     snapshot: &Snapshot,
     status: &mut MigrationStatus,
 ) -> Result<Vec<Found>, WriteError> {
-    let mut found = label::look(snapshot);
+    let mut found = label::observe(snapshot);
     found.extend(observe_daemon_sets(cache, settings, snapshot));
-    found.extend(look_at_calicos_objects(context, memory, migration, settings, status).await?);
+    found.extend(observe_calico_objects(context, memory, migration, settings, status).await?);
     if found.is_empty() && is_resumed(migration, status) {
         status.drift = None;
     }
@@ -118,7 +118,7 @@ fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
                         "DaemonSet {namespace}/{name} was deleted; apply its manifest again, with the node selector \
                          {label}={network}"
                     ),
-                    mend: Mend::ByItsOwner,
+                    fix: Fix::ByItsOwner,
                 });
             }
             continue;
@@ -134,7 +134,7 @@ fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
             what: format!(
                 "DaemonSet {namespace}/{name}: node selector {label} is {found_value}, needed {network:?}"
             ),
-            mend: Mend::Selector { set, network },
+            fix: Fix::Selector { set, network },
         });
     }
     found
@@ -142,7 +142,7 @@ fn observe_daemon_sets(cache: &Cache, settings: &Settings, snapshot: &Snapshot) 
 
 /// Observes the pools of live pods, and the settings of both networks' tunnels and IPAM. Returns nothing if the last read is
 /// recent, unless the user has just resumed the rollout.
-pub async fn look_at_calicos_objects(
+pub async fn observe_calico_objects(
     context: &Context,
     memory: &mut Memory,
     migration: &Migration,
@@ -151,12 +151,12 @@ pub async fn look_at_calicos_objects(
 ) -> Result<Vec<Found>, WriteError> {
     let now = Timestamp::now();
     let is_due = memory
-        .drift_looked_at
+        .drift_read_at
         .is_none_or(|at| now.duration_since(at).abs() >= INTERVAL);
     if !is_due && !is_resumed(migration, status) {
         return Ok(Vec::new());
     }
-    memory.drift_looked_at = Some(now);
+    memory.drift_read_at = Some(now);
     let mut found = Vec::new();
     let ipam = objects::ipam_config();
     found.extend(observe_one(context, calico::IPAM_CONFIG, ipam, objects::ipam_config_change).await?);
@@ -177,7 +177,7 @@ async fn observe_one(
     let Some(read) = kind.get(&context.client, name).await? else {
         return Ok(Some(Found {
             what: format!("{} {name} was deleted", kind.0),
-            mend: Mend::Create { kind, object },
+            fix: Fix::Create { kind, object },
         }));
     };
     let spec = read.data.get("spec").cloned().unwrap_or_default();
@@ -196,7 +196,7 @@ async fn observe_one(
             .collect();
         Found {
             what: format!("{} {name}: {}", kind.0, words::names(&fields)),
-            mend: Mend::Patch {
+            fix: Fix::Patch {
                 kind,
                 found: Box::new(read),
                 change,
@@ -213,7 +213,7 @@ async fn observe_pools(
     let by_its_owner = |what: String| {
         vec![Found {
             what,
-            mend: Mend::ByItsOwner,
+            fix: Fix::ByItsOwner,
         }]
     };
     let existing = match node_objects::pools(context, settings).await? {
@@ -221,7 +221,7 @@ async fn observe_pools(
         Err(malformed) => return Ok(by_its_owner(malformed)),
     };
     // The spec of pools besides the range is not saved.
-    let known = saved::known_names(&status.before, saved::IP_POOLS).unwrap_or_default();
+    let known = saved::known_names(&status.saved_state, saved::IP_POOLS).unwrap_or_default();
     let missing: Vec<&str> = known
         .iter()
         .filter(|name| !existing.contains_key(*name))
@@ -236,7 +236,7 @@ async fn observe_pools(
                     let kind = calico::IP_POOL;
                     (
                         format!("IPPool {} was deleted", pool.name),
-                        Mend::Create { kind, object },
+                        Fix::Create { kind, object },
                     )
                 } else {
                     (
@@ -245,10 +245,10 @@ async fn observe_pools(
                             pool.range,
                             words::names(&missing)
                         ),
-                        Mend::ByItsOwner,
+                        Fix::ByItsOwner,
                     )
                 };
-                Some(Found { what, mend })
+                Some(Found { what, fix: mend })
             })
             .collect()),
         Err(conflict) => Ok(by_its_owner(format!("{conflict}; restore it"))),

@@ -31,7 +31,7 @@ fn write_label(api: &FakeApi, node: &str, value: &Value) {
 /// restored in the second.
 async fn look(api: &FakeApi, memory: &mut Memory) {
     for _ in 0..2 {
-        memory.drift_looked_at = None;
+        memory.drift_read_at = None;
         pass(&api.context(), &api.cache(), memory).await.unwrap();
     }
 }

@@ -25,7 +25,7 @@ use crate::drift::announce;
 use crate::facts;
 use crate::lifecycle::{is_written, wait};
 use crate::memory::Memory;
-use crate::node_migrations::bring_to;
+use crate::node_migrations::update_spec;
 use crate::snapshot::Snapshot;
 use crate::write::{self, WriteError};
 use crate::{own_pods, traffic};
@@ -116,18 +116,23 @@ pub async fn finish(
     if !is_written(context, status) {
         return Ok(());
     }
-    saved::restore_ipam_config(context, &status.before).await?;
+    saved::restore_ipam_config(context, &status.saved_state).await?;
     status.phase = MigrationPhase::Completed;
     status.completed_at = Some(Timestamp::now());
-    status.blocked = String::new();
+    status.reason = String::new();
     status.message = format!(
         "Nodes on Calico: {}. No part of flannel remains on them. replumb does not delete flannel's namespace, ConfigMap, RBAC \
          and node annotations",
         snapshot.node_migrations.len()
     );
     context
-        .teller
-        .migration(migration, crate::tell::Tone::Normal, "Completed", &status.message)
+        .events
+        .migration(
+            migration,
+            crate::events::EventLevel::Normal,
+            "Completed",
+            &status.message,
+        )
         .await;
     Ok(())
 }
@@ -155,7 +160,7 @@ async fn keep_calicos_objects(
     settings: &Settings,
     status: &mut MigrationStatus,
 ) -> Result<bool, WriteError> {
-    let found = drift::look_at_calicos_objects(context, memory, migration, settings, status).await?;
+    let found = drift::observe_calico_objects(context, memory, migration, settings, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if announce(context, migration, &what, status).await {
         return Ok(true);
@@ -179,7 +184,7 @@ async fn forget_flannels_pods(context: &Context, snapshot: &Snapshot) -> Result<
             continue;
         };
         if std::mem::take(&mut ipv6.flannel_pods) {
-            bring_to(context, object, &spec).await?;
+            update_spec(context, object, &spec).await?;
             wrote = true;
         }
     }
@@ -229,7 +234,7 @@ pub(super) async fn release_agents(context: &Context, snapshot: &Snapshot) -> Re
             probes: Vec::new(),
             ..object.spec.clone()
         };
-        bring_to(context, object, &spec).await?;
+        update_spec(context, object, &spec).await?;
     }
     Ok(())
 }

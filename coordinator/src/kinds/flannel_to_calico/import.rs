@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::node_migration::NodeMigrationSpec;
-use flannel_to_calico::import::{ImportedAddress, imported_as, impossible, reserved_handle, stray};
+use flannel_to_calico::import::{
+    ImportedAddress, address_outside_blocks, imported_as, invalid_sandbox, reserved_handle,
+};
 use flannel_to_calico::objects::{self, Allocation, BlockConflict, Released};
 use ipnet::IpNet;
 use kube::core::DynamicObject;
@@ -24,12 +26,12 @@ pub async fn import(
     spec: &mut NodeMigrationSpec,
 ) -> Result<Outcome, WriteError> {
     let node = own.node;
-    if let Some(message) = impossible(node, allocations) {
+    if let Some(message) = invalid_sandbox(node, allocations) {
         return Ok(Outcome::Blocked(message));
     }
     let blocks = own.read(context).await?;
     let own: Vec<IpNet> = blocks.iter().map(|(block, _)| *block).collect();
-    if let Some(message) = stray(node, allocations, &own) {
+    if let Some(message) = address_outside_blocks(node, allocations, &own) {
         return Ok(Outcome::Blocked(message));
     }
     for (block, read) in blocks {
@@ -42,7 +44,7 @@ pub async fn import(
             continue;
         }
         // The handle first: an address without a handle is never released.
-        for (handle, addresses) in count(&of_block, &spec.imported, block) {
+        for (handle, addresses) in count(&of_block, &spec.imported_addresses, block) {
             if let Some(message) = write_handle(context, node, &own, &handle, block, addresses).await? {
                 return Ok(Outcome::Blocked(message));
             }
@@ -51,9 +53,9 @@ pub async fn import(
         if let Some(message) = write_block(context, &read, change).await? {
             return Ok(Outcome::Blocked(message));
         }
-        spec.imported.extend(of_block.iter().map(imported_as));
+        spec.imported_addresses.extend(of_block.iter().map(imported_as));
     }
-    let is_imported = |allocation: &&Allocation| spec.imported.contains(&imported_as(allocation));
+    let is_imported = |allocation: &&Allocation| spec.imported_addresses.contains(&imported_as(allocation));
     match allocations.iter().find(|allocation| !is_imported(allocation)) {
         Some(allocation) => Ok(Outcome::Blocked(format!(
             "node {node}: none of its IPAMBlocks holds address {} of handle {}; see `kubectl get \
@@ -89,10 +91,15 @@ pub async fn release(
             return Ok(Outcome::Blocked(message));
         }
     }
-    spec.imported.retain(|imported| !addresses.contains(imported));
+    spec.imported_addresses
+        .retain(|imported| !addresses.contains(imported));
     for imported in addresses {
         // A handle with several addresses (reserved ones) is deleted with the last.
-        if !spec.imported.iter().any(|kept| kept.handle == imported.handle) {
+        if !spec
+            .imported_addresses
+            .iter()
+            .any(|kept| kept.handle == imported.handle)
+        {
             release_handle(context, &imported.handle, &own).await?;
         }
     }
@@ -303,7 +310,7 @@ mod tests {
         }
         assert_eq!(api.get(&handle_path()), before);
         assert_eq!(api.take_changes(), []);
-        assert_eq!(spec.imported, []);
+        assert_eq!(spec.imported_addresses, []);
     }
 
     /// The agent withdraws the sandbox: an earlier version may have imported it.
@@ -321,7 +328,7 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(outcome, Outcome::Written);
-        assert_eq!(spec.imported, []);
+        assert_eq!(spec.imported_addresses, []);
         let handle = api.get(&handle_path()).unwrap();
         assert_eq!(handle["spec"]["block"], json!({ "10.244.2.0/26": 1 }));
 

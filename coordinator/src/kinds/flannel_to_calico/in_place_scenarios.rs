@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use engine::cni::CniDirectory;
-use flannel_to_calico::facts::{Bridge, CalicoTraces, Found, HostFacts, LegacyPod, ReversePathFilter};
+use flannel_to_calico::facts::{Bridge, CalicoObjects, Found, HostFacts, LegacyPod, ReversePathFilter};
 use serde_json::{Value, json};
 
-use super::aside_scenarios::put_web;
 use super::back_scenarios::ask;
+use super::release_scenarios::put_web;
 use super::scenarios::{
     CALICO_GROUP, MIGRATION, assert_in_order, assert_same, cluster, crash_after, has_calicos_pod, number_of,
     run_to_the_end, run_until, steady, story, world_moves,
@@ -84,13 +84,13 @@ pub(super) fn facts(api: &FakeApi, node: &str, phase: &str) -> Option<Value> {
             .chain(leftover_pod(api, node))
             .collect(),
         legacy_problems: Vec::new(),
-        calico: CalicoTraces {
+        calico: CalicoObjects {
             pods: has_calicos_pod(api, node)
                 .then(|| "cali1".to_owned())
                 .into_iter()
                 .collect(),
             subnet_routes: super::ipv6_scenarios::subnet_routes(api, node),
-            ..CalicoTraces::default()
+            ..CalicoObjects::default()
         },
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {

@@ -17,7 +17,7 @@ pub(super) fn subnet_routes(api: &FakeApi, node: &str) -> SubnetRoutes {
         &api.get(&node_migration(node)).unwrap_or_default()["spec"]["flannelToCalico"]["ipv6"]["flannelPods"];
     let is_laid = *wanted == json!(true) || (wanted.is_boolean() && api.get(SLOW).is_some());
     SubnetRoutes {
-        laid: u32::from(is_laid),
+        found: u32::from(is_laid),
         missing: 0,
         looked_up: is_laid,
     }

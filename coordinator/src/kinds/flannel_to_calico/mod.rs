@@ -4,8 +4,6 @@
 
 mod adopt;
 #[cfg(test)]
-mod aside_scenarios;
-#[cfg(test)]
 mod back_scenarios;
 mod blocks;
 #[cfg(test)]
@@ -15,6 +13,8 @@ mod drift;
 #[cfg(test)]
 mod drift_scenarios;
 mod finish;
+#[cfg(test)]
+mod foreign_object_scenarios;
 mod import;
 #[cfg(test)]
 mod in_place_scenarios;
@@ -27,6 +27,8 @@ mod matrix_scenarios;
 mod node_objects;
 mod prepare;
 #[cfg(test)]
+mod release_scenarios;
+#[cfg(test)]
 mod requests_scenarios;
 mod roll;
 mod saved;
@@ -34,8 +36,6 @@ mod saved;
 mod scenarios;
 #[cfg(test)]
 mod size_scenarios;
-#[cfg(test)]
-mod stranger_scenarios;
 mod traffic;
 #[cfg(test)]
 mod traffic_scenarios;
@@ -136,7 +136,7 @@ impl Kind for FlannelToCalico {
         document::document(self.strategy, self.legacy_pods, settings, facts, coordinator_node)
     }
 
-    fn ask(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {
+    fn write_orders(&self, settings: &Settings, spec: &mut NodeMigrationSpec) {
         spec.flannel_to_calico = Some(HostSettings::of(settings));
     }
 
@@ -154,7 +154,7 @@ impl Kind for FlannelToCalico {
         saved::read(context, cache, migration).await
     }
 
-    async fn go_on(
+    async fn advance(
         &self,
         context: &Context,
         cache: &Cache,
@@ -167,7 +167,7 @@ impl Kind for FlannelToCalico {
             let message = "status.flannelToCalico.settings is missing, so the saved settings are unknown. No changes will be \
                            made. Go back to the version of replumb that started this migration, or restore the field from a \
                            backup of the Migration";
-            "SettingsGone".clone_into(&mut status.blocked);
+            "SettingsGone".clone_into(&mut status.reason);
             message.clone_into(&mut status.message);
             return Ok(Vec::new());
         };
@@ -191,7 +191,7 @@ async fn go_on(
         (Desired::Rollback, _) => {
             if let Some(message) = past_return(cache, settings) {
                 // A rollback needs flannel, which is not installed any more.
-                "PastReturn".clone_into(&mut status.blocked);
+                "PastReturn".clone_into(&mut status.reason);
                 status.message = message;
                 return Ok(Vec::new());
             }
@@ -200,16 +200,16 @@ async fn go_on(
         // The migration continues or stops after a rollback: restored cluster-wide objects are written again before any node
         // changes.
         (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, _)
-            if status.undone_since.is_some() =>
+            if status.rollback_started_at.is_some() =>
         {
             status.phase = MigrationPhase::Preparing;
         }
         // A finished node is to be rolled back: this must happen before the end.
         (Desired::Plan | Desired::Run | Desired::Pause | Desired::Abort, MigrationPhase::Finishing)
-            if roll::is_asked_back(cache, migration) =>
+            if roll::is_rollback_requested(cache, migration) =>
         {
             if let Some(message) = past_return(cache, settings) {
-                "PastReturn".clone_into(&mut status.blocked);
+                "PastReturn".clone_into(&mut status.reason);
                 status.message = message;
                 return Ok(Vec::new());
             }

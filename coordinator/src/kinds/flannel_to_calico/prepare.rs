@@ -106,9 +106,9 @@ pub async fn prepare(
         return Ok(());
     }
     status.phase = MigrationPhase::Rolling;
-    status.undone_since = None;
+    status.rollback_started_at = None;
     status.prepared_at = status.prepared_at.or(Some(Timestamp::now()));
-    status.blocked = String::new();
+    status.reason = String::new();
     "cluster-wide objects are ready; starting with nodes".clone_into(&mut status.message);
     Ok(())
 }

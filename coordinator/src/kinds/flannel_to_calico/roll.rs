@@ -1,11 +1,11 @@
 //! The rollout: the nodes in progress, and the next step of each.
 
-mod aside;
 mod mixed;
 mod perform;
 mod record;
+mod release;
 mod round;
-mod seats;
+mod states;
 mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use api::migration::{FlannelToCalico, MigrationPhase, Strategy};
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
-use engine::rollout::{self, Back, Seat, Standing};
+use engine::rollout::{self, Back, NodeProgress, RolloutNode};
 use flannel_to_calico::node::{NetworkLabel, Policy, Stage};
 use flannel_to_calico::phase::Phase;
 use flannel_to_calico::settings::Settings;
@@ -23,8 +23,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use mixed::{finish_or_stay, restart_pods, restarts};
 use record::count_nodes;
-use round::{Round, Worked};
-use seats::seats;
+use round::{Round, RoundResult};
+use states::states;
 
 use super::traffic::{fates, networks};
 use super::view::network_label;
@@ -64,7 +64,7 @@ pub async fn roll(
             Kept::Announced => return Ok(Vec::new()),
             Kept::Restored(nodes) => nodes,
         };
-    evict::look(context, memory, snapshot.pods());
+    evict::update(context, memory, snapshot.pods());
     let probes = probe::choose(&snapshot, is_untouched);
     probe::delete_spent_probe_pods(context, &snapshot, loses_calicos_address).await?;
     let fates = fates(context, migration, kind.strategy, &snapshot);
@@ -85,7 +85,7 @@ pub async fn roll(
     let lossy = traffic::stop(context, migration, &watched, status, now).await;
     let policy = policy(migration, kind.strategy, &memory.clock, now);
     let order = node_order(&snapshot, &context.node_name);
-    let mut seats = seats(context, &snapshot, migration, back.as_ref(), &order, now);
+    let mut seats = states(context, &snapshot, migration, back.as_ref(), &order, now);
     // First, so that a node that changes direction takes no further step forward.
     let (turned, held_back) = turn::turn_around(
         context,
@@ -107,7 +107,7 @@ pub async fn roll(
         policy: &policy,
         now,
     };
-    let Worked { mut waits, blocked } = round
+    let RoundResult { mut waits, blocked } = round
         .work(memory, &mut drafts, order.iter().filter(is_active))
         .await?;
     unprepared.extend(blocked);
@@ -125,7 +125,7 @@ pub async fn roll(
     drafts.write(context).await?;
     let held = match &back {
         Some(Back::All) => held_back,
-        Some(Back::InWork | Back::Named(_)) | None => held_back.or(admission.held),
+        Some(Back::InProgress | Back::Named(_)) | None => held_back.or(admission.held),
     };
     summarize(status, &seats, &waits, held.as_ref(), &unprepared);
     if let Some(stop) = &stop
@@ -134,7 +134,7 @@ pub async fn roll(
         stop::halt(status, stop);
     }
     if back == Some(Back::All) {
-        turn::rolling_back(context, cache, memory, migration, settings, &seats, status).await?;
+        turn::continue_rollback(context, cache, memory, migration, settings, &seats, status).await?;
     }
     count_nodes(context, &snapshot);
     if stop.is_none() && turn::all_are_there(back.as_ref(), &seats) {
@@ -146,7 +146,7 @@ pub async fn roll(
         match (unprepared.is_empty(), kind.strategy) {
             (true, strategy) => {
                 finish_or_stay(&snapshot, &context.namespace, strategy, held, status);
-                stop::stay_until_watched(status, watched.unwatched);
+                stop::stay_until_watched(status, watched.wait);
             }
             (false, Strategy::InPlace) => status.phase = MigrationPhase::Mixed,
             (false, Strategy::Drain) => {}
@@ -158,14 +158,14 @@ pub async fn roll(
 /// Whether a node is on flannel and unchanged.
 fn is_untouched(object: &NodeMigration) -> bool {
     let phase = object.status.as_ref().and_then(|status| status.phase);
-    phase == Some(Phase::Flannel) && !object.spec.admitted
+    phase == Some(Phase::Flannel) && !object.spec.started
 }
 
 /// Whether the probe pod of a node has an address of Calico, and the node is rolled back: the pod is deleted before the host is
 /// restored.
 fn loses_calicos_address(object: &NodeMigration, node: Option<&Node>) -> bool {
     let on_flannel = node.is_some_and(|node| network_label(node) == NetworkLabel::Flannel);
-    object.spec.returning && !on_flannel
+    object.spec.rolling_back && !on_flannel
 }
 
 /// Result of the check for changes by other writers.
@@ -178,7 +178,7 @@ enum Kept {
 
 /// Whether all cluster-wide objects are written, and are not being rolled back.
 fn is_kept_written(status: &MigrationStatus) -> bool {
-    status.prepared_at.is_some() && status.undone_since.is_none()
+    status.prepared_at.is_some() && status.rollback_started_at.is_none()
 }
 
 /// Finds and restores changes by other writers, from the end of the preparation to the rollback of cluster-wide objects.
@@ -194,7 +194,7 @@ async fn keep_written(
     if !is_kept_written(status) {
         return Ok(Kept::Restored(BTreeSet::new()));
     }
-    let found = drift::look(context, cache, memory, migration, settings, snapshot, status).await?;
+    let found = drift::observe(context, cache, memory, migration, settings, snapshot, status).await?;
     let what: Vec<String> = found.iter().map(|found| found.what.clone()).collect();
     if crate::drift::announce(context, migration, &what, status).await {
         if let Some(stop) = stop::stop(crate::drift::stop(migration, status), status, false) {
@@ -222,7 +222,7 @@ async fn adopt_nodes(
     adopt::adopt_node_migrations(context, cache, migration).await?;
     adopt::write_settings(context, cache, migration, settings).await?;
     if undo::selects_nodes(cache, settings) {
-        adopt::label_with_flannel(context, &adopt::newcomers(cache, migration)).await?;
+        adopt::label_with_flannel(context, &adopt::joined_nodes(cache, migration)).await?;
     }
     Ok(BTreeMap::new())
 }
@@ -241,20 +241,20 @@ fn policy(migration: &Migration, strategy: Strategy, clock: &Clock, now: Timesta
 }
 
 /// Whether a node that is named for a rollback is not back yet.
-pub fn is_asked_back(cache: &Cache, migration: &Migration) -> bool {
+pub fn is_rollback_requested(cache: &Cache, migration: &Migration) -> bool {
     let names = &migration.spec.rollback_nodes;
     cache.node_migrations.state().iter().any(|object| {
         let spec = &object.spec;
         spec.migration == migration.name_any()
             && names.contains(&spec.node_name)
-            && (spec.admitted || spec.finished_at.is_some())
+            && (spec.started || spec.finished_at.is_some())
     })
 }
 
 /// Whether a node is in progress by its actual state, although its new `NodeMigration` does not say so.
-fn has_lost_record(seat: &Seat<'_>, snapshot: &Snapshot) -> bool {
+fn has_lost_record(seat: &RolloutNode<'_>, snapshot: &Snapshot) -> bool {
     let object = snapshot.node_migrations.get(seat.name);
-    seat.standing == Standing::Working && object.is_some_and(|object| !object.spec.admitted)
+    seat.standing == NodeProgress::Working && object.is_some_and(|object| !object.spec.started)
 }
 
 /// Admits these nodes.
@@ -274,10 +274,10 @@ async fn start_nodes(
             continue;
         }
         let spec = NodeMigrationSpec {
-            admitted: true,
+            started: true,
             skipped: false,
             returned_at: None,
-            fell_back: None,
+            automatic_rollback: None,
             started_at: object.spec.started_at.or(Some(now)),
             step: Some(step_now(Stage::Cordon.as_str(), now)),
             ..object.spec.clone()

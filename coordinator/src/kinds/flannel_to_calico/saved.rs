@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ::calico::family::{IPV4, IPV6};
 use ::calico::node_of;
-use api::node_migration::{NodeBefore, NodeMigrationSpec};
+use api::node_migration::{NodeMigrationSpec, SavedNodeState};
 use api::{Migration, NodeMigration};
 use flannel_to_calico::objects;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -18,7 +18,7 @@ use super::prepare::NODES_AT_ONCE;
 use crate::cache::Cache;
 use crate::calico::{self, Kind};
 use crate::context::Context;
-use crate::node_migrations::{belongs_to, bring_to};
+use crate::node_migrations::{belongs_to, update_spec};
 use crate::write::WriteError;
 
 /// Key of `status.before`: the spec of `IPAMConfig default` as JSON, `null` if it did not exist.
@@ -52,9 +52,9 @@ pub async fn read(
         .filter(|object| belongs_to(object, migration))
         .map(|object| (object.spec.node_name.clone(), object))
         .collect();
-    let mut of_nodes: BTreeMap<String, NodeBefore> = objects
+    let mut of_nodes: BTreeMap<String, SavedNodeState> = objects
         .keys()
-        .map(|node| (node.clone(), NodeBefore::default()))
+        .map(|node| (node.clone(), SavedNodeState::default()))
         .collect();
     for node in cache.nodes.state() {
         if let Some(before) = of_nodes.get_mut(&node.name_any()) {
@@ -101,19 +101,19 @@ pub async fn read(
 async fn write_of_nodes(
     context: &Context,
     objects: BTreeMap<String, Arc<NodeMigration>>,
-    mut of_nodes: BTreeMap<String, NodeBefore>,
+    mut of_nodes: BTreeMap<String, SavedNodeState>,
 ) -> Result<(), WriteError> {
     let writes = objects.into_iter().filter_map(|(node, object)| {
         let mut before = of_nodes.remove(&node)?;
         before.blocks.sort();
         let spec = NodeMigrationSpec {
-            before: Some(before),
+            saved_state: Some(before),
             ..object.spec.clone()
         };
         Some((object, spec))
     });
     futures::stream::iter(writes)
-        .map(|(object, spec)| async move { bring_to(context, &object, &spec).await })
+        .map(|(object, spec)| async move { update_spec(context, &object, &spec).await })
         .buffer_unordered(NODES_AT_ONCE)
         .try_collect()
         .await
@@ -125,21 +125,21 @@ pub fn of_node(
     before: &BTreeMap<String, String>,
     node: &str,
     object: Option<&NodeMigration>,
-) -> Option<NodeBefore> {
+) -> Option<SavedNodeState> {
     if before.contains_key(NODES) {
         // A node that joined later had no state of Calico; a node outside this migration keeps its own.
-        return object.map(|object| object.spec.before.clone().unwrap_or_default());
+        return object.map(|object| object.spec.saved_state.clone().unwrap_or_default());
     }
     let had = value(before, NODE_ANNOTATIONS)?;
     let annotations = had.get(node).cloned().unwrap_or_else(|| json!({}));
-    Some(NodeBefore {
+    Some(SavedNodeState {
         annotations: serde_json::from_value(annotations).unwrap_or_default(),
         blocks: Vec::new(),
     })
 }
 
 /// Names of blocks that existed before, and are not deleted with the node's other blocks.
-pub fn blocks_of(before: &BTreeMap<String, String>, of_node: Option<&NodeBefore>) -> BTreeSet<String> {
+pub fn blocks_of(before: &BTreeMap<String, String>, of_node: Option<&SavedNodeState>) -> BTreeSet<String> {
     let mut known = known_names(before, IPAM_BLOCKS).unwrap_or_default();
     known.extend(
         of_node
@@ -382,7 +382,7 @@ mod tests {
         let saved = of_node(&before, "a", Some(&object("a"))).unwrap();
         assert_eq!(saved.annotations, text(&[("projectcalico.org/x", "1")]));
         assert_eq!(saved.blocks, ["10-9-0-0-26"]);
-        assert_eq!(object("b").spec.before, Some(NodeBefore::default()));
+        assert_eq!(object("b").spec.saved_state, Some(SavedNodeState::default()));
     }
 
     #[tokio::test]
@@ -431,7 +431,7 @@ mod tests {
             blocks_of(&now, Some(&saved)).into_iter().collect::<Vec<_>>(),
             ["10-244-1-0-24", "10-9-0-0-26"]
         );
-        assert_eq!(of_node(&now, "a", Some(&joined)), Some(NodeBefore::default()));
+        assert_eq!(of_node(&now, "a", Some(&joined)), Some(SavedNodeState::default()));
         assert_eq!(of_node(&now, "windows", None), None);
 
         // An earlier version started the migration.
@@ -442,7 +442,7 @@ mod tests {
         let saved = of_node(&earlier, "a", Some(&joined)).unwrap();
         assert_eq!(saved.annotations["projectcalico.org/x"], "old");
         assert_eq!(blocks_of(&earlier, Some(&saved)).len(), 1);
-        assert_eq!(of_node(&earlier, "b", None), Some(NodeBefore::default()));
+        assert_eq!(of_node(&earlier, "b", None), Some(SavedNodeState::default()));
 
         // An even older version saved nothing: nothing is changed.
         assert_eq!(of_node(&BTreeMap::new(), "a", Some(&joined)), None);

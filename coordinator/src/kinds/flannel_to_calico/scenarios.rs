@@ -186,7 +186,7 @@ pub(super) fn empty() -> FakeApi {
         phase: api::migration::MigrationPhase::Preparing,
         started_at: Some(jiff::Timestamp::now()),
         flannel_to_calico: Some(FlannelToCalicoStatus { settings: settings() }),
-        before: [
+        saved_state: [
             (saved::IPAM_CONFIG, "null"),
             (saved::FELIX_CONFIGURATION, "null"),
             (saved::IP_POOLS, "[]"),

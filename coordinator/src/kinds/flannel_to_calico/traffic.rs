@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::migration::{Desired, Strategy};
 use api::{Migration, names};
 use engine::traffic::Generation;
-use engine::traffic::pods::{Place, Stand, fate};
+use engine::traffic::pods::{NodeProgress, Place, decide};
 use flannel_to_calico::facts::LegacyPod;
 
 use super::roll::is_on_flannel;
@@ -39,15 +39,15 @@ pub fn fates<'snapshot>(
             continue;
         };
         let spec = &object.spec;
-        let stand = match (spec.finished_at, spec.admitted, spec.returning) {
-            (Some(_), _, _) => Stand::Done,
-            (None, true, true) => Stand::Back,
-            (None, true, false) => Stand::There,
-            (None, false, _) => Stand::Idle,
+        let stand = match (spec.finished_at, spec.started, spec.rolling_back) {
+            (Some(_), _, _) => NodeProgress::Done,
+            (None, true, true) => NodeProgress::Back,
+            (None, true, false) => NodeProgress::There,
+            (None, false, _) => NodeProgress::Idle,
         };
         let host = object.status.as_ref().and_then(|status| status.facts.as_ref());
         let place = Place {
-            stand,
+            progress: stand,
             in_place: strategy == Strategy::InPlace,
             on_old: is_on_flannel(node),
             // During a rollback no pod is created.
@@ -61,7 +61,7 @@ pub fn fates<'snapshot>(
             }),
         };
         for generation in [Generation::Old, Generation::New] {
-            fates.insert((name.as_str(), generation), fate(generation, place));
+            fates.insert((name.as_str(), generation), decide(generation, place));
         }
     }
     fates

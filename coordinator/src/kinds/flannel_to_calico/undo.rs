@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::migration::MigrationPhase;
-use api::node_migration::NodeBefore;
+use api::node_migration::SavedNodeState;
 use api::{Migration, MigrationStatus, names};
 use crash_point::Edge;
 use engine::decision::WaitReason;
@@ -31,7 +31,7 @@ use crate::{own_pods, traffic};
 
 /// Facts about the rollback. Lost at a restart: then they are read again.
 #[derive(Default)]
-pub struct Undone {
+pub struct RollbackFacts {
     /// UID of the Migration, and the start of its rollback.
     of: Option<(String, Timestamp)>,
     /// Ranges of the nodes' blocks in Calico's IPAM.
@@ -40,9 +40,9 @@ pub struct Undone {
     forgotten: BTreeSet<String>,
 }
 
-impl KindMemory for Undone {}
+impl KindMemory for RollbackFacts {}
 
-impl Undone {
+impl RollbackFacts {
     /// The facts about this Migration's rollback.
     async fn of(
         &mut self,
@@ -50,7 +50,7 @@ impl Undone {
         migration: &Migration,
         status: &MigrationStatus,
     ) -> Result<&mut Self, WriteError> {
-        let of = migration.uid().zip(status.undone_since);
+        let of = migration.uid().zip(status.rollback_started_at);
         if self.of != of || of.is_none() {
             *self = Self {
                 of,
@@ -89,8 +89,8 @@ pub async fn undo(
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
     // Recorded before the first restore: after a change of direction everything must be written again.
-    if status.undone_since.is_none() {
-        status.undone_since = Some(Timestamp::now());
+    if status.rollback_started_at.is_none() {
+        status.rollback_started_at = Some(Timestamp::now());
         status.prepared_at = None;
         "every node is back on flannel; restoring cluster-wide objects".clone_into(&mut status.message);
         return Ok(());
@@ -100,11 +100,15 @@ pub async fn undo(
         own_pods::delete(context, pod).await?;
     }
     traffic::end(context, &mut memory.traffic, &snapshot, status).await?;
-    let undone = memory.kinds.of::<Undone>().of(context, migration, status).await?;
+    let undone = memory
+        .kinds
+        .of::<RollbackFacts>()
+        .of(context, migration, status)
+        .await?;
     let forgotten: Vec<(String, Option<Vec<String>>)> =
         futures::stream::iter(snapshot.nodes.values().cloned())
             .map(|node| {
-                let before = &status.before;
+                let before = &status.saved_state;
                 let object = snapshot.node_migrations.get(&node.name_any());
                 let saved = saved::of_node(before, &node.name_any(), object.map(AsRef::as_ref));
                 let known = saved::blocks_of(before, saved.as_ref());
@@ -146,11 +150,11 @@ pub async fn undo(
         );
         return Ok(());
     }
-    saved::restore_felix_configuration(context, &status.before).await?;
+    saved::restore_felix_configuration(context, &status.saved_state).await?;
     crash_point::reach("RestoreFelixConfiguration", Edge::Recorded, None).await;
-    saved::delete_new_pools(context, &status.before).await?;
+    saved::delete_new_pools(context, &status.saved_state).await?;
     crash_point::reach("DeletePools", Edge::Recorded, None).await;
-    saved::restore_ipam_config(context, &status.before).await?;
+    saved::restore_ipam_config(context, &status.saved_state).await?;
     crash_point::reach("RestoreIpamConfig", Edge::Recorded, None).await;
     if let Some(message) = deselect_nodes(context, cache, settings, &snapshot).await? {
         wait(status, WaitReason::DaemonSetRollout, message);
@@ -169,16 +173,16 @@ pub async fn undo(
     crash_point::reach("RemoveLabels", Edge::Recorded, None).await;
     status.phase = MigrationPhase::RolledBack;
     status.completed_at = Some(Timestamp::now());
-    status.blocked = String::new();
+    status.reason = String::new();
     status.message = format!(
         "Nodes on flannel as before: {}. replumb does not delete Calico's DaemonSet, ClusterInformation and Tiers",
         snapshot.node_migrations.len()
     );
     context
-        .teller
+        .events
         .migration(
             migration,
-            crate::tell::Tone::Normal,
+            crate::events::EventLevel::Normal,
             "RolledBack",
             &status.message,
         )
@@ -191,7 +195,7 @@ pub async fn undo(
 async fn forget_node(
     context: &Context,
     node: &Node,
-    before: Option<&NodeBefore>,
+    before: Option<&SavedNodeState>,
     ranges: Option<&BTreeSet<IpNet>>,
     known: &BTreeSet<String>,
 ) -> Result<Vec<String>, WriteError> {

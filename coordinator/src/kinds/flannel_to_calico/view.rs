@@ -38,16 +38,16 @@ pub fn view<'snapshot>(
     });
     Some(NodeView {
         name,
-        direction: if object.spec.returning {
-            Direction::Back
+        direction: if object.spec.rolling_back {
+            Direction::Rollback
         } else {
-            Direction::There
+            Direction::Forward
         },
-        done_before: object.spec.done_before,
+        was_done_at: object.spec.finished_before_rollback,
         ready: facts::nodes::is_ready(node),
         ready_changed: facts::nodes::ready_changed(node),
         unschedulable: cordon::is_unschedulable(node),
-        cordoned_by_us: cordon::is_by(node, migration),
+        cordoned_by_replumb: cordon::is_by(node, migration),
         network: network_label(node),
         goal: object.spec.goal,
         agent: AgentReport {
@@ -66,8 +66,8 @@ pub fn view<'snapshot>(
                 .collect(),
             goal: status.goal,
             changes: status.changes,
-            fell_back: status.fell_back,
-            sees_calicos_pods: host.is_some_and(|host| !host.calico.pods.is_empty()),
+            fell_back: status.automatic_rollback,
+            has_calico_pods: host.is_some_and(|host| !host.calico.pods.is_empty()),
         },
         residents: drain::residents(snapshot.pods_on(name), name),
         budgets: &snapshot.budgets,
@@ -82,11 +82,11 @@ pub fn view<'snapshot>(
         ),
         to_import: wanted
             .as_ref()
-            .map(|wanted| import::missing(wanted, &object.spec.imported))
+            .map(|wanted| import::missing(wanted, &object.spec.imported_addresses))
             .unwrap_or_default(),
         to_release: wanted
             .as_ref()
-            .map(|wanted| import::outdated(wanted, &object.spec.imported))
+            .map(|wanted| import::outdated(wanted, &object.spec.imported_addresses))
             .unwrap_or_default(),
         legacy_pods: host.map(|host| host.legacy_pods.clone()).unwrap_or_default(),
         probe_pod: snapshot.probe_pods.get(name).map(|pod| probe_pod(pod)),

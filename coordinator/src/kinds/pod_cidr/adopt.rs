@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use api::Migration;
-use api::migration::{PodCidr, Stage, StageNow};
+use api::migration::{CurrentStage, PodCidr, Stage};
 use api::node_migration::NodeMigrationSpec;
 use ipnet::IpNet;
-use pod_cidr::calico_node::{CalicoNode, Ends};
-use pod_cidr::ends;
+use pod_cidr::calico_node::{CalicoNode, TunnelAddresses};
+use pod_cidr::former_address::{FormerAddress, standing};
 use pod_cidr::host::{HostSettings, TunnelEnd};
 use pod_cidr::ipam::Ipam;
-use pod_cidr::returns::{Standing, standing};
+use pod_cidr::tunnel_change;
 
 use crate::cache::Cache;
 use crate::context::Context;
@@ -19,36 +19,36 @@ use crate::node_migrations::{self, belongs_to};
 use crate::write::WriteError;
 
 /// Settings of agents on the way forward.
-pub fn look(kind: &PodCidr) -> HostSettings {
+pub fn settings_forward(kind: &PodCidr) -> HostSettings {
     HostSettings {
         from: kind.from,
         to: kind.to,
         mtu: None,
         cni_configuration_directory: None,
-        tunnel_ends: Vec::new(),
+        tunnel_addresses: Vec::new(),
     }
 }
 
 /// Settings of agents on the way back: source and target are exchanged.
-pub fn look_back(kind: &PodCidr) -> HostSettings {
+pub fn settings_back(kind: &PodCidr) -> HostSettings {
     HostSettings {
         from: kind.to,
         to: kind.from,
-        ..look(kind)
+        ..settings_forward(kind)
     }
 }
 
 /// Whether agents keep the tunnel addresses that are exchanged: from stage Switch until blocks are released. Kept addresses stay
 /// when the migration falls back before stage Switch: a place has to allow both ranges again, a name server is not Ready, or the
 /// direction changes.
-pub fn keeps(cache: &Cache, stage: Option<&StageNow<Stage>>) -> bool {
+pub fn agents_keep_addresses(cache: &Cache, stage: Option<&CurrentStage<Stage>>) -> bool {
     stage.is_some_and(|stage| {
         stage.name <= Stage::Soak && (stage.name >= Stage::Switch || any_agent_keeps(cache, |_| true))
     })
 }
 
 /// Whether an agent keeps a former tunnel address of the target range.
-pub fn somebody_returns(cache: &Cache, left: &IpNet) -> bool {
+pub fn any_address_returns(cache: &Cache, left: &IpNet) -> bool {
     any_agent_keeps(cache, |end| !left.contains(&IpAddr::V4(end.kept)))
 }
 
@@ -56,7 +56,7 @@ pub fn somebody_returns(cache: &Cache, left: &IpNet) -> bool {
 fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool {
     cache.node_migrations.state().iter().any(|object| {
         let settings = object.spec.pod_cidr.iter();
-        let mut ends = settings.flat_map(|settings| &settings.tunnel_ends);
+        let mut ends = settings.flat_map(|settings| &settings.tunnel_addresses);
         ends.any(&is_meant)
     })
 }
@@ -65,10 +65,11 @@ fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool
 /// counts as yes.
 fn comes_back(end: &TunnelEnd, node: &str, ipam: &Ipam) -> bool {
     match standing(end, node, ipam) {
-        Standing::Held(_) | Standing::Free(_) => true,
-        Standing::Lost(_) => {
+        FormerAddress::Held(_) | FormerAddress::Free(_) => true,
+        FormerAddress::Lost(_) => {
             let address = IpNet::from(IpAddr::V4(end.kept));
-            ipam.block_with(&address.addr()).is_none() && ipam.unclear.of_no_node(&address).is_some()
+            ipam.block_with(&address.addr()).is_none()
+                && ipam.unclear.block_of_unknown_node(&address).is_some()
         }
     }
 }
@@ -95,24 +96,24 @@ pub async fn adopt(
     }
     // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.pod_cidr = Some(look.clone());
-    node_migrations::adopt(context, cache, migration, ask).await?;
+    node_migrations::sync(context, cache, migration, ask).await?;
     let nodes = node_migrations::linux_nodes(cache);
-    let none = Ends::new();
+    let none = TunnelAddresses::new();
     for object in cache.node_migrations.state() {
         let before = object.spec.pod_cidr.as_ref();
         let name = &object.spec.node_name;
         let tunnel_ends = match tunnels {
             Some(tunnels) if nodes.contains_key(name) => {
-                let told = before.map_or(&[][..], |settings| settings.tunnel_ends.as_slice());
+                let told = before.map_or(&[][..], |settings| settings.tunnel_addresses.as_slice());
                 let comes_back = |end: &TunnelEnd| comes_back(end, name, tunnels.ipam);
                 // A node that Calico does not have at this moment keeps its addresses.
                 let now = tunnels.nodes.get(name).map_or(&none, |node| &node.ends);
-                ends::told(told, now, &look.from, comes_back)
+                tunnel_change::tunnel_ends(told, now, &look.from, comes_back)
             }
             Some(_) | None => Vec::new(),
         };
         let wanted = HostSettings {
-            tunnel_ends,
+            tunnel_addresses: tunnel_ends,
             ..look.clone()
         };
         if belongs_to(&object, migration) && before != Some(&wanted) {
@@ -120,7 +121,7 @@ pub async fn adopt(
                 pod_cidr: Some(wanted),
                 ..object.spec.clone()
             };
-            node_migrations::bring_to(context, &object, &spec).await?;
+            node_migrations::update_spec(context, &object, &spec).await?;
         }
     }
     Ok(())

@@ -10,31 +10,31 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use kube::api::{DynamicObject, Patch};
-use pod_cidr::decide::{Off, Step, Which};
+use pod_cidr::decide::{PoolRole, RemovedNode, Step};
 use pod_cidr::ipam::Claim;
 use pod_cidr::pools::{self, Openness};
 use serde_json::{Value, json};
 
-use super::looks::Looks;
+use super::malformed::Claims;
+use super::read_cache::ReadCache;
 use super::saved::Saved;
-use super::unclear::Claims;
-use super::{calico_nodes, objects, unclear};
-use crate::answers;
+use super::{calico_nodes, malformed, objects};
 use crate::calico::store::Store;
 use crate::calico::{self, BLOCK_AFFINITY, IP_POOL, IPAM_BLOCK};
 use crate::context::Context;
 use crate::cordon;
 use crate::evict::evict;
-use crate::looks::Pace;
+use crate::lenient_requests;
 use crate::memory::Memory;
 use crate::read;
+use crate::read_cache::Pace;
 use crate::write::{WriteError, parameters};
 
 /// Blocks that are released in one pass: during a pass of minutes nothing else would be observed.
 const BLOCKS_AT_ONCE: usize = 50;
 
 /// The inputs of a step.
-pub struct Hands<'pass> {
+pub struct StepExecutor<'pass> {
     /// Clients.
     pub context: &'pass Context,
     /// Calico's objects.
@@ -44,75 +44,75 @@ pub struct Hands<'pass> {
     /// The state before the migration.
     pub saved: &'pass Saved,
     /// The spec that the new pool has once it is open.
-    pub wanted: &'pass Value,
+    pub new_pool_spec: &'pass Value,
     /// Grace period that overrides the pods' own, in seconds.
     pub grace_period_seconds: Option<u32>,
 }
 
 /// Outcome of a step.
 #[derive(Debug)]
-pub enum Made {
+pub enum Outcome {
     /// The step is done; the text for the status.
     Done(String),
     /// The step is impossible as things are: what the user has to correct.
     Refused(String),
 }
 
-impl Hands<'_> {
+impl StepExecutor<'_> {
     /// Runs the step. [`Step::Complete`] is not run here.
-    pub async fn make(
+    pub async fn run(
         &self,
         step: &Step,
         known: &mut PodCidrStatus,
         memory: &mut Memory,
-    ) -> Result<Made, WriteError> {
+    ) -> Result<Outcome, WriteError> {
         crash_point::reach(step.name(), Edge::Announced, None).await;
         let made = match step {
-            Step::CreatePool => Made::Done(self.create_pool(&known.settings.new_pool.value).await?),
-            Step::Scale(deployment, pods) => Made::Done(self.scale(deployment, *pods, known).await?),
-            Step::Open(which, openness) => Made::Done(self.open(pool_of(*which, known), *openness).await?),
+            Step::CreatePool => Outcome::Done(self.create_pool(&known.settings.new_pool.value).await?),
+            Step::Scale(deployment, pods) => Outcome::Done(self.scale(deployment, *pods, known).await?),
+            Step::Open(which, openness) => Outcome::Done(self.open(pool_of(*which, known), *openness).await?),
             Step::Narrow(which, round) => {
-                Made::Done(self.narrow(pool_of(*which, known), *which, *round).await?)
+                Outcome::Done(self.narrow(pool_of(*which, known), *which, *round).await?)
             }
-            Step::TakeOff(which, nodes) => {
+            Step::RemoveNodes(which, nodes) => {
                 let made = self.take_off(*which, nodes).await?;
-                if matches!(made, Made::Refused(_)) {
+                if matches!(made, Outcome::Refused(_)) {
                     // A chosen address is allocated by now: the next pass chooses another.
-                    memory.kinds.of::<Looks>().forget_ipam();
+                    memory.kinds.of::<ReadCache>().forget_ipam();
                 }
                 made
             }
-            Step::RestartCalicoNode(pod) => Made::Done(self.restart(pod, memory).await),
+            Step::RestartCalicoNode(pod) => Outcome::Done(self.restart(pod, memory).await),
             Step::HoldEnds(ends) => {
-                memory.kinds.of::<Looks>().forget_ipam();
-                self.hold_ends(ends).await?
+                memory.kinds.of::<ReadCache>().forget_ipam();
+                self.hold_addresses(ends).await?
             }
             Step::ReleaseEnds(ends) => {
-                memory.kinds.of::<Looks>().forget_ipam();
-                self.release_ends(ends).await?
+                memory.kinds.of::<ReadCache>().forget_ipam();
+                self.release_addresses(ends).await?
             }
-            Step::Cordon(node) => Made::Done(self.cordon(node).await?),
-            Step::Evict(pods) => Made::Done(self.evict(pods, memory).await),
-            Step::Uncordon(node) => Made::Done(self.uncordon(node).await?),
+            Step::Cordon(node) => Outcome::Done(self.cordon(node).await?),
+            Step::Evict(pods) => Outcome::Done(self.evict(pods, memory).await),
+            Step::Uncordon(node) => Outcome::Done(self.uncordon(node).await?),
             Step::ReleaseBlocks(ranges) => {
-                Made::Done(self.release(ranges, memory.kinds.of::<Looks>()).await?)
+                Outcome::Done(self.release(ranges, memory.kinds.of::<ReadCache>()).await?)
             }
             Step::DeletePool(which) => {
-                memory.kinds.of::<Looks>().forget_ipam();
+                memory.kinds.of::<ReadCache>().forget_ipam();
                 let (range, name) = match which {
-                    Which::Old => (known.settings.from.value, pool_of(Which::Old, known)),
-                    Which::New => (known.settings.to.value, pool_of(Which::New, known)),
+                    PoolRole::Old => (known.settings.from.value, pool_of(PoolRole::Old, known)),
+                    PoolRole::New => (known.settings.to.value, pool_of(PoolRole::New, known)),
                 };
-                Made::Done(self.delete_pool(name, &range).await?)
+                Outcome::Done(self.delete_pool(name, &range).await?)
             }
-            Step::Complete => Made::Done(String::new()),
+            Step::Complete => Outcome::Done(String::new()),
         };
         crash_point::reach(step.name(), Edge::Changed, None).await;
         Ok(made)
     }
 
     async fn create_pool(&self, name: &str) -> Result<String, WriteError> {
-        let object = pools::created(name, self.wanted);
+        let object = pools::created(name, self.new_pool_spec);
         Ok(match self.store.create(IP_POOL, &object).await? {
             calico::Created::Now => format!("IPPool {name} created, closed"),
             calico::Created::Before => {
@@ -127,33 +127,33 @@ impl Hands<'_> {
                 "IPPool {name} was deleted a moment ago; replumb reads again"
             ));
         };
-        if let Some(change) = pools::opening(&object.data["spec"], openness, &self.saved.old_pool) {
+        if let Some(change) = pools::patch_openness(&object.data["spec"], openness, &self.saved.old_pool) {
             self.store.patch_spec(IP_POOL, &object, &change).await?;
         }
         let how = match openness {
             Openness::Absent | Openness::Closed => {
                 "is closed: pods keep their addresses, and no pod gets another"
             }
-            Openness::ToWhoNamesIt => "is open to pods that name it",
-            Openness::Narrowed | Openness::ToEverybody => "is open to every pod",
+            Openness::OptIn => "is open to pods that name it",
+            Openness::Narrowed | Openness::AllPods => "is open to every pod",
         };
         Ok(format!("IPPool {name} {how}"))
     }
 
-    async fn narrow(&self, name: &str, which: Which, round: u32) -> Result<String, WriteError> {
+    async fn narrow(&self, name: &str, which: PoolRole, round: u32) -> Result<String, WriteError> {
         let Some(object) = self.store.pool(name).await? else {
             return Ok(format!(
                 "IPPool {name} was deleted a moment ago; replumb reads again"
             ));
         };
         let selector = pools::selector_of(&self.saved.old_pool);
-        if let Some(change) = pools::narrowing(&object.data["spec"], &selector, which.mark(), round) {
+        if let Some(change) = pools::patch_narrowed(&object.data["spec"], &selector, which.mark(), round) {
             self.store.patch_spec(IP_POOL, &object, &change).await?;
         }
         Ok(format!("IPPool {name}: nodes are taken off one by one"))
     }
 
-    async fn take_off(&self, which: Which, nodes: &[Off]) -> Result<Made, WriteError> {
+    async fn take_off(&self, which: PoolRole, nodes: &[RemovedNode]) -> Result<Outcome, WriteError> {
         let mut refused = None;
         for off in nodes {
             let object = format!("Node {}", off.node);
@@ -167,9 +167,9 @@ impl Hands<'_> {
                 .flatten());
         }
         if let Some(refused) = refused {
-            return Ok(Made::Refused(refused));
+            return Ok(Outcome::Refused(refused));
         }
-        let said = nodes.iter().map(|Off { node, ends }| {
+        let said = nodes.iter().map(|RemovedNode { node, ends }| {
             if ends.is_empty() {
                 format!("node {node} chooses another tunnel address")
             } else {
@@ -178,11 +178,11 @@ impl Hands<'_> {
                 format!("node {node} gets the tunnel address {}", words::names(&addresses))
             }
         });
-        Ok(Made::Done(words::lines(&said.collect::<Vec<_>>())))
+        Ok(Outcome::Done(words::lines(&said.collect::<Vec<_>>())))
     }
 
     /// Takes one node off the pool, or returns the obstacle.
-    async fn take_off_one(&self, which: Which, off: &Off) -> Result<Option<String>, WriteError> {
+    async fn take_off_one(&self, which: PoolRole, off: &RemovedNode) -> Result<Option<String>, WriteError> {
         for end in off.ends.values() {
             if let Some(refused) = self.hold_end(end).await? {
                 return Ok(Some(refused));
@@ -221,7 +221,7 @@ impl Hands<'_> {
             return Ok(String::new());
         };
         let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
-        let found = answers::get_opt(&api, name)
+        let found = lenient_requests::get_opt(&api, name)
             .await
             .map_err(|source| WriteError::of("reading", format!("Deployment {deployment}"), source))?;
         let Some(found) = found else {
@@ -229,8 +229,8 @@ impl Hands<'_> {
         };
         let now = found.spec.and_then(|spec| spec.replicas).unwrap_or(1);
         let now = u32::try_from(now).unwrap_or_default();
-        if !known.raised.contains_key(deployment) {
-            known.raised.insert(deployment.to_owned(), now);
+        if !known.raised_replicas.contains_key(deployment) {
+            known.raised_replicas.insert(deployment.to_owned(), now);
             return Ok(format!(
                 "Deployment {deployment} scaled to {pods} pods during the migration"
             ));
@@ -258,11 +258,15 @@ impl Hands<'_> {
     }
 
     /// Restores every scaled Deployment. A Deployment that another user has scaled meanwhile keeps its number.
-    pub async fn lower(&self, known: &mut PodCidrStatus, raised_to: u32) -> Result<(), WriteError> {
-        for (deployment, before) in known.raised.clone() {
+    pub async fn restore_replicas(
+        &self,
+        known: &mut PodCidrStatus,
+        raised_to: u32,
+    ) -> Result<(), WriteError> {
+        for (deployment, before) in known.raised_replicas.clone() {
             if let Some((namespace, name)) = deployment.split_once('/') {
                 let api: Api<Deployment> = Api::namespaced(self.context.client.clone(), namespace);
-                let found = answers::get_opt(&api, name).await.map_err(|source| {
+                let found = lenient_requests::get_opt(&api, name).await.map_err(|source| {
                     WriteError::of("reading", format!("Deployment {deployment}"), source)
                 })?;
                 let now = found.and_then(|found| found.spec?.replicas);
@@ -270,7 +274,7 @@ impl Hands<'_> {
                     self.write_scale(&api, &deployment, name, before).await?;
                 }
             }
-            known.raised.remove(&deployment);
+            known.raised_replicas.remove(&deployment);
         }
         Ok(())
     }
@@ -302,8 +306,8 @@ impl Hands<'_> {
     }
 
     /// Releases some of these blocks. Each is read by its name: one list of all blocks for each batch would be hundreds of lists.
-    async fn release(&self, ranges: &[IpNet], looks: &mut Looks) -> Result<String, WriteError> {
-        let ipam = looks.ipam(self.store, Pace::Seldom).await?;
+    async fn release(&self, ranges: &[IpNet], looks: &mut ReadCache) -> Result<String, WriteError> {
+        let ipam = looks.ipam(self.store, Pace::Counted).await?;
         let is_empty = |range: &&IpNet| {
             let block = ipam.block(**range);
             block.is_none_or(|block| block.allocations.is_empty())
@@ -374,7 +378,7 @@ impl Hands<'_> {
     async fn delete_pool(&self, name: &str, range: &IpNet) -> Result<String, WriteError> {
         let claims = Claims::default();
         let of_range = |object: DynamicObject| {
-            let is_of_range = match unclear::block(&object, &claims) {
+            let is_of_range = match malformed::block(&object, &claims) {
                 Ok(block) => range.contains(&block.range),
                 // A malformed block may be of this range.
                 Err(block) => block.may_touch(range),
@@ -390,9 +394,9 @@ impl Hands<'_> {
     }
 }
 
-fn pool_of(which: Which, known: &PodCidrStatus) -> &str {
+fn pool_of(which: PoolRole, known: &PodCidrStatus) -> &str {
     match which {
-        Which::Old => &known.settings.old_pool.value,
-        Which::New => &known.settings.new_pool.value,
+        PoolRole::Old => &known.settings.old_pool.value,
+        PoolRole::New => &known.settings.new_pool.value,
     }
 }

@@ -7,7 +7,7 @@ use kube::api::DynamicObject;
 use kube::{Api, Client, ResourceExt};
 use pod_cidr::calico_node::{CalicoNode, off_in_etcd, off_in_kubernetes};
 use pod_cidr::pools::OFF_LABEL;
-use pod_cidr::tunnel::Held;
+use pod_cidr::tunnel::TunnelAllocation;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
@@ -42,7 +42,7 @@ pub async fn take_off(
     store: &Store,
     name: &str,
     mark: &str,
-    ends: &BTreeMap<String, Held>,
+    ends: &BTreeMap<String, TunnelAllocation>,
 ) -> Result<(), WriteError> {
     match store {
         Store::Kubernetes(client) => {

@@ -10,16 +10,16 @@ use datastore::etcd3::Etcd3;
 use datastore::stores::{CLUSTER_INFORMATION, ready_v3};
 use engine::cluster::DaemonSet;
 use engine::sourced::Sourced;
-use pod_cidr::datastore::{Datastore, EtcdFacts, FIELD, Unclear, said};
+use pod_cidr::datastore::{Datastore, EtcdFacts, FIELD, Unclear, detect};
 
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
-use crate::etcd_access::{Asker, access, of_spec, problem};
+use crate::etcd_access::{SettingsSource, access, of_spec, problem};
 use crate::write::WriteError;
 use crate::{facts, read};
 
-const ASKER: Asker = Asker {
+const ASKER: SettingsSource = SettingsSource {
     field: FIELD,
     component: "deploy/calico-etcd",
 };
@@ -37,7 +37,7 @@ pub async fn ask(
         .iter()
         .map(|set| facts::daemon_sets::daemon_set(set))
         .collect();
-    let Some(set) = calico::known_daemon_set(&known, begun_with) else {
+    let Some(set) = calico::saved_daemon_set(&known, begun_with) else {
         return Ok(None);
     };
     let place = known.iter().position(|one| one.key() == set.key());
@@ -53,7 +53,7 @@ pub async fn ask(
     let maps = maps.map(|((_, name), texts)| (name, texts)).collect();
     let wish = kind.etcd.as_ref().map(of_spec);
     let object = format!("DaemonSet {}", set.key());
-    Ok(Some(said(
+    Ok(Some(detect(
         wish.as_ref(),
         &object,
         &template,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::migration::{Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus, Stage, StageNow};
+use api::migration::{CurrentStage, Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus, Stage};
 use api::{Migration, MigrationStatus};
 use crash_point::Edge;
 use engine::decision::{Decision, WaitReason};
@@ -11,27 +11,27 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use pod_cidr::calico_node::CalicoNode;
-use pod_cidr::decide::{Step, Which};
+use pod_cidr::decide::{PoolRole, Step};
 use pod_cidr::facts::Pool;
 use pod_cidr::host::HostSettings;
 use pod_cidr::ipam::Ipam;
-use pod_cidr::{choice, mentions, pools};
+use pod_cidr::{hardcoded_range, pools, tunnel_address};
 
 use super::adopt::Tunnels;
-use super::apply::{Hands, Made};
-use super::looks::{IpamLook, Looks};
-use super::redundancy::RAISED_TO;
+use super::apply::{Outcome, StepExecutor};
+use super::malformed::{self, Pools};
+use super::read_cache::{ReadCache, SharedIpam};
+use super::redundancy::REDUNDANT_REPLICAS;
 use super::saved::Saved;
-use super::unclear::{self, Pools};
-use super::{adopt, away, calico_nodes, progress, read};
+use super::{adopt, calico_nodes, progress, read, unreachable};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
+use crate::events::EventLevel;
 use crate::lifecycle::wait;
-use crate::looks::Pace;
 use crate::memory::Memory;
+use crate::read_cache::Pace;
 use crate::snapshot::Snapshot;
-use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{stages, stop, traffic, workloads};
 
@@ -45,7 +45,7 @@ fn direction(desired: Desired) -> Direction {
 
 /// One pass of a started migration.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
-pub async fn go_on(
+pub async fn advance(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
@@ -60,23 +60,23 @@ pub async fn go_on(
     }
     let datastore = &known.settings.datastore.value;
     let begun_with = known.settings.calico_daemon_set();
-    let looks = memory.kinds.of::<Looks>();
+    let looks = memory.kinds.of::<ReadCache>();
     if let Some(message) = looks.moved(context, cache, kind, datastore, begun_with).await? {
         wait(status, WaitReason::Datastore, message);
         return Ok(());
     }
-    let store = match memory.kinds.of::<Looks>().store(context, datastore).await {
+    let store = match memory.kinds.of::<ReadCache>().store(context, datastore).await {
         Ok(store) => store,
         Err(problem) => {
-            wait(status, WaitReason::Datastore, away(&problem));
+            wait(status, WaitReason::Datastore, unreachable(&problem));
             return Ok(());
         }
     };
     let now = Timestamp::now();
     let direction = direction(migration.spec.desired);
     let look = match direction {
-        Direction::There => adopt::look(kind),
-        Direction::Back => adopt::look_back(kind),
+        Direction::There => adopt::settings_forward(kind),
+        Direction::Back => adopt::settings_back(kind),
     };
     // Without tunnels, a cluster of many nodes is not read for them in each pass.
     let calico_nodes = if pools::has_tunnel(&saved.old_pool) {
@@ -84,8 +84,8 @@ pub async fn go_on(
     } else {
         BTreeMap::new()
     };
-    let looks = memory.kinds.of::<Looks>();
-    let ipam = if adopt::keeps(cache, known.stage.as_ref()) {
+    let looks = memory.kinds.of::<ReadCache>();
+    let ipam = if adopt::agents_keep_addresses(cache, known.stage.as_ref()) {
         let stage = known.stage.as_ref();
         Some(ipam(looks, cache, &store, &calico_nodes, stage, direction, &look).await?)
     } else {
@@ -100,16 +100,19 @@ pub async fn go_on(
     let pools = read::pools(&store).await?;
     let ranges = [kind.from, kind.to];
     let seen = ipam.as_deref().map(|ipam| &ipam.unclear);
-    let told = unclear::told(&pools.unclear, seen, ranges);
+    let told = malformed::warnings(&pools.malformed, seen, ranges);
     memory.warnings.of_kind(&migration.name_any(), told);
     let ours =
         [&known.settings.old_pool.value, &known.settings.new_pool.value].map(|name| format!("IPPool {name}"));
     if let Some(pool) = pools
-        .unclear
+        .malformed
         .iter()
         .find(|pool| ours.contains(&pool.malformed.object))
     {
-        let message = format!("{}; replumb changes nothing until it is corrected", pool.words());
+        let message = format!(
+            "{}; replumb changes nothing until it is corrected",
+            pool.message()
+        );
         wait(status, WaitReason::CalicoObjects, message);
         return Ok(());
     }
@@ -131,12 +134,12 @@ pub async fn go_on(
         direction,
         now,
     };
-    if direction == Direction::Back && pass.pool(Which::Old, &known).is_none() {
-        "PastReturn".clone_into(&mut status.blocked);
+    if direction == Direction::Back && pass.pool(PoolRole::Old, &known).is_none() {
+        "PastReturn".clone_into(&mut status.reason);
         status.message = pass.past_return(&known);
         return Ok(());
     }
-    let (next, stop) = Box::pin(pass.look(memory, &mut known, status)).await?;
+    let (next, stop) = Box::pin(pass.observe_and_decide(memory, &mut known, status)).await?;
     stages::enter(&mut known.stage, &mut known.history, next.stage, direction, now);
     status.phase = progress::phase(next.stage, direction);
     Box::pin(pass.act(memory, next.decision, &mut known, status)).await?;
@@ -151,23 +154,23 @@ pub async fn go_on(
 
 /// The allocations of Calico's IPAM, while agents keep tunnel addresses: as recent as the next step needs them.
 async fn ipam(
-    looks: &mut Looks,
+    looks: &mut ReadCache,
     cache: &Cache,
     store: &Store,
     calico_nodes: &BTreeMap<String, CalicoNode>,
-    stage: Option<&StageNow<Stage>>,
+    stage: Option<&CurrentStage<Stage>>,
     direction: Direction,
     look: &HostSettings,
-) -> Result<IpamLook, WriteError> {
+) -> Result<SharedIpam, WriteError> {
     let switches = stage.is_some_and(|stage| stage.name == Stage::Switch || stage.direction != direction);
-    if switches && adopt::somebody_returns(cache, &look.from) {
+    if switches && adopt::any_address_returns(cache, &look.from) {
         // Before a pool opens, an earlier read of its free addresses is too old.
         looks.forget_ipam();
     }
-    let found = looks.ipam(store, Pace::Seldom).await?;
-    let mark = Which::left(direction).mark();
-    if choice::is_missing(calico_nodes, mark, &found, &look.from, &look.to) {
-        looks.ipam(store, Pace::Soon).await
+    let found = looks.ipam(store, Pace::Counted).await?;
+    let mark = PoolRole::source(direction).mark();
+    if tunnel_address::is_missing(calico_nodes, mark, &found, &look.from, &look.to) {
+        looks.ipam(store, Pace::Waited).await
     } else {
         Ok(found)
     }
@@ -196,30 +199,30 @@ pub(super) struct Pass<'pass> {
 
 impl Pass<'_> {
     /// The source pool.
-    pub(super) fn left_pool(&self) -> Which {
-        Which::left(self.direction)
+    pub(super) fn source_pool(&self) -> PoolRole {
+        PoolRole::source(self.direction)
     }
 
     /// The range of a pool.
-    pub(super) fn range(&self, which: Which) -> IpNet {
+    pub(super) fn range(&self, which: PoolRole) -> IpNet {
         match which {
-            Which::Old => self.kind.from,
-            Which::New => self.kind.to,
+            PoolRole::Old => self.kind.from,
+            PoolRole::New => self.kind.to,
         }
     }
 
     /// A pool, if it exists.
-    pub(super) fn pool(&self, which: Which, known: &PodCidrStatus) -> Option<&Pool> {
+    pub(super) fn pool(&self, which: PoolRole, known: &PodCidrStatus) -> Option<&Pool> {
         let name = match which {
-            Which::Old => &known.settings.old_pool.value,
-            Which::New => &known.settings.new_pool.value,
+            PoolRole::Old => &known.settings.old_pool.value,
+            PoolRole::New => &known.settings.new_pool.value,
         };
-        self.pools.understood.get(name)
+        self.pools.valid.get(name)
     }
 
     /// The message when a rollback is requested after the old pool was deleted.
     fn past_return(&self, known: &PodCidrStatus) -> String {
-        let (from, to) = (self.range(Which::Old), self.range(Which::New));
+        let (from, to) = (self.range(PoolRole::Old), self.range(PoolRole::New));
         format!(
             "IPPool {} is deleted, and {from} is past its point of no return: nothing was rolled back. `kubectl replumb resume` \
              completes this migration; another one, from {to} to {from}, moves the pods back",
@@ -235,12 +238,12 @@ impl Pass<'_> {
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
-        let hands = Hands {
+        let hands = StepExecutor {
             context: self.context,
             store: self.store,
             migration: self.migration,
             saved: self.saved,
-            wanted: &pools::wanted(
+            new_pool_spec: &pools::wanted(
                 &self.saved.old_pool,
                 &known.settings.to.value,
                 known.settings.block_size.value,
@@ -250,12 +253,12 @@ impl Pass<'_> {
         match decision {
             Decision::Run(Step::Complete) => self.complete(&hands, memory, known, status).await,
             Decision::Run(step) => {
-                match hands.make(&step, known, memory).await? {
-                    Made::Done(said) => {
-                        status.blocked = String::new();
+                match hands.run(&step, known, memory).await? {
+                    Outcome::Done(said) => {
+                        status.reason = String::new();
                         status.message = said;
                     }
-                    Made::Refused(why) => {
+                    Outcome::Refused(why) => {
                         let message = format!("{why}; replumb retries until this is corrected");
                         wait(status, WaitReason::CalicoObjects, message);
                     }
@@ -268,7 +271,7 @@ impl Pass<'_> {
             }
             Decision::Halt(halt) => {
                 status.phase = MigrationPhase::Halted;
-                halt.reason.as_str().clone_into(&mut status.blocked);
+                halt.reason.as_str().clone_into(&mut status.reason);
                 status.message = halt.message;
                 Ok(())
             }
@@ -279,13 +282,13 @@ impl Pass<'_> {
     /// Restores scaled Deployments, ends the traffic pods, and sets the final phase.
     async fn complete(
         &self,
-        hands: &Hands<'_>,
+        hands: &StepExecutor<'_>,
         memory: &mut Memory,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
-        hands.lower(known, RAISED_TO).await?;
+        hands.restore_replicas(known, REDUNDANT_REPLICAS).await?;
         calico_nodes::forget(self.store, self.cache).await?;
         traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
         if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
@@ -301,17 +304,17 @@ impl Pass<'_> {
         // A rollback waits for no user: places that contain the new range are named at its end.
         let mentions = memory
             .kinds
-            .of::<Looks>()
+            .of::<ReadCache>()
             .mentions(
                 self.context,
                 self.cache,
                 self.store,
                 self.kind,
                 settings.calico_daemon_set(),
-                Pace::Soon,
+                Pace::Waited,
             )
             .await?;
-        let still = mentions::follow_up(&mentions, &left, &range);
+        let still = hardcoded_range::follow_up(&mentions, &left, &range);
         let still = still.first().map_or_else(String::new, |first| {
             let count = still.len();
             format!("; places that still contain {left} and must be changed back: {count}, first: {first}")
@@ -323,12 +326,12 @@ impl Pass<'_> {
         stages::finish(&mut known.stage, &mut known.history, self.now);
         status.phase = phase;
         status.completed_at = Some(self.now);
-        status.blocked = String::new();
+        status.reason = String::new();
         self.context
-            .teller
+            .events
             .migration(
                 self.migration,
-                Tone::Normal,
+                EventLevel::Normal,
                 &format!("{phase:?}"),
                 &status.message,
             )

@@ -4,34 +4,34 @@
 
 mod adopt;
 mod apply;
+mod by_node;
+#[cfg(test)]
+mod by_node_scenarios;
 mod calico_nodes;
 mod datastore;
 mod drive;
 #[cfg(test)]
 mod etcd_scenarios;
-mod in_work;
 #[cfg(test)]
-mod in_work_scenarios;
-mod left;
-mod look;
-mod looks;
+mod foreign_object_scenarios;
+mod gate;
+mod malformed;
 mod objects;
+mod observe;
 mod places;
 mod progress;
 mod read;
+mod read_cache;
 mod redundancy;
+mod remaining;
 mod saved;
 #[cfg(test)]
 mod scenarios;
-#[cfg(test)]
-mod stranger_scenarios;
 mod switch;
 #[cfg(test)]
 mod switch_scenarios;
 mod traffic;
 mod tunnels;
-mod unclear;
-mod watched;
 #[cfg(test)]
 mod world;
 
@@ -48,7 +48,7 @@ use engine::decision::WaitReason;
 use engine::document::Document;
 use pod_cidr::checks::{self, CheckPolicy};
 use pod_cidr::detect::detect;
-use pod_cidr::document::{Wishes, document};
+use pod_cidr::document::{Options as DocumentOptions, document};
 use pod_cidr::facts::ClusterFacts;
 use pod_cidr::settings::{Options, Settings};
 
@@ -61,7 +61,7 @@ use crate::memory::Memory;
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
-pub use looks::Looks;
+pub use read_cache::ReadCache;
 
 /// Default time for which the old pool stays, empty.
 const SOAK_SECONDS: u32 = 24 * 60 * 60;
@@ -72,7 +72,7 @@ fn soak_seconds(kind: &PodCidr) -> u32 {
 }
 
 /// The message when Calico's datastore does not answer.
-fn away(problem: &StoreProblem) -> String {
+fn unreachable(problem: &StoreProblem) -> String {
     format!("{}; replumb retries. {}", problem.message, problem.hint)
 }
 
@@ -81,7 +81,7 @@ impl Kind for PodCidr {
     type Settings = Settings;
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
-        adopt::adopt(context, cache, migration, &adopt::look(self), None).await
+        adopt::adopt(context, cache, migration, &adopt::settings_forward(self), None).await
     }
 
     async fn read(
@@ -92,7 +92,7 @@ impl Kind for PodCidr {
         _migration: &Migration,
         node_migrations: &[Arc<NodeMigration>],
     ) -> Result<ClusterFacts, WriteError> {
-        let looks = memory.kinds.of::<Looks>();
+        let looks = memory.kinds.of::<ReadCache>();
         Box::pin(read::cluster(context, cache, looks, self, node_migrations)).await
     }
 
@@ -151,7 +151,7 @@ impl Kind for PodCidr {
     }
 
     fn document(&self, settings: &Settings, facts: &ClusterFacts, _coordinator_node: &str) -> Document {
-        let wishes = Wishes {
+        let wishes = DocumentOptions {
             mode: self.mode,
             soak_seconds: soak_seconds(self),
             delete_bare_pods: self.delete_bare_pods,
@@ -161,7 +161,7 @@ impl Kind for PodCidr {
     }
 
     /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.
-    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.pod_cidr = Some(PodCidrStatus::of(settings));
@@ -177,7 +177,7 @@ impl Kind for PodCidr {
         Ok(saved::of(facts, cache, self))
     }
 
-    async fn go_on(
+    async fn advance(
         &self,
         context: &Context,
         cache: &Cache,
@@ -187,7 +187,7 @@ impl Kind for PodCidr {
     ) -> Result<Vec<&'static str>, WriteError> {
         // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
         let missing = |status: &mut MigrationStatus, what: &str| {
-            "SettingsGone".clone_into(&mut status.blocked);
+            "SettingsGone".clone_into(&mut status.reason);
             status.message = format!(
                 "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
                  that started the migration, or restore {what} from a backup of the Migration"
@@ -197,19 +197,19 @@ impl Kind for PodCidr {
             missing(status, "status.podCidr");
             return Ok(Vec::new());
         };
-        let saved = match saved::understand(&status.before) {
+        let saved = match saved::parse(&status.saved_state) {
             Ok(saved) => saved,
             Err(what) => {
                 missing(status, &what);
                 return Ok(Vec::new());
             }
         };
-        match drive::go_on(context, cache, memory, migration, self, &saved, known, status).await {
+        match drive::advance(context, cache, memory, migration, self, &saved, known, status).await {
             Ok(()) => Ok(Vec::new()),
             // Completed writes stay, and the next pass decides about the others.
             Err(WriteError::Etcd(error)) => {
-                memory.kinds.of::<Looks>().forget_store();
-                wait(status, WaitReason::Datastore, away(&problem(&error)));
+                memory.kinds.of::<ReadCache>().forget_store();
+                wait(status, WaitReason::Datastore, unreachable(&problem(&error)));
                 Ok(Vec::new())
             }
             Err(error) => Err(error),

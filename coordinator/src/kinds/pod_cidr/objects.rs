@@ -14,11 +14,11 @@ use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use pod_cidr::facts::{ControllerManager, IpamConfiguration, PIN_ANNOTATIONS, Pin, Pool};
+use pod_cidr::hardcoded_range::ranges_in;
 use pod_cidr::ipam::{Allocation, Block, Claim, attribute};
-use pod_cidr::mentions::ranges_in;
 use serde_json::Value;
 
-use super::unclear::shown;
+use super::malformed::shown;
 use crate::facts;
 use crate::pod_index::Index;
 

@@ -9,13 +9,13 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::ResourceExt;
 use kube::core::DynamicObject;
 use pod_cidr::facts::ControllerManager;
-use pod_cidr::mentions::{Mention, Needs, few, ranges_in, value_of};
+use pod_cidr::hardcoded_range::{Needs, RangeUse, ranges_in, relevant, value_of};
 
 /// Variables from which calico-node creates its first pool.
 const POOL_VARIABLES: [&str; 2] = ["CALICO_IPV4POOL_CIDR", "CALICO_IPV6POOL_CIDR"];
 
 /// Variables of calico-node: it creates a pool from them when the family has none.
-pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec<Mention> {
+pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec<RangeUse> {
     let Some(container) = calico_node(set) else {
         return Vec::new();
     };
@@ -23,7 +23,7 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
         .iter()
         .filter_map(|name| {
             let value = variable(config_maps, set, container, name)?;
-            Some(Mention {
+            Some(RangeUse {
                 object: format!("DaemonSet {}: {name}", set.key()),
                 owner: Owner::of(Some(&set.namespace), system),
                 ranges: ranges_in(value),
@@ -42,11 +42,11 @@ pub fn calico(set: &DaemonSet, config_maps: &ConfigMaps, system: &[&str]) -> Vec
 }
 
 /// kubeadm's own record: an upgrade writes it into the control plane.
-pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
+pub fn kubeadm(map: &ConfigMap) -> Option<RangeUse> {
     let text = map.data.as_ref()?.get("ClusterConfiguration")?;
     let said = [value_of(text, "podSubnet"), value_of(text, "cluster-cidr")];
     let ranges = said.into_iter().flatten().flat_map(ranges_in).collect();
-    Some(Mention {
+    Some(RangeUse {
         object: "ConfigMap kube-system/kubeadm-config: networking.podSubnet".to_owned(),
         owner: Owner::Cluster,
         ranges,
@@ -59,11 +59,11 @@ pub fn kubeadm(map: &ConfigMap) -> Option<Mention> {
 }
 
 /// kube-proxy recognizes pods by this range, unless another mode is set.
-pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
+pub fn kube_proxy(map: &ConfigMap) -> Option<RangeUse> {
     let text = map.data.as_ref()?.get("config.conf")?;
     let mode = value_of(text, "detectLocalMode").unwrap_or("ClusterCIDR");
     let ranges = value_of(text, "clusterCIDR").map(ranges_in).unwrap_or_default();
-    (mode == "ClusterCIDR" && !ranges.is_empty()).then(|| Mention {
+    (mode == "ClusterCIDR" && !ranges.is_empty()).then(|| RangeUse {
         object: "ConfigMap kube-system/kube-proxy: clusterCIDR".to_owned(),
         owner: Owner::Cluster,
         ranges,
@@ -77,19 +77,19 @@ pub fn kube_proxy(map: &ConfigMap) -> Option<Mention> {
 }
 
 /// A `NetworkPolicy` of Kubernetes.
-pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<Mention> {
+pub fn network_policy(policy: &NetworkPolicy, system: &[&str], kind: &PodCidr) -> Option<RangeUse> {
     // The whole spec may contain a range: `ipBlock` in either direction.
     let text = serde_json::to_string(policy.spec.as_ref()?).ok()?;
     policy_of("NetworkPolicy", policy, &text, system, kind)
 }
 
 /// A policy or a network set of Calico.
-pub fn calicos_policy(
+pub fn calico_policy(
     what: &str,
     object: &DynamicObject,
     system: &[&str],
     kind: &PodCidr,
-) -> Option<Mention> {
+) -> Option<RangeUse> {
     policy_of(what, object, &object.data["spec"].to_string(), system, kind)
 }
 
@@ -99,10 +99,10 @@ fn policy_of(
     text: &str,
     system: &[&str],
     kind: &PodCidr,
-) -> Option<Mention> {
-    let (ranges, more) = few(ranges_in(text), &kind.from, &kind.to);
+) -> Option<RangeUse> {
+    let (ranges, more) = relevant(ranges_in(text), &kind.from, &kind.to);
     let (namespace, name) = (policy.namespace(), policy.name_any());
-    (!ranges.is_empty()).then(|| Mention {
+    (!ranges.is_empty()).then(|| RangeUse {
         object: match &namespace {
             Some(namespace) => format!("{what} {namespace}/{name}"),
             None => format!("{what} {name}"),
@@ -117,9 +117,9 @@ fn policy_of(
 }
 
 /// A controller manager that gives every Node a podCIDR of the range.
-pub fn controller_manager(manager: &ControllerManager) -> Option<Mention> {
+pub fn controller_manager(manager: &ControllerManager) -> Option<RangeUse> {
     let ranges = manager.ranges.clone().filter(|_| manager.allocates)?;
-    Some(Mention {
+    Some(RangeUse {
         object: format!("Pod {}: --cluster-cidr", manager.pod),
         owner: Owner::Cluster,
         ranges,
@@ -146,7 +146,7 @@ mod tests {
         serde_json::from_value(json!({ "metadata": { "name": "x" }, "data": { key: text } })).unwrap()
     }
 
-    fn said(mention: Option<Mention>) -> Vec<String> {
+    fn said(mention: Option<RangeUse>) -> Vec<String> {
         let ranges = mention.map(|mention| mention.ranges).unwrap_or_default();
         ranges.iter().map(ToString::to_string).collect()
     }
@@ -186,7 +186,7 @@ mod tests {
             "spec": { "nets": ["10.244.0.0/16"] },
         }))
         .unwrap();
-        let found = calicos_policy("GlobalNetworkSet", &set, &[], &kind());
+        let found = calico_policy("GlobalNetworkSet", &set, &[], &kind());
         assert_eq!(found.as_ref().unwrap().object, "GlobalNetworkSet pods");
         assert_eq!(found.as_ref().unwrap().owner, Owner::Cluster);
         assert_eq!(found.unwrap().needs, Needs::Both);

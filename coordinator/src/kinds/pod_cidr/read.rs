@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ::calico::looks_like_calico;
+use ::calico::runs_calico_node;
 use api::NodeMigration;
 use api::migration::PodCidr;
 use engine::cluster::{DaemonSet, Malformed};
@@ -17,12 +17,12 @@ use pod_cidr::calico_node::CalicoNode;
 use pod_cidr::checks::permissions;
 use pod_cidr::datastore::DatastoreFacts;
 use pod_cidr::facts::ClusterFacts;
+use pod_cidr::hardcoded_range::RangeUse;
 use pod_cidr::ipam::{Block, Ipam};
-use pod_cidr::mentions::Mention;
 use pod_cidr::unclear::Unclear;
 
-use super::looks::Looks;
-use super::unclear::{self, Claims, Pools};
+use super::malformed::{self, Claims, Pools};
+use super::read_cache::ReadCache;
 use super::{calico_nodes, datastore, objects, places};
 use crate::cache::Cache;
 use crate::calico::store::Store;
@@ -59,7 +59,7 @@ async fn service_ranges(context: &Context) -> Result<Vec<(String, IpNet)>, Write
 pub async fn cluster(
     context: &Context,
     cache: &Cache,
-    looks: &mut Looks,
+    looks: &mut ReadCache,
     kind: &PodCidr,
     node_migrations: &[Arc<NodeMigration>],
 ) -> Result<ClusterFacts, WriteError> {
@@ -84,12 +84,12 @@ pub async fn cluster(
     let index = cache.pods.index();
     let mut pods = index.pods();
     pods.sort_by_name();
-    let pools = unclear::pools(&in_calico.pools);
+    let pools = malformed::pools(&in_calico.pools);
     // A malformed pool without a range cannot be judged further.
     let (unclear_pools, of_no_range): (Vec<Unclear>, Vec<Unclear>) =
-        pools.unclear.into_iter().partition(|pool| pool.range.is_some());
+        pools.malformed.into_iter().partition(|pool| pool.range.is_some());
     let mut malformed: Vec<Malformed> = of_no_range.into_iter().map(|pool| pool.malformed).collect();
-    let (blocks, unclear_blocks) = unclear::apart(in_calico.blocks);
+    let (blocks, unclear_blocks) = malformed::partition(in_calico.blocks);
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
     let controller_managers = objects::controller_managers(&index);
     let reports = read::reports(context, cache, node_migrations);
@@ -110,7 +110,7 @@ pub async fn cluster(
         name_servers,
         corefiles,
         pods,
-        pools: pools.understood,
+        pools: pools.valid,
         unclear_pools,
         blocks,
         unclear_blocks,
@@ -129,7 +129,7 @@ pub async fn cluster(
         permissions,
         policies,
         malformed,
-        hosts: read::said_by_agents(&reports, |status| status.pod_cidr.clone()),
+        hosts: read::from_reports(&reports, |status| status.pod_cidr.clone()),
     })
 }
 
@@ -140,7 +140,7 @@ struct InCalico {
     blocks: Vec<Result<Block, Unclear>>,
     ipam: Option<DynamicObject>,
     nodes: BTreeMap<String, CalicoNode>,
-    mentions: Vec<Mention>,
+    mentions: Vec<RangeUse>,
 }
 
 /// Calico's datastore, and the facts from it. When it cannot be reached, the first has the error, and the second is empty and must not be
@@ -148,14 +148,14 @@ struct InCalico {
 async fn in_calico(
     context: &Context,
     cache: &Cache,
-    looks: &mut Looks,
+    looks: &mut ReadCache,
     kind: &PodCidr,
 ) -> Result<(DatastoreFacts, InCalico), WriteError> {
     let mut found = DatastoreFacts::default();
     if let Some(said) = datastore::ask(context, cache, kind, None).await? {
-        found.said = said;
+        found.detected = said;
     }
-    let Ok(said) = &found.said else {
+    let Ok(said) = &found.detected else {
         return Ok((found, InCalico::default()));
     };
     let store = match looks.store(context, &said.value).await {
@@ -198,24 +198,24 @@ async fn in_calico(
 
 /// Every `IPPool`.
 pub async fn pools(store: &Store) -> Result<Pools, WriteError> {
-    Ok(unclear::pools(&store.list(calico::IP_POOL).await?))
+    Ok(malformed::pools(&store.list(calico::IP_POOL).await?))
 }
 
 /// The allocations and reservations of Calico's IPAM.
 pub async fn ipam(store: &Store) -> Result<Ipam, WriteError> {
     let (claims, reservations) = tokio::try_join!(
-        store.each(calico::BLOCK_AFFINITY, |object| Some(unclear::claim(&object))),
+        store.each(calico::BLOCK_AFFINITY, |object| Some(malformed::claim(&object))),
         store.each(calico::IP_RESERVATION, |object| Some(objects::reserved(&object))),
     )?;
     // The claims give the range of a malformed block.
     let claims = Claims::of(claims);
     let blocks = blocks(store, &claims).await?;
-    Ok(unclear::ipam(blocks, claims, reservations))
+    Ok(malformed::ipam(blocks, claims, reservations))
 }
 
 /// Every block, reduced to the fields that decisions need.
 async fn blocks(store: &Store, claims: &Claims) -> Result<Vec<Result<Block, Unclear>>, WriteError> {
-    let kept = |object: DynamicObject| Some(unclear::block(&object, claims));
+    let kept = |object: DynamicObject| Some(malformed::block(&object, claims));
     store.each(calico::IPAM_BLOCK, kept).await
 }
 
@@ -226,9 +226,9 @@ pub async fn mentions(
     store: &Store,
     kind: &PodCidr,
     begun_with: Option<(&str, &str)>,
-) -> Result<Vec<Mention>, WriteError> {
+) -> Result<Vec<RangeUse>, WriteError> {
     let (daemon_sets, config_maps) = calicos_daemon_sets(context, cache).await?;
-    let daemon_set = ::calico::known_daemon_set(&daemon_sets, begun_with);
+    let daemon_set = ::calico::saved_daemon_set(&daemon_sets, begun_with);
     let detected = daemon_set.map(|set| set.namespace.as_str());
     let known = begun_with.map(|(namespace, _)| namespace);
     let system: Vec<&str> = [Some(context.namespace.as_str()), known.or(detected)]
@@ -241,7 +241,7 @@ pub async fn mentions(
         read::config_maps(context, named.into()),
         read::each(context, "NetworkPolicies", of_policy),
     )?;
-    let mut mentions: Vec<Mention> = daemon_set
+    let mut mentions: Vec<RangeUse> = daemon_set
         .into_iter()
         .flat_map(|set| places::calico(set, &config_maps, &system))
         .collect();
@@ -253,7 +253,7 @@ pub async fn mentions(
     }
     mentions.extend(of_policies);
     for policies in POLICIES {
-        let of_policy = |object: DynamicObject| places::calicos_policy(policies.0, &object, &system, kind);
+        let of_policy = |object: DynamicObject| places::calico_policy(policies.0, &object, &system, kind);
         mentions.extend(store.each(policies, of_policy).await?);
     }
     let managers = objects::controller_managers(&cache.pods.index());
@@ -271,7 +271,7 @@ async fn calicos_daemon_sets(
         .state()
         .iter()
         .map(|found| facts::daemon_sets::daemon_set(found))
-        .filter(looks_like_calico)
+        .filter(runs_calico_node)
         .collect();
     let wanted = sets
         .iter()

@@ -6,14 +6,14 @@ use std::time::Instant;
 use api::migration::PodCidrStatus;
 use engine::decision::{Wait, WaitReason};
 use engine::moves::{Resident, Role, Workload, WorkloadFacts};
-use pod_cidr::decide::{Missing, Step};
+use pod_cidr::decide::{Step, Unmet};
 
 use super::drive::Pass;
 use crate::drift::Restores;
 use crate::facts;
 
 /// Number of pods of such a Deployment.
-pub(super) const RAISED_TO: u32 = 2;
+pub(super) const REDUNDANT_REPLICAS: u32 = 2;
 
 impl Pass<'_> {
     /// The step or wait until every Deployment of name servers and admission webhooks has more than one Ready pod.
@@ -23,7 +23,7 @@ impl Pass<'_> {
         workloads: &BTreeMap<Workload, WorkloadFacts>,
         known: &PodCidrStatus,
         restores: &mut Restores,
-    ) -> Option<Missing> {
+    ) -> Option<Unmet> {
         let places = self
             .snapshot
             .nodes
@@ -33,7 +33,7 @@ impl Pass<'_> {
         if places < 2 {
             return None;
         }
-        let wanted = usize::try_from(RAISED_TO).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(REDUNDANT_REPLICAS).unwrap_or(usize::MAX);
         let mut ready_of: BTreeMap<&Workload, usize> = BTreeMap::new();
         for resident in residents {
             if let Some(workload) = resident.workload
@@ -53,17 +53,17 @@ impl Pass<'_> {
             };
             let key = format!("{}/{}", workload.namespace, workload.name);
             let has = workloads.get(workload).map_or(0, |facts| facts.wanted);
-            let is_raised = known.raised.contains_key(&key);
+            let is_raised = known.raised_replicas.contains_key(&key);
             let answer = |message: String| {
-                Some(Missing::Answer(Wait {
+                Some(Unmet::Answer(Wait {
                     reason: WaitReason::MovedPodsNotReady,
                     message,
                     until: None,
                 }))
             };
             if has < wanted && has > 0 {
-                if !is_raised || restores.may(&key, Instant::now()) {
-                    return Some(Missing::Step(Step::Scale(key, RAISED_TO)));
+                if !is_raised || restores.allows(&key, Instant::now()) {
+                    return Some(Unmet::Step(Step::Scale(key, REDUNDANT_REPLICAS)));
                 }
                 return answer(format!(
                     "Deployment {key}: replicas is {has}, needed {wanted} while pods move: another program scales it back"

@@ -8,7 +8,7 @@ use pod_cidr::facts::ClusterFacts;
 use serde_json::Value;
 
 use crate::cache::Cache;
-use crate::ill::{self, ILL};
+use crate::unready_before_start::{self, UNREADY_BEFORE_START};
 
 /// Key of `status.before`: the spec of the old pool, as JSON.
 const OLD_POOL: &str = "IPPool";
@@ -32,19 +32,19 @@ pub fn of(facts: &ClusterFacts, cache: &Cache, kind: &PodCidr) -> BTreeMap<Strin
         .map_or(Value::Null, |pool| pool.spec.clone());
     BTreeMap::from([
         (OLD_POOL.to_owned(), old.to_string()),
-        (ILL.to_owned(), ill::read(cache)),
+        (UNREADY_BEFORE_START.to_owned(), unready_before_start::read(cache)),
     ])
 }
 
 /// The saved state; an error names the missing part.
-pub fn understand(before: &BTreeMap<String, String>) -> Result<Saved, String> {
+pub fn parse(before: &BTreeMap<String, String>) -> Result<Saved, String> {
     let part = |key: &str| -> Result<Value, String> {
         let gone = || format!("status.before[\"{key}\"]");
         let text = before.get(key).ok_or_else(gone)?;
         serde_json::from_str(text).map_err(|_| gone())
     };
     let old_pool = part(OLD_POOL)?;
-    let ill = ill::understand(before)?;
+    let ill = unready_before_start::parse(before)?;
     if !old_pool.is_object() {
         return Err(format!("status.before[\"{OLD_POOL}\"]"));
     }
@@ -59,17 +59,17 @@ mod tests {
     fn saved_state_is_parsed_and_a_missing_part_is_named() {
         let mut before = BTreeMap::from([
             (OLD_POOL.to_owned(), r#"{"cidr":"10.244.0.0/16"}"#.to_owned()),
-            (ILL.to_owned(), r#"[["StatefulSet","shop","db",2]]"#.to_owned()),
+            (
+                UNREADY_BEFORE_START.to_owned(),
+                r#"[["StatefulSet","shop","db",2]]"#.to_owned(),
+            ),
         ]);
-        let saved = understand(&before).unwrap();
+        let saved = parse(&before).unwrap();
         assert_eq!(saved.old_pool["cidr"], "10.244.0.0/16");
         assert_eq!(saved.ill.values().sum::<usize>(), 2);
         before.insert(OLD_POOL.to_owned(), "null".to_owned());
-        assert_eq!(understand(&before).unwrap_err(), "status.before[\"IPPool\"]");
-        before.remove(ILL);
-        assert_eq!(
-            understand(&before).unwrap_err(),
-            "status.before[\"pods not Ready\"]"
-        );
+        assert_eq!(parse(&before).unwrap_err(), "status.before[\"IPPool\"]");
+        before.remove(UNREADY_BEFORE_START);
+        assert_eq!(parse(&before).unwrap_err(), "status.before[\"pods not Ready\"]");
     }
 }

@@ -293,7 +293,7 @@ async fn an_address_allocated_during_the_release_keeps_its_block() {
     allocations[7] = json!(0);
     let taken = json!({ "spec": {
         "allocations": allocations, "attributes": [{ "handle_id": "another-program", "secondary": {} }] } });
-    api.meddle(&format!("PATCH {AFFINITIES}/a-10-244-0-0-26"), &block, taken);
+    api.edit_after(&format!("PATCH {AFFINITIES}/a-10-244-0-0-26"), &block, taken);
     for _ in 0..100 {
         let pending = api
             .get(&format!("{AFFINITIES}/a-10-244-0-0-26"))

@@ -9,16 +9,16 @@ use engine::evict::PodName;
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 use pod_cidr::calico_node::CalicoNode;
-use pod_cidr::choice;
-use pod_cidr::decide::{Missing, Which};
-use pod_cidr::ends::{self, Keeping, NodeEnd};
+use pod_cidr::decide::{PoolRole, Unmet};
+use pod_cidr::former_address::NodeTunnelEnds;
 use pod_cidr::pools::{self, Openness};
-use pod_cidr::returns::Told;
-use pod_cidr::tunnel::Held;
+use pod_cidr::tunnel::TunnelAllocation;
+use pod_cidr::tunnel_address;
+use pod_cidr::tunnel_change::{self, Keeping, NodeTunnels};
 
 use super::drive::Pass;
-use super::looks::Looks;
-use super::watched::openness;
+use super::gate::openness;
+use super::read_cache::ReadCache;
 use crate::memory::Memory;
 use crate::snapshot::is_of_daemon_set;
 use crate::{facts, limits};
@@ -34,7 +34,7 @@ const PATIENCE_A_NODE: Duration = Duration::from_millis(50);
 /// The missing parts of stage Switch.
 pub(super) struct Switch {
     /// The step or wait until no tunnel address is in the source range.
-    pub(super) ends: Option<Missing>,
+    pub(super) ends: Option<Unmet>,
     /// The agent that keeps an address of the target range.
     pub(super) kept_in_target: Option<Wait>,
     /// The node that has its tunnel address in the source range although the pool is closed.
@@ -102,20 +102,20 @@ impl Pass<'_> {
         target: &IpNet,
         known: &PodCidrStatus,
     ) -> Switch {
-        let which = self.left_pool();
-        let mut nodes = self.node_ends(memory.kinds.of::<Looks>(), left, known);
+        let which = self.source_pool();
+        let mut nodes = self.node_ends(memory.kinds.of::<ReadCache>(), left, known);
         let mut kept = self.kept_in_target(target);
         let lacking = self.lacking(&nodes, &kept, known);
-        let unkept = &mut memory.kinds.of::<Looks>().unkept;
+        let unkept = &mut memory.kinds.of::<ReadCache>().late_nodes;
         unkept.keep(lacking.keys().map(|node| (*node).to_owned()));
         let patience = patience(nodes.len());
         let late = lacking
             .into_iter()
-            .filter(|(node, _)| unkept.is_as_long_as(*node, patience));
+            .filter(|(node, _)| unkept.has_lasted(*node, patience));
         let late: BTreeMap<&str, Lack> = late.collect();
         let told = late.iter();
         let told = told.map(|(node, lack)| (format!("node {node}"), lack.words(self.direction)));
-        memory.warnings.also(told);
+        memory.warnings.add(told);
         match self.direction {
             Direction::There => {}
             Direction::Back => {
@@ -130,32 +130,33 @@ impl Pass<'_> {
         let gets = |node: &str| self.new_addresses(node, left, target);
         let pool = self.pool(which, known);
         Switch {
-            ends: pool.and_then(|pool| ends::missing(&nodes, which, &pool.spec, &base, at_once, gets)),
+            ends: pool
+                .and_then(|pool| tunnel_change::missing(&nodes, which, &pool.spec, &base, at_once, gets)),
             kept_in_target: kept.into_values().next(),
             switched: self.switched(&nodes, left),
         }
     }
 
     /// Every node, with the state of its tunnel address.
-    fn node_ends(&self, looks: &mut Looks, left: &IpNet, known: &PodCidrStatus) -> Vec<NodeEnd<'_>> {
-        let mark = self.left_pool().mark();
+    fn node_ends(&self, looks: &mut ReadCache, left: &IpNet, known: &PodCidrStatus) -> Vec<NodeTunnels<'_>> {
+        let mark = self.source_pool().mark();
         let calico = known.settings.calico_daemon_set();
         let nodes = self.snapshot.nodes.iter();
         let ends = nodes.map(|(name, node)| {
             let now = self.calico_nodes.get(name);
             let off = now.is_some_and(|node| node.off.as_deref() == Some(mark));
-            let in_left = self.tunnel_end(name, left).is_some();
+            let in_left = self.tunnel_address(name, left).is_some();
             let of_wireguard = now.and_then(|node| node.wireguard);
-            let waits_since = looks.waits_since(name, off && in_left, self.now);
-            NodeEnd {
+            let waits_since = looks.waiting_since(name, off && in_left, self.now);
+            NodeTunnels {
                 name,
                 ready: facts::nodes::is_ready(node),
-                off,
-                in_left,
+                removed: off,
+                in_source: in_left,
                 overdue: waits_since.and_then(|since| self.overdue(name, since, calico)),
                 calico_ready: self.is_calico_ready(name, calico),
                 keeping: self.keeping(name, left),
-                wireguard_in_left: of_wireguard.is_some_and(|address| left.contains(&address)),
+                wireguard_in_source: of_wireguard.is_some_and(|address| left.contains(&address)),
             }
         });
         ends.collect()
@@ -164,7 +165,7 @@ impl Pass<'_> {
     /// The lack of each node at this moment. Before stage Switch agents do not know the tunnel addresses: then nodes lack nothing.
     fn lacking<'nodes>(
         &self,
-        nodes: &[NodeEnd<'nodes>],
+        nodes: &[NodeTunnels<'nodes>],
         kept: &BTreeMap<&str, Wait>,
         known: &PodCidrStatus,
     ) -> BTreeMap<&'nodes str, Lack> {
@@ -176,11 +177,11 @@ impl Pass<'_> {
         let Some(stage) = stage else {
             return BTreeMap::new();
         };
-        let is_closed = match openness(self.pool(self.left_pool(), known)) {
+        let is_closed = match openness(self.pool(self.source_pool(), known)) {
             Openness::Absent => return BTreeMap::new(),
             // A node that counts as absent stays so while pods move.
             Openness::Closed => true,
-            Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => false,
+            Openness::OptIn | Openness::Narrowed | Openness::AllPods => false,
         };
         if !is_closed && stage.name != Stage::Switch {
             return BTreeMap::new();
@@ -188,10 +189,10 @@ impl Pass<'_> {
         // During a rollback nothing waits for kept addresses once the old pool is open.
         let is_open_back = match self.direction {
             Direction::There => false,
-            Direction::Back => openness(self.pool(Which::Old, known)) == Openness::ToEverybody,
+            Direction::Back => openness(self.pool(PoolRole::Old, known)) == Openness::AllPods,
         };
-        let lack = |node: &NodeEnd<'nodes>| {
-            let of_end = node.lacks(is_closed).map(Lack::of_end);
+        let lack = |node: &NodeTunnels<'nodes>| {
+            let of_end = node.wait_of_node(is_closed).map(Lack::of_end);
             let kept = kept.get(node.name).filter(|_| !is_closed && !is_open_back);
             Some((node.name, of_end.or_else(|| kept.map(Lack::of_kept))?))
         };
@@ -199,11 +200,17 @@ impl Pass<'_> {
     }
 
     /// The nodes with a tunnel address in the source range: calico-node there does not follow the present pools.
-    fn switched(&self, nodes: &[NodeEnd<'_>], left: &IpNet) -> Option<Wait> {
+    fn switched(&self, nodes: &[NodeTunnels<'_>], left: &IpNet) -> Option<Wait> {
         let nodes: Vec<String> = nodes
             .iter()
             .filter(|node| node.ready)
-            .filter_map(|node| Some(format!("{} ({})", node.name, self.tunnel_end(node.name, left)?)))
+            .filter_map(|node| {
+                Some(format!(
+                    "{} ({})",
+                    node.name,
+                    self.tunnel_address(node.name, left)?
+                ))
+            })
             .collect();
         let first = nodes.first()?;
         Some(Wait {
@@ -224,12 +231,18 @@ impl Pass<'_> {
     }
 
     /// The addresses that the tunnels of this node get when it is taken off the pool.
-    fn new_addresses(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, Held> {
+    fn new_addresses(&self, node: &str, left: &IpNet, target: &IpNet) -> BTreeMap<String, TunnelAllocation> {
         let (Some(ipam), Some(now)) = (self.ipam, self.calico_nodes.get(node)) else {
             return BTreeMap::new();
         };
-        let ends = self.told(node);
-        choice::given(Told { node, ends }, &now.ends, ipam, left, target)
+        let ends = self.tunnel_ends_of_agent(node);
+        tunnel_address::given(
+            NodeTunnelEnds { node, ends },
+            &now.ends,
+            ipam,
+            left,
+            target,
+        )
     }
 
     /// The pod of calico-node on this node, if it has run since before that time and has had time to follow the change.
@@ -251,11 +264,11 @@ impl Pass<'_> {
 
     /// Whether the agent of this node keeps the addresses that its tunnels leave.
     fn keeping(&self, name: &str, left: &IpNet) -> Keeping {
-        let told = self.told(name);
-        let is_told = |node: &CalicoNode| ends::is_told(told, &node.ends, left);
+        let told = self.tunnel_ends_of_agent(name);
+        let is_told = |node: &CalicoNode| tunnel_change::covers_tunnel_addresses(told, &node.ends, left);
         if !self.calico_nodes.get(name).is_none_or(is_told) {
             return Keeping::NotYet("its agent is being told which address to keep".to_owned());
         }
-        ends::keeping(told, left, self.facts_of(name))
+        tunnel_change::keeping(told, left, self.facts_of(name))
     }
 }

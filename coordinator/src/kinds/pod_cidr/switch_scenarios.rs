@@ -6,9 +6,9 @@ use std::time::Duration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::Looks;
+use super::ReadCache;
+use super::foreign_object_scenarios::{have_moved, is_warned_of, status};
 use super::scenarios::{assert_gone, desire, until_closed};
-use super::stranger_scenarios::{have_moved, is_warned_of, status};
 use super::world::{
     NODES, POOLS, RANGES, STAYS, THIRD, calico_node, cluster, end_of, put_node, run_until, turn,
     turn_remembering, world_moves,
@@ -151,7 +151,11 @@ async fn a_rollback_continues_without_one_late_node(#[case] odd: Odd) {
     assert!(!is_warned_of(&api, "lasted for minutes"), "{:#}", status(&api));
     let mut is_named = false;
     for _ in 0..40 {
-        memory.kinds.of::<Looks>().unkept.age(Duration::from_mins(3));
+        memory
+            .kinds
+            .of::<ReadCache>()
+            .late_nodes
+            .age(Duration::from_mins(3));
         odd.turn(&api, &mut memory).await;
         is_named |= is_warned_of(&api, odd.words()) && is_warned_of(&api, "all pods roll back without it");
         if have_moved(&api, RANGES[0].1) {
@@ -181,7 +185,11 @@ async fn a_wait_before_stage_switch_makes_no_node_late() {
     for _ in 0..10 {
         turn_remembering(&api, &mut memory).await;
         world_moves(&api);
-        memory.kinds.of::<Looks>().unkept.age(Duration::from_mins(3));
+        memory
+            .kinds
+            .of::<ReadCache>()
+            .late_nodes
+            .age(Duration::from_mins(3));
         assert!(!is_warned_of(&api, "lasted for minutes"), "{:#}", status(&api));
     }
     assert_eq!(
@@ -204,7 +212,11 @@ async fn a_node_that_was_done_meanwhile_gets_the_whole_patience_again() {
     for _ in 0..30 {
         turn_remembering(&api, &mut memory).await;
         world_moves(&api);
-        memory.kinds.of::<Looks>().unkept.age(Duration::from_secs(20));
+        memory
+            .kinds
+            .of::<ReadCache>()
+            .late_nodes
+            .age(Duration::from_secs(20));
         assert!(!is_warned_of(&api, "lasted for minutes"), "{:#}", status(&api));
         if have_moved(&api, RANGES[0].1) {
             return;
@@ -226,7 +238,11 @@ async fn forward_one_late_node_is_named_and_holds_the_old_pool(#[case] odd: Odd)
     let mut memory = Memory::default();
     for _ in 0..30 {
         odd.turn(&api, &mut memory).await;
-        memory.kinds.of::<Looks>().unkept.age(Duration::from_mins(3));
+        memory
+            .kinds
+            .of::<ReadCache>()
+            .late_nodes
+            .age(Duration::from_mins(3));
     }
     assert!(!is_closed(&api, "old"), "{:#}", status(&api));
     assert!(

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use engine::decision::Direction;
 use engine::traffic::Generation;
-use engine::traffic::pods::Fate;
-use pod_cidr::decide::Which;
+use engine::traffic::pods::PodDecision;
+use pod_cidr::decide::PoolRole;
 use pod_cidr::pools::Openness;
 use serde_json::json;
 
@@ -39,7 +39,7 @@ pub fn networks(old_pool: &str, new_pool: &str, is_ipv4: bool) -> Networks {
 pub fn fates(
     snapshot: &Snapshot,
     direction: Direction,
-    openness: impl Fn(Which) -> Openness,
+    openness: impl Fn(PoolRole) -> Openness,
     left: bool,
 ) -> Fates<'_> {
     let mut fates = BTreeMap::new();
@@ -48,8 +48,8 @@ pub fn fates(
             continue;
         };
         let usable = facts::nodes::is_ready(node) && snapshot.agent_ready(name);
-        for (generation, which) in [(Generation::Old, Which::Old), (Generation::New, Which::New)] {
-            let is_left = which == Which::left(direction);
+        for (generation, which) in [(Generation::Old, PoolRole::Old), (Generation::New, PoolRole::New)] {
+            let is_left = which == PoolRole::source(direction);
             fates.insert(
                 (name.as_str(), generation),
                 fate(openness(which), is_left, left, usable),
@@ -59,13 +59,13 @@ pub fn fates(
     fates
 }
 
-fn fate(openness: Openness, is_left: bool, others: bool, usable: bool) -> Fate {
+fn fate(openness: Openness, is_left: bool, others: bool, usable: bool) -> PodDecision {
     match openness {
-        Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody if usable => Fate::Wanted,
-        Openness::ToWhoNamesIt | Openness::Narrowed | Openness::ToEverybody => Fate::Kept,
+        Openness::OptIn | Openness::Narrowed | Openness::AllPods if usable => PodDecision::Wanted,
+        Openness::OptIn | Openness::Narrowed | Openness::AllPods => PodDecision::Kept,
         // The pod would get no address again; and the last pod of the range must not keep the range in use.
-        Openness::Closed if !is_left || others => Fate::Kept,
-        Openness::Closed | Openness::Absent => Fate::Unwanted,
+        Openness::Closed if !is_left || others => PodDecision::Kept,
+        Openness::Closed | Openness::Absent => PodDecision::Unwanted,
     }
 }
 
@@ -76,19 +76,19 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::open(Openness::ToEverybody, true, true, true, Fate::Wanted)]
-    #[case::canary(Openness::ToWhoNamesIt, false, true, true, Fate::Wanted)]
-    #[case::node_unready(Openness::ToEverybody, false, true, false, Fate::Kept)]
-    #[case::closed_with_others(Openness::Closed, true, true, true, Fate::Kept)]
-    #[case::last_of_its_range(Openness::Closed, true, false, true, Fate::Unwanted)]
-    #[case::not_open_yet(Openness::Closed, false, false, true, Fate::Kept)]
-    #[case::no_pool(Openness::Absent, false, false, true, Fate::Unwanted)]
+    #[case::open(Openness::AllPods, true, true, true, PodDecision::Wanted)]
+    #[case::canary(Openness::OptIn, false, true, true, PodDecision::Wanted)]
+    #[case::node_unready(Openness::AllPods, false, true, false, PodDecision::Kept)]
+    #[case::closed_with_others(Openness::Closed, true, true, true, PodDecision::Kept)]
+    #[case::last_of_its_range(Openness::Closed, true, false, true, PodDecision::Unwanted)]
+    #[case::not_open_yet(Openness::Closed, false, false, true, PodDecision::Kept)]
+    #[case::no_pool(Openness::Absent, false, false, true, PodDecision::Unwanted)]
     fn traffic_pods_of_a_node_follow_its_pools(
         #[case] openness: Openness,
         #[case] is_left: bool,
         #[case] others: bool,
         #[case] usable: bool,
-        #[case] expected: Fate,
+        #[case] expected: PodDecision,
     ) {
         assert_eq!(fate(openness, is_left, others, usable), expected);
     }

@@ -5,16 +5,16 @@ use calico::{BlockConflict, allocated, block_change, block_release, handle, hand
 use crash_point::Edge;
 use engine::words::names;
 use kube::core::DynamicObject;
-use pod_cidr::tunnel::Held;
+use pod_cidr::tunnel::TunnelAllocation;
 use serde_json::Value;
 
-use super::apply::{Hands, Made};
+use super::apply::{Outcome, StepExecutor};
 use crate::calico::{IPAM_BLOCK, IPAM_HANDLE};
 use crate::write::WriteError;
 
-impl Hands<'_> {
+impl StepExecutor<'_> {
     /// Allocates these addresses to their nodes in Calico's IPAM, in Calico's own order.
-    pub(super) async fn hold_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
+    pub(super) async fn hold_addresses(&self, ends: &[TunnelAllocation]) -> Result<Outcome, WriteError> {
         let mut refused = None;
         for end in ends {
             // An address that cannot be held delays no other.
@@ -26,20 +26,20 @@ impl Hands<'_> {
             .collect();
         Ok(refused.map_or_else(
             || {
-                Made::Done(format!(
+                Outcome::Done(format!(
                     "former tunnel addresses allocated to their nodes again ({}): {}",
                     said.len(),
                     names(&said)
                 ))
             },
-            Made::Refused,
+            Outcome::Refused,
         ))
     }
 
     /// Runs the writes of one address: a refusal of the API server does not keep the other addresses from being written.
     async fn attempt(
         &self,
-        end: &Held,
+        end: &TunnelAllocation,
         writes: impl Future<Output = Result<Option<String>, WriteError>>,
     ) -> Result<Option<String>, WriteError> {
         let object = format!("IPAMBlock {}", end.block);
@@ -48,7 +48,7 @@ impl Hands<'_> {
     }
 
     /// Why the address cannot be held; `None` when it is held.
-    pub(super) async fn hold_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
+    pub(super) async fn hold_end(&self, end: &TunnelAllocation) -> Result<Option<String>, WriteError> {
         let Some(read) = self.store.block(end.block).await? else {
             return Ok(Some(block_deleted(end)));
         };
@@ -64,8 +64,12 @@ impl Hands<'_> {
 
     /// Makes the handle of an address count it: the handle of a former address may have been released. Returns the reason when that is
     /// impossible.
-    async fn ensure_counted(&self, end: &Held, spec: &Value) -> Result<Option<String>, WriteError> {
-        let Held {
+    async fn ensure_counted(
+        &self,
+        end: &TunnelAllocation,
+        spec: &Value,
+    ) -> Result<Option<String>, WriteError> {
+        let TunnelAllocation {
             block, allocation, ..
         } = end;
         let others = match others(end, spec) {
@@ -81,19 +85,19 @@ impl Hands<'_> {
     }
 
     /// Releases these addresses, as Calico does when it exchanges one itself.
-    pub(super) async fn release_ends(&self, ends: &[Held]) -> Result<Made, WriteError> {
+    pub(super) async fn release_addresses(&self, ends: &[TunnelAllocation]) -> Result<Outcome, WriteError> {
         let mut refused = None;
         for end in ends {
             refused = refused.or(self.attempt(end, self.release_end(end)).await?);
         }
         Ok(refused.map_or_else(
-            || Made::Done(format!("temporary tunnel addresses released: {}", ends.len())),
-            Made::Refused,
+            || Outcome::Done(format!("temporary tunnel addresses released: {}", ends.len())),
+            Outcome::Refused,
         ))
     }
 
     /// Why the address cannot be released; `None` when it is released.
-    async fn release_end(&self, end: &Held) -> Result<Option<String>, WriteError> {
+    async fn release_end(&self, end: &TunnelAllocation) -> Result<Option<String>, WriteError> {
         let (block, allocation) = (end.block, &end.allocation);
         let Some(read) = self.store.block(block).await? else {
             return Ok(None);
@@ -131,7 +135,7 @@ impl Hands<'_> {
     }
 }
 
-fn block_deleted(end: &Held) -> String {
+fn block_deleted(end: &TunnelAllocation) -> String {
     format!(
         "IPAMBlock {} of node {} was deleted a moment ago",
         end.block, end.node
@@ -139,8 +143,8 @@ fn block_deleted(end: &Held) -> String {
 }
 
 /// Number of other addresses of the block that the handle has.
-fn others(end: &Held, spec: &Value) -> Result<u32, String> {
-    let Held {
+fn others(end: &TunnelAllocation, spec: &Value) -> Result<u32, String> {
+    let TunnelAllocation {
         block, allocation, ..
     } = end;
     let found = allocated(spec, *block).map_err(|conflict| conflict.to_string())?;

@@ -73,7 +73,7 @@ pub(super) fn cluster(gates: &str) -> FakeApi {
         phase: api::migration::MigrationPhase::Preparing,
         started_at: Some(jiff::Timestamp::now()),
         pod_cidr: Some(PodCidrStatus::of(settings())),
-        before: [
+        saved_state: [
             ("IPPool".to_owned(), pool.to_string()),
             ("pods not Ready".to_owned(), "[]".to_owned()),
         ]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::node_migration::NodeMigrationSpec;
 use api::{Migration, NodeMigration};
 use ipnet::IpNet;
-use service_cidr::host::{HostSettings, Left};
+use service_cidr::host::{HostSettings, SourceAddresses};
 use service_cidr::ranges::afterwards;
 use service_cidr::settings::Settings;
 use service_cidr::side::Side;
@@ -16,16 +16,16 @@ use crate::node_migrations::{self, belongs_to};
 use crate::write::WriteError;
 
 /// Settings of agents before the migration's settings are known: by the present default range and the user's spec.
-pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
+pub fn settings_before_detection(from: &[IpNet], to: &[IpNet]) -> HostSettings {
     let after = afterwards(from, to);
     HostSettings {
-        left: Left {
+        source: SourceAddresses {
             ranges: from
                 .iter()
                 .filter(|range| !after.contains(range))
                 .copied()
                 .collect(),
-            kept: Vec::new(),
+            excluded: Vec::new(),
         },
         target: to.to_vec(),
         report_users: false,
@@ -34,12 +34,12 @@ pub fn first_look(from: &[IpNet], to: &[IpNet]) -> HostSettings {
 }
 
 /// Settings of agents while Services exchange their addresses.
-pub fn look(settings: &Settings, goal: Side) -> HostSettings {
+pub fn settings_of_agents(settings: &Settings, goal: Side) -> HostSettings {
     let changed = settings.changed();
     HostSettings {
-        left: Left {
+        source: SourceAddresses {
             ranges: changed.of(goal.other()).clone(),
-            kept: Vec::new(),
+            excluded: Vec::new(),
         },
         target: changed.of(goal).clone(),
         report_users: false,
@@ -60,8 +60,10 @@ pub async fn adopt(
     }
     // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
-    node_migrations::adopt(context, cache, migration, ask).await?;
-    let is_same = |asked: &HostSettings| asked.left.ranges == look.left.ranges && asked.target == look.target;
+    node_migrations::sync(context, cache, migration, ask).await?;
+    let is_same = |asked: &HostSettings| {
+        asked.source.ranges == look.source.ranges && asked.target == look.target
+    };
     for object in cache.node_migrations.state() {
         let asked = object.spec.service_cidr.as_ref();
         if belongs_to(&object, migration) && !asked.is_some_and(is_same) {
@@ -90,5 +92,5 @@ async fn write(context: &Context, object: &NodeMigration, look: HostSettings) ->
         service_cidr: Some(look),
         ..object.spec.clone()
     };
-    node_migrations::bring_to(context, object, &spec).await
+    node_migrations::update_spec(context, object, &spec).await
 }

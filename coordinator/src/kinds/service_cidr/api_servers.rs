@@ -22,9 +22,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use x509_parser::extensions::GeneralName;
 
-use crate::answers;
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::lenient_requests;
 use crate::write::WriteError;
 
 /// Time limit for the answer of an API server.
@@ -62,7 +62,7 @@ pub async fn read(context: &Context, cache: &Cache) -> Result<BTreeMap<IpAddr, A
 async fn addresses(context: &Context) -> Result<Vec<SocketAddr>, WriteError> {
     let api: Api<EndpointSlice> = Api::namespaced(context.client.clone(), "default");
     let of_kubernetes = ListParams::default().labels("kubernetes.io/service-name=kubernetes");
-    let slices = answers::pages(&api, of_kubernetes, Some)
+    let slices = lenient_requests::pages(&api, of_kubernetes, Some)
         .await
         .map_err(|source| {
             WriteError::of("listing", "EndpointSlices of Service default/kubernetes", source)

@@ -10,13 +10,13 @@ use engine::words;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::Value;
-use service_cidr::objects::Ground;
-use service_cidr::ranges::{DEFAULT, listed};
+use service_cidr::exchange;
+use service_cidr::objects::BridgeFacts;
+use service_cidr::ranges::{DEFAULT, joined};
 use service_cidr::step::Step;
-use service_cidr::swap;
 
-use super::Looks;
-use super::book;
+use super::ReadCache;
+use super::assigned_addresses;
 use super::drive::Pass;
 use super::exchange::{Exchange, Seen, Subject, Written};
 use super::objects::{create_range, delete_range};
@@ -28,13 +28,13 @@ use crate::write::WriteError;
 const AT_ONCE: usize = 32;
 
 /// The inputs of a step.
-pub(super) struct Hands<'pass> {
+pub(super) struct StepExecutor<'pass> {
     pub(super) pass: &'pass Pass<'pass>,
     /// The observed Services.
     pub(super) seen: BTreeMap<String, (Subject, Seen)>,
 }
 
-impl Hands<'_> {
+impl StepExecutor<'_> {
     /// Runs the step, and describes it for the status. [`Step::Complete`] is not run here.
     pub(super) async fn make(
         &mut self,
@@ -47,7 +47,7 @@ impl Hands<'_> {
         let made = match step {
             Step::CreateRange(name, ranges) => {
                 create_range(client, self.pass.version, name, ranges).await?;
-                format!("ServiceCIDR {name} created: {}", listed(ranges))
+                format!("ServiceCIDR {name} created: {}", joined(ranges))
             }
             Step::DeleteRange(name) => {
                 delete_range(client, self.pass.version, name).await?;
@@ -80,23 +80,23 @@ impl Hands<'_> {
     }
 
     /// Records the Services for which a first step follows.
-    async fn begin(&self, steps: &[(String, swap::Step)], memory: &mut Memory) -> Result<(), WriteError> {
+    async fn begin(&self, steps: &[(String, exchange::Step)], memory: &mut Memory) -> Result<(), WriteError> {
         if !steps.iter().any(|(name, _)| self.pass.untouched.contains(name)) {
             return Ok(());
         }
         let Pass {
             context,
             migration,
-            booked,
+            assigned: booked,
             ..
         } = self.pass;
         // This pass may have started some Services before.
-        let mut untouched = book::untouched(&memory.records);
+        let mut untouched = assigned_addresses::untouched_services(&memory.records);
         for (name, _) in steps {
             untouched.remove(name);
         }
         let records = &mut memory.records;
-        book::write(&context.client, records, migration, &booked.book, &untouched).await?;
+        assigned_addresses::write(&context.client, records, migration, &booked.book, &untouched).await?;
         crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Hands<'_> {
     /// Runs the steps of Services independently: a failure of one does not stop the others.
     pub(super) async fn exchange(
         &mut self,
-        steps: &[(String, swap::Step)],
+        steps: &[(String, exchange::Step)],
         known: &ServiceCidrStatus,
         memory: &mut Memory,
     ) -> Result<String, WriteError> {
@@ -116,7 +116,7 @@ impl Hands<'_> {
             domain: &known.settings.domain.value,
             ground: &self.pass.ground(known),
             // The watches deliver these writes later: the next pass knows them already.
-            tell: &|written| match written {
+            on_write: &|written| match written {
                 Written::Stored(service) => {
                     store.wrote(service);
                     stored
@@ -127,16 +127,16 @@ impl Hands<'_> {
                 Written::Deleted(service) => store.deleted(service),
             },
         };
-        let found: Vec<(Subject, Seen, swap::Step)> = steps
+        let found: Vec<(Subject, Seen, exchange::Step)> = steps
             .iter()
             .filter_map(|(name, step)| {
                 let (subject, seen) = self.seen.remove(name)?;
                 Some((subject, seen, *step))
             })
             .collect();
-        let looks = memory.kinds.of::<Looks>();
+        let looks = memory.kinds.of::<ReadCache>();
         for (name, step) in steps {
-            looks.waits.goes_on(name, *step, self.pass.now);
+            looks.waits.record_step(name, *step, self.pass.now);
         }
         let (exchange, obstacles) = (&exchange, &self.pass.context.obstacles);
         let made = found.iter().map(|(subject, seen, step)| async move {
@@ -165,8 +165,8 @@ impl Hands<'_> {
 
 impl Pass<'_> {
     /// The settings of bridges.
-    pub(super) fn ground(&self, known: &ServiceCidrStatus) -> Ground {
-        Ground {
+    pub(super) fn ground(&self, known: &ServiceCidrStatus) -> BridgeFacts {
+        BridgeFacts {
             policy: known.settings.bridge_policy.value,
             node_addresses: self
                 .snapshot

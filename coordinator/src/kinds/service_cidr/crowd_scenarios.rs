@@ -5,21 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use api::migration::{MigrationPhase, ServiceAddresses, ServiceCidrStatus, StageNow};
+use api::migration::{CurrentStage, MigrationPhase, ServiceAddresses, ServiceCidrStatus};
 use api::{MigrationStatus, names};
 use engine::decision::Direction;
 use rstest::rstest;
 use serde_json::{Value, json};
 use service_cidr::decide::LIGHT_AT_ONCE;
+use service_cidr::exchange::{ROLE_LABEL, Role};
 use service_cidr::facts::ApiServer;
 use service_cidr::host::ServicePort;
 use service_cidr::objects::{BEFORE_ANNOTATION, is_helper};
 use service_cidr::settings::Settings;
 use service_cidr::step::Stage;
-use service_cidr::swap::{ROLE_LABEL, Role};
 
-use super::Looks;
-use super::book;
+use super::ReadCache;
+use super::assigned_addresses;
 use crate::context::Context;
 use crate::fake_api::{Edit, FakeApi, MIGRATION};
 use crate::memory::Memory;
@@ -59,7 +59,7 @@ impl World {
             json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "networking.k8s.io/v1", "resources": resources }),
         );
         let mut known = ServiceCidrStatus::of(settings());
-        known.stage = Some(StageNow {
+        known.stage = Some(CurrentStage {
             name: Stage::Exchange,
             since: jiff::Timestamp::now(),
             direction: Direction::There,
@@ -73,7 +73,7 @@ impl World {
             phase: MigrationPhase::Rolling,
             started_at: Some("2026-03-01T10:00:00Z".parse().unwrap()),
             service_cidr: Some(known),
-            before: [("pods not Ready".to_owned(), "[]".to_owned())].into(),
+            saved_state: [("pods not Ready".to_owned(), "[]".to_owned())].into(),
             ..MigrationStatus::default()
         };
         let spec = json!({
@@ -192,24 +192,29 @@ impl World {
 
     /// The digest of the agents' current question.
     pub(super) fn asked(&mut self) -> Option<String> {
-        let question = self.memory.kinds.of::<Looks>().expected.question();
+        let question = self.memory.kinds.of::<ReadCache>().expected.question();
         question.map(service_cidr::host::Question::digest)
     }
 
     /// The ports of the agents' current question.
     pub(super) fn asked_about(&mut self) -> Vec<ServicePort> {
-        let asked = self.memory.kinds.of::<Looks>().expected.ports();
-        asked.known.iter().chain(&asked.balanced).cloned().collect()
+        let asked = self.memory.kinds.of::<ReadCache>().expected.ports();
+        asked
+            .service_ports
+            .iter()
+            .chain(&asked.load_balancer_ports)
+            .cloned()
+            .collect()
     }
 
     /// Lets every lagging node have lacked its rules for this much longer.
     pub(super) fn lagging_for(&mut self, long: Duration) {
-        self.memory.kinds.of::<Looks>().lagging.age(long);
+        self.memory.kinds.of::<ReadCache>().lagging.age(long);
     }
 
     /// Lets this node have been silent for this time.
     pub(super) fn silent_for(&mut self, node: &str, long: Duration) {
-        let silent = &mut self.memory.kinds.of::<Looks>().silent;
+        let silent = &mut self.memory.kinds.of::<ReadCache>().silent;
         silent.keep([node.to_owned()]);
         silent.age(long);
     }
@@ -218,8 +223,8 @@ impl World {
         let cache = self.api.cache();
         self.memory
             .kinds
-            .of::<Looks>()
-            .has_asked(self.api_servers.clone())
+            .of::<ReadCache>()
+            .set_api_servers(self.api_servers.clone())
             .await;
         pass(&self.context, &cache, &mut self.memory).await.unwrap();
     }
@@ -370,7 +375,7 @@ async fn a_service_with_too_many_endpoints_is_named_and_delays_no_other(#[case] 
     let reads = world.api.take_reads();
     let of_it = reads.iter().filter(|read| read.contains("huge-by-hand"));
     assert_eq!(of_it.count(), 0, "no such slice is read whole");
-    let warnings = world.status().warnings.unwrap().first;
+    let warnings = world.status().warnings.unwrap().items;
     let words = "Service tenant/huge: found 1";
     assert!(warnings.iter().any(|line| line.contains(words)), "{warnings:?}");
     world
@@ -392,7 +397,7 @@ async fn a_crowd_is_named_and_rolls_back() {
     let warnings = world.status().warnings.unwrap();
     assert!(
         warnings
-            .first
+            .items
             .iter()
             .any(|line| line.starts_with("namespace crowd: ")),
         "{warnings:?}"
@@ -429,7 +434,7 @@ async fn a_rollback_writes_nothing_for_services_that_had_not_started() {
     // Another coordinator continues.
     world.memory = Memory::default();
     world.pass().await;
-    let untouched = book::untouched(&world.memory.records);
+    let untouched = assigned_addresses::untouched_services(&world.memory.records);
     assert!((4..8).contains(&untouched.len()), "{untouched:?}");
     world
         .api
@@ -445,7 +450,10 @@ async fn a_rollback_writes_nothing_for_services_that_had_not_started() {
         let is_written = written.iter().any(|written| written.contains(short));
         assert_eq!(is_written, !untouched.contains(name), "{name}: {written:?}");
     }
-    assert_eq!(book::untouched(&world.memory.records), untouched);
+    assert_eq!(
+        assigned_addresses::untouched_services(&world.memory.records),
+        untouched
+    );
 }
 
 #[tokio::test]
@@ -498,7 +506,7 @@ async fn a_service_made_an_external_name_or_deleted_delays_nothing() {
     );
     let warnings = status.warnings.unwrap();
     assert!(
-        warnings.first.iter().any(|line| line.contains("tenant/turned")),
+        warnings.items.iter().any(|line| line.contains("tenant/turned")),
         "{warnings:?}"
     );
     let turned = world.api.get(&path("tenant/turned")).unwrap();
@@ -511,7 +519,7 @@ async fn the_old_range_closes_while_services_are_created_without_pause() {
     let mut world = World::new();
     let mut status = world.status();
     let known = status.service_cidr.as_mut().unwrap();
-    known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
+    known.exchange_started_at = Some("2026-03-01T10:30:00Z".parse().unwrap());
     let status = json!({ "status": serde_json::to_value(&status).unwrap() });
     world.api.edit(MIGRATION, &status);
     world.api_server_serves("172.16.0.0/12");

@@ -11,24 +11,24 @@ use engine::moves::{Workload, WorkloadFacts};
 use engine::words::number;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use service_cidr::ranges::{ServiceCidr as Range, listed};
+use service_cidr::assignment::{self, Assignment, AssignmentInputs, counts};
+use service_cidr::ranges::{ServiceCidr as Range, joined};
 use service_cidr::side::Side;
 use service_cidr::step::{Stage, Step};
-use service_cidr::subjects::{self, Booked, Ground, counts};
 
-use super::Looks;
+use super::ReadCache;
 use super::adopt;
-use super::apply::Hands;
-use super::book;
+use super::apply::StepExecutor;
+use super::assigned_addresses;
 use super::index::{Index, name_of};
 use super::objects::{all_ranges, api_version};
 use crate::cache::Cache;
 use crate::context::Context;
+use crate::events::EventLevel;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::records::Records;
 use crate::snapshot::Snapshot;
-use crate::tell::Tone;
 use crate::write::WriteError;
 use crate::{stages, stop, traffic, workloads};
 
@@ -81,7 +81,7 @@ pub(super) struct Pass<'pass> {
     pub(super) workloads: &'pass BTreeMap<Workload, WorkloadFacts>,
     pub(super) ranges: &'pass [Range],
     /// Every Service that changes, with its recorded addresses.
-    pub(super) booked: &'pass Booked,
+    pub(super) assigned: &'pass Assignment,
     /// Recorded Services that nothing has been done for: no client knows their new addresses.
     pub(super) untouched: &'pass BTreeSet<String>,
     /// Version of the API that has `ServiceCIDR`s.
@@ -94,7 +94,7 @@ pub(super) struct Pass<'pass> {
 
 /// One pass of a started migration.
 #[expect(clippy::too_many_arguments, reason = "each is a part of one pass")]
-pub async fn go_on(
+pub async fn advance(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
@@ -108,7 +108,13 @@ pub async fn go_on(
         return Ok(());
     }
     let goal = goal(migration.spec.desired);
-    adopt::adopt(context, cache, migration, &adopt::look(&known.settings, goal)).await?;
+    adopt::adopt(
+        context,
+        cache,
+        migration,
+        &adopt::settings_of_agents(&known.settings, goal),
+    )
+    .await?;
     let snapshot = Snapshot::take(cache, &migration.name_any(), &context.namespace);
     let Some(version) = api_version(&context.client).await? else {
         let message = "the API server serves no ServiceCIDRs any more: replumb changes nothing until it does";
@@ -151,7 +157,7 @@ pub async fn go_on(
         index: &index,
         workloads: &workloads,
         ranges: &ranges,
-        booked: &booked,
+        assigned: &booked,
         untouched: &untouched,
         version: &version,
         goal,
@@ -160,39 +166,39 @@ pub async fn go_on(
         now: Timestamp::now(),
     };
     if stage.is_some_and(|stage| stage.direction != direction(goal)) {
-        known.exchange_began = None;
-        known.soak_began = None;
+        known.exchange_started_at = None;
+        known.soak_started_at = None;
         // A rollback does not wait for silent nodes: what was confirmed then is not confirmed by all nodes.
-        memory.kinds.of::<Looks>().confirmed.clear();
+        memory.kinds.of::<ReadCache>().confirmed.clear();
     }
     let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
     enter(&mut known, next.stage, goal, pass.now);
     status.phase = phase(next.stage, goal);
-    status.progress.text = format!("{}/{} services", services.arrived(), services.views.len());
-    let mut hands = Hands {
+    status.progress.text = format!("{}/{} services", services.migrated(), services.views.len());
+    let mut hands = StepExecutor {
         pass: &pass,
         seen: services.seen,
     };
-    if !next.beside.is_empty() {
-        Box::pin(hands.exchange(&next.beside, &known, memory)).await?;
+    if !next.helper_updates.is_empty() {
+        Box::pin(hands.exchange(&next.helper_updates, &known, memory)).await?;
     }
     match next.decision {
         Decision::Run(Step::Complete) => pass.complete(memory, &mut known, status).await?,
         Decision::Run(step) => {
             let said = Box::pin(hands.make(&step, &known, memory)).await?;
-            status.blocked = String::new();
+            status.reason = String::new();
             status.message = said;
         }
         Decision::Wait(found) => wait(status, found.reason, found.message),
         Decision::Halt(halt) => {
             status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.blocked);
+            halt.reason.as_str().clone_into(&mut status.reason);
             status.message = halt.message;
         }
         Decision::Settled => {}
     }
-    if let Some(aside) = next.aside {
-        aside.reason.as_str().clone_into(&mut status.blocked);
+    if let Some(aside) = next.halted_services {
+        aside.reason.as_str().clone_into(&mut status.reason);
         status.message = format!("{}. {}", aside.message, status.message);
     }
     if let Some(stop) = stop
@@ -208,7 +214,7 @@ pub async fn go_on(
 /// Records the stage of the migration.
 fn enter(known: &mut ServiceCidrStatus, stage: Stage, goal: Side, now: Timestamp) {
     if stage == Stage::Exchange {
-        known.exchange_began.get_or_insert(now);
+        known.exchange_started_at.get_or_insert(now);
     }
     stages::enter(&mut known.stage, &mut known.history, stage, direction(goal), now);
 }
@@ -230,16 +236,16 @@ async fn record_addresses(
     known: &mut ServiceCidrStatus,
     index: &Index,
     goal: Side,
-) -> Result<(Booked, BTreeSet<String>), WriteError> {
-    let written = book::read(records, known.written_here());
-    let mut untouched = book::untouched(records);
-    let ground = Ground {
+) -> Result<(Assignment, BTreeSet<String>), WriteError> {
+    let written = assigned_addresses::read(records, known.written_here());
+    let mut untouched = assigned_addresses::untouched_services(records);
+    let ground = AssignmentInputs {
         goal,
         settings: &known.settings,
         since: migration.status.as_ref().and_then(|status| status.started_at),
         holder: &|address| index.holder(address),
     };
-    let booked = subjects::book(&written, index.services(), &ground);
+    let booked = assignment::assign_addresses(&written, index.services(), &ground);
     if booked.book != written || !known.addresses.is_empty() {
         for (key, both) in &booked.book {
             if written.get(key) != Some(both) {
@@ -252,7 +258,7 @@ async fn record_addresses(
                 }
             }
         }
-        book::write(&context.client, records, migration, &booked.book, &untouched).await?;
+        assigned_addresses::write(&context.client, records, migration, &booked.book, &untouched).await?;
         crash_point::reach("WriteAddresses", Edge::Recorded, None).await;
         known.addresses.clear();
     }
@@ -275,8 +281,8 @@ impl Pass<'_> {
         }
         let changed = known.settings.changed();
         let (left, target) = (
-            listed(changed.of(self.goal.other())),
-            listed(changed.of(self.goal)),
+            joined(changed.of(self.goal.other())),
+            joined(changed.of(self.goal)),
         );
         let kept = match self.goal {
             Side::New => known.services_in_old_range,
@@ -303,13 +309,13 @@ impl Pass<'_> {
             Side::Old => MigrationPhase::RolledBack,
         };
         status.completed_at = Some(self.now);
-        status.blocked = String::new();
+        status.reason = String::new();
         let phase = status.phase;
         self.context
-            .teller
+            .events
             .migration(
                 self.migration,
-                Tone::Normal,
+                EventLevel::Normal,
                 &format!("{phase:?}"),
                 &status.message,
             )

@@ -9,9 +9,9 @@ use engine::field_patch::FieldPatch;
 use kube::Client;
 use serde_json::Value;
 use service_cidr::endpoints::{self, Copy};
-use service_cidr::objects::{Ground, Objects, Request, Spare, basis, basis_with_helpers, own};
+use service_cidr::exchange::{Role, Step, View, Write};
+use service_cidr::objects::{BridgeFacts, Objects, Request, Spare, basis, basis_with_helpers, own};
 use service_cidr::side::{Side, Sides};
-use service_cidr::swap::{Role, Step, View, Write};
 
 use super::objects::{
     create_service, delete_service, delete_slice, get_service, patch_service, patch_service_status,
@@ -36,9 +36,9 @@ pub struct Subject {
     /// The side of its target address.
     pub goal: Side,
     /// Whether the source address may still be in use.
-    pub left_is_used: bool,
+    pub source_is_used: bool,
     /// Whether a range allocates the source address to a helper.
-    pub left_is_given: bool,
+    pub source_is_allocated: bool,
     /// Whether its owner edits it without pause: its exchange does not wait until helpers have the latest edit.
     pub is_restless: bool,
 }
@@ -72,11 +72,11 @@ pub struct Exchange<'pass> {
     /// The client for the writes.
     pub client: &'pass Client,
     /// Receives every write to a Service.
-    pub tell: &'pass (dyn Fn(Written<'_>) + Sync),
+    pub on_write: &'pass (dyn Fn(Written<'_>) + Sync),
     /// The domain of the cluster: `cluster.local`.
     pub domain: &'pass str,
     /// The settings of bridges.
-    pub ground: &'pass Ground,
+    pub ground: &'pass BridgeFacts,
 }
 
 impl Exchange<'_> {
@@ -102,7 +102,7 @@ impl Exchange<'_> {
             match request {
                 Request::Create(role, helper) => {
                     let made = create_service(self.client, &subject.namespace, &helper).await?;
-                    (self.tell)(Written::Stored(&made));
+                    (self.on_write)(Written::Stored(&made));
                     seen.helpers.insert(role, made);
                 }
                 Request::PatchService(change) => {
@@ -118,7 +118,7 @@ impl Exchange<'_> {
                         }
                         patched => patched?,
                     };
-                    (self.tell)(Written::Stored(&seen.service));
+                    (self.on_write)(Written::Stored(&seen.service));
                 }
                 Request::PatchHelper(side, change) => {
                     self.patch(&mut seen, Role::Address(side), &change).await?;
@@ -129,7 +129,7 @@ impl Exchange<'_> {
                         && let Some(change) = objects.answer(part, bridge)
                     {
                         *bridge = patch_service_status(self.client, bridge, &change).await?;
-                        (self.tell)(Written::Stored(bridge));
+                        (self.on_write)(Written::Stored(bridge));
                     }
                 }
                 Request::RefreshHelper(role) => {
@@ -142,7 +142,7 @@ impl Exchange<'_> {
                 Request::DeleteHelper(role) => {
                     if let Some(helper) = seen.helpers.remove(&role) {
                         delete_service(self.client, &helper).await?;
-                        (self.tell)(Written::Deleted(&helper));
+                        (self.on_write)(Written::Deleted(&helper));
                     }
                 }
             }
@@ -207,7 +207,7 @@ impl Exchange<'_> {
         if let Some(helper) = seen.helpers.get_mut(&role) {
             let patch = FieldPatch::new(helper, &basis(helper), change);
             *helper = patch_service(self.client, helper, &patch).await?;
-            (self.tell)(Written::Stored(helper));
+            (self.on_write)(Written::Stored(helper));
         }
         Ok(())
     }

@@ -9,12 +9,14 @@ use engine::found::Found;
 use engine::kernel::Listed;
 use jiff::Timestamp;
 use serde_json::Value;
+use service_cidr::assignment::key;
 use service_cidr::class::addresses;
-use service_cidr::host::{Carriers, Connection, ExpectedPorts, HostFacts, Question, ServicePort};
-use service_cidr::subjects::key;
+use service_cidr::host::{
+    Connection, ExpectedPorts, HostFacts, PodsWithSourceAddresses, Question, ServicePort,
+};
 
-use super::expected;
 use super::lagging::Lagging;
+use super::question;
 use crate::since::Since;
 
 /// Most ports in one question to the agents: the others are in the next rounds.
@@ -46,7 +48,7 @@ pub enum Progress {
 
 /// The rules by which a Service is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum By {
+pub enum RulesOf {
     /// The rules of its own address.
     Address,
     /// The rules of a load balancer at its own address: kube-proxy writes them together with those of its other addresses.
@@ -66,8 +68,9 @@ pub struct Answer<'pass> {
 
 impl<'pass> Answer<'pass> {
     /// Pods of the node that were given a source address; `None` when the agent was not asked.
-    pub fn carriers(&self) -> Option<&'pass Found<Carriers>> {
-        self.reports_users.then_some(&self.said.carriers)
+    pub fn carriers(&self) -> Option<&'pass Found<PodsWithSourceAddresses>> {
+        self.reports_users
+            .then_some(&self.said.pods_with_source_addresses)
     }
 
     /// Why the agent cannot report the name servers of its kubelet; `None` when it does, or was not asked.
@@ -96,7 +99,7 @@ pub struct Knowledge<'pass> {
     /// The first node that cannot report, and why.
     cannot_tell: Option<(&'pass str, String)>,
     /// The ports of the current question, by the kind of rules.
-    asked: HashSet<(By, &'pass ServicePort)>,
+    asked: HashSet<(RulesOf, &'pass ServicePort)>,
     /// When the question was asked; `None` before every node has answered.
     answered: Option<Timestamp>,
     /// For each port the first node without a rule.
@@ -107,7 +110,7 @@ pub struct Knowledge<'pass> {
 
 /// Ports of one Service for the next question.
 struct Needed {
-    by: By,
+    by: RulesOf,
     /// When the last answered round with any of its ports was asked. A Service without one comes first.
     answered: Option<Timestamp>,
     /// Ports that not all nodes are known to know.
@@ -152,8 +155,13 @@ impl<'pass> Knowledge<'pass> {
         }
         let asked = question.map(|question| &question.ports).into_iter();
         let asked = asked.flat_map(|ports| {
-            let known = ports.known.iter().map(|port| (By::Address, port));
-            known.chain(ports.balanced.iter().map(|port| (By::Balancer, port)))
+            let known = ports.service_ports.iter().map(|port| (RulesOf::Address, port));
+            known.chain(
+                ports
+                    .load_balancer_ports
+                    .iter()
+                    .map(|port| (RulesOf::Balancer, port)),
+            )
         });
         Self {
             before,
@@ -170,7 +178,7 @@ impl<'pass> Knowledge<'pass> {
     }
 
     /// The wait for a node without rules for this Service at its own addresses.
-    pub fn unknown(&self, service: &Value, by: By) -> Option<Wait> {
+    pub fn missing_rules(&self, service: &Value, by: RulesOf) -> Option<Wait> {
         let uid = service["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let labels = &service["metadata"]["labels"];
         let is_another_proxys = NOT_KUBE_PROXYS.iter().any(|label| !labels[*label].is_null());
@@ -218,7 +226,7 @@ impl<'pass> Knowledge<'pass> {
     }
 
     /// Describes what is missing until all nodes are known to know this port.
-    fn missing(&self, by: By, port: &ServicePort) -> Option<String> {
+    fn missing(&self, by: RulesOf, port: &ServicePort) -> Option<String> {
         if !self.has_nodes {
             return None;
         }
@@ -263,13 +271,13 @@ fn round(mut needed: Vec<Needed>) -> ExpectedPorts {
     let mut ports = ExpectedPorts::default();
     for (by, port) in first.chain(rest).take(MOST_PORTS) {
         match by {
-            By::Address => ports.known.push(port.clone()),
-            By::Balancer => ports.balanced.push(port.clone()),
+            RulesOf::Address => ports.service_ports.push(port.clone()),
+            RulesOf::Balancer => ports.load_balancer_ports.push(port.clone()),
         }
     }
     // The same ports have to give the same question.
-    ports.known.sort();
-    ports.balanced.sort();
+    ports.service_ports.sort();
+    ports.load_balancer_ports.sort();
     ports
 }
 
@@ -278,14 +286,14 @@ const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Nodes that a rollback does not wait for any more, each with its state: those that have not answered the question, and those
 /// whose kube-proxy has lacked a rule for a port, for too long. `silent`: nodes without an answer, `lagging`: nodes that lack a port.
-pub fn unheard<'pass>(
+pub fn nodes_given_up<'pass>(
     answers: &Answers<'pass>,
     asked: &ExpectedPorts,
     silent: &mut Since<String>,
     lagging: &mut Lagging,
 ) -> Vec<(&'pass str, String)> {
-    let patience = PATIENCE + expected::patience(answers.len());
-    let lagging = lagging.look(answers, asked, patience, Instant::now());
+    let patience = PATIENCE + question::patience(answers.len());
+    let lagging = lagging.update(answers, asked, patience, Instant::now());
     let lagging = lagging.into_iter().map(|(node, port)| {
         (
             node,
@@ -297,7 +305,7 @@ pub fn unheard<'pass>(
         .filter_map(|(node, answer)| Some((*node, unknown(answer.as_ref()).err()?)))
         .collect();
     silent.keep(found.iter().map(|(node, _)| (*node).to_owned()));
-    found.retain(|(node, _)| silent.is_as_long_as(*node, patience));
+    found.retain(|(node, _)| silent.has_lasted(*node, patience));
     found.extend(lagging);
     found
 }
@@ -307,7 +315,7 @@ pub(super) fn unknown<'pass>(answer: Option<&Answer<'pass>>) -> Result<&'pass [S
     let Some(Answer { is_newest, said, .. }) = answer else {
         return Err("has not reported".to_owned());
     };
-    match &said.unknown {
+    match &said.missing_ports {
         // An agent that cannot read the question does not answer it.
         Found::Malformed(what) => Err(format!("cannot report ({what})")),
         Found::Present(_) | Found::Absent if !is_newest => Err("is being asked".to_owned()),
@@ -343,8 +351,8 @@ mod tests {
 
     fn asked_for(known: Vec<ServicePort>) -> ExpectedPorts {
         ExpectedPorts {
-            known,
-            balanced: Vec::new(),
+            service_ports: known,
+            load_balancer_ports: Vec::new(),
         }
     }
 
@@ -357,7 +365,7 @@ mod tests {
 
     fn facts(unknown: Found<Vec<ServicePort>>) -> HostFacts {
         HostFacts {
-            unknown,
+            missing_ports: unknown,
             ..HostFacts::default()
         }
     }
@@ -372,14 +380,14 @@ mod tests {
     /// The wait for a Service, and the results.
     fn ask(
         service: &Value,
-        by: By,
+        by: RulesOf,
         answers: &Answers<'_>,
         before: &Confirmed,
         expected: &ExpectedPorts,
     ) -> (Option<String>, Known) {
         let question = question(expected, 1);
         let knowledge = Knowledge::new(answers, before, Some(&question));
-        let wait = knowledge.unknown(service, by);
+        let wait = knowledge.missing_rules(service, by);
         (wait.map(|wait| wait.message), knowledge.finish())
     }
 
@@ -394,7 +402,7 @@ mod tests {
         let no_results = Confirmed::new();
         let expected = asked_for(all.clone());
         let ask = |answers: &Answers<'_>, before: &Confirmed, expected: &ExpectedPorts| {
-            ask(&service, By::Address, answers, before, expected)
+            ask(&service, RulesOf::Address, answers, before, expected)
         };
         let (knows, lacks) = (
             facts(Found::Present(Vec::new())),
@@ -411,7 +419,7 @@ mod tests {
         let (wait, known) = ask(&Answers::from([("a", None)]), &no_results, &expected);
         assert!(wait.unwrap().starts_with("node a has not reported whether"));
         assert_eq!(
-            (known.asking.needed.known.len(), known.asking.is_answered),
+            (known.asking.needed.service_ports.len(), known.asking.is_answered),
             (2, false)
         );
 
@@ -466,12 +474,12 @@ mod tests {
                 said: &knows,
             };
             let answers = Answers::from([("a", Some(answer))]);
-            ask(&service, By::Balancer, &answers, &Confirmed::new(), expected)
+            ask(&service, RulesOf::Balancer, &answers, &Confirmed::new(), expected)
         };
         let (wait, known) = said(&expected);
         assert!(wait.unwrap().contains("will be asked"));
-        assert_eq!(known.asking.needed.balanced, ports(&service));
-        expected.balanced = known.asking.needed.balanced;
+        assert_eq!(known.asking.needed.load_balancer_ports, ports(&service));
+        expected.load_balancer_ports = known.asking.needed.load_balancer_ports;
         assert_eq!(said(&expected).0, None);
     }
     /// A Service whose ports kube-proxy knows on every node, once agents are asked about them.
@@ -484,7 +492,7 @@ mod tests {
     }
 
     /// The round in which each of these Services is known.
-    fn rounds(services: &[(Value, By)], most: usize) -> BTreeMap<String, usize> {
+    fn rounds(services: &[(Value, RulesOf)], most: usize) -> BTreeMap<String, usize> {
         let knows = facts(Found::Present(Vec::new()));
         let (mut confirmed, mut asked) = (Confirmed::new(), None);
         let mut done = BTreeMap::new();
@@ -497,13 +505,13 @@ mod tests {
             let answers = Answers::from([("a", Some(answer))]);
             let knowledge = Knowledge::new(&answers, &confirmed, asked.as_ref());
             for (service, by) in services {
-                if knowledge.unknown(service, *by).is_none() {
+                if knowledge.missing_rules(service, *by).is_none() {
                     done.entry(key(service)).or_insert(number);
                 }
             }
             let known = knowledge.finish();
             let ports = known.asking.needed;
-            assert!(ports.known.len() + ports.balanced.len() <= MOST_PORTS);
+            assert!(ports.service_ports.len() + ports.load_balancer_ports.len() <= MOST_PORTS);
             asked = Some(question(&ports, i64::try_from(number).unwrap()));
             confirmed = known.confirmed;
         }
@@ -512,9 +520,9 @@ mod tests {
 
     #[test]
     fn a_service_with_many_ports_delays_no_other_service() {
-        let mut services = vec![(service("flood", "172.30.0.9", 20_000), By::Address)];
+        let mut services = vec![(service("flood", "172.30.0.9", 20_000), RulesOf::Address)];
         for name in ["a", "b", "c"] {
-            services.push((service(name, "172.30.0.5", 2), By::Balancer));
+            services.push((service(name, "172.30.0.5", 2), RulesOf::Balancer));
         }
         let done = rounds(&services, 20);
         for name in ["shop/a", "shop/b", "shop/c"] {
@@ -529,16 +537,16 @@ mod tests {
         let large = |number: u8| {
             (
                 service(&format!("flood-{number}"), &format!("172.30.1.{number}"), 1000),
-                By::Address,
+                RulesOf::Address,
             )
         };
         let small = |number: u8| {
             (
                 service(&format!("web-{number}"), &format!("172.30.0.{number}"), 1),
-                By::Balancer,
+                RulesOf::Balancer,
             )
         };
-        let services: Vec<(Value, By)> = (1..=60).map(large).chain((1..=20).map(small)).collect();
+        let services: Vec<(Value, RulesOf)> = (1..=60).map(large).chain((1..=20).map(small)).collect();
         let done = rounds(&services, 60);
         assert_eq!(done.len(), 80, "every Service is known in the end");
         let last = (1..=20).map(|number| done[&format!("shop/web-{number}")]).max();
@@ -565,9 +573,9 @@ mod tests {
             let answers = Answers::from([("a", Some(answer))]);
             let knowledge = Knowledge::new(&answers, &confirmed, asked.as_ref());
             for service in &stuck {
-                assert!(knowledge.unknown(service, By::Address).is_some());
+                assert!(knowledge.missing_rules(service, RulesOf::Address).is_some());
             }
-            if knowledge.unknown(&web, By::Address).is_none() {
+            if knowledge.missing_rules(&web, RulesOf::Address).is_none() {
                 known_in.get_or_insert(number);
             }
             let known = knowledge.finish();

@@ -32,7 +32,9 @@ struct Lag {
 impl Node {
     /// Records that the node lacks these ports of the `asked` ones.
     fn answered(&mut self, lacks: &[ServicePort], asked: &ExpectedPorts, patience: Duration, now: Instant) {
-        let is_asked = |port: &ServicePort| asked.known.contains(port) || asked.balanced.contains(port);
+        let is_asked = |port: &ServicePort| {
+            asked.service_ports.contains(port) || asked.load_balancer_ports.contains(port)
+        };
         self.lacks.retain(|port, lag| {
             let is_recent = now.saturating_duration_since(lag.seen) < patience;
             lacks.contains(port) || (is_recent && !is_asked(port))
@@ -60,7 +62,7 @@ impl Node {
 impl Lagging {
     /// Records the nodes' answers to the `asked` ports. Returns the nodes that have lacked a port for longer than `patience`, each with the
     /// port. Such a node is returned until it lacks nothing.
-    pub fn look<'pass>(
+    pub fn update<'pass>(
         &mut self,
         answers: &Answers<'pass>,
         asked: &ExpectedPorts,
@@ -115,8 +117,8 @@ mod tests {
 
     fn asked(numbers: &[u16]) -> ExpectedPorts {
         ExpectedPorts {
-            known: numbers.iter().map(|number| port(*number)).collect(),
-            balanced: Vec::new(),
+            service_ports: numbers.iter().map(|number| port(*number)).collect(),
+            load_balancer_ports: Vec::new(),
         }
     }
 
@@ -129,7 +131,7 @@ mod tests {
         lacks: &[u16],
     ) -> Option<u16> {
         let said = HostFacts {
-            unknown: Found::Present(lacks.iter().map(|number| port(*number)).collect()),
+            missing_ports: Found::Present(lacks.iter().map(|number| port(*number)).collect()),
             ..HostFacts::default()
         };
         let answer = Answer {
@@ -139,7 +141,7 @@ mod tests {
         };
         let answers = Answers::from([("a", Some(answer)), ("silent", None)]);
         let now = start + Duration::from_secs(second);
-        let found = lagging.look(&answers, &asked(asked_about), PATIENCE, now);
+        let found = lagging.update(&answers, &asked(asked_about), PATIENCE, now);
         found.first().map(|(node, port)| {
             assert_eq!(*node, "a");
             port.port

@@ -104,7 +104,7 @@ fn put_pod(world: &World, kind: &str, is_again: bool) {
 
 fn warns_of(world: &World, words: &str) -> bool {
     let warnings = world.status().warnings;
-    warnings.is_some_and(|warnings| warnings.first.iter().any(|line| line.contains(words)))
+    warnings.is_some_and(|warnings| warnings.items.iter().any(|line| line.contains(words)))
 }
 
 /// With keepLoadBalancers off, a tenant's load balancer with an address of the new range does not delay a rollback.
@@ -178,7 +178,7 @@ async fn an_address_in_a_tenants_object_delays_no_other_pod_and_no_rollback(
     }
     let stage = status.service_cidr.unwrap().stage.unwrap().name;
     assert_eq!(
-        (stage, status.blocked.as_str()),
+        (stage, status.reason.as_str()),
         (Stage::Soak, "ConfigurationFollowUp"),
         "{}",
         status.message

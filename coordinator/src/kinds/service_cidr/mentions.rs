@@ -145,7 +145,7 @@ fn mention<'text>(
     (!says.is_empty()).then(|| Mention {
         object,
         owner,
-        says,
+        addresses: says,
         more,
         fix: fix.to_owned(),
     })
@@ -175,7 +175,7 @@ mod tests {
         let web: Deployment =
             serde_json::from_value(json!({ "metadata": { "namespace": "shop", "name": "web" } })).unwrap();
         let found = workload("Deployment", &web, &spec, "replumb-system", &ranges()).unwrap();
-        let says: Vec<String> = found.says.iter().map(ToString::to_string).collect();
+        let says: Vec<String> = found.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(says, ["10.96.0.0/12", "10.96.0.10/32"]);
         assert_eq!(found.object, "Deployment shop/web: its pod template");
         assert_eq!(found.owner, Owner::Tenant("shop".to_owned()));
@@ -190,7 +190,10 @@ mod tests {
             .unwrap()
         };
         assert_eq!(
-            config_map(&map("kubelet-config"), &ranges()).unwrap().says.len(),
+            config_map(&map("kubelet-config"), &ranges())
+                .unwrap()
+                .addresses
+                .len(),
             1
         );
         assert_eq!(config_map(&map("shop"), &ranges()), None);
@@ -213,6 +216,6 @@ mod tests {
             panic!("{found:?}")
         };
         assert_eq!(mention.object, "DaemonSet shop/log: its pod template");
-        assert_eq!(mention.says, ["10.96.0.10/32".parse().unwrap()]);
+        assert_eq!(mention.addresses, ["10.96.0.10/32".parse().unwrap()]);
     }
 }

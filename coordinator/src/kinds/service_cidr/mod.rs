@@ -5,38 +5,38 @@
 mod adopt;
 mod api_servers;
 mod apply;
-pub mod book;
+pub mod assigned_addresses;
 #[cfg(test)]
 mod crowd_scenarios;
-mod decided;
 mod drive;
+mod dry_run;
 pub mod exchange;
-mod expected;
+#[cfg(test)]
+mod foreign_object_scenarios;
+mod gate;
 pub mod index;
+mod kept_decisions;
 mod knowledge;
 mod lagging;
-pub mod look;
-mod looks;
 #[cfg(test)]
 mod mention_scenarios;
 mod mentions;
 mod objects;
+pub mod observe;
 pub mod observed;
+mod question;
 mod quotas;
 mod read;
+mod read_cache;
 mod services;
 #[cfg(test)]
 mod silent_scenarios;
-#[cfg(test)]
-mod stranger_scenarios;
-mod trial;
 mod view;
-mod watched;
 #[cfg(test)]
 mod watched_scenarios;
-pub mod whole;
+pub mod whole_objects;
 
-pub use looks::Waits;
+pub use read_cache::ExchangeTimes;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -49,25 +49,25 @@ use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::document::Document;
 use engine::words::number;
+use service_cidr::assignment::{self, AssignedAddresses, AssignmentInputs};
 use service_cidr::checks::{self, CheckPolicy};
 use service_cidr::detect::detect;
-use service_cidr::document::{Wishes, document};
+use service_cidr::document::{Options, document};
 use service_cidr::entry::Entry;
 use service_cidr::facts::ClusterFacts;
 use service_cidr::settings::Settings;
 use service_cidr::side::Side;
-use service_cidr::subjects::{self, Book, Ground};
 
 use crate::cache::{Cache, OptionalWatches};
 use crate::context::Context;
-use crate::ill::{self, ILL};
 use crate::lifecycle::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::unready_before_start::{self, UNREADY_BEFORE_START};
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
-pub use looks::Looks;
+pub use read_cache::ReadCache;
 
 /// Default time for which both addresses answer at the end.
 const SOAK_SECONDS: u32 = 24 * 60 * 60;
@@ -89,7 +89,13 @@ impl Kind for ServiceCidr {
 
     async fn adopt(&self, context: &Context, cache: &Cache, migration: &Migration) -> Result<(), WriteError> {
         let left = read::default_ranges(context).await?;
-        adopt::adopt(context, cache, migration, &adopt::first_look(&left, &self.to)).await
+        adopt::adopt(
+            context,
+            cache,
+            migration,
+            &adopt::settings_before_detection(&left, &self.to),
+        )
+        .await
     }
 
     async fn read(
@@ -175,15 +181,15 @@ impl Kind for ServiceCidr {
             .iter()
             .flat_map(|service| service.addresses.iter().map(move |address| (*address, service)))
             .collect();
-        let ground = Ground {
+        let ground = AssignmentInputs {
             goal: Side::New,
             settings,
             since: None,
             holder: &|address| holders.get(address).copied(),
         };
         // A check has refused a range without room.
-        let booked = subjects::book(&Book::new(), &services, &ground);
-        let wishes = Wishes {
+        let booked = assignment::assign_addresses(&AssignedAddresses::new(), &services, &ground);
+        let wishes = Options {
             book: &booked.book,
             order: &self.order,
             services_at_once: services_at_once(self),
@@ -194,7 +200,7 @@ impl Kind for ServiceCidr {
     }
 
     /// The `NodeMigration`s have carried the request to the agents since they were created: the checks need the answer.
-    fn ask(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
+    fn write_orders(&self, _settings: &Settings, _spec: &mut NodeMigrationSpec) {}
 
     fn save(&self, settings: Settings, status: &mut MigrationStatus) {
         status.service_cidr = Some(ServiceCidrStatus::of(settings));
@@ -207,10 +213,13 @@ impl Kind for ServiceCidr {
         _migration: &Migration,
         _facts: &Self::Facts,
     ) -> Result<BTreeMap<String, String>, WriteError> {
-        Ok(BTreeMap::from([(ILL.to_owned(), ill::read(cache))]))
+        Ok(BTreeMap::from([(
+            UNREADY_BEFORE_START.to_owned(),
+            unready_before_start::read(cache),
+        )]))
     }
 
-    async fn go_on(
+    async fn advance(
         &self,
         context: &Context,
         cache: &Cache,
@@ -220,7 +229,7 @@ impl Kind for ServiceCidr {
     ) -> Result<Vec<&'static str>, WriteError> {
         // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
         let missing = |status: &mut MigrationStatus, what: &str| {
-            "SettingsGone".clone_into(&mut status.blocked);
+            "SettingsGone".clone_into(&mut status.reason);
             status.message = format!(
                 "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
                  that started the migration, or restore {what} from a backup of the Migration"
@@ -230,14 +239,14 @@ impl Kind for ServiceCidr {
             missing(status, "status.serviceCidr");
             return Ok(Vec::new());
         };
-        let ill = match ill::understand(&status.before) {
+        let ill = match unready_before_start::parse(&status.saved_state) {
             Ok(ill) => ill,
             Err(what) => {
                 missing(status, &what);
                 return Ok(Vec::new());
             }
         };
-        Box::pin(drive::go_on(
+        Box::pin(drive::advance(
             context, cache, memory, migration, self, &ill, known, status,
         ))
         .await?;

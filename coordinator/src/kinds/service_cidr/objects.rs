@@ -14,7 +14,7 @@ use service_cidr::objects::basis;
 use service_cidr::outline::outline;
 use service_cidr::ranges::ServiceCidr;
 
-use crate::answers;
+use crate::lenient_requests;
 use crate::write::{WriteError, parameters, patch_fields, patch_status_fields, post_parameters};
 
 /// The API group of `ServiceCIDR`s and `IPAddress`es.
@@ -62,7 +62,7 @@ fn parsed(object: &Value, attempt: &str, what: &str) -> Result<DynamicObject, Wr
 /// The outline of every Service. One page of whole Services is in memory at a time.
 pub async fn all_services(client: &Client) -> Result<Vec<Value>, WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &service_kind());
-    let list = answers::pages(&api, ListParams::default(), |object| {
+    let list = lenient_requests::pages(&api, ListParams::default(), |object| {
         Some(outline(&stored(&object)))
     })
     .await;
@@ -90,7 +90,7 @@ pub async fn get_slice(client: &Client, namespace: &str, name: &str) -> Result<O
 }
 
 async fn get(api: Api<DynamicObject>, what: &str, name: &str) -> Result<Option<Value>, WriteError> {
-    let found = answers::get_opt(&api, name).await;
+    let found = lenient_requests::get_opt(&api, name).await;
     let found = found.map_err(|source| WriteError::of("reading", what, source))?;
     Ok(found.as_ref().map(stored))
 }
@@ -118,7 +118,7 @@ pub async fn all_ranges(
     version: &str,
 ) -> Result<Result<Vec<ServiceCidr>, Malformed>, WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
-    let ranges = answers::pages(&api, ListParams::default(), |object| {
+    let ranges = lenient_requests::pages(&api, ListParams::default(), |object| {
         Some(range(&stored(&object)))
     })
     .await;
@@ -168,7 +168,7 @@ pub async fn create_range(
 /// Deletes a `ServiceCIDR`: it disappears once no address needs it. A missing one counts as deleted.
 pub async fn delete_range(client: &Client, version: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &range_kind(version));
-    match answers::delete(&api, name, &DeleteParams::default()).await {
+    match lenient_requests::delete(&api, name, &DeleteParams::default()).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of("deleting", format!("ServiceCIDR {name}"), source)),
@@ -211,7 +211,7 @@ pub async fn try_patch_service(client: &Client, read: &Value, change: &Value) ->
         ..parameters()
     };
     let api = services(client, namespace);
-    let patched = answers::patch(&api, name, &parameters, &Patch::Merge(change)).await;
+    let patched = lenient_requests::patch(&api, name, &parameters, &Patch::Merge(change)).await;
     patched.map_err(|source| {
         WriteError::of(
             "patching (dry run)",
@@ -268,7 +268,7 @@ pub async fn delete_service(client: &Client, read: &Value) -> Result<(), WriteEr
             }),
             ..DeleteParams::default()
         };
-        match answers::delete(&api, name, &parameters).await {
+        match lenient_requests::delete(&api, name, &parameters).await {
             Ok(()) => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
@@ -293,7 +293,7 @@ pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteErr
     let (namespace, name) = place(object);
     let what = format!("EndpointSlice {namespace}/{name}");
     let api = slices(client, namespace);
-    let found = answers::get_opt(&api, name)
+    let found = lenient_requests::get_opt(&api, name)
         .await
         .map_err(|source| WriteError::of("reading", &what, source))?;
     let mut object = parsed(object, "writing", &what)?;
@@ -315,7 +315,7 @@ pub async fn write_slice(client: &Client, object: &Value) -> Result<(), WriteErr
 /// Deletes a slice of replumb; a missing one counts as deleted.
 pub async fn delete_slice(client: &Client, namespace: &str, name: &str) -> Result<(), WriteError> {
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
-    match answers::delete(&api, name, &DeleteParams::default()).await {
+    match lenient_requests::delete(&api, name, &DeleteParams::default()).await {
         Ok(()) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         Err(source) => Err(WriteError::of(

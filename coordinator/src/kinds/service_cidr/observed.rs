@@ -6,7 +6,7 @@ use serde_json::Value;
 use service_cidr::entry::NodePort;
 
 use super::index::{Index, Name, Slice};
-use super::whole::Whole;
+use super::whole_objects::Whole;
 
 /// The observed Services.
 #[derive(Clone, Copy, Debug)]

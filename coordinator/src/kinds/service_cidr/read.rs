@@ -11,21 +11,21 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::ResourceQuota;
 use kube::ResourceExt;
 use serde_json::Value;
+use service_cidr::assignment::of_migration;
 use service_cidr::checks::PERMISSIONS;
 use service_cidr::class::Class;
 use service_cidr::facts::ClusterFacts;
 use service_cidr::ranges::{DEFAULT, ServiceCidr, afterwards};
-use service_cidr::subjects::of_migration;
 
-use super::Looks;
+use super::ReadCache;
+use super::dry_run::Tried;
 use super::objects::{all_ranges, all_services, api_version};
 use super::quotas;
-use super::trial::Tried;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::facts::workloads::backends;
-use crate::looks::Pace;
 use crate::memory::Memory;
+use crate::read_cache::Pace;
 use crate::write::WriteError;
 use crate::{calico, facts, read, workloads};
 
@@ -76,7 +76,7 @@ pub async fn cluster(
     let tried = match domain {
         Some(domain) => {
             let moving = moving(&services, &ranges, to);
-            let trials = &mut memory.kinds.of::<Looks>().trials;
+            let trials = &mut memory.kinds.of::<ReadCache>().trials;
             trials.ask(context, migration, domain, &moving, TRYING).await?
         }
         // Without a domain a check fails.
@@ -92,14 +92,14 @@ pub async fn cluster(
         ranges,
         api_servers: memory
             .kinds
-            .of::<Looks>()
-            .api_servers(context, cache, Pace::Seldom)
+            .of::<ReadCache>()
+            .api_servers(context, cache, Pace::Counted)
             .await?,
         corefiles: corefiles.clone(),
         permissions,
         policies,
         malformed,
-        hosts: read::said_by_agents(&reports, |status| status.service_cidr.clone()),
+        hosts: read::from_reports(&reports, |status| status.service_cidr.clone()),
         workloads: workload_facts,
         budgets: cache
             .budgets
@@ -111,8 +111,8 @@ pub async fn cluster(
         name_servers,
         mentions: memory
             .kinds
-            .of::<Looks>()
-            .mentions(context, Pace::Seldom, &said)
+            .of::<ReadCache>()
+            .mentions(context, Pace::Counted, &said)
             .await?
             .to_vec(),
         quotas,

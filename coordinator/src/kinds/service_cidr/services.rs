@@ -9,25 +9,25 @@ use engine::decision::{Decision, Wait, WaitReason};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::ResourceExt;
+use service_cidr::assignment::{sort, spare};
 use service_cidr::class::Class;
 use service_cidr::decide::{LIGHT_AT_ONCE, ServiceView};
 use service_cidr::entry::Entry;
-use service_cidr::line::{Place, Standing, to_look};
-use service_cidr::objects::{Ground, Spare};
-use service_cidr::ranges::can_be_asked_for;
+use service_cidr::exchange::{self, Own, Part, Parts, Role};
+use service_cidr::objects::{BridgeFacts, Spare};
+use service_cidr::queue::{QueuedService, Standing, to_observe};
+use service_cidr::ranges::is_assignable;
 use service_cidr::side::{Side, Sides};
-use service_cidr::subjects::{sort, spare};
-use service_cidr::swap::{self, Own, Part, Parts, Role};
 
 use super::drive::Pass;
 use super::exchange::{Seen, Subject};
 use super::index::{Name, name_of};
-use super::knowledge::{Answers, Asking, By, Knowledge, Known};
-use super::look::{Around, look};
-use super::looks::{Looks, Waits};
+use super::knowledge::{Answers, Asking, Knowledge, Known, RulesOf};
+use super::observe::{Around, look};
 use super::observed::Observed;
+use super::read_cache::{ExchangeTimes, ReadCache};
 use super::services_at_once;
-use super::whole::names;
+use super::whole_objects::names;
 use crate::memory::Memory;
 use crate::obstacles::refusal;
 use crate::write::WriteError;
@@ -56,8 +56,8 @@ pub(super) struct Services {
 
 impl Services {
     /// Number of Services that have their target address.
-    pub(super) fn arrived(&self) -> usize {
-        self.views.iter().filter(|view| view.is_there).count()
+    pub(super) fn migrated(&self) -> usize {
+        self.views.iter().filter(|view| view.has_target_address).count()
     }
 }
 
@@ -75,7 +75,7 @@ struct Listed<'pass> {
     fingerprint: u64,
     /// Bytes of the Service and its helpers.
     size: usize,
-    decision: Option<Decision<swap::Step>>,
+    decision: Option<Decision<exchange::Step>>,
     /// Whether it was deleted.
     is_gone: bool,
 }
@@ -84,7 +84,7 @@ impl Listed<'_> {
     /// Addresses that need a range before the Service can continue.
     fn uncovered(&self) -> Vec<IpAddr> {
         match &self.decision {
-            Some(decision) if self.is_late && swap::waits_for_left(decision) => {
+            Some(decision) if self.is_late && exchange::waits_for_source(decision) => {
                 self.addresses.of(self.goal.other()).clone()
             }
             Some(_) | None => Vec::new(),
@@ -102,12 +102,12 @@ impl Pass<'_> {
         left_is_used: bool,
     ) -> Result<Services, WriteError> {
         let ground = self.ground(known);
-        let looks = memory.kinds.of::<Looks>();
+        let looks = memory.kinds.of::<ReadCache>();
         let mut listed = self.listed(looks, known, left_is_used, &ground);
         sort(&mut listed, &self.kind.order, |(place, _)| {
             (place.turn, place.name.clone())
         });
-        let (mut line, mut listed): (Vec<Place>, Vec<Listed<'_>>) = listed.into_iter().unzip();
+        let (mut line, mut listed): (Vec<QueuedService>, Vec<Listed<'_>>) = listed.into_iter().unzip();
         let knowledge = Knowledge::new(answers, &looks.confirmed, looks.expected.question());
         let mut spares = Spares::default();
         let mut seen = BTreeMap::new();
@@ -122,7 +122,7 @@ impl Pass<'_> {
             let is_seen = |index: usize| {
                 listed[index].decision.is_some() || listed[index].is_gone || waiting.contains(&index)
             };
-            let mut window = to_look(&line, is_seen, at_once);
+            let mut window = to_observe(&line, is_seen, at_once);
             window.truncate(left);
             left -= window.len();
             let mut steps = 0;
@@ -139,8 +139,8 @@ impl Pass<'_> {
                 domain: &known.settings.domain.value,
                 ground: &ground,
                 unknown: &|role, helper| match role {
-                    Role::Address(_) => knowledge.unknown(helper, By::Address),
-                    Role::Bridge(_) => knowledge.unknown(helper, By::Balancer),
+                    Role::Address(_) => knowledge.missing_rules(helper, RulesOf::Address),
+                    Role::Bridge(_) => knowledge.missing_rules(helper, RulesOf::Balancer),
                 },
             };
             for index in &window {
@@ -151,15 +151,15 @@ impl Pass<'_> {
                     addresses: listed.addresses.clone(),
                     spare: spares.next(self, known),
                     goal: listed.goal,
-                    left_is_used: listed.left_is_used,
-                    left_is_given: listed.left_is_given,
+                    source_is_used: listed.left_is_used,
+                    source_is_allocated: listed.left_is_given,
                     is_restless: looks.waits.is_restless(&place.name, self.now),
                 };
                 let Some(found) = look(&observed, &subject, &around) else {
                     listed.is_gone = true;
                     continue;
                 };
-                let decision = swap::decide(&found.view);
+                let decision = exchange::decide(&found.view);
                 steps += usize::from(matches!(decision, Decision::Run(_)));
                 looks.decided.keep(&place.name, listed.fingerprint, &decision);
                 place.is_there = match found.view.own {
@@ -181,7 +181,7 @@ impl Pass<'_> {
         }
         let Known { confirmed, asking } = knowledge.finish();
         looks.confirmed = confirmed;
-        looks.keep_only(self.index, &self.booked.book, seen.keys());
+        looks.keep_only(self.index, &self.assigned.book, seen.keys());
         let views = views(line, listed, &mut looks.waits, self.now);
         let told = self.told(known, &views, &looks.waits);
         memory.warnings.of_kind(&self.migration.name_any(), told);
@@ -191,15 +191,15 @@ impl Pass<'_> {
     /// Every existing Service of the book, with its decision if that still holds.
     fn listed(
         &self,
-        looks: &Looks,
+        looks: &ReadCache,
         known: &ServiceCidrStatus,
         left_is_used: bool,
-        ground: &Ground,
-    ) -> Vec<(Place, Listed<'_>)> {
-        let held = self.held_back(known);
+        ground: &BridgeFacts,
+    ) -> Vec<(QueuedService, Listed<'_>)> {
+        let held = self.services_rolled_back_alone(known);
         let changed = known.settings.changed();
         let surroundings = hash(&(ground.policy.as_str(), &ground.node_addresses));
-        let book = self.booked.book.iter();
+        let book = self.assigned.book.iter();
         book.filter_map(|(key, addresses)| {
             let name = name_of(key)?;
             let entry = self.index.service(&name)?;
@@ -211,7 +211,7 @@ impl Pass<'_> {
             };
             let is_late = !is_held_back && is_late(entry, known);
             let left = addresses.of(goal.other());
-            let left_is_given = !is_late || left.iter().all(|left| can_be_asked_for(left, self.ranges));
+            let left_is_given = !is_late || left.iter().all(|left| is_assignable(left, self.ranges));
             // A Service that is rolled back has had the other address, and may get it again. No client uses an address that it never had.
             let is_known = goal == Side::New || !self.untouched.contains(key);
             let left_is_used = (left_is_used || is_held_back) && is_known;
@@ -237,7 +237,10 @@ impl Pass<'_> {
                 of(helper);
             }
             let fingerprint = versions.finish();
-            let refused = self.context.obstacles.holds(&format!("Service {key}"), self.now);
+            let refused = self
+                .context
+                .obstacles
+                .reason_to_wait(&format!("Service {key}"), self.now);
             let is_elsewhere = is_elsewhere(entry, addresses.of(goal), changed.of(goal.other()));
             let is_arrived = is_elsewhere || (entry.is_at(addresses.of(goal)) && !left_is_used);
             // No helper or mark remains, and nothing is missing.
@@ -252,7 +255,7 @@ impl Pass<'_> {
                 let stands = decision.as_ref().and_then(Standing::of);
                 (decision, stands)
             };
-            let place = Place {
+            let place = QueuedService {
                 name: key.clone(),
                 turn: entry.turn(),
                 is_there: !is_held_back && (is_elsewhere || entry.is_at(addresses.of(goal))),
@@ -303,7 +306,7 @@ impl Pass<'_> {
     }
 
     /// Namespaces with a late Service that does not have its target address yet.
-    pub(super) fn namespaces_of_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+    pub(super) fn namespaces_with_late_services_to_move(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let changed = known.settings.changed();
         let leaves = changed.of(self.goal.other());
         let is_on_its_way = |(entry, addresses): &(&Entry, &[IpAddr])| {
@@ -314,14 +317,14 @@ impl Pass<'_> {
     }
 
     /// Namespaces with Services that were created after the exchange had started.
-    pub(super) fn namespaces_with_latecomers(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
+    pub(super) fn namespaces_with_late_services(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
         let late = self.latecomers(known);
         late.map(|(entry, _)| entry.namespace.as_str()).collect()
     }
 
     /// Services that were created after the exchange had started, each with its target addresses.
     fn latecomers(&self, known: &ServiceCidrStatus) -> impl Iterator<Item = (&Entry, &[IpAddr])> {
-        let book = self.booked.book.iter();
+        let book = self.assigned.book.iter();
         let there = book.filter_map(|(key, addresses)| {
             let entry = self.index.service(&name_of(key)?)?;
             Some((entry, addresses.of(self.goal).as_slice()))
@@ -330,7 +333,12 @@ impl Pass<'_> {
     }
 
     /// Warnings about Services that take long, or that their owners have changed: the object, and the text.
-    fn told(&self, known: &ServiceCidrStatus, views: &[ServiceView], waits: &Waits) -> Vec<(String, String)> {
+    fn told(
+        &self,
+        known: &ServiceCidrStatus,
+        views: &[ServiceView],
+        waits: &ExchangeTimes,
+    ) -> Vec<(String, String)> {
         let started = self
             .migration
             .status
@@ -346,10 +354,10 @@ impl Pass<'_> {
             let is_late = entry
                 .created
                 .is_some_and(|at| started.is_some_and(|started| at > started));
-            if is_late && !view.is_there {
+            if is_late && !view.has_target_address {
                 *crowds.entry(namespace).or_default() += 1;
             }
-            let both = self.booked.book.get(&view.name);
+            let both = self.assigned.book.get(&view.name);
             let is_at_either =
                 both.is_some_and(|both| Side::ALL.iter().any(|side| entry.is_at(both.of(*side))));
             let moves = matches!(entry.class(changed.of(self.goal.other())), Class::Moves(_));
@@ -392,7 +400,12 @@ impl Pass<'_> {
 }
 
 /// The existing Services, for their common decision.
-fn views(line: Vec<Place>, listed: Vec<Listed<'_>>, waits: &mut Waits, now: Timestamp) -> Vec<ServiceView> {
+fn views(
+    line: Vec<QueuedService>,
+    listed: Vec<Listed<'_>>,
+    waits: &mut ExchangeTimes,
+    now: Timestamp,
+) -> Vec<ServiceView> {
     let there = line.into_iter().zip(listed).filter(|(_, listed)| !listed.is_gone);
     there
         .map(|(place, listed)| ServiceView {
@@ -400,9 +413,9 @@ fn views(line: Vec<Place>, listed: Vec<Listed<'_>>, waits: &mut Waits, now: Time
             is_late: listed.is_late,
             turn: place.turn,
             is_slow: waits.is_slow(&place.name, listed.decision.as_ref(), now),
-            is_there: place.is_there,
-            is_held_back: place.is_held_back,
-            is_away: place.is_away,
+            has_target_address: place.is_there,
+            is_rolled_back: place.is_held_back,
+            has_no_address: place.is_away,
             is_served: place.is_served,
             decision: listed.decision,
             name: place.name,
@@ -451,7 +464,7 @@ impl Spares {
             spare(
                 MOST_SPARES,
                 pass.goal,
-                &pass.booked.book,
+                &pass.assigned.book,
                 is_taken,
                 &known.settings,
             )
@@ -473,7 +486,7 @@ fn is_elsewhere(entry: &Entry, goal: &[IpAddr], leaves: &[IpNet]) -> bool {
 
 /// Whether a Service was created after the exchange had started.
 pub(super) fn is_late(entry: &Entry, known: &ServiceCidrStatus) -> bool {
-    let began = known.exchange_began;
+    let began = known.exchange_started_at;
     entry
         .created
         .is_some_and(|at| began.is_some_and(|began| at > began))

@@ -8,7 +8,8 @@ use engine::kernel::Listed;
 use rstest::rstest;
 use serde_json::{Value, json};
 use service_cidr::host::{
-    Carrier, Carriers, Connection, HostFacts, MOST_KEPT, ProxyMode, ServicePort, ToldBy,
+    AddressOrigin, Connection, HostFacts, MAX_EXCLUDED, PodWithSourceAddress, PodsWithSourceAddresses,
+    ProxyMode, ServicePort,
 };
 use service_cidr::step::Stage;
 
@@ -39,7 +40,7 @@ pub(super) fn world() -> World {
     let mut status = world.status();
     let known = status.service_cidr.as_mut().unwrap();
     known.stage.as_mut().unwrap().name = Stage::Restart;
-    known.told_new_since = Some("2026-03-01T12:00:00Z".parse().unwrap());
+    known.target_announced_since = Some("2026-03-01T12:00:00Z".parse().unwrap());
     let status = json!({ "status": serde_json::to_value(&status).unwrap() });
     world.api.edit(MIGRATION, &status);
     for node in NODES {
@@ -70,12 +71,12 @@ fn is_back(world: &World) -> bool {
 }
 
 /// Lets the agent of a node answer its question.
-pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
+pub(super) fn answers(world: &World, node: &str, told: Found<PodsWithSourceAddresses>) {
     let path = format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}");
     let object = world.api.get(&path).unwrap();
     let facts = HostFacts {
         proxy_mode: Found::Present(ProxyMode::Iptables),
-        unknown: Found::Present(Vec::new()),
+        missing_ports: Found::Present(Vec::new()),
         cluster_dns: Found::Present(vec![
             if is_back(world) {
                 "10.96.0.10"
@@ -86,7 +87,7 @@ pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
             .unwrap(),
         ]),
         api_server: "192.0.2.1".to_owned(),
-        carriers: told,
+        pods_with_source_addresses: told,
         connections: Found::Present(Listed::default()),
         ..HostFacts::default()
     };
@@ -99,21 +100,21 @@ pub(super) fn answers(world: &World, node: &str, told: Found<Carriers>) {
 }
 
 /// The report of an agent that reads its pods: the existing pods of this node were given a source address.
-pub(super) fn told(world: &World, node: &str) -> Found<Carriers> {
+pub(super) fn told(world: &World, node: &str) -> Found<PodsWithSourceAddresses> {
     let pods = [web(node), MANY.to_owned()].into_iter();
     let pods = pods.filter_map(|path| world.api.get(&path));
     let carriers = pods
         .filter(|pod| pod["spec"]["nodeName"] == node)
-        .map(|pod| Carrier {
+        .map(|pod| PodWithSourceAddress {
             pod_uid: pod["metadata"]["uid"].as_str().unwrap().to_owned(),
-            told_by: ToldBy::Environment,
+            origin: AddressOrigin::Environment,
             address: if is_back(world) { "172.16.0.1" } else { "10.96.0.1" }
                 .parse()
                 .unwrap(),
         });
-    Found::Present(Carriers {
+    Found::Present(PodsWithSourceAddresses {
         pods: carriers.collect(),
-        ..Carriers::default()
+        ..PodsWithSourceAddresses::default()
     })
 }
 
@@ -178,18 +179,13 @@ async fn pods_restart_with_an_unknown_kubelet_configuration() {
     for node in NODES {
         assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
     }
-    assert_eq!(status.blocked, "AgentSilent", "{}", status.message);
+    assert_eq!(status.reason, "AgentSilent", "{}", status.message);
     let words = "node b: clusterDNS of its kubelet is unknown: configz: forbidden";
     assert!(status.message.contains(words), "{}", status.message);
     for _ in 0..3 {
         answered_passes(&mut world).await;
     }
-    assert_ne!(
-        world.status().blocked,
-        "AgentSilent",
-        "{}",
-        world.status().message
-    );
+    assert_ne!(world.status().reason, "AgentSilent", "{}", world.status().message);
 }
 
 /// A pod gets the addresses of all Services in its namespace. The helper of the late Service gets its old address from a range for it
@@ -262,7 +258,7 @@ pub(super) fn balancer(world: &mut World, name: &str, address: &str) {
 fn has_started(world: &World) {
     let mut status = world.status();
     let known = status.service_cidr.as_mut().unwrap();
-    known.exchange_began = Some("2026-03-01T10:30:00Z".parse().unwrap());
+    known.exchange_started_at = Some("2026-03-01T10:30:00Z".parse().unwrap());
     let status = json!({ "status": serde_json::to_value(&status).unwrap() });
     world.api.edit(MIGRATION, &status);
 }
@@ -270,7 +266,7 @@ fn has_started(world: &World) {
 /// Sets the start of the exchange after the creation of all Services of a scenario.
 fn starts_after_all(world: &World) {
     let mut known = world.status().service_cidr.unwrap();
-    known.exchange_began = Some("2027-03-01T10:30:00Z".parse().unwrap());
+    known.exchange_started_at = Some("2027-03-01T10:30:00Z".parse().unwrap());
     let status = json!({ "status": { "serviceCidr": serde_json::to_value(&known).unwrap() } });
     world.api.edit(MIGRATION, &status);
 }
@@ -323,7 +319,7 @@ async fn a_service_made_a_load_balancer_delays_no_pod_of_other_users() {
     for node in NODES {
         assert_eq!(world.api.get(&web(node)), None, "{}", status.message);
     }
-    let warnings = status.warnings.unwrap().first;
+    let warnings = status.warnings.unwrap().items;
     let words = "Service crowd/many of type LoadBalancer has 10.97.0.1";
     assert!(warnings.iter().any(|line| line.contains(words)), "{warnings:?}");
     assert!(
@@ -367,7 +363,7 @@ async fn agents_are_told_the_oldest_load_balancers_up_to_a_limit() {
     world
         .api
         .edit("/api/v1/namespaces/shop/services/oldest", &created);
-    for number in 0..MOST_KEPT {
+    for number in 0..MAX_EXCLUDED {
         let address = format!("10.97.{}.{}", number / 250, number % 250 + 1);
         balancer(&mut world, &format!("crowd/many-{number}"), &address);
     }
@@ -380,7 +376,7 @@ async fn agents_are_told_the_oldest_load_balancers_up_to_a_limit() {
             .get(&format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}"))
             .unwrap();
         let kept = object["spec"]["serviceCidr"]["kept"].as_array().unwrap();
-        assert_eq!((kept.len(), &kept[0]), (MOST_KEPT, &json!("10.98.0.1")));
+        assert_eq!((kept.len(), &kept[0]), (MAX_EXCLUDED, &json!("10.98.0.1")));
     }
     assert!(
         world.api.get(MANY).is_some(),
@@ -424,27 +420,27 @@ async fn an_endless_connection_delays_the_soak_until_the_gate_is_elapsed() {
     };
     connected(&mut world).await;
     let status = connected(&mut world).await;
-    assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
+    assert_eq!(status.reason, "ServiceSoak", "{}", status.message);
     assert!(status.message.contains("10.96.0.10"), "{}", status.message);
     world
         .api
         .edit(MIGRATION, &json!({ "spec": { "gates": { "soak": "Elapsed" } } }));
     world.api.edit(MIGRATION, &soak(3600));
     let status = connected(&mut world).await;
-    assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
+    assert_eq!(status.reason, "ServiceSoak", "{}", status.message);
     assert!(
         status.message.contains("(spec.gates.soak: Elapsed)"),
         "{}",
         status.message
     );
     // A restarted agent reports nothing for a moment: the time continues.
-    let began = status.service_cidr.unwrap().soak_began;
+    let began = status.service_cidr.unwrap().soak_started_at;
     let silent = json!({ "status": { "serviceCidr": null } });
     world.api.edit(NODE_B, &silent);
     world.pass().await;
     let status = connected(&mut world).await;
-    assert_eq!(status.blocked, "ServiceSoak", "{}", status.message);
-    assert_eq!(status.service_cidr.unwrap().soak_began, began);
+    assert_eq!(status.reason, "ServiceSoak", "{}", status.message);
+    assert_eq!(status.service_cidr.unwrap().soak_started_at, began);
     world.api.edit(MIGRATION, &soak(0));
     connected(&mut world).await;
     let status = connected(&mut world).await;
@@ -494,7 +490,7 @@ async fn services_roll_back_without_a_silent_or_lagging_node(#[case] of_b: OfB) 
     }
     let status = world.status();
     assert_eq!(address(&world), "10.96.0.7", "{}", status.message);
-    let warnings = status.warnings.unwrap().first;
+    let warnings = status.warnings.unwrap().items;
     let words = "Services roll back without the rules of its kube-proxy";
     assert!(
         warnings
@@ -535,7 +531,7 @@ async fn knowing_passes(world: &mut World, of_b: OfB) {
                 continue;
             };
             let facts = HostFacts {
-                unknown,
+                missing_ports: unknown,
                 expected_digest: world.asked(),
                 api_server: "192.0.2.1".to_owned(),
                 ..HostFacts::default()

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use api::MigrationStatus;
 use api::migration::ServiceCidrStatus;
-use api::record::Holds;
+use api::record::RecordContent;
 use api::traffic::SoakGate;
 use engine::decision::{Wait, WaitReason};
 use engine::drain::Pod;
@@ -15,7 +15,7 @@ use engine::evict;
 use engine::found::Found;
 use engine::moves::{self, Movers, Resident};
 use engine::owner::Owner;
-use engine::residents::{ON_ITS_WAY, health, residents, workloads_of};
+use engine::residents::{START_GRACE, health, residents, workloads_of};
 use engine::words::{self, lines, names};
 use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
@@ -26,22 +26,22 @@ use service_cidr::covers::Kept;
 use service_cidr::decide::{Next, Policy, View, decide};
 use service_cidr::entry::{self, Entry};
 use service_cidr::facts::ApiServer;
-use service_cidr::host::MOST_KEPT;
-use service_cidr::mentions::Said;
-use service_cidr::ranges::{ServiceCidr as Range, listed};
+use service_cidr::host::MAX_EXCLUDED;
+use service_cidr::mentions::AddressUses;
+use service_cidr::ranges::{ServiceCidr as Range, joined};
 use service_cidr::side::Side;
 use service_cidr::step::{Missing, Stage};
 
 use super::adopt;
 use super::drive::{Pass, direction};
-use super::expected::Expected;
+use super::gate::Held;
 use super::knowledge::{self, Answer, Answers, Asking};
-use super::looks::Looks;
+use super::question::Expected;
+use super::read_cache::ReadCache;
 use super::services::{Services, is_late};
-use super::watched::Held;
 use super::{services_at_once, soak_seconds};
-use crate::looks::Pace;
 use crate::memory::Memory;
+use crate::read_cache::Pace;
 use crate::records::Content;
 use crate::stop::Stop;
 use crate::write::WriteError;
@@ -51,7 +51,7 @@ use crate::{facts, limits, stalls};
 const PODS_AT_ONCE: u32 = 5;
 
 /// The next step, the halt that needs a user, and the Services that change.
-pub(super) type Looked = (Next, Option<Stop>, Services);
+pub(super) type Observation = (Next, Option<Stop>, Services);
 
 /// The uses of source addresses, for a view. Empty once source addresses are released.
 #[derive(Default)]
@@ -87,7 +87,7 @@ fn split_at_limit<'keepers, 'index>(
 ) -> (Vec<IpAddr>, &'keepers [LoadBalancer<'index>]) {
     let mut told = Vec::new();
     for (index, keeper) in keepers.iter().enumerate() {
-        if told.len() + keeper.addresses.len() > MOST_KEPT {
+        if told.len() + keeper.addresses.len() > MAX_EXCLUDED {
             return (told, &keepers[index..]);
         }
         told.extend(&keeper.addresses);
@@ -126,24 +126,24 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut ServiceCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<Looked, WriteError> {
+    ) -> Result<Observation, WriteError> {
         memory
             .kinds
-            .of::<Looks>()
+            .of::<ReadCache>()
             .expected
-            .resume(memory.records.holding(Holds::ExpectedPorts));
-        let answers = self.answers(&memory.kinds.of::<Looks>().expected);
+            .resume(memory.records.holding(RecordContent::ExpectedPorts));
+        let answers = self.answers(&memory.kinds.of::<ReadCache>().expected);
         let Held { hold, stop } = self.traffic(memory, status).await?;
         let stage = known.stage.as_ref().map(|stage| stage.name);
         let is_at_the_end = stage.is_some_and(|stage| stage >= Stage::Close);
         let (api_pace, end_pace) = match stage {
-            None | Some(Stage::Range | Stage::ControlPlane) => (Pace::Soon, Pace::Seldom),
-            Some(_) if is_at_the_end => (Pace::Soon, Pace::Soon),
-            Some(_) => (Pace::Seldom, Pace::Seldom),
+            None | Some(Stage::Range | Stage::ControlPlane) => (Pace::Waited, Pace::Counted),
+            Some(_) if is_at_the_end => (Pace::Waited, Pace::Waited),
+            Some(_) => (Pace::Counted, Pace::Counted),
         };
         let servers = memory
             .kinds
-            .of::<Looks>()
+            .of::<ReadCache>()
             .api_servers(self.context, self.cache, api_pace)
             .await?;
         let api_servers = self.api_servers(&servers, known);
@@ -167,15 +167,15 @@ impl Pass<'_> {
         let of_tenants = of_tenants.map(|(namespace, words)| (format!("namespace {namespace}"), words));
         let unheard = unheard.into_iter();
         let of_nodes = unheard.map(|(node, words)| (format!("node {node}"), words));
-        memory.warnings.also(of_tenants.chain(of_nodes));
-        let mut wanted = adopt::look(&known.settings, self.goal);
+        memory.warnings.add(of_tenants.chain(of_nodes));
+        let mut wanted = adopt::settings_of_agents(&known.settings, self.goal);
         wanted.report_users = is_closed;
         // Before that, uses of these addresses are not read: a tenant that creates load balancers costs no write for each node.
         if is_closed {
-            wanted.left.kept = split_at_limit(&self.keepers(known)).0;
+            wanted.source.excluded = split_at_limit(&self.keepers(known)).0;
         }
         self.expect(memory, &services, is_at_the_end).await?;
-        wanted.expected_ports = memory.kinds.of::<Looks>().expected.place(self.migration);
+        wanted.expected_ports = memory.kinds.of::<ReadCache>().expected.place(self.migration);
         adopt::ask(self.context, &self.snapshot.node_migrations, &wanted).await?;
         let view = View {
             goal: self.goal,
@@ -183,11 +183,11 @@ impl Pass<'_> {
             ranges: self.ranges,
             api_servers,
             services: &services.views,
-            without_room: &self.booked.without_room,
+            without_address: &self.assigned.without_room,
             kept: &self.kept(known),
             addresses: &self.addresses(),
             follow_up,
-            carriers,
+            pods_with_old_addresses: carriers,
             soak,
         };
         let policy = Policy {
@@ -204,7 +204,7 @@ impl Pass<'_> {
         services: &Services,
         is_at_the_end: bool,
     ) -> Result<(), WriteError> {
-        let (expected, now) = (&mut memory.kinds.of::<Looks>().expected, Instant::now());
+        let (expected, now) = (&mut memory.kinds.of::<ReadCache>().expected, Instant::now());
         let nodes = self.snapshot.node_migrations.len();
         let Asking { needed, is_answered } = services.asking.clone();
         if is_at_the_end {
@@ -218,7 +218,12 @@ impl Pass<'_> {
         let parts: Vec<Content> = question.into_iter().collect();
         memory
             .records
-            .write(&self.context.client, self.migration, Holds::ExpectedPorts, parts)
+            .write(
+                &self.context.client,
+                self.migration,
+                RecordContent::ExpectedPorts,
+                parts,
+            )
             .await
     }
 
@@ -235,10 +240,10 @@ impl Pass<'_> {
         let ranges = [changed.old.as_slice(), changed.new.as_slice()].concat();
         let mentions = memory
             .kinds
-            .of::<Looks>()
+            .of::<ReadCache>()
             .mentions(self.context, pace, &ranges)
             .await?;
-        let mut said = Said::of(&mentions, &changed, self.goal);
+        let mut said = AddressUses::of(&mentions, &changed, self.goal);
         if self.allocates_nothing(known) && self.is_released(known) {
             // No range allocates these addresses again: a use that is reported now changes nothing.
             return Ok(SourceUses {
@@ -253,8 +258,8 @@ impl Pass<'_> {
         let of_the_cluster = std::mem::take(&mut said.follow_up).into_iter();
         let follow_up = follow_ups(of_the_cluster.chain(self.changes_before_restart(answers, known)));
         let is_closed = self.is_closed(known);
-        known.told_new_since = if is_closed && follow_up.is_none() {
-            known.told_new_since.or(Some(self.now))
+        known.target_announced_since = if is_closed && follow_up.is_none() {
+            known.target_announced_since.or(Some(self.now))
         } else {
             None
         };
@@ -265,9 +270,9 @@ impl Pass<'_> {
             Some(Missing::Evict(_)) => true,
             None => false,
         };
-        known.soak_began = if is_closed && follow_up.is_none() {
+        known.soak_started_at = if is_closed && follow_up.is_none() {
             known
-                .soak_began
+                .soak_started_at
                 .or_else(|| carriers.is_none().then_some(self.now))
         } else {
             None
@@ -329,13 +334,13 @@ impl Pass<'_> {
     /// has sent malformed reports, for long, and nodes whose kube-proxy has lacked a rule for long. No node keeps the Services of other
     /// nodes from rolling back.
     fn unheard<'pass>(&self, memory: &mut Memory, answers: &Answers<'pass>) -> BTreeMap<&'pass str, String> {
-        let Looks {
+        let ReadCache {
             expected,
             silent,
             lagging,
             ..
-        } = memory.kinds.of::<Looks>();
-        let unheard = knowledge::unheard(answers, expected.ports(), silent, lagging);
+        } = memory.kinds.of::<ReadCache>();
+        let unheard = knowledge::nodes_given_up(answers, expected.ports(), silent, lagging);
         if self.goal == Side::New {
             return BTreeMap::new();
         }
@@ -352,7 +357,7 @@ impl Pass<'_> {
     }
 
     /// Services that the user has rolled back while the others continue: possible as long as the old range allocates addresses.
-    pub(super) fn held_back(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
+    pub(super) fn services_rolled_back_alone(&self, known: &ServiceCidrStatus) -> BTreeSet<String> {
         if self.goal == Side::Old || self.is_closed(known) {
             return BTreeSet::new();
         }
@@ -361,7 +366,7 @@ impl Pass<'_> {
 
     /// The wait for Services that cannot be rolled back alone: too late, or not part of the migration.
     fn not_rolled_back_alone(&self, known: &ServiceCidrStatus) -> Option<Wait> {
-        let (held, book) = (self.held_back(known), &self.booked.book);
+        let (held, book) = (self.services_rolled_back_alone(known), &self.assigned.book);
         let asked = self.migration.spec.rollback_services.iter();
         let missed: Vec<&str> = asked
             .filter(|name| !held.contains(*name) || !book.contains_key(*name))
@@ -457,7 +462,7 @@ impl Pass<'_> {
 
     /// Namespaces whose pods would get a source address at each start, for now.
     fn namespaces_to_wait_for(&self, known: &ServiceCidrStatus) -> BTreeSet<&str> {
-        let mut namespaces = self.namespaces_of_latecomers(known);
+        let mut namespaces = self.namespaces_with_late_services_to_move(known);
         let (keepers, late) = (self.keepers(known), self.awaited_load_balancers(known));
         let (_, untold) = split_at_limit(&keepers);
         namespaces.extend(
@@ -487,8 +492,8 @@ impl Pass<'_> {
                 Ok(ranges) if ranges == wanted => {}
                 Ok(ranges) => missing.push(format!(
                     "API server {address}: found --service-cluster-ip-range={}, needed {}",
-                    listed(ranges),
-                    listed(wanted)
+                    joined(ranges),
+                    joined(wanted)
                 )),
                 Err(why) => missing.push(format!(
                     "API server {address}: --service-cluster-ip-range is unknown: {why}"
@@ -531,7 +536,7 @@ impl Pass<'_> {
                         "kubelet of Node {node}: clusterDNS: found {said}, needed an address of {}. Fix: change it in the \
                          kubelet's configuration (/var/lib/kubelet/config.yaml, or --cluster-dns), then `systemctl restart \
                          kubelet`",
-                        listed(target)
+                        joined(target)
                     )
                 })),
                 // A node without a report is waited for once the pods of the other nodes have restarted. Its former report holds for that
@@ -563,7 +568,7 @@ impl Pass<'_> {
             }
             match answer.as_ref().and_then(Answer::carriers) {
                 Some(Found::Present(carriers)) => {
-                    let told_here = carriers.told(self.snapshot.pods_on(node), since);
+                    let told_here = carriers.pods_to_restart(self.snapshot.pods_on(node), since);
                     told.extend(told_here);
                 }
                 Some(Found::Absent) => {}
@@ -577,7 +582,7 @@ impl Pass<'_> {
     /// Whether this pod of a tenant gets a source address at each start: its own manifest contains the address.
     fn has_address_in_manifest(&self, resident: &Resident<'_>) -> bool {
         let owner = Owner::of(Some(&resident.pod.namespace), &[&self.context.namespace]);
-        resident.made_since && owner.tenant().is_some()
+        resident.created_after_close && owner.tenant().is_some()
     }
 
     /// The change that such a pod's owner has to make.
@@ -587,8 +592,8 @@ impl Pass<'_> {
             "Pod {}: created after every Service had its new address, and still given one of {}: its own manifest contains it, \
              in a variable or in dnsConfig. Fix: replace it by the name of the Service, or by the address of {}",
             pod.key(),
-            listed(changed.of(self.goal.other())),
-            listed(changed.of(self.goal))
+            joined(changed.of(self.goal.other())),
+            joined(changed.of(self.goal))
         )
     }
 
@@ -599,10 +604,10 @@ impl Pass<'_> {
         answers: &Answers<'_>,
         known: &mut ServiceCidrStatus,
         status: &MigrationStatus,
-        said: &mut Said,
+        said: &mut AddressUses,
     ) -> Result<Option<Missing>, WriteError> {
         if !self.is_closed(known) {
-            known.pods_told_left = None;
+            known.pods_with_source_addresses = None;
             return Ok(Some(Missing::Answer(Wait {
                 reason: WaitReason::ServiceRanges,
                 message: "pods with source addresses are read once no range allocates a source address"
@@ -611,23 +616,23 @@ impl Pass<'_> {
             })));
         }
         let (told, silent) =
-            self.pods_with_source_addresses(answers, known.told_new_since.unwrap_or(Timestamp::MAX));
+            self.pods_with_source_addresses(answers, known.target_announced_since.unwrap_or(Timestamp::MAX));
         let pods = self.snapshot.pods();
-        crate::evict::look(self.context, memory, pods);
+        crate::evict::update(self.context, memory, pods);
         let workloads = workloads_of(pods);
-        let needed = memory.needs.read(self.context, pods, Pace::Seldom).await?;
-        let mut residents = residents(pods, &workloads, &needed, known.told_new_since);
+        let needed = memory.needs.read(self.context, pods, Pace::Counted).await?;
+        let mut residents = residents(pods, &workloads, &needed, known.target_announced_since);
         let late = self.namespaces_to_wait_for(known);
-        let arrived =
-            memory
-                .kinds
-                .of::<Looks>()
-                .arrived(self.namespaces_with_latecomers(known), &late, self.now);
+        let arrived = memory.kinds.of::<ReadCache>().migrated_since(
+            self.namespaces_with_late_services(known),
+            &late,
+            self.now,
+        );
         for resident in &mut residents {
             // A pod gets the addresses of all Services in its namespace, late ones included.
             if let Some(arrived) = arrived.get(&resident.pod.namespace) {
                 let made_at = resident.pod.made_at;
-                resident.made_since &= made_at.is_some_and(|made| made > *arrived + ON_ITS_WAY);
+                resident.created_after_close &= made_at.is_some_and(|made| made > *arrived + START_GRACE);
             }
         }
         let told: Vec<&Resident<'_>> = residents
@@ -636,7 +641,7 @@ impl Pass<'_> {
             .filter(|resident| !resident.pod.finished && !resident.pod.mirror)
             .collect();
         if silent.is_empty() {
-            known.pods_told_left = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
+            known.pods_with_source_addresses = Some(u32::try_from(told.len()).unwrap_or(u32::MAX));
         }
         // A pod gets the addresses of all Services in its namespace: one that restarts now would have to restart again.
         let (later, told): (Vec<&Resident<'_>>, Vec<&Resident<'_>>) = told
@@ -647,11 +652,11 @@ impl Pass<'_> {
             .into_iter()
             .partition(|resident| self.has_address_in_manifest(resident));
         for Resident { pod, .. } in again {
-            said.by_a_tenant(&pod.namespace, self.manifest_fix(pod, known), self.goal);
+            said.add_tenant_change(&pod.namespace, self.manifest_fix(pod, known), self.goal);
         }
         let told: BTreeSet<String> = told.iter().map(|resident| resident.pod.uid.clone()).collect();
         let mut health = health(self.workloads, self.ill, status.started_at.unwrap_or(self.now));
-        let (name, movers) = (self.migration.name_any(), Movers::Told(&told));
+        let (name, movers) = (self.migration.name_any(), Movers::StartedWithOldAddress(&told));
         let goes_back = self.goal == Side::Old;
         stalls::mark(
             memory,
@@ -682,7 +687,7 @@ impl Pass<'_> {
             }));
         }
         // The last pods are not Ready yet.
-        if let Some(found) = moves::on_their_way(&view, self.now) {
+        if let Some(found) = moves::moved_not_ready(&view, self.now) {
             return Ok(Some(Missing::Answer(found.wait)));
         }
         if let Some(found) = restart_later(&later) {
@@ -708,8 +713,8 @@ impl Pass<'_> {
     /// Start of the time for which source addresses still answer; `None` while something else has to end first.
     fn soak_since(&self, known: &ServiceCidrStatus) -> Option<Timestamp> {
         match self.migration.spec.gates.soak {
-            SoakGate::Unused => known.unused_since,
-            SoakGate::Elapsed => known.soak_began,
+            SoakGate::Unused => known.source_unused_since,
+            SoakGate::Elapsed => known.soak_started_at,
         }
     }
 
@@ -735,16 +740,16 @@ impl Pass<'_> {
             }
         }
         if !self.is_closed(known) {
-            known.connections_to_left = None;
+            known.connections_to_source = None;
         } else if unknown.is_empty() {
-            known.connections_to_left = Some(u32::try_from(count).unwrap_or(u32::MAX));
+            known.connections_to_source = Some(u32::try_from(count).unwrap_or(u32::MAX));
         }
-        known.unused_since = if !is_unused || count > 0 {
+        known.source_unused_since = if !is_unused || count > 0 {
             None
         } else if unknown.is_empty() {
-            known.unused_since.or(Some(self.now))
+            known.source_unused_since.or(Some(self.now))
         } else {
-            known.unused_since
+            known.source_unused_since
         };
         let is_elapsed = self.migration.spec.gates.soak == SoakGate::Elapsed;
         // A rollback is wanted at once; and a release that the time alone has decided stays decided.
@@ -764,7 +769,7 @@ impl Pass<'_> {
         let message = match self.soak_since(known) {
             Some(since) if self.now >= until(since) && (is_elapsed || unknown.is_empty()) => return None,
             Some(_) if !is_elapsed && !unknown.is_empty() => unknown.swap_remove(0),
-            Some(since) if known.unused_since.is_some() => format!(
+            Some(since) if known.source_unused_since.is_some() => format!(
                 "no use of a source address since {since:.0}; source addresses answer until {:.0}",
                 until(since)
             ),

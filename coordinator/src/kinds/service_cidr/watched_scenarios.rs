@@ -120,7 +120,7 @@ async fn most_reports_malformed_delay_forward_steps_and_no_rollback() {
         turn(&mut world, &["b", "c"]).await;
     }
     let status = world.status();
-    assert_eq!(status.blocked, "TrafficUnwatched", "{}", status.message);
+    assert_eq!(status.reason, "TrafficUnwatched", "{}", status.message);
     let words =
         "traffic is watched on 1 of 3 nodes, needed 2; node b: what its agent reports is not understood";
     assert!(status.message.contains(words), "{}", status.message);

@@ -23,14 +23,14 @@ impl Calico {
 
 /// A value for each version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Each<T> {
+pub struct PerVersion<T> {
     /// The value for v2.
     pub v2: T,
     /// The value for v3.
     pub v3: T,
 }
 
-impl<T> Each<T> {
+impl<T> PerVersion<T> {
     /// The value for this version.
     pub fn of(&self, calico: Calico) -> &T {
         match calico {
@@ -42,7 +42,7 @@ impl<T> Each<T> {
 
 /// Content of an object of the cluster: the former content, the content of the manifest of v3, or another content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Says {
+pub enum Content {
     /// The content from before the migration.
     V2,
     /// The content of the manifest.
@@ -55,9 +55,9 @@ pub enum Says {
     Missing,
 }
 
-impl Says {
+impl Content {
     /// Compares the present content with both known ones.
-    pub fn of<T: PartialEq>(now: &T, known: &Each<T>) -> Self {
+    pub fn of<T: PartialEq>(now: &T, known: &PerVersion<T>) -> Self {
         match (*now == known.v2, *now == known.v3) {
             (true, true) => Self::Both,
             (true, false) => Self::V2,

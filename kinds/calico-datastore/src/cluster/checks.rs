@@ -15,7 +15,7 @@ pub struct CheckPolicy {
     /// Whether traffic is not watched (`gates.traffic: Ignore`).
     pub is_unwatched: bool,
     /// Number of nodes that change at the same time.
-    pub at_once: usize,
+    pub max_unavailable: usize,
 }
 
 /// Name of a prerequisite: a metric label and an anchor in the runbook.
@@ -135,7 +135,7 @@ pub const PERMISSIONS: [Permission; 3] = [
 
 /// Permissions that the coordinator needs in its own namespace. Permissions on Calico's objects are by name; dry-run requests
 /// test them.
-pub const PERMISSIONS_AT_HOME: [Permission; 1] = [Permission::new("create", "", "secrets", "")];
+pub const OWN_NAMESPACE_PERMISSIONS: [Permission; 1] = [Permission::new("create", "", "secrets", "")];
 
 /// Judges every prerequisite.
 pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
@@ -148,7 +148,7 @@ pub fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) ->
         ),
         access::permissions(
             CheckName::Permissions,
-            &[&PERMISSIONS[..], &PERMISSIONS_AT_HOME].concat(),
+            &[&PERMISSIONS[..], &OWN_NAMESPACE_PERMISSIONS].concat(),
             &facts.permissions,
         ),
         policies::policies(CheckName::AdmissionPolicies, &facts.policies),

@@ -8,7 +8,7 @@
 
 use jiff::Timestamp;
 
-use super::calico::{Calico, Says};
+use super::calico::{Calico, Content};
 use super::nodes;
 use super::step::{Stage, Step, StoreWork};
 use super::view::{ControllersView, ControllersWork, Next, Policy, StoresView, View, Work};
@@ -23,13 +23,11 @@ pub fn urgent(direction: Direction, stores: &StoresView, work: &Work, now: Times
         return None;
     }
     match direction {
-        Direction::There => rollback_reason(stores, now).map(|why| run(Stage::Open, Step::TurnBack(why))),
+        Direction::There => rollback_reason(stores, now).map(|why| run(Stage::Open, Step::RollBack(why))),
         // v3 is restored later, when no program of v3 runs.
-        Direction::Back if stores.is_paused() => Some(working(
-            work,
-            Stage::Open,
-            StoreWork::TakeBack { nodes_of_v3: true },
-        )),
+        Direction::Back if stores.is_paused() => {
+            Some(working(work, Stage::Open, StoreWork::Abort { nodes_of_v3: true }))
+        }
         Direction::Back => None,
     }
 }
@@ -69,8 +67,8 @@ pub fn decide(view: &View<'_>, policy: &Policy) -> Next {
 /// Whether a hold of the migration prevents this step. Steps of a rollback are never held.
 fn is_held(step: &Step) -> bool {
     match step {
-        Step::TurnBack(_) | Step::StopWork => false,
-        Step::Work(work) => !work.is_back(),
+        Step::RollBack(_) | Step::StopWork => false,
+        Step::Work(work) => !work.is_rollback(),
         Step::BackUp
         | Step::StopControllers
         | Step::WriteConfiguration(_)
@@ -104,7 +102,7 @@ fn written_by_controllers(view: &View<'_>, stores: &StoresView) -> Option<Next> 
         return None;
     }
     match &view.controllers_work {
-        ControllersWork::There => None,
+        ControllersWork::Complete => None,
         ControllersWork::Missing(left) => {
             let pod = match view.controllers {
                 Some(controllers) if controllers.is_available => "its pod is Available: check its log",
@@ -150,12 +148,12 @@ fn drift(view: &View<'_>) -> Option<Next> {
     ];
     objects.into_iter().find_map(|(object, says)| {
         let message = match says? {
-            Says::Missing => missing_object(object),
-            Says::Other => format!(
+            Content::Missing => missing_object(object),
+            Content::Other => format!(
                 "{object} has neither its former content nor that of the manifest of v3: another program has changed it. Change \
                  it back; status.before has both contents"
             ),
-            Says::V2 | Says::V3 | Says::Both => return None,
+            Content::V2 | Content::V3 | Content::Both => return None,
         };
         Some(halt(None, HaltReason::Drift, message))
     })
@@ -243,7 +241,7 @@ fn calico_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next>
 /// Changes the objects of calico-node to this version.
 fn configured(view: &View<'_>, calico: Calico) -> Option<Next> {
     match view.configuration {
-        Some(Says::Missing) => {
+        Some(Content::Missing) => {
             return Some(halt(
                 Some(Stage::Nodes),
                 HaltReason::Drift,
@@ -270,7 +268,7 @@ fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Nex
                 decision: Decision::Wait(found),
             });
         }
-        nodes::Next::Away(_) | nodes::Next::Done => {}
+        nodes::Next::NotReady(_) | nodes::Next::Done => {}
     }
     let missing = view.daemon_set.missing;
     (missing > 0).then(|| {
@@ -282,7 +280,7 @@ fn on_every_node(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Nex
 /// Waits for NotReady nodes: they do not delay the opening of a store, but the end of the migration.
 fn not_ready_nodes(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<Next> {
     match nodes::next(view.nodes, calico, policy.at_once) {
-        nodes::Next::Away(found) => Some(Next {
+        nodes::Next::NotReady(found) => Some(Next {
             stage: Some(Stage::Nodes),
             decision: Decision::Wait(found),
         }),
@@ -293,19 +291,19 @@ fn not_ready_nodes(view: &View<'_>, calico: Calico, policy: &Policy) -> Option<N
 /// Changes the controllers to this version, with their number of replicas.
 fn controllers(view: &View<'_>, calico: Calico, stage: Stage) -> Option<Next> {
     let controllers = view.controllers?;
-    if controllers.template == Says::Missing {
+    if controllers.template == Content::Missing {
         return Some(halt(
             Some(stage),
             HaltReason::Drift,
             missing_object("calico-kube-controllers"),
         ));
     }
-    let is_written = controllers.template.is(calico) && controllers.is_whole;
+    let is_written = controllers.template.is(calico) && controllers.is_scaled;
     (!is_written).then(|| run(stage, Step::WriteControllers(calico)))
 }
 
 fn rollback(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
-    if matches!(view.work, Work::Busy { work, .. } if !work.is_back()) {
+    if matches!(view.work, Work::Busy { work, .. } if !work.is_rollback()) {
         return run(Stage::Open, Step::StopWork);
     }
     if let ReadyV2::Paused(value) = &stores.v2 {
@@ -321,19 +319,12 @@ fn rollback(view: &View<'_>, stores: &StoresView, policy: &Policy) -> Next {
             format!("/calico/v1/Ready in etcd v2 is {value:?}, and no new pod gets a network: {hint}");
         return halt(Some(Stage::Open), HaltReason::DatastoreRefused, message);
     }
-    let of_v3 = view
-        .controllers
-        .filter(|controllers| !controllers.template.is(Calico::V2) && controllers.template != Says::Missing);
+    let of_v3 = view.controllers.filter(|controllers| {
+        !controllers.template.is(Calico::V2) && controllers.template != Content::Missing
+    });
     let is_aborting = stores.phase == Some(Phase::Aborting);
-    let restored = || {
-        is_aborting.then(|| {
-            working(
-                view.work,
-                Stage::Convert,
-                StoreWork::TakeBack { nodes_of_v3: false },
-            )
-        })
-    };
+    let restored =
+        || is_aborting.then(|| working(view.work, Stage::Convert, StoreWork::Abort { nodes_of_v3: false }));
     of_v3
         .and_then(|controllers| stopped(controllers, Stage::Controllers))
         .or_else(|| configured(view, Calico::V2))
@@ -397,17 +388,17 @@ fn cleaned(view: &View<'_>, calico: Calico) -> Option<Next> {
 /// Starts this work on the stores, or waits for it.
 fn working(work: &Work, stage: Stage, wanted: StoreWork) -> Next {
     // Two kinds of abort count as the same: the next run decides how far it restores.
-    let is_wanted = |work: StoreWork| work == wanted || (work.is_back() && wanted.is_back());
+    let is_wanted = |work: StoreWork| work == wanted || (work.is_rollback() && wanted.is_rollback());
     match work {
         Work::Busy { work, .. } if !is_wanted(*work) => run(stage, Step::StopWork),
         Work::Busy {
             refused: Some(why), ..
         } => halt(Some(stage), HaltReason::DatastoreRefused, why.clone()),
-        Work::Busy { said, .. } => wait(stage, WaitReason::Datastore, said.clone()),
+        Work::Busy { progress: said, .. } => wait(stage, WaitReason::Datastore, said.clone()),
         Work::Failed {
             work,
             message,
-            needs_a_person,
+            needs_user: needs_a_person,
         } if is_wanted(*work) => {
             if *needs_a_person {
                 halt(Some(stage), HaltReason::DatastoreRefused, message.clone())

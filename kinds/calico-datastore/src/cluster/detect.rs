@@ -11,7 +11,7 @@ use super::checks::CheckName;
 
 /// Settings of the spec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
+pub struct Options {
     /// The connection to etcd v2.
     pub etcd_v2: Option<Etcd>,
     /// The connection to etcd v3.
@@ -25,14 +25,14 @@ pub struct Wishes {
 }
 
 /// Detects the settings. An error has a check for each missing one.
-pub fn detect(wishes: &Wishes, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
+pub fn detect(wishes: &Options, facts: &ClusterFacts) -> Result<Settings, Vec<Check>> {
     let manifest = match &facts.manifest {
         Some(Ok(manifest)) => manifest,
         Some(Err(problems)) => return Err(problems.iter().map(|problem| wrong_manifest(problem)).collect()),
         None => return Err(vec![wrong_manifest("not valid YAML")]),
     };
     let name = Name::of(&manifest.daemon_set);
-    let object = name.words();
+    let object = name.display();
     let key = format!("{}/{}", name.namespace, name.name);
     let Some(found) = &facts.daemon_set else {
         return Err(vec![CheckName::CalicoNode.not_pass(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::manifest::Manifest;
-use crate::left::Left;
+use crate::controller_objects::ControllerObjects;
 use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use crate::sources::{Flaw, Origin};
@@ -22,19 +22,19 @@ pub struct ClusterFacts {
     /// The manifest of v3, or all its problems; `None` when it is not valid YAML.
     pub manifest: Option<Result<Manifest, Vec<String>>>,
     /// The `DaemonSet` of calico-node in the cluster, by the name in the manifest.
-    pub daemon_set: Option<Found>,
+    pub daemon_set: Option<Workload>,
     /// Every pod of this `DaemonSet`.
     pub pods: Vec<NodePod>,
     /// Other `DaemonSet`s with a container calico-node: their pods would not be changed.
     pub other_daemon_sets: Vec<String>,
     /// The Deployment of the controllers in the cluster.
-    pub controllers: Option<Found>,
+    pub controllers: Option<Workload>,
     /// `ConfigMap`s of calico-node's namespace that its environment refers to.
     pub config_maps: ConfigMaps,
     /// Objects that differ from the manifest, each with the difference: the user has to apply them before.
-    pub not_applied: Vec<(String, String)>,
+    pub differing: Vec<(String, String)>,
     /// Objects of the manifest that the coordinator may not read.
-    pub unseen: Vec<String>,
+    pub unreadable: Vec<String>,
     /// Writes of this migration that the API server would refuse: the object and the reason.
     pub refused: Vec<(String, String)>,
     /// Other running controllers of Calico v2, which would write to a store during the conversion.
@@ -59,7 +59,7 @@ pub struct ClusterFacts {
 
 /// A `DaemonSet` or a Deployment of Calico in the cluster.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct Workload {
     /// The object in the form for checks. For a Deployment, `desired` and `ready` count its pods.
     pub object: DaemonSet,
     /// Pod template.
@@ -99,7 +99,7 @@ pub struct StoreFacts {
     /// Phase in the record of a conversion; `None` without a record.
     pub phase: Option<Phase>,
     /// The process that holds the lock now.
-    pub at_work: Option<String>,
+    pub lock_holder: Option<String>,
     /// Result of a conversion in memory.
     pub conversion: Result<Converted, NotConverted>,
 }
@@ -116,7 +116,7 @@ pub struct Converted {
     /// Nodes, by their names in etcd v3.
     pub hosts: Vec<String>,
     /// Objects that calico-kube-controllers of v3 has to write, by the sources in the cluster.
-    pub left: Left,
+    pub remaining: ControllerObjects,
     /// Objects of the cluster that calico-kube-controllers of v3 cannot write, and the reason.
     pub flawed: Vec<(Origin, Flaw)>,
 }

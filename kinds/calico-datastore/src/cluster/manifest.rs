@@ -42,7 +42,7 @@ impl Name {
     }
 
     /// `Kind namespace/name`.
-    pub fn words(&self) -> String {
+    pub fn display(&self) -> String {
         if self.namespace.is_empty() {
             format!("{} {}", self.kind, self.name)
         } else {
@@ -65,7 +65,7 @@ pub struct Manifest {
     /// All other objects: they have to be in the cluster before, and Calico v2 ignores them.
     pub others: Vec<Value>,
     /// Omitted parts: Calico's own upgrade, which this migration replaces.
-    pub left_out: Vec<String>,
+    pub omitted: Vec<String>,
 }
 
 /// Splits the documents of a manifest. An error lists all problems.
@@ -85,7 +85,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
             continue;
         }
         if is_own_upgrade(document) {
-            left_out.push(name.words());
+            left_out.push(name.display());
             continue;
         }
         match name.kind.as_str() {
@@ -94,7 +94,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
             "ConfigMap" => config_maps.push(document.clone()),
             "Secret" if has_data(document) => errors.push(format!(
                 "{} has data, which all readers of Migrations could see: remove it from the manifest, and apply it separately",
-                name.words()
+                name.display()
             )),
             _ => others.push(document.clone()),
         }
@@ -112,13 +112,13 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
         if let Some(container) = without_own_upgrade(object) {
             left_out.push(format!(
                 "{}, init container {container}",
-                Name::of(object).words()
+                Name::of(object).display()
             ));
         }
         if has_own_upgrade(object) {
             errors.push(format!(
                 "{} has containers of {OWN_UPGRADE_IMAGE} that are not init containers",
-                Name::of(object).words()
+                Name::of(object).display()
             ));
         }
     }
@@ -126,7 +126,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
     if namespace.is_empty() {
         errors.push(format!(
             "{} has no metadata.namespace",
-            Name::of(&daemon_set).words()
+            Name::of(&daemon_set).display()
         ));
     }
     let used = configuration_of(&daemon_set);
@@ -148,7 +148,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
         .map(|map| (Name::of(map).name, texts(map)))
         .collect();
     let etcd = etcd_access::of_template(&daemon_set["spec"]["template"], &namespace, &texts)
-        .map_err(|problem| format!("{}: {problem}", Name::of(&daemon_set).words()));
+        .map_err(|problem| format!("{}: {problem}", Name::of(&daemon_set).display()));
     match etcd {
         Ok(etcd) if errors.is_empty() => Ok(Manifest {
             daemon_set,
@@ -156,7 +156,7 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
             configuration,
             etcd,
             others,
-            left_out,
+            omitted: left_out,
         }),
         Ok(_) => Err(errors),
         Err(problem) => {
@@ -212,7 +212,7 @@ pub fn version_of(image: &str) -> Option<(u64, u64)> {
 
 /// The first difference between an object in the cluster and the manifest; `None` when there is none. Fields that the manifest
 /// does not set are ignored.
-pub fn otherwise(wanted: &Value, found: &Value) -> Option<String> {
+pub fn difference(wanted: &Value, found: &Value) -> Option<String> {
     let fields = wanted.as_object()?;
     fields
         .iter()
@@ -407,11 +407,11 @@ mod tests {
         let others: Vec<String> = manifest
             .others
             .iter()
-            .map(|object| Name::of(object).words())
+            .map(|object| Name::of(object).display())
             .collect();
         assert_eq!(others, ["ServiceAccount kube-system/calico-node"]);
         assert_eq!(
-            manifest.left_out,
+            manifest.omitted,
             [
                 "Job kube-system/calico-complete-upgrade-v331",
                 "ServiceAccount kube-system/calico-upgrade-job",
@@ -461,15 +461,15 @@ mod tests {
         let mut found = wanted.clone();
         found["apiVersion"] = json!("rbac.authorization.k8s.io/v1beta1");
         found["metadata"] = json!({ "uid": "x" });
-        assert_eq!(otherwise(&wanted, &found), None);
+        assert_eq!(difference(&wanted, &found), None);
         found["rules"][0]["verbs"] = json!(["list"]);
         assert_eq!(
-            otherwise(&wanted, &found).as_deref(),
+            difference(&wanted, &found).as_deref(),
             Some("rules[0].verbs[0] differs")
         );
         let empty = json!({ "kind": "Secret", "data": {} });
         assert_eq!(
-            otherwise(&empty, &json!({ "kind": "Secret", "type": "Opaque" })),
+            difference(&empty, &json!({ "kind": "Secret", "type": "Opaque" })),
             None
         );
     }

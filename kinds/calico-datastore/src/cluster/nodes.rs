@@ -84,7 +84,7 @@ pub enum Next {
     /// A restarted pod is not Ready yet.
     Wait(Wait),
     /// Every Ready node runs this version, and other nodes are NotReady.
-    Away(Wait),
+    NotReady(Wait),
 }
 
 /// The next step towards this version on every node. At most `at_once` nodes may be without a Ready calico-node at the same time.
@@ -113,7 +113,7 @@ pub fn next(nodes: &[NodeView], calico: Calico, at_once: usize) -> Next {
         return Next::Done;
     }
     let names_of: Vec<&str> = away.iter().map(|node| node.name.as_str()).collect();
-    Next::Away(waits(
+    Next::NotReady(waits(
         WaitReason::NodeNotReady,
         format!(
             "NotReady nodes without a Ready calico-node of {}: {}. Repair the nodes, or delete them",
@@ -203,7 +203,7 @@ mod tests {
         nodes[0].ready = false;
         assert_eq!(chosen(&nodes, 1), ["calico-node-b-v2"]);
         nodes[1] = node("b", Calico::V3);
-        let Next::Away(wait) = next(&nodes, Calico::V3, 1) else {
+        let Next::NotReady(wait) = next(&nodes, Calico::V3, 1) else {
             panic!()
         };
         assert_eq!(wait.reason, WaitReason::NodeNotReady);

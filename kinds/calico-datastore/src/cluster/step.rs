@@ -59,7 +59,7 @@ pub enum StoreWork {
     Complete,
     /// Opens v2 again. When a calico-node of v3 may run, v3 keeps its data and stays closed: a calico-node of v3 opens an empty
     /// v3.
-    TakeBack {
+    Abort {
         /// Whether a calico-node of v3 may run.
         nodes_of_v3: bool,
     },
@@ -67,9 +67,9 @@ pub enum StoreWork {
 
 impl StoreWork {
     /// Whether the work is part of a rollback.
-    pub fn is_back(self) -> bool {
+    pub fn is_rollback(self) -> bool {
         match self {
-            Self::TakeBack { .. } => true,
+            Self::Abort { .. } => true,
             Self::Convert | Self::AnnounceNodes | Self::Complete => false,
         }
     }
@@ -87,7 +87,7 @@ pub enum Step {
     /// Stop the work on the stores: it has the wrong direction.
     StopWork,
     /// Record that the migration rolls back from now on, and the reason. Start at once when Calico is paused.
-    TurnBack(String),
+    RollBack(String),
     /// Write the data of this version to the `ConfigMap`.
     WriteConfiguration(Calico),
     /// Write the pod template of this version to the `DaemonSet`, with the update strategy `OnDelete`.
@@ -111,9 +111,9 @@ impl Step {
             Self::Work(StoreWork::Convert) => "Convert",
             Self::Work(StoreWork::AnnounceNodes) => "AnnounceNodes",
             Self::Work(StoreWork::Complete) => "Complete",
-            Self::Work(StoreWork::TakeBack { .. }) => "TakeBack",
+            Self::Work(StoreWork::Abort { .. }) => "TakeBack",
             Self::StopWork => "StopWork",
-            Self::TurnBack(_) => "TurnBack",
+            Self::RollBack(_) => "TurnBack",
             Self::WriteConfiguration(_) => "WriteConfiguration",
             Self::WriteDaemonSet(_) => "WriteDaemonSet",
             Self::Restart(_) => "Restart",

@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::calico::Says;
+use super::calico::Content;
 use super::nodes::NodeView;
 use super::step::{Stage, Step, StoreWork};
-use crate::left::Left;
+use crate::controller_objects::ControllerObjects;
 use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use engine::decision::{Decision, Direction, Wait};
@@ -48,9 +48,9 @@ impl StoresView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DaemonSetView {
     /// Content of the pod template.
-    pub template: Says,
+    pub template: Content,
     /// Content of the update strategy.
-    pub strategy: Says,
+    pub strategy: Content,
     /// Whether the update strategy is `OnDelete`.
     pub is_held: bool,
     /// Number of missing pods.
@@ -61,11 +61,11 @@ pub struct DaemonSetView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllersView {
     /// Content of the pod template.
-    pub template: Says,
+    pub template: Content,
     /// Whether the Deployment is scaled to zero.
     pub is_stopped: bool,
     /// Whether the Deployment has its full number of replicas.
-    pub is_whole: bool,
+    pub is_scaled: bool,
     /// Number of existing pods, with terminating ones.
     pub pods: usize,
     /// Whether all pods are Available and have the present template.
@@ -82,7 +82,7 @@ pub enum Work {
         /// The work.
         work: StoreWork,
         /// The last progress message.
-        said: String,
+        progress: String,
         /// The refusal of the earlier attempt, with the fix.
         refused: Option<String>,
     },
@@ -93,7 +93,7 @@ pub enum Work {
         /// The cause and the fix.
         message: String,
         /// Whether the user has to act. Otherwise the cause may pass.
-        needs_a_person: bool,
+        needs_user: bool,
     },
 }
 
@@ -101,9 +101,9 @@ pub enum Work {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllersWork {
     /// All objects exist.
-    There,
+    Complete,
     /// These objects are missing.
-    Missing(Left),
+    Missing(ControllerObjects),
     /// The state is unknown, for this reason.
     Unknown(String),
 }
@@ -118,7 +118,7 @@ pub struct View<'facts> {
     /// Both stores, or the reason why they cannot be read.
     pub stores: Result<StoresView, String>,
     /// The `ConfigMap`; `None` when the manifest has none.
-    pub configuration: Option<Says>,
+    pub configuration: Option<Content>,
     /// The `DaemonSet`.
     pub daemon_set: DaemonSetView,
     /// calico-node on every node, in order.

@@ -4,13 +4,13 @@
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
-use super::calico::{Calico, Says};
+use super::calico::{Calico, Content};
 use super::decide::decide;
 use super::nodes::fixture::{node, pod};
 use super::nodes::{CalicoPod, NodeView};
 use super::step::{Stage, Step, StoreWork};
 use super::view::{ControllersView, ControllersWork, DaemonSetView, Next, Policy, StoresView, View, Work};
-use crate::left::Left;
+use crate::controller_objects::ControllerObjects;
 use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use engine::decision::{Decision, Direction, HaltReason, Wait, WaitReason};
@@ -104,13 +104,13 @@ impl World {
         let work = match (&self.work, self.failed) {
             (Some((work, _)), _) => Work::Busy {
                 work: *work,
-                said: "busy".to_owned(),
+                progress: "busy".to_owned(),
                 refused: None,
             },
             (None, Some(work)) => Work::Failed {
                 work,
                 message: "unreachable".to_owned(),
-                needs_a_person: false,
+                needs_user: false,
             },
             (None, None) => Work::Idle,
         };
@@ -122,7 +122,7 @@ impl World {
             daemon_set: DaemonSetView {
                 template: says(self.template),
                 strategy: if self.held {
-                    Says::Other
+                    Content::Other
                 } else {
                     says(self.strategy)
                 },
@@ -133,13 +133,13 @@ impl World {
             controllers: Some(ControllersView {
                 template: says(self.controllers),
                 is_stopped: self.replicas == 0,
-                is_whole: self.replicas == 1,
+                is_scaled: self.replicas == 1,
                 pods: self.controller_pods.len(),
                 is_available: self.controller_pods == [self.controllers],
             }),
             // Read only in this phase.
             controllers_work: match self.phase {
-                Some(Phase::Verified) if self.is_written => ControllersWork::There,
+                Some(Phase::Verified) if self.is_written => ControllersWork::Complete,
                 Some(Phase::Verified) => ControllersWork::Missing(remaining()),
                 _ => ControllersWork::Unknown("not read".to_owned()),
             },
@@ -178,11 +178,11 @@ impl World {
                 self.work = Some((work, self.writes(work)));
             }
             Step::StopWork => self.work = None,
-            Step::TurnBack(_) => {
+            Step::RollBack(_) => {
                 self.turned = true;
                 self.work = Some((
-                    StoreWork::TakeBack { nodes_of_v3: true },
-                    self.writes(StoreWork::TakeBack { nodes_of_v3: true }),
+                    StoreWork::Abort { nodes_of_v3: true },
+                    self.writes(StoreWork::Abort { nodes_of_v3: true }),
                 ));
             }
             Step::WriteConfiguration(calico) => self.configuration = calico,
@@ -241,7 +241,7 @@ impl World {
                 Write::V3(ReadyV3::Open),
                 Write::Record(Completed),
             ],
-            StoreWork::TakeBack { nodes_of_v3 } => {
+            StoreWork::Abort { nodes_of_v3 } => {
                 let mut writes = vec![Write::Record(Aborting)];
                 if self.v3 == ReadyV3::Open {
                     writes.push(Write::V3(ReadyV3::Paused));
@@ -377,17 +377,17 @@ impl World {
     }
 }
 
-fn remaining() -> Left {
-    Left {
+fn remaining() -> ControllerObjects {
+    ControllerObjects {
         profiles: ["kns.default".to_owned()].into(),
-        ..Left::default()
+        ..ControllerObjects::default()
     }
 }
 
-fn says(calico: Calico) -> Says {
+fn says(calico: Calico) -> Content {
     match calico {
-        Calico::V2 => Says::V2,
-        Calico::V3 => Says::V3,
+        Calico::V2 => Content::V2,
+        Calico::V3 => Content::V3,
     }
 }
 
@@ -470,7 +470,7 @@ fn a_pause_that_lasts_too_long_rolls_back() {
         if world.stores().is_paused() {
             let next = world.next(Direction::There);
             assert!(
-                matches!(next.decision, Decision::Run(Step::TurnBack(_))),
+                matches!(next.decision, Decision::Run(Step::RollBack(_))),
                 "{next:?}"
             );
         }
@@ -503,7 +503,7 @@ proptest! {
                 // The user aborts the conversion by hand: where nodes of v3 may run, v3 stays closed.
                 3 if world.stores().is_paused() && world.work.is_none() => {
                     let stays = world.nodes_of_v3;
-                    for write in world.writes(StoreWork::TakeBack { nodes_of_v3: false }) {
+                    for write in world.writes(StoreWork::Abort { nodes_of_v3: false }) {
                         if !(stays && matches!(write, Write::V3(ReadyV3::Missing))) {
                             world.write(write);
                         }
@@ -557,17 +557,17 @@ fn decided<'work>(change: impl FnOnce(&mut View<'work>, &mut Policy)) -> Next {
             nodes_of_v3: true,
             is_ours: true,
         }),
-        configuration: Some(Says::V3),
+        configuration: Some(Content::V3),
         daemon_set: DaemonSetView {
-            template: Says::V3,
-            strategy: Says::Other,
+            template: Content::V3,
+            strategy: Content::Other,
             is_held: true,
             missing: 0,
         },
         // Leaked, because the view borrows the nodes.
         nodes: Vec::leak(["a", "b"].map(|name| node(name, Calico::V2)).to_vec()),
         controllers: None,
-        controllers_work: ControllersWork::There,
+        controllers_work: ControllersWork::Complete,
         work: &Work::Idle,
         without_network: None,
         now: at(0),
@@ -593,14 +593,14 @@ fn a_hold_does_not_hold_a_rollback() {
         policy.hold = Some(hold());
         view.now = at(PAUSE_LIMIT);
     });
-    assert!(matches!(overdue.decision, Decision::Run(Step::TurnBack(_))));
+    assert!(matches!(overdue.decision, Decision::Run(Step::RollBack(_))));
     let back = decided(|view, policy| {
         policy.hold = Some(hold());
         view.direction = Direction::Back;
     });
     assert_eq!(
         back.decision,
-        Decision::Run(Step::Work(StoreWork::TakeBack { nodes_of_v3: true }))
+        Decision::Run(Step::Work(StoreWork::Abort { nodes_of_v3: true }))
     );
 }
 
@@ -609,19 +609,19 @@ fn an_unreachable_store_waits_and_a_foreign_change_halts() {
     let unknown = decided(|view, _| view.stores = Err("etcd is unreachable".to_owned()));
     assert!(matches!(unknown.decision, Decision::Wait(wait) if wait.reason == WaitReason::Datastore));
     assert_eq!(unknown.stage, None);
-    let drift = decided(|view, _| view.daemon_set.template = Says::Other);
+    let drift = decided(|view, _| view.daemon_set.template = Content::Other);
     assert!(
         matches!(&drift.decision, Decision::Halt(halt) if halt.reason == HaltReason::Drift),
         "{drift:?}"
     );
     // A rollback overwrites a foreign change with the former content.
     let back = decided(|view, _| {
-        view.daemon_set.template = Says::Other;
+        view.daemon_set.template = Content::Other;
         view.direction = Direction::Back;
         if let Ok(stores) = &mut view.stores {
             stores.phase = Some(Phase::Aborting);
             stores.v2 = ReadyV2::Open;
-            view.configuration = Some(Says::V2);
+            view.configuration = Some(Content::V2);
         }
     });
     assert_eq!(back.decision, Decision::Run(Step::WriteDaemonSet(Calico::V2)));
@@ -651,7 +651,7 @@ fn v3_opens_only_when_the_controllers_have_written_all_their_objects() {
             view.controllers_work = controllers_work;
         })
     };
-    let next = opened(ControllersWork::There);
+    let next = opened(ControllersWork::Complete);
     assert_eq!(next.decision, Decision::Run(Step::Work(StoreWork::Complete)));
     for (work, words) in [
         (ControllersWork::Missing(remaining()), "1 profile (kns.default)"),
@@ -674,11 +674,11 @@ fn a_refusal_is_shown_while_the_work_is_tried_again() {
     let refused = Work::Failed {
         work: StoreWork::Convert,
         message: "p cannot be converted".to_owned(),
-        needs_a_person: true,
+        needs_user: true,
     };
     let again = Work::Busy {
         work: StoreWork::Convert,
-        said: "reading".to_owned(),
+        progress: "reading".to_owned(),
         refused: Some("p cannot be converted".to_owned()),
     };
     for work in [&refused, &again] {

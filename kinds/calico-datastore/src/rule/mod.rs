@@ -56,7 +56,7 @@ fn converted_rule(rule: &OldRule, field: &str, note: &mut impl FnMut(RuleNote)) 
         ("!src", &rule.not_source),
         ("!dst", &rule.not_destination),
     ] {
-        if selector::is_rewritten_elsewhere(&side.selector) {
+        if selector::is_rewritten_inside_words(&side.selector) {
             note(RuleNote::Selector(
                 format!("{field}.{name}_selector"),
                 side.selector.clone(),

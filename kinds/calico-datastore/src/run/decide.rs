@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::record::{Phase, Record};
 use super::refusal::Refusal;
-use crate::left::Left;
+use crate::controller_objects::ControllerObjects;
 
 /// Goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct Observed {
     /// Hash of the present data of v2 after conversion.
     pub hash: String,
     /// Objects of Calico's controllers that are missing in v3. Read only for `Complete`, and empty otherwise.
-    pub missing: Left,
+    pub missing: ControllerObjects,
     /// Time between the pause and the read of v2, for CNI plugins that started before the pause.
     pub settle: SignedDuration,
     /// The present time.
@@ -203,7 +203,7 @@ fn begin(observed: &Observed, over_existing: bool) -> Next {
             then: "the conversion would overwrite the data that Calico works with",
         }),
         ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
-        ReadyV2::Paused(value) => Next::Refuse(Refusal::PausedBySomebody { value: value.clone() }),
+        ReadyV2::Paused(value) => Next::Refuse(Refusal::PausedByOthers { value: value.clone() }),
         ReadyV2::Open if observed.keys > 0 && !over_existing => {
             Next::Refuse(Refusal::NotEmpty { keys: observed.keys })
         }
@@ -282,7 +282,7 @@ fn complete(observed: &Observed, despite_changes: bool, despite_missing: bool) -
         }
         Phase::Verified if !despite_missing && !observed.missing.is_empty() => {
             open(Next::Refuse(Refusal::Missing {
-                left: observed.missing.clone(),
+                missing: observed.missing.clone(),
             }))
         }
         Phase::Verified => open(Next::Run(Step::AnnounceCompletion)),
@@ -295,7 +295,7 @@ fn complete(observed: &Observed, despite_changes: bool, despite_missing: bool) -
 /// The refusal when v3 has fewer keys than were written.
 fn lost(record: &Record, observed: &Observed) -> Option<Refusal> {
     let objects = record.snapshot.as_ref().map_or(0, |snapshot| snapshot.objects);
-    (observed.v3 == ReadyV3::Missing || observed.keys < objects).then_some(Refusal::Lost {
+    (observed.v3 == ReadyV3::Missing || observed.keys < objects).then_some(Refusal::KeysMissing {
         keys: observed.keys,
         objects,
     })
@@ -333,8 +333,8 @@ fn abort(observed: &Observed, after_completion: bool, way: Way) -> Next {
         },
         Some(_) if observed.v2 == ReadyV2::Missing => Next::Refuse(Refusal::NoFlag),
         // Even when v3 was closed afterwards: its data is the state of the cluster.
-        Some(Phase::Completed) if !after_completion => Next::Refuse(Refusal::LeavesCompleted),
-        Some(Phase::Completing) if v3_is_open && !after_completion => Next::Refuse(Refusal::LeavesCompleted),
+        Some(Phase::Completed) if !after_completion => Next::Refuse(Refusal::AlreadyCompleted),
+        Some(Phase::Completing) if v3_is_open && !after_completion => Next::Refuse(Refusal::AlreadyCompleted),
         Some(
             Phase::Pausing
             | Phase::Paused

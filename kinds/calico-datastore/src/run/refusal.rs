@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::record::Phase;
-use crate::left::Left;
+use crate::controller_objects::ControllerObjects;
 
 /// Reason to refuse a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -15,7 +15,7 @@ pub enum Refusal {
     #[error(
         "/calico/v1/Ready in etcd v2 is {value:?}, and etcd v3 has no record of it: another program has paused Calico"
     )]
-    PausedBySomebody {
+    PausedByOthers {
         /// The value of the flag.
         value: String,
     },
@@ -52,12 +52,12 @@ pub enum Refusal {
     #[error(
         "the conversion was completed: later changes in etcd v3 would be lost, and newer pods would lose their network"
     )]
-    LeavesCompleted,
+    AlreadyCompleted,
     /// Keys of v3 are missing.
     #[error(
         "keys below /calico/ in etcd v3: found {keys}, needed {objects}: Calico would work with an incomplete store"
     )]
-    Lost {
+    KeysMissing {
         /// Number of existing keys.
         keys: usize,
         /// Number of written keys.
@@ -71,12 +71,12 @@ pub enum Refusal {
     Changed,
     /// The controllers of v3 have not written all their objects.
     #[error(
-        "etcd v3 has not yet {left}, which Calico's controllers of v3 write: with v3 open, pods without a profile lose new \
+        "etcd v3 has not yet {missing}, which Calico's controllers of v3 write: with v3 open, pods without a profile lose new \
          connections, and missing policies restrict nothing"
     )]
     Missing {
         /// The missing objects.
-        left: Left,
+        missing: ControllerObjects,
     },
     /// The record belongs to another cluster.
     #[error("the record in etcd v3 belongs to cluster {record:?}, and etcd v2 to cluster {here:?}")]
@@ -95,7 +95,7 @@ impl Refusal {
             Self::NoFlag => {
                 "check that these are the endpoints of the etcd of Calico v2, and that Calico v2 with etcd is installed"
             }
-            Self::PausedBySomebody { .. } => {
+            Self::PausedByOthers { .. } => {
                 "if no other upgrade is in progress, `abort` sets it to true; then start again"
             }
             Self::NotEmpty { .. } => {
@@ -109,10 +109,10 @@ impl Refusal {
             Self::NothingConverted => "run `start` first, and check that the endpoints are the same",
             Self::NotVerified { .. } => "`start` continues where it stopped, `abort` undoes the conversion",
             Self::Completed => "nothing to do; `status` shows both stores",
-            Self::LeavesCompleted => {
+            Self::AlreadyCompleted => {
                 "undo the upgrade of calico-node and controllers first (`kubectl rollout undo`), then `abort --after-completion`"
             }
-            Self::Lost { .. } => {
+            Self::KeysMissing { .. } => {
                 "find out which program deleted them; `abort` the conversion, then start again"
             }
             Self::BeingCompleted => "`complete` continues where it stopped; `abort` undoes the conversion",

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::decide::{Goal, Next, Observed, ReadyV2, ReadyV3, Step, decide};
 use super::record::{Phase, Record, Snapshot};
 use super::refusal::Refusal;
-use crate::left::Left;
+use crate::controller_objects::ControllerObjects;
 
 /// Number of converted keys.
 const OBJECTS: usize = 3;
@@ -105,7 +105,7 @@ impl World {
             cluster: "guid".to_owned(),
             hash: self.v2_data.to_string(),
             missing: if self.is_whole {
-                Left::default()
+                ControllerObjects::default()
             } else {
                 remaining()
             },
@@ -246,8 +246,8 @@ impl World {
     }
 }
 
-fn remaining() -> Left {
-    Left {
+fn remaining() -> ControllerObjects {
+    ControllerObjects {
         profiles: BTreeSet::from(["kns.default".to_owned()]),
         policies: BTreeSet::new(),
     }
@@ -412,7 +412,7 @@ fn a_completed_conversion_is_aborted_only_with_after_completion() {
         if is_completed && world.phase != Some(Phase::Aborting) {
             assert_eq!(
                 (way, ended),
-                (Vec::new(), Next::Refuse(Refusal::LeavesCompleted)),
+                (Vec::new(), Next::Refuse(Refusal::AlreadyCompleted)),
                 "{world:?}"
             );
         } else {
@@ -436,7 +436,7 @@ fn an_incomplete_store_is_not_opened() {
             ..verified.clone()
         };
         let (way, ended) = world.go(DESPITE_CHANGES);
-        let lost = Refusal::Lost {
+        let lost = Refusal::KeysMissing {
             keys: ours,
             objects: OBJECTS,
         };
@@ -540,7 +540,7 @@ fn missing_objects_keep_v3_closed_unless_despite_missing() {
         if world.is_whole {
             assert_eq!(ended, Next::Done, "{world:?}");
         } else {
-            let missing = Refusal::Missing { left: remaining() };
+            let missing = Refusal::Missing { missing: remaining() };
             assert_eq!((way, ended), (Vec::new(), Next::Refuse(missing)), "{world:?}");
         }
         assert_eq!(world.go(complete(true)).1, Next::Done, "{world:?}");
@@ -561,7 +561,7 @@ fn a_state_without_a_record_is_refused() {
         (way, ended),
         (
             Vec::new(),
-            Next::Refuse(Refusal::PausedBySomebody {
+            Next::Refuse(Refusal::PausedByOthers {
                 value: "false".to_owned()
             })
         )

@@ -18,7 +18,7 @@ pub fn rewritten(selector: &str) -> String {
 }
 
 /// Whether the old label occurs inside a text or a longer label. The selector then changes its meaning.
-pub fn is_rewritten_elsewhere(selector: &str) -> bool {
+pub fn is_rewritten_inside_words(selector: &str) -> bool {
     tokens(selector).is_ok_and(|tokens| {
         tokens.iter().any(|(_, token)| match token {
             Token::Label(name) | Token::Has(name) => *name != OLD_NAMESPACE && name.contains(OLD_NAMESPACE),

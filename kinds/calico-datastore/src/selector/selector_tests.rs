@@ -90,7 +90,7 @@ fn a_million_open_parentheses_are_refused() {
 #[case("pcns.name == 'a'", "pcns.name == 'a'", false)]
 fn the_namespace_label_is_replaced(#[case] old: &str, #[case] new: &str, #[case] elsewhere: bool) {
     assert_eq!(rewritten(old), new);
-    assert_eq!(is_rewritten_elsewhere(old), elsewhere);
+    assert_eq!(is_rewritten_inside_words(old), elsewhere);
 }
 
 #[rstest]
@@ -152,6 +152,6 @@ proptest! {
     #[test]
     fn any_text_is_parsed_without_a_panic(text in "\\PC{0,40}") {
         let _ = parse(&text);
-        let _ = is_rewritten_elsewhere(&text);
+        let _ = is_rewritten_inside_words(&text);
     }
 }

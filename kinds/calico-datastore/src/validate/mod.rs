@@ -58,7 +58,7 @@ impl Findings {
     }
 
     /// Marks the last finding as one that Calico's own tool does not have.
-    pub fn is_ours(&mut self, difference: Difference) {
+    pub fn mark_own(&mut self, difference: Difference) {
         if let Some(finding) = self.0.last_mut() {
             finding.difference = Some(difference);
         }

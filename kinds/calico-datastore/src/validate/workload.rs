@@ -19,7 +19,7 @@ pub fn spec(namespace: &str, spec: &Spec, findings: &mut Findings) {
             namespace,
             "the name of a namespace: delete the endpoint in v2",
         );
-        findings.is_ours(Difference::Namespace);
+        findings.mark_own(Difference::Namespace);
     }
     for (name, found) in [
         ("orchestrator", &spec.orchestrator),
@@ -57,7 +57,7 @@ fn networks(spec: &Spec, findings: &mut Findings) {
         match cidr_or_address(text) {
             None => {
                 findings.text(false, field, text, "an address");
-                findings.is_ours(Difference::Crash);
+                findings.mark_own(Difference::Crash);
             }
             Some((_, network)) => {
                 findings.text(
@@ -88,7 +88,7 @@ fn gateways(spec: &Spec, findings: &mut Findings) {
         match address(text) {
             None => {
                 findings.text(false, field, text, needed);
-                findings.is_ours(Difference::Crash);
+                findings.mark_own(Difference::Crash);
             }
             Some(address) => findings.text(address.is_ipv4() == is_v4, field, text, needed),
         }
@@ -115,7 +115,7 @@ fn translations(spec: &Spec, findings: &mut Findings) {
         ] {
             if found.is_none() {
                 findings.text(false, field(name), text, "an address");
-                findings.is_ours(Difference::Crash);
+                findings.mark_own(Difference::Crash);
             }
         }
         if let (Some(inner), Some(outer)) = (inner, outer) {

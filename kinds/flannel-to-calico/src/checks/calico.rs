@@ -9,7 +9,7 @@ use super::CheckName;
 use crate::cluster::ClusterFacts;
 use crate::detect::{NETWORK_LABEL, flannel_nodes};
 use crate::settings::Settings;
-use calico::{calico_node, looks_like_calico, variable};
+use calico::{calico_node, runs_calico_node, variable};
 use engine::check::{Check, Finding, Report, names};
 use engine::cluster::DaemonSet;
 
@@ -82,7 +82,7 @@ fn absent(facts: &ClusterFacts, key: &str, report: &mut Report) {
     let others: Vec<String> = facts
         .daemon_sets
         .values()
-        .filter(|set| looks_like_calico(set))
+        .filter(|set| runs_calico_node(set))
         .map(DaemonSet::key)
         .collect();
     let (found, fix) = if others.is_empty() {

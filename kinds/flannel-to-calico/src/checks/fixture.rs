@@ -200,7 +200,7 @@ pub(crate) fn host(index: u8) -> HostFacts {
         }),
         legacy_pods: Vec::new(),
         legacy_problems: Vec::new(),
-        calico: crate::facts::CalicoTraces::default(),
+        calico: crate::facts::CalicoObjects::default(),
         direct_routes: Vec::new(),
         reverse_path_filter: ReversePathFilter {
             all: 1,

@@ -3,7 +3,7 @@
 use super::network::hosts;
 use super::{CheckName, CheckPolicy};
 use crate::cluster::ClusterFacts;
-use crate::host::unknown_ports;
+use crate::host::links_without_known_pod;
 use crate::settings::{Settings, Strategy};
 use engine::check::{Check, Finding, Report, Verdict, names};
 
@@ -17,7 +17,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
     let mut known = 0;
     for (node, host) in hosts(facts, &mut report) {
         known += host.legacy_pods.iter().filter(|pod| pod.attached).count();
-        for problem in unknown_ports(host) {
+        for problem in links_without_known_pod(host) {
             let finding = Finding::new(
                 "cni0",
                 problem,

@@ -62,16 +62,16 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     for (node, host) in &hosts {
         for expected in &all {
             let tunnel = &expected.tunnel;
-            match host.vxlan(&tunnel.flannels) {
+            match host.vxlan(&tunnel.flannel_name) {
                 Some(device) => device_fits(settings, expected, node, device, &mut report),
-                None => no_device(settings, node, host, &tunnel.flannels, &mut report),
+                None => no_device(settings, node, host, &tunnel.flannel_name, &mut report),
             }
-            if host.vxlan(tunnel.calicos).is_some() {
+            if host.vxlan(tunnel.calico_name).is_some() {
                 report.warn(
                     "Node",
                     &node.name,
                     Finding::new(
-                        &format!("link {}", tunnel.calicos),
+                        &format!("link {}", tunnel.calico_name),
                         "exists beside flannel's link",
                         "no such link yet",
                         "none: an earlier attempt left the link, and calico-node uses it when it starts",
@@ -82,7 +82,7 @@ fn devices(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     }
     let links: Vec<&str> = all
         .iter()
-        .map(|expected| expected.tunnel.flannels.as_str())
+        .map(|expected| expected.tunnel.flannel_name.as_str())
         .collect();
     let sizes: Vec<String> = all
         .iter()
@@ -324,7 +324,7 @@ fn public_address_of(
     let prefix = &settings.flannel_annotation_prefix.value;
     let overwrite = format!("{}-overwrite", family.public_address_annotation);
     let overwrite = annotation_key(prefix, &overwrite).unwrap_or_default();
-    let device = &expected.tunnel.flannels;
+    let device = &expected.tunnel.flannel_name;
     let method = detection(facts, calico, family);
     if let Detection::Other(method) = method {
         warn_of_method(method, family, calico, report);

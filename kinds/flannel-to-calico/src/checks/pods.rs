@@ -68,7 +68,7 @@ fn bare(leaving: &[&Pod], policy: &CheckPolicy) -> Vec<Check> {
                 "allowed by spec.drain.force: the pod is evicted, and not created again".to_owned(),
             )
         } else {
-            pods::held(
+            pods::verdict_for_blocked_pod(
                 meanwhile(policy),
                 Verdict::Fail,
                 "delete the pod, create it with a controller, or allow its eviction by spec.drain.force: no controller \

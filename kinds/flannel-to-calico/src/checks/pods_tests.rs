@@ -45,7 +45,7 @@ fn budget(name: &str, allowed: i32, healthy: i32, desired: i32, expected: i32) -
         current_healthy: healthy,
         desired_healthy: desired,
         expected_pods: expected,
-        lets_unhealthy_go: false,
+        always_allows_unhealthy: false,
     }
 }
 

@@ -1,23 +1,23 @@
 //! Recognition of the `DaemonSet`s of networks by what they run, not by their names.
 
-use calico::looks_like_calico;
+use calico::runs_calico_node;
 use engine::cluster::{Container, DaemonSet};
 use engine::command_line::{self, is_true, runs};
 
 /// Whether the `DaemonSet` runs flannel without Calico. A `DaemonSet` with such a name and without `hostNetwork` is a
 /// workload of a user.
 pub fn looks_like_flannel(set: &DaemonSet) -> bool {
-    set.host_network && flanneld(set).is_some() && !looks_like_calico(set)
+    set.host_network && flanneld(set).is_some() && !runs_calico_node(set)
 }
 
 /// Whether the `DaemonSet` runs flannel and Calico in one pod.
 pub fn looks_like_canal(set: &DaemonSet) -> bool {
-    flanneld(set).is_some() && looks_like_calico(set)
+    flanneld(set).is_some() && runs_calico_node(set)
 }
 
 /// Whether the `ConfigMap`s of the `DaemonSet` configure flannel or Calico.
 pub fn is_of_a_network(set: &DaemonSet) -> bool {
-    looks_like_flannel(set) || looks_like_calico(set)
+    looks_like_flannel(set) || runs_calico_node(set)
 }
 
 /// The container that runs flanneld.
@@ -121,7 +121,7 @@ mod tests {
         let calico = container("calico-node", "calico/node:v3.31.7", &[]);
         let both = set(vec![calico.clone(), flannel.clone()]);
         assert!(looks_like_canal(&both) && !looks_like_flannel(&both) && is_of_a_network(&both));
-        assert!(looks_like_calico(&set(vec![calico.clone()])) && !looks_like_canal(&set(vec![calico])));
+        assert!(runs_calico_node(&set(vec![calico.clone()])) && !looks_like_canal(&set(vec![calico])));
         assert!(!looks_like_canal(&set(vec![flannel])));
         assert!(!is_of_a_network(&set(vec![container("log", "log", &[])])));
     }

@@ -19,12 +19,12 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
             "{problem}. The link is not flannel's, and its pods are unknown: rename or delete the link"
         ));
     }
-    if let Some(first) = unknown_ports(facts).first() {
+    if let Some(first) = links_without_known_pod(facts).first() {
         return HostDecision::Wait(first.clone());
     }
     let tunnels = settings.tunnels();
     let foreign: Vec<String> = flannel_devices(facts, settings)
-        .filter(|name| !tunnels.iter().any(|tunnel| tunnel.flannels == *name))
+        .filter(|name| !tunnels.iter().any(|tunnel| tunnel.flannel_name == *name))
         .collect();
     if !foreign.is_empty() {
         return HostDecision::Halt(format!(
@@ -34,7 +34,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         ));
     }
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.is_twice(facts)) {
-        return two_tunnels(&tunnel.flannels, tunnel.calicos);
+        return two_tunnels(&tunnel.flannel_name, tunnel.calico_name);
     }
     if let Some(tunnel) = tunnels.iter().find(|tunnel| tunnel.name(facts).is_none()) {
         // The host has restarted in between: no pod runs on the bridge, and Felix creates the tunnel.
@@ -44,7 +44,7 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         return HostDecision::Halt(format!(
             "link {} does not exist, so there is nothing to rename: restart flannel's pod on this node, or use \
              strategy Drain",
-            tunnel.flannels
+            tunnel.flannel_name
         ));
     }
     upkeep_step(facts, settings)
@@ -53,10 +53,10 @@ pub(super) fn swap(facts: &HostFacts, settings: &HostSettings) -> HostDecision {
         .chain(
             tunnels
                 .into_iter()
-                .filter(|tunnel| facts.vxlan(&tunnel.flannels).is_some())
+                .filter(|tunnel| facts.vxlan(&tunnel.flannel_name).is_some())
                 .map(|tunnel| HostStep::RenameVxlanDevice {
-                    from: tunnel.flannels,
-                    to: tunnel.calicos.to_owned(),
+                    from: tunnel.flannel_name,
+                    to: tunnel.calico_name.to_owned(),
                     block_size: tunnel.block_size,
                 }),
         )
@@ -126,7 +126,7 @@ fn to_answer_for(facts: &HostFacts, bridge: &Bridge, settings: &HostSettings) ->
 }
 
 /// Links on the bridge without a known pod, whose addresses Calico could assign to other pods. One sentence each.
-pub fn unknown_ports(facts: &HostFacts) -> Vec<String> {
+pub fn links_without_known_pod(facts: &HostFacts) -> Vec<String> {
     let mut found = facts.legacy_problems.clone();
     if let Found::Present(bridge) = &facts.bridge {
         found.extend(

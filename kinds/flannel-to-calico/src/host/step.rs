@@ -183,7 +183,7 @@ impl HostStep {
     }
 
     /// Whether this step reverts that change completely.
-    pub fn takes_back(&self, change: &Self) -> bool {
+    pub fn reverts(&self, change: &Self) -> bool {
         let renamed_back = |from: &str, to: &str| match self {
             Self::ReturnVxlanDevice { from: back, to: end } => back == to && end == from,
             _ => false,
@@ -256,7 +256,7 @@ impl HostStep {
 
     /// Whether the facts alone show that an interrupted step is complete. They do not for a link that was being created again:
     /// the link may exist under its new name without its routes.
-    pub fn is_told_by_facts(&self) -> bool {
+    pub fn is_proved_by_facts(&self) -> bool {
         match self {
             // The facts show that both parameters have the needed values, but not which values they had before.
             Self::RenameVxlanDevice { .. }

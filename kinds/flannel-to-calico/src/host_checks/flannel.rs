@@ -70,7 +70,7 @@ pub(super) fn device(subject: Subject<'_>) -> Check {
     let ipv4 = device_of(subject, &settings.flannel_device(), settings.mtu);
     let ipv6 = settings
         .ipv6_tunnel()
-        .map(|tunnel| device_of(subject, &tunnel.flannels, tunnel.mtu));
+        .map(|tunnel| device_of(subject, &tunnel.flannel_name, tunnel.mtu));
     // A check name has one result: the worse of the two.
     ipv6.filter(|ipv6| ipv6.verdict > ipv4.verdict).unwrap_or(ipv4)
 }

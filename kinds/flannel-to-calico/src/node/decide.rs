@@ -2,10 +2,12 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::aside::{is_unchanged, on_blocked};
-use super::evict::{came_late, cordon, evict, evict_in_turn, late_ones, would_stay};
+use super::evict::{
+    cordon, evict, evict_in_budget_order, late_pods, started_after_cordon, wait_for_later_obstacle,
+};
 use super::in_place;
-use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, back};
+use super::release::{is_unchanged, on_blocked};
+use super::{Direction, NetworkLabel, Next, NodeStep, NodeView, Policy, Stage, rollback};
 use crate::phase::{Goal, Phase};
 use crate::settings::Strategy;
 use engine::decision::{Decision, Halt, HaltReason, Wait, WaitReason};
@@ -119,11 +121,11 @@ pub fn at_deadline(
 /// The next step or wait, without deadlines.
 fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     // In a rollback, a failure from before counts only if the agent has the goal of the rollback: the goal must be set first.
-    let counts = view.direction == Direction::There || view.agent.goal == Some(Goal::Flannel);
+    let counts = view.direction == Direction::Forward || view.agent.goal == Some(Goal::Flannel);
     if let Some(failure) = view.agent.failure.as_ref().filter(|_| counts) {
         let stage = match view.direction {
-            Direction::There => Stage::Attach.min(view.stage.map_or(Stage::Cordon, |(stage, _)| stage)),
-            Direction::Back => Stage::PutBack,
+            Direction::Forward => Stage::Attach.min(view.stage.map_or(Stage::Cordon, |(stage, _)| stage)),
+            Direction::Rollback => Stage::PutBack,
         };
         return next(
             stage,
@@ -134,8 +136,8 @@ fn undelayed(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         );
     }
     match view.direction {
-        Direction::There => there(view, policy, now),
-        Direction::Back => back::decide(view, policy, now),
+        Direction::Forward => there(view, policy, now),
+        Direction::Rollback => rollback::decide(view, policy, now),
     }
 }
 
@@ -198,10 +200,10 @@ fn from_flannel(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
         .movable
         .iter()
         .copied()
-        .partition(|pod| came_late(view, pod));
-    let ending = late_ones(view, &view.residents.terminating);
+        .partition(|pod| started_after_cordon(view, pod));
+    let ending = late_pods(view, &view.residents.terminating);
     let later = with_addresses(&[view.residents.daemon_set.as_slice(), &late, &ending].concat());
-    let stays = || would_stay(view, &later, policy);
+    let stays = || wait_for_later_obstacle(view, &later, policy);
     if !view.unschedulable {
         return cordon(stays());
     }
@@ -231,7 +233,7 @@ fn between(view: &NodeView<'_>, policy: &Policy, now: Timestamp) -> Next {
     let old = with_addresses(&[view.residents.daemon_set.as_slice(), &view.residents.movable].concat());
     // A detached host has no old pods: a pod that still has an address in the API is about to be deleted.
     if view.agent.phase < Some(Phase::Detached)
-        && let Some(decision) = evict_in_turn(view, &old, policy, now)
+        && let Some(decision) = evict_in_budget_order(view, &old, policy, now)
     {
         return next(Stage::DrainDaemonSets, decision);
     }
@@ -289,17 +291,17 @@ fn to_calico(view: &NodeView<'_>, strategy: Strategy) -> Next {
 }
 
 fn probe(view: &NodeView<'_>) -> Next {
-    if let Some(next) = unproved(view) {
+    if let Some(next) = next_until_probed(view) {
         return next;
     }
-    if view.cordoned_by_us {
+    if view.cordoned_by_replumb {
         return next(Stage::Uncordon, Decision::Run(NodeStep::Uncordon));
     }
     next(Stage::Uncordon, Decision::Run(NodeStep::Complete))
 }
 
 /// The next step or wait until a pod on the node is reached; `None` if it is reached.
-pub(super) fn unproved(view: &NodeView<'_>) -> Option<Next> {
+pub(super) fn next_until_probed(view: &NodeView<'_>) -> Option<Next> {
     let missing = probe::missing(view.name, view.probe_pod.as_ref(), &view.probers)?;
     let decision = match missing {
         Missing::Pod => Decision::Run(NodeStep::CreateProbePod),

@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::aside::on_blocked;
+use super::release::on_blocked;
 use super::{NodeStep, NodeView, Policy, Stage};
 use engine::decision::Decision;
 use engine::drain::{Pod, budgets_of, obstacle};
@@ -36,7 +36,7 @@ pub(super) fn evict(
 /// Evicts pods whose successors wait on this node for its next network. Each successor uses a disruption of its budget until
 /// then, so two nodes that use the disruptions of two budgets in different orders would wait for each other. Every node evicts
 /// by budget in the same order, and starts with the next budget when the pods of the previous one are evicted.
-pub(super) fn evict_in_turn(
+pub(super) fn evict_in_budget_order(
     view: &NodeView<'_>,
     pods: &[&Pod],
     policy: &Policy,
@@ -61,13 +61,17 @@ pub(super) fn evict_in_turn(
 /// Waits while pods that are evicted after the network of the node has begun to change (those of `DaemonSet`s, and late pods)
 /// cannot be evicted, or may take longer than the drain timeout: before that change the node can be released. `None` if no such
 /// obstacle is known.
-pub(super) fn would_stay(view: &NodeView<'_>, pods: &[&Pod], policy: &Policy) -> Option<Decision<NodeStep>> {
+pub(super) fn wait_for_later_obstacle(
+    view: &NodeView<'_>,
+    pods: &[&Pod],
+    policy: &Policy,
+) -> Option<Decision<NodeStep>> {
     let place = format!("node {}", view.name);
     let time = Time {
         limit: policy.drain_timeout,
         grace_period_seconds: policy.grace_period_seconds,
     };
-    evict::would_stay(&place, pods, view.budgets, policy.permissions, &time).map(Decision::Wait)
+    evict::later_obstacles(&place, pods, view.budgets, policy.permissions, &time).map(Decision::Wait)
 }
 
 /// Cordons the node for its drain, unless a pod could not be evicted later: then no other pod is evicted without need.
@@ -84,16 +88,22 @@ const CAME_LATE: SignedDuration = SignedDuration::from_secs(30);
 /// The pods that are evicted while the old network still works. A late pod tolerates the cordon, or was bound to the node by
 /// name, and each eviction would create the next one: it is evicted with the pods of `DaemonSet`s, when new pods wait.
 fn not_come_late<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
-    pods.iter().copied().filter(|pod| !came_late(view, pod)).collect()
+    pods.iter()
+        .copied()
+        .filter(|pod| !started_after_cordon(view, pod))
+        .collect()
 }
 
 /// The pods that started although the node was cordoned.
-pub(super) fn late_ones<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
-    pods.iter().copied().filter(|pod| came_late(view, pod)).collect()
+pub(super) fn late_pods<'pods>(view: &NodeView<'_>, pods: &[&'pods Pod]) -> Vec<&'pods Pod> {
+    pods.iter()
+        .copied()
+        .filter(|pod| started_after_cordon(view, pod))
+        .collect()
 }
 
 /// Whether the pod started although the node was cordoned.
-pub(super) fn came_late(view: &NodeView<'_>, pod: &Pod) -> bool {
+pub(super) fn started_after_cordon(view: &NodeView<'_>, pod: &Pod) -> bool {
     match (view.stage, pod.made_at) {
         (Some((Stage::Drain, began)), Some(made)) => view.unschedulable && made > began + CAME_LATE,
         (Some(_) | None, _) => false,

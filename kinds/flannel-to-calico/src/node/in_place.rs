@@ -48,7 +48,7 @@ fn import(view: &NodeView<'_>) -> Option<NodeStep> {
 /// The next step for a node with pods of both networks, and after the end of the last legacy pod; `None` if there is nothing to
 /// do. Applies also when the node is done, because pods start and end for days after the migration.
 pub fn upkeep(view: &NodeView<'_>) -> Option<NodeStep> {
-    if view.direction == Direction::Back {
+    if view.direction == Direction::Rollback {
         return None;
     }
     let phase = view.agent.phase?;

@@ -86,7 +86,7 @@ fn ready(set: &DaemonSet, facts: &ClusterFacts, report: &mut Report) {
 /// or would get the same address again.
 fn pins(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Pins);
-    let stay = settings.stay(&settings.to.value, facts.ranges());
+    let stay = settings.remaining_ranges(&settings.to.value, facts.ranges());
     for pin in &facts.pins {
         match requested(&pin.value) {
             Ok(requested) if requested.iter().any(|text| is_of_old(pin, text, settings, &stay)) => report.fail(

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 
 use super::CheckName;
 use crate::facts::{ClusterFacts, ControllerManager};
-use crate::mentions::{self, Change};
+use crate::hardcoded_range::{self, Change};
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, names};
 use engine::ranges::overlap;
@@ -19,10 +19,10 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::Configuration);
     let (from, to) = (settings.from.value, settings.to.value);
-    let before = mentions::before(&facts.mentions, &from, &to).into_iter();
+    let before = hardcoded_range::before(&facts.mentions, &from, &to).into_iter();
     let (of_tenants, of_the_cluster): (Vec<Change>, Vec<Change>) =
         before.partition(|change| change.owner.tenant().is_some());
-    let mut after = mentions::after(&facts.mentions, &from, &to);
+    let mut after = hardcoded_range::after(&facts.mentions, &from, &to);
     after.retain(|change| change.owner.tenant().is_none());
     for (changes, when) in [
         (
@@ -35,7 +35,10 @@ fn mentioned(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         ),
         (
             of_tenants,
-            format!(" (now, with its owner); {}", mentions::unwaited(&to)),
+            format!(
+                " (now, with its owner); {}",
+                hardcoded_range::tenant_consequence(&to)
+            ),
         ),
     ] {
         for change in changes {

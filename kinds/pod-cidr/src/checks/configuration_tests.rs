@@ -4,7 +4,7 @@ use super::super::fixture::{self, alone, judge, only};
 use super::*;
 use crate::checks::CheckPolicy;
 use crate::detect::detect;
-use crate::mentions::Needs;
+use crate::hardcoded_range::Needs;
 use engine::check::Verdict::{self, Fail, Pass, Unknown, Warn};
 
 #[test]

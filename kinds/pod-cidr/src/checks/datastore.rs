@@ -23,7 +23,7 @@ pub(crate) fn reach(facts: &ClusterFacts) -> Vec<Check> {
 
 fn judge(facts: &ClusterFacts, old: Option<&Pool>) -> Vec<Check> {
     let mut report = Report::new(CheckName::DatastoreAccess);
-    let said = match &facts.datastore.said {
+    let said = match &facts.datastore.detected {
         Ok(said) => said,
         Err(unclear) => {
             let finding = Finding::new("", &unclear.found, &unclear.needed, &unclear.fix);

@@ -19,7 +19,7 @@ fn etcd(facts: &mut ClusterFacts) {
         ..Etcd::default()
     };
     facts.datastore = DatastoreFacts {
-        said: Ok(Sourced {
+        detected: Ok(Sourced {
             value: Datastore { etcd: Some(etcd) },
             source: Source::Detected("DaemonSet kube-system/calico-node".to_owned()),
         }),
@@ -121,7 +121,7 @@ fn an_unreachable_etcd_is_unknown_and_refuses() {
 #[test]
 fn an_unclear_configuration_is_refused_with_its_object() {
     let mut facts = fixture::cluster();
-    facts.datastore.said = Err(Unclear {
+    facts.datastore.detected = Err(Unclear {
         object: "DaemonSet kube-system/calico-node".to_owned(),
         found: "DATASTORE_TYPE etcdv2".to_owned(),
         needed: "etcdv3".to_owned(),

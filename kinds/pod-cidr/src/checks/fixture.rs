@@ -9,9 +9,9 @@ use serde_json::json;
 use super::{CheckName, CheckPolicy, PERMISSIONS, check};
 use crate::detect::detect;
 use crate::facts::{ClusterFacts, ControllerManager, Pool};
-use crate::host::{Conflist, HostFacts, InNew, InOld};
+use crate::hardcoded_range::{Needs, RangeUse};
+use crate::host::{Conflist, HostFacts, SourceFacts, TargetFacts};
 use crate::ipam::{Allocation, Block};
-use crate::mentions::{Mention, Needs};
 use crate::settings::{Options, Settings};
 use engine::check::{Check, Verdict};
 use engine::cluster::{Container, DaemonSet, Node, Webhook};
@@ -155,7 +155,7 @@ pub(crate) fn budget(name: &str, allowed: i32, healthy: i32, desired: i32, expec
         current_healthy: healthy,
         desired_healthy: desired,
         expected_pods: expected,
-        lets_unhealthy_go: false,
+        always_allows_unhealthy: false,
     }
 }
 
@@ -193,8 +193,8 @@ fn host(index: u8) -> HostFacts {
             ipv4_pools: Found::Absent,
             ipv6_pools: Found::Absent,
         }),
-        in_old: InOld::default(),
-        in_new: InNew::default(),
+        source: SourceFacts::default(),
+        target: TargetFacts::default(),
         tunnels: vec![Device {
             name: "vxlan.calico".to_owned(),
             mtu: 1450,
@@ -299,8 +299,8 @@ fn blocks(pods: &[Pod]) -> Vec<Block> {
         .collect()
 }
 
-fn mention(object: &str, owner: Owner, said: &[&str], needs: Needs, fix: &str) -> Mention {
-    Mention {
+fn mention(object: &str, owner: Owner, said: &[&str], needs: Needs, fix: &str) -> RangeUse {
+    RangeUse {
         object: object.to_owned(),
         owner,
         ranges: said.iter().map(|text| text.parse().unwrap()).collect(),

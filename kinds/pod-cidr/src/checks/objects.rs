@@ -131,7 +131,8 @@ mod tests {
         facts
             .unclear_pools
             .push(unclear("IPPool strange", Some("10.99.0.0/16"), None));
-        let stay = fixture::settings(&facts).stay(&"10.200.0.0/16".parse().unwrap(), facts.ranges());
+        let stay =
+            fixture::settings(&facts).remaining_ranges(&"10.200.0.0/16".parse().unwrap(), facts.ranges());
         assert!(stay.contains(&"10.99.0.0/16".parse().unwrap()), "{stay:?}");
     }
 }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::{CheckName, CheckPolicy};
 use crate::facts::ClusterFacts;
-use crate::holders::{Cluster, holders_besides_tunnels};
+use crate::holder::{Cluster, holders_besides_tunnels};
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, budgets, names, pods};
 use engine::drain::Pod;
@@ -25,7 +25,7 @@ pub(super) fn check(
         .collect();
     let meanwhile = policy
         .on_blocked
-        .meanwhile("all other pods move, and stage Verify waits for this one");
+        .effect_unless_pause("all other pods move, and stage Verify waits for this one");
     [
         budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets, meanwhile),
         pods::empty_dir(CheckName::EmptyDir, &evicted, policy.permissions, meanwhile),
@@ -42,7 +42,7 @@ pub(super) fn leaving<'facts>(
     facts: &ClusterFacts,
     residents: &'facts [Resident<'facts>],
 ) -> Vec<&'facts Resident<'facts>> {
-    let targets = settings.stay(&settings.to.value, facts.ranges());
+    let targets = settings.remaining_ranges(&settings.to.value, facts.ranges());
     residents
         .iter()
         .filter(|resident| resident.pod.deleted_at.is_none() && Movers::OutOf(&targets).has(resident.pod))

@@ -38,12 +38,12 @@ fn old_pool(name: &str, pool: Option<&Pool>) -> Vec<Check> {
             "remove the clause with replumb.dev/off-pool from its nodeSelector, unless another change of this pool is in \
              progress",
         )),
-        Openness::ToEverybody => None,
+        Openness::AllPods => None,
         Openness::Absent | Openness::Closed => Some((
             "disabled",
             "set `disabled: false`, unless another change of this pool is in progress",
         )),
-        Openness::ToWhoNamesIt => Some((
+        Openness::OptIn => Some((
             "open only to pods that name it",
             "set nodeSelector all() and assignmentMode Automatic, unless another change of this pool is in progress",
         )),

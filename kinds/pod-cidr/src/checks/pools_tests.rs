@@ -222,8 +222,8 @@ fn route(destination: &str, protocol: u8) -> Listed<Route> {
     [route].into_iter().collect()
 }
 
-fn on_b(facts: &mut ClusterFacts) -> &mut crate::host::InNew {
-    &mut facts.hosts.get_mut("b").unwrap().in_new
+fn on_b(facts: &mut ClusterFacts) -> &mut crate::host::TargetFacts {
+    &mut facts.hosts.get_mut("b").unwrap().target
 }
 
 #[rstest]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::CheckName;
-use crate::capacity::{BLOCKS_PER_NODE, Need, Room, room};
+use crate::capacity::{BLOCKS_PER_NODE, Capacity, Need, capacity};
 use crate::facts::ClusterFacts;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report};
@@ -29,13 +29,13 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
         strict: facts.ipam.strict_affinity,
     };
     let object = format!("range {to}, blocks of /{size}");
-    let found = match room(&to, size, &need) {
-        Room::Enough {
+    let found = match capacity(&to, size, &need) {
+        Capacity::Enough {
             needed,
             blocks: u64::MAX,
         } => format!("needs {needed} of 2^64 or more blocks"),
-        Room::Enough { needed, blocks } => format!("needs {needed} of {blocks} blocks"),
-        Room::Borrowed { needed, blocks } => {
+        Capacity::Enough { needed, blocks } => format!("needs {needed} of {blocks} blocks"),
+        Capacity::Borrowed { needed, blocks } => {
             report.warn(
                 "",
                 &object,
@@ -49,7 +49,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             );
             String::new()
         }
-        Room::NodeTooLarge { needed, allowed } => {
+        Capacity::NodeTooLarge { needed, allowed } => {
             report.fail(
                 "",
                 &object,
@@ -62,7 +62,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
             );
             String::new()
         }
-        Room::Full { needed, blocks } => {
+        Capacity::Full { needed, blocks } => {
             report.fail(
                 "",
                 &object,

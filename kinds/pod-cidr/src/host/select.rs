@@ -3,12 +3,13 @@
 use ipnet::IpNet;
 
 use calico::kernel::{
-    Shared, addresses, is_calicos, is_calicos_link, is_to_pod, is_tunnel, listed_routes, rules, shared,
+    Overlapping, addresses, is_calico_link, is_calico_route, is_to_pod, is_tunnel, overlapping, rules,
+    sorted_routes,
 };
 use engine::found::Found;
 use engine::kernel::{BIRD, Device, MAIN_TABLE, Route, RouteKind, Tables};
 
-use super::{Conflist, HostFacts, HostSettings, InNew, InOld, Uplink};
+use super::{Conflist, HostFacts, HostSettings, SourceFacts, TargetFacts, Uplink};
 
 /// Selects the entries that are relevant for the change from one range to the other.
 pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables) -> HostFacts {
@@ -21,21 +22,21 @@ pub fn facts(settings: &HostSettings, conflist: Found<Conflist>, tables: &Tables
     tunnels.sort_by(|left, right| left.name.cmp(&right.name));
     HostFacts {
         conflist,
-        in_old: in_old(settings, tables),
-        in_new: in_new(&settings.to, tables),
+        source: in_old(settings, tables),
+        target: in_new(&settings.to, tables),
         tunnels,
         uplink: uplink(&settings.to, tables),
     }
 }
 
-fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
+fn in_old(settings: &HostSettings, tables: &Tables) -> SourceFacts {
     // A pod whose address is also in the target range does not move.
     let is_old = |net: &IpNet| settings.from.contains(net) && !settings.to.contains(net);
-    let routes = listed_routes(tables, |route| is_old(&route.destination));
+    let routes = sorted_routes(tables, |route| is_old(&route.destination));
     let (discards, others): (Vec<Route>, Vec<Route>) =
         routes.into_iter().partition(|route| route.kind.discards());
     let (pods, blocks): (Vec<Route>, Vec<Route>) = others.into_iter().partition(is_to_pod);
-    InOld {
+    SourceFacts {
         pods: pods.into_iter().collect(),
         blocks: blocks.into_iter().collect(),
         discards: discards.into_iter().collect(),
@@ -45,17 +46,17 @@ fn in_old(settings: &HostSettings, tables: &Tables) -> InOld {
 }
 
 /// Entries that overlap this range and do not belong to Calico.
-fn in_new(to: &IpNet, tables: &Tables) -> InNew {
-    let Shared {
+fn in_new(to: &IpNet, tables: &Tables) -> TargetFacts {
+    let Overlapping {
         routes,
         addresses,
         rules,
-    } = shared(std::slice::from_ref(to), tables, is_calicos, is_calicos_link);
+    } = overlapping(std::slice::from_ref(to), tables, is_calico_route, is_calico_link);
     // A route that is wider than the pool is no block.
     let (announced, routes): (Vec<Route>, Vec<Route>) = routes
         .into_iter()
         .partition(|route| route.protocol == BIRD && to.contains(&route.destination));
-    InNew {
+    TargetFacts {
         routes: routes.into_iter().collect(),
         announced: announced.into_iter().collect(),
         addresses,

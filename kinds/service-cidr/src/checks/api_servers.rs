@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::CheckName;
 use crate::addresses::first;
 use crate::facts::ClusterFacts;
-use crate::ranges::{DEFAULT, listed};
+use crate::ranges::{DEFAULT, joined};
 use crate::settings::Settings;
 use crate::side::Side;
 use engine::check::{Check, Finding, Report};
@@ -65,8 +65,8 @@ fn api_servers(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
                 address.to_string(),
                 Finding::new(
                     "--service-cluster-ip-range",
-                    listed(ranges),
-                    format!("{}, which ServiceCIDR {DEFAULT} has", listed(wanted.of(Side::Old))),
+                    joined(ranges),
+                    format!("{}, which ServiceCIDR {DEFAULT} has", joined(wanted.of(Side::Old))),
                     "set the same flag on all API servers first: one with another flag would create the default ServiceCIDR \
                      again with its own range",
                 ),

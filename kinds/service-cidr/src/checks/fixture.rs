@@ -80,7 +80,7 @@ fn node(name: &str, index: u8) -> Node {
 fn host() -> HostFacts {
     HostFacts {
         proxy_mode: Found::Present(ProxyMode::Iptables),
-        unknown: Found::Present(Vec::new()),
+        missing_ports: Found::Present(Vec::new()),
         local_traffic: Found::Present(LocalTraffic {
             ranges: vec!["10.244.0.0/16".parse().unwrap()],
             links: Vec::new(),

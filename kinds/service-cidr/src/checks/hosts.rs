@@ -3,7 +3,7 @@
 use super::CheckName;
 use crate::facts::ClusterFacts;
 use crate::host::{HostFacts, ProxyMode};
-use crate::ranges::listed;
+use crate::ranges::joined;
 use crate::settings::Settings;
 use engine::check::{Check, Finding, Report, agents};
 use engine::found::Found;
@@ -24,7 +24,7 @@ fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     for (node, host) in &facts.hosts {
         let (found, fix) = match &host.proxy_mode {
             Found::Present(ProxyMode::Iptables | ProxyMode::Nftables) => {
-                if !facts.knows_pods(host) {
+                if !facts.recognizes_pods(host) {
                     report.warn("Node", node, unknown_pods(host));
                 }
                 continue;
@@ -65,7 +65,7 @@ fn kube_proxy(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 fn pods_told(facts: &ClusterFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::PodsTold);
     for (node, host) in &facts.hosts {
-        let Found::Malformed(what) = &host.carriers else {
+        let Found::Malformed(what) = &host.pods_with_source_addresses else {
             continue;
         };
         report.unknown(
@@ -86,7 +86,7 @@ fn pods_told(facts: &ClusterFacts) -> Vec<Check> {
 fn unknown_pods(host: &HostFacts) -> Finding<'static> {
     let found = match &host.local_traffic {
         Found::Present(by) if by.ranges.is_empty() => "does not recognize connections of pods".to_owned(),
-        Found::Present(by) => format!("recognizes only pods of {}", listed(&by.ranges)),
+        Found::Present(by) => format!("recognizes only pods of {}", joined(&by.ranges)),
         Found::Absent => {
             "unknown whether it recognizes connections of pods: no rules of a Service".to_owned()
         }

@@ -20,7 +20,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         .collect();
     let meanwhile = policy
         .on_blocked
-        .meanwhile("all other pods restart, and stage Restart waits for this one");
+        .effect_unless_pause("all other pods restart, and stage Restart waits for this one");
     [
         bare(&told, policy),
         budgets::check(CheckName::DisruptionBudgets, &evicted, &facts.budgets, meanwhile),

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{CheckName, CheckPolicy};
+use crate::assignment::of_migration;
 use crate::class::Class;
 use crate::facts::ClusterFacts;
 use crate::objects::bridges;
 use crate::settings::Settings;
-use crate::subjects::of_migration;
 use engine::check::{Check, Finding, Report};
 
 /// Resources of quotas that count helpers.
@@ -50,7 +50,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, policy: &CheckPol
             } else {
                 continue;
             };
-            if room.left() < needed {
+            if room.remaining() < needed {
                 report.fail(
                     "ResourceQuota",
                     format!("{}/{}", quota.namespace, quota.name),

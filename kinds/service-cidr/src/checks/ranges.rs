@@ -64,9 +64,9 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
     }
     for (node, host) in &facts.hosts {
         let found = [
-            host.in_target.routes.words("routes"),
-            host.in_target.addresses.words("addresses"),
-            host.in_target.rules.words("rules"),
+            host.target.routes.words("routes"),
+            host.target.addresses.words("addresses"),
+            host.target.rules.words("rules"),
         ]
         .concat();
         for what in found {

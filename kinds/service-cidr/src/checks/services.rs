@@ -6,15 +6,15 @@ use std::net::IpAddr;
 
 use super::{CheckName, CheckPolicy};
 use crate::addresses::{assign, room};
+use crate::assignment::{key, of_migration};
 use crate::class::Class;
+use crate::exchange::Part;
 use crate::facts::ClusterFacts;
-use crate::host::MOST_KEPT;
+use crate::host::MAX_EXCLUDED;
 use crate::mentions::follow_up;
-use crate::ranges::listed;
+use crate::ranges::joined;
 use crate::settings::Settings;
 use crate::side::Side;
-use crate::subjects::{key, of_migration};
-use crate::swap::Part;
 use engine::check::{Check, Finding, Report};
 use engine::corefile::{LAMEDUCK, lameduck};
 use engine::owner::Owner;
@@ -100,14 +100,14 @@ fn load_balancers(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolic
             }
         }
     }
-    if policy.keep_load_balancers && kept > MOST_KEPT {
+    if policy.keep_load_balancers && kept > MAX_EXCLUDED {
         report.fail(
             "Services",
             "of type LoadBalancer",
             Finding::new(
                 "",
                 format!("{kept} addresses that load balancers keep"),
-                format!("at most {MOST_KEPT}"),
+                format!("at most {MAX_EXCLUDED}"),
                 "move clients of load balancers to Services of other types, and delete these load balancers",
             ),
         );
@@ -163,7 +163,7 @@ fn rooms(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Vec
         }
         said.push(format!("{} of {} addresses of {to}", addresses.len(), room(to)));
     }
-    report.finish(listed(changed.of(Side::New)), lines(&said))
+    report.finish(joined(changed.of(Side::New)), lines(&said))
 }
 
 fn mentions(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {

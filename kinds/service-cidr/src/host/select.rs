@@ -2,8 +2,8 @@
 
 use ipnet::IpNet;
 
-use super::InTarget;
-use calico::kernel::shared;
+use super::TargetFacts;
+use calico::kernel::overlapping;
 use engine::kernel::{Route, Tables};
 
 /// The link on which kube-proxy in mode ipvs has the addresses of all Services.
@@ -11,10 +11,10 @@ pub const IPVS_LINK: &str = "kube-ipvs0";
 
 /// Selects these entries, without default routes and without entries of kube-proxy. Calico's routes are included: pods in the
 /// range are a conflict, whatever their network.
-pub fn in_target(target: &[IpNet], tables: &Tables) -> InTarget {
+pub fn in_target(target: &[IpNet], tables: &Tables) -> TargetFacts {
     // Entries of kube-proxy are removed before the list is truncated: in mode ipvs each Service has an address.
-    let found = shared(target, tables, is_kube_proxys, |link| link == IPVS_LINK);
-    InTarget {
+    let found = overlapping(target, tables, is_kube_proxys, |link| link == IPVS_LINK);
+    TargetFacts {
         routes: found.routes.into_iter().collect(),
         addresses: found.addresses,
         rules: found.rules,
@@ -123,6 +123,6 @@ mod tests {
         let found = in_target(&ranges(&["172.30.0.0/16"]), &tables);
         assert_eq!(found.addresses.words("addresses"), ["172.30.9.1/24 dev zz0"]);
         assert!(found.routes.is_empty() && found.rules.is_empty());
-        assert_eq!(in_target(&[], &tables), InTarget::default());
+        assert_eq!(in_target(&[], &tables), TargetFacts::default());
     }
 }

@@ -122,8 +122,8 @@ impl Job {
         }
         let run = Run::begin(cluster, tools, self.wanted.clone()).await?;
         let (watch, followed) = match self.end {
-            End::There => run.migrate().await?,
-            End::Back => run.migrate_and_back().await?,
+            End::Migrated => run.migrate().await?,
+            End::RolledBack => run.migrate_and_back().await?,
         };
         let report = run.report(watch, followed, self.end).await?;
         print_report(&report, &report.text(), &report.problems, file)

@@ -48,7 +48,7 @@ impl Run {
 
     /// Keeps the labs of the folder for inspection.
     pub(super) fn keep(&self) -> Result<()> {
-        self.labs()?.iter().try_for_each(Cluster::leave_standing)
+        self.labs()?.iter().try_for_each(Cluster::keep)
     }
 
     /// Removes labs in the folder that no command uses.

@@ -37,7 +37,7 @@ pub struct Before {
 
 impl Before {
     /// Reads the state.
-    pub async fn look(cluster: &Cluster) -> Result<Self> {
+    pub async fn read(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             objects: objects(cluster).await?,
             replicas: replicas(cluster).await?,
@@ -83,7 +83,7 @@ impl Before {
             ));
         }
         for node in cluster.node_names().await {
-            let (_, foreign) = run.scene.look_again(&node).await?;
+            let (_, foreign) = run.scene.observe_again(&node).await?;
             wrong.extend(foreign.problems(&node));
         }
         Ok(wrong)

@@ -11,10 +11,10 @@ use serde_json::json;
 use super::judge::{Before, is_forgotten};
 use super::steps::{Cell, Leg};
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::crash::loss::{Loss, Moment};
 use crate::crash::matrix::Owner;
-use crate::crash::point::Door;
+use crate::crash::point::AdminPort;
 use crate::crash::strike::strike;
 use crate::demo::operator::Exit;
 use crate::demo::pod_cidr::{Run, Wanted, manifest};
@@ -53,7 +53,7 @@ pub struct Bench<'cluster> {
 
 /// A point at which the coordinator has stopped.
 struct Stop {
-    door: Door,
+    door: AdminPort,
     home: String,
     before: Moment,
 }
@@ -84,7 +84,7 @@ impl<'cluster> Bench<'cluster> {
     async fn perform(&self, leg: Leg, cells: &[Cell], outcomes: &mut Vec<Outcome>) -> Result<()> {
         let Some(first) = cells.first() else { return Ok(()) };
         let run = Run::begin(self.cluster, self.tools, self.wanted.clone()).await?;
-        let before = Before::look(self.cluster).await?;
+        let before = Before::read(self.cluster).await?;
         let file = run.scene.operator.write_manifest(&manifest(&self.wanted))?;
         let file = file.to_string_lossy().into_owned();
         let apply = ["apply", "--filename", &file, "--yes", "--timeout", PATIENT];
@@ -133,14 +133,14 @@ impl<'cluster> Bench<'cluster> {
         self.forget().await
     }
 
-    async fn coordinator(&self) -> Result<(Door, String)> {
+    async fn coordinator(&self) -> Result<(AdminPort, String)> {
         let (_, home, _) = self.look.coordinator().await?;
-        Ok((Door::of_coordinator(self.cluster, &home).await?, home))
+        Ok((AdminPort::of_coordinator(self.cluster, &home).await?, home))
     }
 
     async fn arm(&self, point: &Point) -> Result<()> {
         let (door, _) = self.coordinator().await?;
-        door.go_on(self.cluster, Some(point)).await
+        door.run_to(self.cluster, Some(point)).await
     }
 
     /// Makes one crash after the other, then waits for the end.
@@ -191,7 +191,9 @@ impl<'cluster> Bench<'cluster> {
         let logs = self.cluster.directory().logs();
         until("the coordinator to answer", STEP, &logs, async || {
             let (door, _) = self.coordinator().await?;
-            door.until_stopped(self.cluster, STEP).await.map(Look::Done)
+            door.until_stopped(self.cluster, STEP)
+                .await
+                .map(Observation::Done)
         })
         .await
         .with_context(|| cell.words())
@@ -246,9 +248,9 @@ impl<'cluster> Bench<'cluster> {
         let logs = self.cluster.directory().logs();
         until("the Migration's objects to be deleted", STEP, &logs, async || {
             Ok(if is_forgotten(self.cluster).await? {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet("NodeMigrations or traffic pods still exist".to_owned())
+                Observation::NotYet("NodeMigrations or traffic pods still exist".to_owned())
             })
         })
         .await

@@ -1,6 +1,6 @@
 //! Faults of a cluster before the conversion of Calico's datastore.
 
-use crate::demo::breaking::{Case, Change, PLAIN};
+use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 
 /// The folder with the coordinator's permissions.
 const RIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/calico-datastore");
@@ -39,9 +39,9 @@ pub const CASES: &[Case] = &[
             "deploy/calico-datastore",
             "Deployment kube-system/calico-kube-controllers",
         ],
-        spoil: &[Change::Kubectl(&["delete", "-k", RIGHTS, "--wait"])],
-        mend: &[Change::Kubectl(&["apply", "--server-side", "-k", RIGHTS])],
-        ..PLAIN
+        breaks: &[Change::Kubectl(&["delete", "-k", RIGHTS, "--wait"])],
+        repair: &[Change::Kubectl(&["apply", "--server-side", "-k", RIGHTS])],
+        ..DEFAULT_CASE
     },
     Case {
         name: "manifest-v2",
@@ -49,7 +49,7 @@ pub const CASES: &[Case] = &[
         check: "Manifest",
         says: &["calico/node:v2.6.12", "an image of v3"],
         spec: r#"{"calicoDatastore":{"manifest":"{kind: DaemonSet, apiVersion: apps/v1, metadata: {name: calico-node, namespace: kube-system}, spec: {selector: {matchLabels: {k8s-app: calico-node}}, template: {metadata: {labels: {k8s-app: calico-node}}, spec: {containers: [{name: calico-node, image: 'calico/node:v2.6.12', env: [{name: ETCD_ENDPOINTS, value: 'http://127.0.0.1:2479'}]}]}}}}"}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "endpoint",
@@ -57,50 +57,50 @@ pub const CASES: &[Case] = &[
         check: "DatastoreAccess",
         says: &["etcd of Calico v2", "127.0.0.1:9"],
         spec: r#"{"calicoDatastore":{"etcdV2":{"endpoints":["http://127.0.0.1:9"]}}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "paused",
         about: "Calico is paused already",
         check: "DatastoreState",
         says: &["/calico/v1/Ready", "datastore abort"],
-        spoil: &[PAUSE],
-        mend: &[OPEN],
-        ..PLAIN
+        breaks: &[PAUSE],
+        repair: &[OPEN],
+        ..DEFAULT_CASE
     },
     Case {
         name: "v3-not-empty",
         about: "etcd v3 already has a key of Calico",
         check: "DatastoreState",
         says: &["keys: 1", "ignoreV3Data"],
-        spoil: &[FILL],
-        mend: &[EMPTY],
-        ..PLAIN
+        breaks: &[FILL],
+        repair: &[EMPTY],
+        ..DEFAULT_CASE
     },
     Case {
         name: "unconvertible",
         about: "a policy in etcd v2 is not JSON",
         check: "DatastoreConversion",
         says: &["broken", "not JSON"],
-        spoil: &[BREAK],
-        mend: &[REPAIR],
-        ..PLAIN
+        breaks: &[BREAK],
+        repair: &[REPAIR],
+        ..DEFAULT_CASE
     },
     Case {
         name: "policy-controller",
         about: "the policy controller from before Calico v2.6 runs",
         check: "KubeControllers",
         says: &["calico-policy-controller", "replicas=0"],
-        spoil: &[Change::Apply(POLICY_CONTROLLER)],
-        mend: &[Change::Delete(POLICY_CONTROLLER)],
-        ..PLAIN
+        breaks: &[Change::Apply(POLICY_CONTROLLER)],
+        repair: &[Change::Delete(POLICY_CONTROLLER)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "gitops",
         about: "Argo CD owns calico-node",
         check: "DatastoreOwners",
         says: &["Argo CD", "DaemonSet kube-system/calico-node"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "kube-system",
             "annotate",
@@ -108,7 +108,7 @@ pub const CASES: &[Case] = &[
             "calico-node",
             "argocd.argoproj.io/tracking-id=x",
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "-n",
             "kube-system",
             "annotate",
@@ -116,14 +116,14 @@ pub const CASES: &[Case] = &[
             "calico-node",
             "argocd.argoproj.io/tracking-id-",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "role",
         about: "a ClusterRole of the manifest differs from the one in the cluster",
         check: "ManifestObjects",
         says: &["ClusterRole calico-node", "generate calico-v3-objects"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "patch",
             "clusterrole",
             "calico-node",
@@ -131,7 +131,7 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"[{"op":"add","path":"/rules/0/verbs/-","value":"deletecollection"}]"#,
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "patch",
             "clusterrole",
             "calico-node",
@@ -139,7 +139,7 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"[{"op":"remove","path":"/rules/0/verbs/1"}]"#,
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
 ];
 

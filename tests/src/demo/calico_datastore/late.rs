@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::stores::Watcher;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 
 /// The namespace of these pods.
 const NAMESPACE: &str = "sample";
@@ -62,16 +62,16 @@ pub async fn prepare(cluster: &Cluster, image: &str) -> Result<()> {
 }
 
 /// Waits for the pause, then creates and deletes pods.
-pub async fn come_and_go(cluster: &Cluster, watcher: &Watcher) -> Result<()> {
+pub async fn create_and_delete(cluster: &Cluster, watcher: &Watcher) -> Result<()> {
     until(
         "Calico is paused",
         super::LIMIT,
         &cluster.directory().logs(),
         async || {
             Ok(if watcher.is_paused() {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet("Calico is not paused".to_owned())
+                Observation::NotYet("Calico is not paused".to_owned())
             })
         },
     )
@@ -105,9 +105,9 @@ pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<Late> {
             let ready = all.iter().filter(|pod| ready_since(pod).is_some()).count();
             let remaining = pods.get_opt(DELETED).await?;
             Ok(if ready == COUNT && remaining.is_none() {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!(
+                Observation::NotYet(format!(
                     "{ready} of {COUNT} pods are Ready, pod {DELETED} is {}",
                     remaining.map_or("gone", |_| "still there")
                 ))
@@ -135,7 +135,7 @@ pub async fn judge(cluster: &Cluster, watcher: &Watcher) -> Result<Late> {
 }
 
 /// Deletes the Deployment: the next case starts without it.
-pub async fn take_away(cluster: &Cluster) -> Result<()> {
+pub async fn delete_created(cluster: &Cluster) -> Result<()> {
     let arguments = [
         "-n",
         NAMESPACE,

@@ -22,9 +22,9 @@ use super::scene::Scene;
 use super::{End, LIMIT, MIGRATION, Tools, merge, migration, traffic};
 use crate::cluster::Cluster;
 use crate::cluster::pods::CALICO_NAMESPACE;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use late::Late;
-use report::{Looks, Report};
+use report::{Observations, Report};
 use stores::{Etcd, Watcher};
 
 /// Objects that the migration writes.
@@ -88,12 +88,13 @@ pub async fn prepare(cluster: &Cluster, operator: &Operator) -> Result<()> {
 /// Breaks the cluster as the case says, and returns the output of the refusal.
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
-        end: End::There,
+        end: End::Migrated,
         spec: breaking::spec(cluster, case).await?,
         kills: 0,
     };
-    let answer = breaking::spoil(cluster, operator, case, &manifest(cluster, &wanted).await?).await?;
-    let forgotten = breaking::forget(cluster).await;
+    let answer =
+        breaking::break_and_repair(cluster, operator, case, &manifest(cluster, &wanted).await?).await?;
+    let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
 }
@@ -153,9 +154,9 @@ async fn allow_ingress(cluster: &Cluster, etcd: Etcd) -> Result<()> {
         async || {
             let key = format!("{}traffic.allow-ingress", stores::POLICIES);
             Ok(if etcd.v2().await?.contains_key(&key) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet("calico-kube-controllers has not written the policy".into())
+                Observation::NotYet("calico-kube-controllers has not written the policy".into())
             })
         },
     )
@@ -185,7 +186,7 @@ impl<'cluster> Run<'cluster> {
         late::prepare(cluster, &image).await?;
         let etcd = Etcd::of(cluster).await?;
         allow_ingress(cluster, etcd).await?;
-        let scene = Scene::look(cluster, tools, counts).await?;
+        let scene = Scene::observe(cluster, tools, counts).await?;
         Ok(Self {
             v2: etcd.v2().await?,
             objects: objects(cluster).await?,
@@ -209,13 +210,13 @@ impl<'cluster> Run<'cluster> {
                 .expect(Exit::Done, &["plan", "--filename", &file])
                 .await?;
             match self.wanted.end {
-                End::There => self.apply(&file).await?,
-                End::Back => self.apply_and_roll_back(&file).await?,
+                End::Migrated => self.apply(&file).await?,
+                End::RolledBack => self.apply_and_roll_back(&file).await?,
             }
             late::judge(cluster, &self.watcher).await
         };
         tokio::select! {
-            done = async { tokio::try_join!(work, late::come_and_go(cluster, &self.watcher)) } => Ok(done?.0),
+            done = async { tokio::try_join!(work, late::create_and_delete(cluster, &self.watcher)) } => Ok(done?.0),
             failed = self.watcher.watch() => match failed? {},
         }
     }
@@ -245,9 +246,9 @@ impl<'cluster> Run<'cluster> {
                 let done = status["progress"]["done"].as_u64().unwrap_or_default();
                 let stage = status["calicoDatastore"]["stage"]["name"].clone();
                 Ok(if stage == "Nodes" && done > 0 {
-                    Look::Done(())
+                    Observation::Done(())
                 } else {
-                    Look::NotYet(format!("stage {stage}, changed nodes: {done}"))
+                    Observation::NotYet(format!("stage {stage}, changed nodes: {done}"))
                 })
             },
         )
@@ -286,7 +287,7 @@ impl<'cluster> Run<'cluster> {
                 images,
             ])
             .await?;
-        let looks = Looks {
+        let looks = Observations {
             calico: self.scene.calico.clone(),
             status: status(cluster).await?,
             flags: self.watcher.seen(),

@@ -51,7 +51,7 @@ pub struct Report {
 
 /// The observations from which the report is made.
 #[derive(Debug)]
-pub struct Looks {
+pub struct Observations {
     /// The implementation of Calico.
     pub calico: String,
     /// Status of the Migration.
@@ -78,7 +78,7 @@ pub struct Looks {
 
 impl Report {
     /// Makes the report from the observations, and lists the faults.
-    pub fn of(end: End, looks: Looks) -> Self {
+    pub fn of(end: End, looks: Observations) -> Self {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let time = |value: &Value| value.as_str().and_then(|text| text.parse::<Timestamp>().ok());
         let status = &looks.status;
@@ -130,8 +130,8 @@ impl Report {
             }
         };
         let (phase, version) = match end {
-            End::There => ("Completed", ":v3."),
-            End::Back => ("RolledBack", ":v2."),
+            End::Migrated => ("Completed", ":v3."),
+            End::RolledBack => ("RolledBack", ":v2."),
         };
         wrong(
             self.phase != phase,
@@ -146,12 +146,12 @@ impl Report {
             "no read observed the pause".to_owned(),
         );
         match (end, &self.flags.incomplete_at_opening) {
-            (End::There, None) => wrong(true, "no read found etcd v3 open".to_owned()),
-            (End::There, Some(found)) => wrong(
+            (End::Migrated, None) => wrong(true, "no read found etcd v3 open".to_owned()),
+            (End::Migrated, Some(found)) => wrong(
                 !found.is_empty(),
                 format!("etcd v3 was opened without {}", found.join(", ")),
             ),
-            (End::Back, found) => wrong(found.is_some(), "etcd v3 was opened".to_owned()),
+            (End::RolledBack, found) => wrong(found.is_some(), "etcd v3 was opened".to_owned()),
         }
         wrong(self.probes.all.sent == 0, "no probe was sent".to_owned());
         wrong(
@@ -200,8 +200,8 @@ impl Report {
             format!("calico-node runs {}", self.images.join(", ")),
         );
         match end {
-            End::There => wrong(self.v3_keys == 0, "etcd v3 is empty".to_owned()),
-            End::Back => {
+            End::Migrated => wrong(self.v3_keys == 0, "etcd v3 is empty".to_owned()),
+            End::RolledBack => {
                 wrong(
                     self.v3_keys > 0,
                     format!("keys remaining in etcd v3: {}", self.v3_keys),

@@ -77,7 +77,7 @@ impl Etcd {
     }
 
     /// Sends one request that must succeed. The body is a form for v2, and JSON for v3.
-    pub async fn tell(self, method: &str, path: &str, body: &str) -> Result<()> {
+    pub async fn send(self, method: &str, path: &str, body: &str) -> Result<()> {
         let kind = if path.starts_with("/v2/") { FORM } else { JSON };
         let (status, answer) = wire::ask(self.at, method, path, kind, body).await?;
         ensure!(

@@ -1,7 +1,7 @@
 //! Faults of a cluster before a migration: one case for each prerequisite. Each breaks a real cluster, names the check that must
 //! refuse and the words of its refusal, and repairs the cluster afterwards.
 
-use crate::demo::breaking::{Case, Change, PLAIN};
+use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 
 const CONFIGURATION: [&str; 5] = ["-n", "kube-flannel", "patch", "configmap", "kube-flannel-cfg"];
 
@@ -156,95 +156,95 @@ pub const CASES: &[Case] = &[
         about: "flannel's backend is host-gw",
         check: "FlannelBackend",
         says: &["kube-flannel/kube-flannel-cfg", "host-gw", "vxlan"],
-        spoil: &[network!(
+        breaks: &[network!(
             r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"host-gw\" } }"#
         )],
-        mend: &[GOOD_NETWORK],
-        ..PLAIN
+        repair: &[GOOD_NETWORK],
+        ..DEFAULT_CASE
     },
     Case {
         name: "direct-routing",
         about: "flannel's DirectRouting is on",
         check: "DirectRouting",
         says: &["kube-flannel/kube-flannel-cfg", "true", "false"],
-        spoil: &[network!(
+        breaks: &[network!(
             r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"DirectRouting\": true } }"#
         )],
-        mend: &[GOOD_NETWORK],
-        ..PLAIN
+        repair: &[GOOD_NETWORK],
+        ..DEFAULT_CASE
     },
     Case {
         name: "vni-differs",
         about: "net-conf.json has another VNI than the live device",
         check: "NetworkConfigurationMatchesDevice",
         says: &["VNI", "7", "1"],
-        spoil: &[network!(
+        breaks: &[network!(
             r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"VNI\": 7 } }"#
         )],
-        mend: &[GOOD_NETWORK],
-        ..PLAIN
+        repair: &[GOOD_NETWORK],
+        ..DEFAULT_CASE
     },
     Case {
         name: "port-differs",
         about: "net-conf.json has another port than the live device",
         check: "NetworkConfigurationMatchesDevice",
         says: &["port", "4789", "8472"],
-        spoil: &[network!(
+        breaks: &[network!(
             r#"{ \"Network\": \"10.244.0.0/16\", \"Backend\": { \"Type\": \"vxlan\", \"Port\": 4789 } }"#
         )],
-        mend: &[GOOD_NETWORK],
-        ..PLAIN
+        repair: &[GOOD_NETWORK],
+        ..DEFAULT_CASE
     },
     Case {
         name: "net-conf-malformed",
         about: "net-conf.json is not JSON",
         check: "NetworkConfiguration",
         says: &["kube-flannel/kube-flannel-cfg", "net-conf.json"],
-        spoil: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", "#)],
-        mend: &[GOOD_NETWORK],
-        ..PLAIN
+        breaks: &[network!(r#"{ \"Network\": \"10.244.0.0/16\", "#)],
+        repair: &[GOOD_NETWORK],
+        ..DEFAULT_CASE
     },
     Case {
         name: "subnets-in-etcd",
         about: "flannel keeps its subnets in etcd, not in the Kubernetes API",
         check: "FlannelSubnetManager",
         says: &["kube-flannel/kube-flannel-ds", "--kube-subnet-mgr"],
-        spoil: &[
+        breaks: &[
             ON_DELETE,
             flannel!(
                 "json",
                 r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--etcd-endpoints=http://192.0.2.1:2379"]}]"#
             ),
         ],
-        mend: &[
+        repair: &[
             flannel!(
                 "json",
                 r#"[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":["--ip-masq","--kube-subnet-mgr"]}]"#
             ),
             ROLLING_UPDATE,
         ],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "flannel-too-old",
         about: "flannel is older than v0.9.1",
         check: "FlannelVersion",
         says: &["kube-flannel/kube-flannel-ds", "v0.8.0", "0.9.1"],
-        spoil: &[
+        breaks: &[
             ON_DELETE,
             flannel!(
                 "json",
                 r#"[{"op":"test","path":"/spec/template/spec/containers/0/name","value":"kube-flannel"},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.8.0"}]"#
             ),
         ],
-        mend: &[
+        repair: &[
             flannel!(
                 "json",
                 r#"[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"ghcr.io/flannel-io/flannel:v0.28.4"}]"#
             ),
             ROLLING_UPDATE,
         ],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "wrong-name",
@@ -252,7 +252,7 @@ pub const CASES: &[Case] = &[
         check: "FlannelDaemonSet",
         says: &["kube-system/flannel", "kube-flannel/kube-flannel-ds"],
         spec: r#"{"flannelToCalico":{"options":{"flannelDaemonSetName":"flannel","flannelDaemonSetNamespace":"kube-system"}}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "addon-manager",
@@ -263,7 +263,7 @@ pub const CASES: &[Case] = &[
             "addonmanager.kubernetes.io/mode",
             "Reconcile",
         ],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "kube-flannel",
             "label",
@@ -271,7 +271,7 @@ pub const CASES: &[Case] = &[
             "kube-flannel-ds",
             "addonmanager.kubernetes.io/mode=Reconcile",
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "-n",
             "kube-flannel",
             "label",
@@ -279,102 +279,102 @@ pub const CASES: &[Case] = &[
             "kube-flannel-ds",
             "addonmanager.kubernetes.io/mode-",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "canal",
         about: "flannel and Calico run in one pod (Canal)",
         check: "Canal",
         says: &["kube-system/canal"],
-        spoil: &[Change::Apply(CANAL)],
-        mend: &[Change::Delete(CANAL)],
-        ..PLAIN
+        breaks: &[Change::Apply(CANAL)],
+        repair: &[Change::Delete(CANAL)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "public-ip",
         about: "flannel's public-ip is not the address that Calico would detect",
         check: "PublicAddress",
         says: &["lab-worker-1", "192.0.2.9"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "annotate",
             "node",
             "lab-worker-1",
             "--overwrite",
             "flannel.alpha.coreos.com/public-ip=192.0.2.9",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "annotation-malformed",
         about: "flannel's annotation on a Node cannot be parsed",
         check: "NodeAnnotations",
         says: &["lab-worker-1", "backend-data"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "annotate",
             "node",
             "lab-worker-1",
             "--overwrite",
             "flannel.alpha.coreos.com/backend-data={\"VtepMAC\":",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "subnet-env-malformed",
         about: "/run/flannel/subnet.env of a node cannot be parsed",
         check: "SubnetEnvironment",
         says: &["lab-worker-1", "subnet.env", "FLANNEL_MTU"],
-        spoil: &[Change::Node(
+        breaks: &[Change::Node(
             "lab-worker-1",
             "cp /run/flannel/subnet.env /run/subnet.env.good && sed -i 's/^FLANNEL_MTU=.*/FLANNEL_MTU=many/' /run/flannel/subnet.env",
         )],
-        mend: &[Change::Node(
+        repair: &[Change::Node(
             "lab-worker-1",
             "mv /run/subnet.env.good /run/flannel/subnet.env",
         )],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "conflist-malformed",
         about: "the conflist that the runtime uses on a node cannot be parsed",
         check: "ConflistMalformed",
         says: &["lab-worker-2", "10-flannel.conflist"],
-        spoil: &[Change::Node(
+        breaks: &[Change::Node(
             "lab-worker-2",
             "cp /etc/cni/net.d/10-flannel.conflist /run/conflist.good && echo '{ \"name\":' > /etc/cni/net.d/10-flannel.conflist",
         )],
-        mend: &[Change::Node(
+        repair: &[Change::Node(
             "lab-worker-2",
             "mv /run/conflist.good /etc/cni/net.d/10-flannel.conflist",
         )],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "rp-filter",
         about: "rp_filter of a node is loose, and Calico before v3.12 refuses to run with it",
         check: "ReversePathFilter",
         says: &["lab-worker-1", "rp_filter"],
-        spoil: &[
+        breaks: &[
             calico_image!("docker.io/calico/node:v3.10.4"),
             Change::Node(
                 "lab-worker-1",
                 "sysctl -n net.ipv4.conf.all.rp_filter > /run/rp_filter.good && sysctl -qw net.ipv4.conf.all.rp_filter=2",
             ),
         ],
-        mend: &[
+        repair: &[
             calico_image!("docker.io/calico/node:v3.31.7"),
             Change::Node(
                 "lab-worker-1",
                 "sysctl -qw net.ipv4.conf.all.rp_filter=$(cat /run/rp_filter.good)",
             ),
         ],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "agent-missing",
         about: "no agent runs on a node",
         check: "AgentMissing",
         says: &["lab-worker-2"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "replumb-system",
             "patch",
@@ -384,7 +384,7 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"kubernetes.io/hostname","operator":"NotIn","values":["lab-worker-2"]}]}]}}}}}}}"#,
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "-n",
             "replumb-system",
             "patch",
@@ -394,14 +394,14 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"{"spec":{"template":{"spec":{"affinity":null}}}}"#,
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "journal-broken",
         about: "the agent of a node cannot read its journal",
         check: "HostChecks",
         says: &["lab-worker-1", "Journal", "journal.jsonl, line 1"],
-        spoil: &[
+        breaks: &[
             Change::Node(
                 "lab-worker-1",
                 "cd /var/lib/replumb && if [ -e journal.jsonl ]; then mv journal.jsonl /run/journal.good; fi && \
@@ -418,19 +418,19 @@ pub const CASES: &[Case] = &[
                 "--field-selector=spec.nodeName=lab-worker-1",
             ]),
         ],
-        mend: &[Change::Node(
+        repair: &[Change::Node(
             "lab-worker-1",
             "cd /var/lib/replumb && rm journal.jsonl && \
              if [ -e /run/journal.good ]; then mv /run/journal.good journal.jsonl; fi",
         )],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "labels-forbidden",
         about: "the coordinator may not change Nodes",
         check: "Permissions",
         says: &["patch nodes"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "patch",
             "clusterrole",
             "replumb-coordinator-flannel-to-calico",
@@ -439,7 +439,7 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"[{"op":"test","path":"/rules/0/resources/0","value":"nodes"},{"op":"replace","path":"/rules/0/verbs","value":["get"]}]"#,
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "patch",
             "clusterrole",
             "replumb-coordinator-flannel-to-calico",
@@ -448,14 +448,14 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"[{"op":"replace","path":"/rules/0/verbs","value":["patch"]}]"#,
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "policy-unbound",
         about: "an admission policy of replumb has no binding",
         check: "AdmissionPolicies",
         says: &["replumb-coordinator-bounds-daemonsets", "deploy/base"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "patch",
             "validatingadmissionpolicybinding",
             "replumb-coordinator-bounds-daemonsets",
@@ -463,7 +463,7 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"[{"op":"replace","path":"/spec/validationActions","value":["Audit"]}]"#,
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "patch",
             "validatingadmissionpolicybinding",
             "replumb-coordinator-bounds-daemonsets",
@@ -471,33 +471,33 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"[{"op":"replace","path":"/spec/validationActions","value":["Deny"]}]"#,
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "label-foreign",
         about: "a Node has a network label with a value that replumb does not write",
         check: "NodeLabels",
         says: &["lab-worker-1", "weave"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "label",
             "node",
             "lab-worker-1",
             "projectcalico.org/node-network-during-migration=weave",
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "label",
             "node",
             "lab-worker-1",
             "projectcalico.org/node-network-during-migration-",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "calico-missing",
         about: "Calico's DaemonSet is not installed",
         check: "CalicoManifests",
         says: &["kube-system/calico-node"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "kube-system",
             "get",
@@ -505,7 +505,7 @@ pub const CASES: &[Case] = &[
             "calico-node",
         ])],
         spec: r#"{"flannelToCalico":{"options":{"calicoDaemonSetName":"calico-nodes"}}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "calico-not-waiting",
@@ -515,7 +515,7 @@ pub const CASES: &[Case] = &[
             "kube-system/calico-node",
             "projectcalico.org/node-network-during-migration",
         ],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "kube-system",
             "patch",
@@ -525,7 +525,7 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":null,"nobody":"has-this"}}}}}"#,
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "-n",
             "kube-system",
             "patch",
@@ -535,47 +535,47 @@ pub const CASES: &[Case] = &[
             "-p",
             r#"{"spec":{"template":{"spec":{"nodeSelector":{"projectcalico.org/node-network-during-migration":"calico","nobody":null}}}}}"#,
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "pool-incompatible",
         about: "an IPPool of flannel's network has another encapsulation",
         check: "IpPool",
         says: &["somebodys-pool", "Always"],
-        spoil: &[Change::Apply(POOL)],
-        mend: &[Change::Delete(POOL)],
-        ..PLAIN
+        breaks: &[Change::Apply(POOL)],
+        repair: &[Change::Delete(POOL)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "block-taken",
         about: "a block of a node's range belongs to another node",
         check: "IpamBlocks",
         says: &["10.244.1.0/26", "somebody-else"],
-        spoil: &[Change::Apply(BLOCK)],
-        mend: &[Change::Delete(BLOCK)],
-        ..PLAIN
+        breaks: &[Change::Apply(BLOCK)],
+        repair: &[Change::Delete(BLOCK)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "one-node",
         about: "only one node can take pods",
         check: "SchedulableNodes",
         says: &["1", "2"],
-        spoil: &[
+        breaks: &[
             Change::Kubectl(&["cordon", "lab-worker-1"]),
             Change::Kubectl(&["cordon", "lab-worker-2"]),
         ],
-        mend: &[
+        repair: &[
             Change::Kubectl(&["uncordon", "lab-worker-1"]),
             Change::Kubectl(&["uncordon", "lab-worker-2"]),
         ],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "capacity",
         about: "the pods of a node do not fit on the others",
         check: "Capacity",
         says: &["memory"],
-        spoil: &[
+        breaks: &[
             Change::Apply(LARGE),
             // The check counts its pods once they are scheduled.
             Change::Kubectl(&[
@@ -597,25 +597,25 @@ pub const CASES: &[Case] = &[
                 "--timeout=60s",
             ]),
         ],
-        mend: &[Change::Delete(LARGE)],
-        ..PLAIN
+        repair: &[Change::Delete(LARGE)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "budget",
         about: "a PodDisruptionBudget allows no disruption",
         check: "DisruptionBudgets",
         says: &["sample/never", "0"],
-        spoil: &[Change::Apply(BUDGET)],
-        mend: &[Change::Delete(BUDGET)],
-        ..PLAIN
+        breaks: &[Change::Apply(BUDGET)],
+        repair: &[Change::Delete(BUDGET)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "bare-pod",
         about: "a pod has no controller that would recreate it",
         check: "BarePods",
         says: &["sample/lonesome", "force"],
-        spoil: &[Change::Apply(BARE)],
-        mend: &[Change::Kubectl(&[
+        breaks: &[Change::Apply(BARE)],
+        repair: &[Change::Kubectl(&[
             "-n",
             "sample",
             "delete",
@@ -631,7 +631,7 @@ pub const CASES: &[Case] = &[
         about: "a pod has data in an emptyDir",
         check: "EmptyDir",
         says: &["sample/scratch", "data", "deleteEmptyDirData"],
-        spoil: &[
+        breaks: &[
             Change::Apply(SCRATCH),
             Change::Kubectl(&[
                 "-n",
@@ -652,24 +652,24 @@ pub const CASES: &[Case] = &[
                 "--timeout=60s",
             ]),
         ],
-        mend: &[Change::Delete(SCRATCH)],
-        ..PLAIN
+        repair: &[Change::Delete(SCRATCH)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "webhook",
         about: "a fail-closed webhook is served from the pod network",
         check: "Webhooks",
         says: &["gatekeeper.example.org", "sample/web"],
-        spoil: &[Change::Apply(WEBHOOK)],
-        mend: &[Change::Delete(WEBHOOK)],
-        ..PLAIN
+        breaks: &[Change::Apply(WEBHOOK)],
+        repair: &[Change::Delete(WEBHOOK)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "gitops",
         about: "a GitOps controller would revert flannel's DaemonSet",
         check: "Reconciler",
         says: &["kube-flannel/kube-flannel-ds", "argocd"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "kube-flannel",
             "label",
@@ -678,7 +678,7 @@ pub const CASES: &[Case] = &[
             "argocd.argoproj.io/instance=flannel",
             "--field-manager=argocd-controller",
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "-n",
             "kube-flannel",
             "label",
@@ -687,7 +687,7 @@ pub const CASES: &[Case] = &[
             "argocd.argoproj.io/instance-",
             "--field-manager=argocd-controller",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
 ];
 

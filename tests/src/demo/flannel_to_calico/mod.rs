@@ -82,7 +82,7 @@ impl<'cluster> Run<'cluster> {
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools) -> Result<Self> {
         // A pod without a controller: the user has to allow its eviction.
         cluster.install_lonely().await?;
-        let scene = Scene::look(cluster, tools, counts).await?;
+        let scene = Scene::observe(cluster, tools, counts).await?;
         for (node, host) in scene.hosts() {
             ensure!(
                 !host.flannel().is_empty(),
@@ -115,7 +115,7 @@ impl<'cluster> Run<'cluster> {
             "held for {:.0} s; rounds: {}, pods created: {}, deleted: {}; the IPAM agreed with the pods in each round",
             held.seconds, held.rounds, held.created, held.deleted
         ));
-        self.scene.count_pods_anew().await?;
+        self.scene.reset_pod_counts().await?;
         self.held = Some(held);
         Ok(())
     }
@@ -137,7 +137,7 @@ impl<'cluster> Run<'cluster> {
         if rolled_back {
             // While the traffic runs, as at the first observation.
             for (node, before) in self.scene.hosts() {
-                let after = Host::look(cluster, node).await?;
+                let after = Host::observe(cluster, node).await?;
                 comparisons.insert(node.clone(), same::Comparison::of(before, &after));
             }
         }
@@ -146,7 +146,7 @@ impl<'cluster> Run<'cluster> {
         let probes = probes(cluster).await?;
         let mut hosts = BTreeMap::new();
         for node in cluster.node_names().await {
-            let (after, foreign) = self.scene.look_again(&node).await?;
+            let (after, foreign) = self.scene.observe_again(&node).await?;
             let host = HostReport {
                 leftovers: if rolled_back { Vec::new() } else { after.flannel() },
                 foreign,

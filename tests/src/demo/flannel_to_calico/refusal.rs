@@ -24,7 +24,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
         spec: breaking::spec(cluster, case).await?,
         ..Wanted::default()
     };
-    let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;
+    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&wanted)).await?;
     restore(cluster, &annotations).await?;
     let names = cluster.node_names().await;
     cluster
@@ -37,7 +37,7 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
         .rolled_out("daemonset/kube-flannel-ds", FLANNEL_NAMESPACE, REPAIRED_WITHIN)
         .await
         .context("repair the cluster")?;
-    let forgotten = breaking::forget(cluster).await;
+    let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
 }

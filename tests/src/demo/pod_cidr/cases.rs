@@ -1,6 +1,6 @@
 //! Faults of a cluster before its pods move to another range.
 
-use crate::demo::breaking::{Case, Change, PLAIN};
+use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 
 const POOL: &str = "
 apiVersion: crd.projectcalico.org/v1
@@ -60,7 +60,7 @@ pub const CASES: &[Case] = &[
         check: "Ranges",
         says: &["lab-control", "{{ lab-control }}", "172.30.0.0/16"],
         spec: r#"{"podCidr":{"to":"172.30.0.0/16"}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-services",
@@ -68,28 +68,28 @@ pub const CASES: &[Case] = &[
         check: "Ranges",
         says: &["ServiceCIDR", "10.96."],
         spec: r#"{"podCidr":{"to":"10.96.0.0/16"}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-pool",
         about: "another IPPool of Calico is in the new range",
         check: "Ranges",
         says: &["somebodys-pool", "10.200.128.0/20"],
-        spoil: &[Change::Apply(POOL)],
-        mend: &[Change::Delete(POOL)],
-        ..PLAIN
+        breaks: &[Change::Apply(POOL)],
+        repair: &[Change::Delete(POOL)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-route",
         about: "a node has a foreign route into the new range",
         check: "Ranges",
         says: &["lab-worker-1", "10.200.7.0/24"],
-        spoil: &[Change::Node(
+        breaks: &[Change::Node(
             "lab-worker-1",
             "ip route add 10.200.7.0/24 via {{ lab-worker-1 }}",
         )],
-        mend: &[Change::Node("lab-worker-1", "ip route delete 10.200.7.0/24")],
-        ..PLAIN
+        repair: &[Change::Node("lab-worker-1", "ip route delete 10.200.7.0/24")],
+        ..DEFAULT_CASE
     },
     Case {
         name: "nested",
@@ -97,16 +97,16 @@ pub const CASES: &[Case] = &[
         check: "Ranges",
         says: &["spec.podCidr.to", "10.244.128.0/17", "10.244.0.0/16", "two hops"],
         spec: r#"{"podCidr":{"to":"10.244.128.0/17"}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "host-local",
         about: "a node's CNI configuration takes addresses from the host-local plugin",
         check: "Ipam",
         says: &["lab-worker-1", "host-local", "calico-ipam"],
-        spoil: &[conflist!("s/calico-ipam/host-local/")],
-        mend: &[conflist!("s/host-local/calico-ipam/")],
-        ..PLAIN
+        breaks: &[conflist!("s/calico-ipam/host-local/")],
+        repair: &[conflist!("s/host-local/calico-ipam/")],
+        ..DEFAULT_CASE
     },
     Case {
         name: "pin-pod",
@@ -117,7 +117,7 @@ pub const CASES: &[Case] = &[
             "cni.projectcalico.org/ipv4pools",
             "default-ipv4-ippool",
         ],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "-n",
             "sample",
             "annotate",
@@ -125,7 +125,7 @@ pub const CASES: &[Case] = &[
             "store-0",
             r#"cni.projectcalico.org/ipv4pools=["default-ipv4-ippool"]"#,
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "-n",
             "sample",
             "annotate",
@@ -133,7 +133,7 @@ pub const CASES: &[Case] = &[
             "store-0",
             "cni.projectcalico.org/ipv4pools-",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "pin-namespace",
@@ -144,67 +144,67 @@ pub const CASES: &[Case] = &[
             "cni.projectcalico.org/ipv4pools",
             "10.244.0.0/16",
         ],
-        spoil: &[annotate_namespace!(
+        breaks: &[annotate_namespace!(
             r#"cni.projectcalico.org/ipv4pools=["10.244.0.0/16"]"#
         )],
-        mend: &[annotate_namespace!("cni.projectcalico.org/ipv4pools-")],
-        ..PLAIN
+        repair: &[annotate_namespace!("cni.projectcalico.org/ipv4pools-")],
+        ..DEFAULT_CASE
     },
     Case {
         name: "pin-conflist",
         about: "a node's CNI configuration names the old IPPool",
         check: "Pins",
         says: &["lab-worker-1", "ipv4_pools", "10.244.0.0/16"],
-        spoil: &[conflist!(
+        breaks: &[conflist!(
             r#"s|"type": *"calico-ipam"|"type": "calico-ipam", "ipv4_pools": ["10.244.0.0/16"]|"#
         )],
-        mend: &[conflist!(r#"s|, "ipv4_pools": \["10.244.0.0/16"\]||"#)],
-        ..PLAIN
+        repair: &[conflist!(r#"s|, "ipv4_pools": \["10.244.0.0/16"\]||"#)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "encapsulation",
         about: "an IPPool of the new range exists, with another encapsulation than the old one",
         check: "NewPool",
         says: &["already-there", "vxlanMode", "Never", "Always"],
-        spoil: &[Change::Apply(OTHER_ENCAPSULATION)],
-        mend: &[Change::Delete(OTHER_ENCAPSULATION)],
-        ..PLAIN
+        breaks: &[Change::Apply(OTHER_ENCAPSULATION)],
+        repair: &[Change::Delete(OTHER_ENCAPSULATION)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "owner-gitops",
         about: "Argo CD reverts changes of the old IPPool",
         check: "PoolOwner",
         says: &["default-ipv4-ippool", "Argo CD"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "label",
             POOL_OBJECT,
             "somebody=here",
             "--field-manager=argocd-controller",
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "label",
             POOL_OBJECT,
             "somebody-",
             "--field-manager=argocd-controller",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "owner-operator",
         about: "the Tigera operator reverts changes of the old IPPool",
         check: "PoolOwner",
         says: &["default-ipv4-ippool", "Tigera operator"],
-        spoil: &[Change::Kubectl(&[
+        breaks: &[Change::Kubectl(&[
             "label",
             POOL_OBJECT,
             "app.kubernetes.io/managed-by=tigera-operator",
         ])],
-        mend: &[Change::Kubectl(&[
+        repair: &[Change::Kubectl(&[
             "label",
             POOL_OBJECT,
             "app.kubernetes.io/managed-by-",
         ])],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "controller-manager",
@@ -215,9 +215,9 @@ pub const CASES: &[Case] = &[
             "--cluster-cidr=10.200.0.0/16",
             "--allocate-node-cidrs",
         ],
-        spoil: &[Change::Apply(CONTROLLER_MANAGER)],
-        mend: &[Change::Delete(CONTROLLER_MANAGER)],
-        ..PLAIN
+        breaks: &[Change::Apply(CONTROLLER_MANAGER)],
+        repair: &[Change::Delete(CONTROLLER_MANAGER)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "no-room",
@@ -225,7 +225,7 @@ pub const CASES: &[Case] = &[
         check: "Room",
         says: &["10.200.0.0/28", "needs", "blocks, has 1"],
         spec: r#"{"podCidr":{"to":"10.200.0.0/28","blockSize":28}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
 ];
 

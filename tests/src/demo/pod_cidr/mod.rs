@@ -77,8 +77,8 @@ pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Resu
         spec: breaking::spec(cluster, case).await?,
         ..Wanted::new("1")?
     };
-    let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;
-    let forgotten = breaking::forget(cluster).await;
+    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&wanted)).await?;
+    let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
 }
@@ -106,7 +106,7 @@ fn counts(pod: &Pod) -> bool {
 impl<'cluster> Run<'cluster> {
     /// Looks at every host, and at everything that lies in the old range: what is not there cannot leave.
     pub async fn begin(cluster: &'cluster Cluster, tools: &Tools, wanted: Wanted) -> Result<Self> {
-        let scene = Scene::look(cluster, tools, counts).await?;
+        let scene = Scene::observe(cluster, tools, counts).await?;
         let before = OldRange::look(cluster, wanted.from).await?;
         ensure!(
             !before.pods.is_empty()
@@ -202,15 +202,15 @@ impl<'cluster> Run<'cluster> {
         // Before the traffic ends: its pods have to be in the new range, and are no pods that the migration has moved.
         let pods = self.scene.pods().await?;
         let (left, target) = match end {
-            End::There => (self.wanted.from, self.wanted.to),
-            End::Back => (self.wanted.to, self.wanted.from),
+            End::Migrated => (self.wanted.from, self.wanted.to),
+            End::RolledBack => (self.wanted.to, self.wanted.from),
         };
         let after = OldRange::look(cluster, left).await?;
         let new = old_range::pods(cluster, target).await?.len();
         let probes = probes(cluster).await?;
         let mut hosts = Vec::new();
         for node in cluster.node_names().await {
-            let (_, foreign) = self.scene.look_again(&node).await?;
+            let (_, foreign) = self.scene.observe_again(&node).await?;
             hosts.push(HostReport {
                 name: node,
                 foreign_gone: foreign.gone,

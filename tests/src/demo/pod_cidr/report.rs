@@ -174,8 +174,8 @@ impl Report {
     fn judge(&self, end: End, [from, to]: [Ipv4Net; 2], after: &OldRange) -> Vec<String> {
         let mut problems = Vec::new();
         let phase = match end {
-            End::There => "Completed",
-            End::Back => "RolledBack",
+            End::Migrated => "Completed",
+            End::RolledBack => "RolledBack",
         };
         if self.migration.phase != phase {
             problems.push(format!("the migration ended as {:?}", self.migration.phase));
@@ -206,8 +206,8 @@ impl Report {
             problems.extend(foreign.problems(&host.name));
         }
         let moves = match end {
-            End::There => 1,
-            End::Back => 2,
+            End::Migrated => 1,
+            End::RolledBack => 2,
         };
         if self.pods_created > moves * self.pods.recreated {
             problems.push(format!(
@@ -356,7 +356,7 @@ mod tests {
         let ranges = ["10.244.0.0/16", "10.200.0.0/16"].map(|range| range.parse().unwrap());
         Report::of(
             &migration,
-            End::There,
+            End::Migrated,
             ranges,
             [&OldRange::default(), &after],
             7,

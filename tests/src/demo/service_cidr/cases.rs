@@ -1,6 +1,6 @@
 //! Faults of a cluster before its Services move to another range.
 
-use crate::demo::breaking::{Case, Change, PLAIN};
+use crate::demo::breaking::{Case, Change, DEFAULT_CASE};
 
 /// A foreign range beside the default one.
 const RANGE: &str = "
@@ -57,7 +57,7 @@ pub const CASES: &[Case] = &[
         check: "Ranges",
         says: &["lab-control", "{{ lab-control }}", "172.30.0.0/16"],
         spec: r#"{"serviceCidr":{"to":["172.30.0.0/16"]}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-pods",
@@ -65,7 +65,7 @@ pub const CASES: &[Case] = &[
         check: "Ranges",
         says: &["spec.serviceCidr.to[0]", "10.244."],
         spec: r#"{"serviceCidr":{"to":["10.244.0.0/16"]}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-old",
@@ -73,28 +73,28 @@ pub const CASES: &[Case] = &[
         check: "Ranges",
         says: &["10.96.128.0/17", "10.96.0.0/16", "create a second ServiceCIDR"],
         spec: r#"{"serviceCidr":{"to":["10.96.128.0/17"]}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-range",
         about: "a foreign ServiceCIDR is in the new range",
         check: "Ranges",
         says: &["somebodys-range", "172.31.64.0/20"],
-        spoil: &[Change::Apply(RANGE)],
-        mend: &[Change::Delete(RANGE)],
-        ..PLAIN
+        breaks: &[Change::Apply(RANGE)],
+        repair: &[Change::Delete(RANGE)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "overlap-route",
         about: "a node has a foreign route into the new range",
         check: "Ranges",
         says: &["lab-worker-1", "172.31.7.0/24"],
-        spoil: &[Change::Node(
+        breaks: &[Change::Node(
             "lab-worker-1",
             "ip route add 172.31.7.0/24 via {{ lab-worker-1 }}",
         )],
-        mend: &[Change::Node("lab-worker-1", "ip route delete 172.31.7.0/24")],
-        ..PLAIN
+        repair: &[Change::Node("lab-worker-1", "ip route delete 172.31.7.0/24")],
+        ..DEFAULT_CASE
     },
     Case {
         name: "no-room",
@@ -102,7 +102,7 @@ pub const CASES: &[Case] = &[
         check: "Room",
         says: &["172.31.0.0/28", "14 addresses"],
         spec: r#"{"serviceCidr":{"to":["172.31.0.0/28"]}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "external-name",
@@ -113,7 +113,7 @@ pub const CASES: &[Case] = &[
             "no-external-names",
             "names must not point outside of the cluster",
         ],
-        spoil: &[
+        breaks: &[
             Change::Apply(NO_NAMES),
             Change::UntilRefused(
                 &[
@@ -130,24 +130,24 @@ pub const CASES: &[Case] = &[
                 "names must not point outside of the cluster",
             ),
         ],
-        mend: &[Change::Delete(NO_NAMES)],
-        ..PLAIN
+        repair: &[Change::Delete(NO_NAMES)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "quota",
         about: "a quota denies Services of type LoadBalancer in a namespace",
         check: "Quotas",
         says: &["traffic/no-load-balancers", "services.loadbalancers", "0 of 0"],
-        spoil: &[Change::Apply(NO_LOAD_BALANCERS)],
-        mend: &[Change::Delete(NO_LOAD_BALANCERS)],
-        ..PLAIN
+        breaks: &[Change::Apply(NO_LOAD_BALANCERS)],
+        repair: &[Change::Delete(NO_LOAD_BALANCERS)],
+        ..DEFAULT_CASE
     },
     Case {
         name: "own-path",
         about: "the agents use the address of a Service to reach the API server",
         check: "OwnPath",
         says: &["lab-worker-1", "10.96.0.1", "KUBERNETES_SERVICE_HOST"],
-        spoil: &[
+        breaks: &[
             Change::Kubectl(&[
                 "-n",
                 "replumb-system",
@@ -159,7 +159,7 @@ pub const CASES: &[Case] = &[
             ]),
             ROLLED_OUT,
         ],
-        mend: &[
+        repair: &[
             Change::Kubectl(&[
                 "-n",
                 "replumb-system",
@@ -171,16 +171,16 @@ pub const CASES: &[Case] = &[
             ]),
             ROLLED_OUT,
         ],
-        ..PLAIN
+        ..DEFAULT_CASE
     },
     Case {
         name: "two-modes",
         about: "rules of another mode of kube-proxy remain on a node",
         check: "KubeProxy",
         says: &["lab-worker-1", "at once", "kube-proxy --cleanup"],
-        spoil: &[Change::Node("lab-worker-1", REMAINS)],
-        mend: &[Change::Node("lab-worker-1", "nft delete table ip kube-proxy")],
-        ..PLAIN
+        breaks: &[Change::Node("lab-worker-1", REMAINS)],
+        repair: &[Change::Node("lab-worker-1", "nft delete table ip kube-proxy")],
+        ..DEFAULT_CASE
     },
     Case {
         name: "order",
@@ -188,7 +188,7 @@ pub const CASES: &[Case] = &[
         check: "Services",
         says: &["spec.serviceCidr.order[0]", "traffic/ehco"],
         spec: r#"{"serviceCidr":{"order":["traffic/ehco"]}}"#,
-        ..PLAIN
+        ..DEFAULT_CASE
     },
 ];
 

@@ -24,7 +24,7 @@ use super::scene::Scene;
 use super::{End, LIMIT, MIGRATION, Tools, merge, migration};
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::DNS_SERVICE;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use follow_up::FollowUp;
 use recreation::Recreation;
 use report::Report;
@@ -110,8 +110,8 @@ impl Wanted {
 /// The Migration as a user would write it.
 pub fn manifest(wanted: &Wanted) -> Value {
     let soak = match wanted.end {
-        End::There => SOAK,
-        End::Back => SOAK_BEFORE_BACK,
+        End::Migrated => SOAK,
+        End::RolledBack => SOAK_BEFORE_BACK,
     };
     let mut spec = json!({
         "serviceCidr": { "to": [wanted.to], "soakSeconds": soak },
@@ -125,10 +125,10 @@ pub fn manifest(wanted: &Wanted) -> Value {
 pub async fn refuse(cluster: &Cluster, operator: &Operator, case: &Case) -> Result<String> {
     let wanted = Wanted {
         spec: breaking::spec(cluster, case).await?,
-        ..Wanted::new(End::There, false)?
+        ..Wanted::new(End::Migrated, false)?
     };
-    let answer = breaking::spoil(cluster, operator, case, &manifest(&wanted)).await?;
-    let forgotten = breaking::forget(cluster).await;
+    let answer = breaking::break_and_repair(cluster, operator, case, &manifest(&wanted)).await?;
+    let forgotten = breaking::delete_migration(cluster).await;
     let text = answer?;
     forgotten.map(|()| text)
 }
@@ -230,7 +230,7 @@ impl<'cluster> Run<'cluster> {
             }
         }
         own_path(cluster).await?;
-        let scene = Scene::look(cluster, tools, counts).await?;
+        let scene = Scene::observe(cluster, tools, counts).await?;
         scene.say(format_args!(
             "{} Services are there; {} places of them are asked, at both of their addresses, every {INTERVAL} ms, and {FEW} of them, like both name \
              servers, every {OFTEN} ms",
@@ -257,8 +257,8 @@ impl<'cluster> Run<'cluster> {
                 .expect(Exit::Done, &["plan", "--filename", &file])
                 .await?;
             match self.wanted.end {
-                End::There => self.there(&file).await,
-                End::Back => self.there_and_back(&file).await,
+                End::Migrated => self.there(&file).await,
+                End::RolledBack => self.there_and_back(&file).await,
             }
         };
         tokio::select! {
@@ -336,9 +336,9 @@ impl<'cluster> Run<'cluster> {
         until(what, self.wanted.limit, &cluster.directory().logs(), async || {
             let known = &status(cluster).await?["serviceCidr"];
             Ok(if is_so(known) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!(
+                Observation::NotYet(format!(
                     "{}, pods that were told an address that is left: {}",
                     known["stage"]["name"], known["podsToldLeft"]
                 ))
@@ -360,8 +360,8 @@ impl<'cluster> Run<'cluster> {
     pub async fn report(&self, followed: Vec<FollowUp>) -> Result<Report> {
         let cluster = self.scene.cluster;
         self.end(match self.wanted.end {
-            End::There => &ASKS_NEW,
-            End::Back => &ASKS_OLD,
+            End::Migrated => &ASKS_NEW,
+            End::RolledBack => &ASKS_OLD,
         })
         .await?;
         let status = status(cluster).await?;
@@ -417,7 +417,7 @@ pub async fn own_path(cluster: &Cluster) -> Result<()> {
     );
     let namespace = names::NAMESPACE;
     let workloads = ["daemonset/replumb-agent", "deployment/replumb-coordinator"];
-    cluster.let_agents_read_pods().await?;
+    cluster.apply_service_cidr_overlay().await?;
     for workload in workloads {
         cluster
             .api()

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::sample;
 use crate::cluster::Cluster;
 use crate::cluster::control_plane::DNS_SERVICE;
-use crate::cluster::wait::{Look, until};
+use crate::cluster::wait::{Observation, until};
 use crate::demo::traffic;
 
 /// How many Services.
@@ -71,9 +71,9 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
                 .kubectl(&["get", "servicecidr", RANGE_NAME, "-o", path])
                 .await?;
             Ok(if text == "True" {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(text)
+                Observation::NotYet(text)
             })
         },
     )

@@ -117,8 +117,8 @@ impl Report {
     fn judge(&self, end: End) -> Vec<String> {
         let mut problems = Vec::new();
         let wanted = match end {
-            End::There => "Completed",
-            End::Back => "RolledBack",
+            End::Migrated => "Completed",
+            End::RolledBack => "RolledBack",
         };
         if self.phase != wanted {
             problems.push(format!("the migration ended as {:?}", self.phase));
@@ -143,11 +143,11 @@ impl Report {
         }
         let Services { moved, movable, .. } = self.services;
         match end {
-            End::There if moved == movable && moved > 0 => {}
-            End::There => problems.push(format!(
+            End::Migrated if moved == movable && moved > 0 => {}
+            End::Migrated => problems.push(format!(
                 "{moved} of {movable} Services have another address than before"
             )),
-            End::Back => problems.extend(
+            End::RolledBack => problems.extend(
                 self.services
                     .moved_names
                     .iter()

@@ -274,7 +274,7 @@ pub async fn all(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
     let items = list["items"].as_array().cloned().unwrap_or_default();
     Ok(items
         .into_iter()
-        .map(|service| (service_cidr::subjects::key(&service), service))
+        .map(|service| (service_cidr::assignment::key(&service), service))
         .collect())
 }
 

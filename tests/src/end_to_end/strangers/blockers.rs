@@ -16,7 +16,7 @@ use super::objects::{self, NAMESPACE};
 use super::put;
 use crate::cluster::Cluster;
 use crate::demo::Tools;
-use crate::demo::breaking::forget;
+use crate::demo::breaking::delete_migration;
 use crate::demo::flannel_to_calico::{Run, Wanted};
 use crate::demo::operator::Exit;
 
@@ -78,7 +78,7 @@ async fn order(cluster: &Cluster, run: &Run<'_>, wanted: &Wanted) -> Result<[Str
 }
 
 async fn is_in_work(look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "it is in work", STEP, |spec| spec.admitted)
+    look.until_node(node, "it is in work", STEP, |spec| spec.started)
         .await
         .map(drop)
 }
@@ -91,7 +91,7 @@ async fn is_done(look: &Looker, node: &str) -> Result<()> {
 
 /// The cluster without a Migration, looked at.
 async fn begin<'cluster>(cluster: &'cluster Cluster, tools: &Tools) -> Result<(Run<'cluster>, Looker)> {
-    forget(cluster).await?;
+    delete_migration(cluster).await?;
     Ok((Run::begin(cluster, tools).await?, Looker::new(cluster)))
 }
 
@@ -103,7 +103,7 @@ async fn go_back_under_the_policy(run: &Run<'_>, look: &Looker, nodes: [&str; 2]
         .await?;
     for node in nodes {
         look.until_node(node, "it is back", STEP, |spec| {
-            !spec.admitted && spec.finished_at.is_none()
+            !spec.started && spec.finished_at.is_none()
         })
         .await?;
     }

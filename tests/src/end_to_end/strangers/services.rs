@@ -18,8 +18,8 @@ use super::named::named;
 use super::objects::{self, NAMESPACE};
 use super::put;
 use crate::cluster::Cluster;
-use crate::cluster::wait::{Look, until};
-use crate::demo::breaking::forget;
+use crate::cluster::wait::{Observation, until};
+use crate::demo::breaking::delete_migration;
 use crate::demo::service_cidr::{Run, Size, Turn, Wanted};
 use crate::demo::{End, Tools};
 
@@ -46,7 +46,7 @@ pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
 }
 
 async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    forget(cluster).await?;
+    delete_migration(cluster).await?;
     before(cluster).await?;
     let wanted = Wanted {
         size: Size::Small,
@@ -55,7 +55,7 @@ async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> 
         limit: LIMIT,
         // The API server needs half an hour until the last of the crowd has left, and the crowd holds up nothing but the soak.
         turn: Turn::EveryPodWasTold,
-        ..Wanted::new(End::Back, false)?
+        ..Wanted::new(End::RolledBack, false)?
     };
     let to = wanted.to;
     let run = Run::begin(cluster, tools, wanted).await?;
@@ -193,9 +193,9 @@ async fn is_in(cluster: &Cluster, name: &str, range: Ipv4Net) -> Result<()> {
             .parse()
             .is_ok_and(|address| range.contains::<&std::net::Ipv4Addr>(&address));
         Ok(if is_there {
-            Look::Done(())
+            Observation::Done(())
         } else {
-            Look::NotYet(address)
+            Observation::NotYet(address)
         })
     })
     .await

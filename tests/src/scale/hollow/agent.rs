@@ -113,7 +113,7 @@ impl Agent {
             let services = &known.services;
             let question = services.question(settings);
             let facts = service_cidr::facts(settings, question, services, &self.pods, self.network);
-            self.waits = !matches!(&facts.unknown, Found::Present(unknown) if unknown.is_empty());
+            self.waits = !matches!(&facts.missing_ports, Found::Present(unknown) if unknown.is_empty());
             Report {
                 message: "hollow: observing Services, no changes".to_owned(),
                 service_cidr: Some(facts),
@@ -122,7 +122,10 @@ impl Agent {
         } else if let Some(settings) = &spec.pod_cidr {
             Report {
                 message: format!("hollow: observes {} and {}", settings.from, settings.to),
-                pod_cidr: Some(self.calico.look(settings, &self.node, &known.calico, &self.pods)),
+                pod_cidr: Some(
+                    self.calico
+                        .observe(settings, &self.node, &known.calico, &self.pods),
+                ),
                 ..Report::default()
             }
         } else if let Some(flannel) = &mut self.flannel {
@@ -172,7 +175,7 @@ fn traffic(spec: &NodeMigrationSpec) -> Option<TrafficReport> {
     };
     Some(TrafficReport {
         flows: u32::try_from(spec.flows.len()).unwrap_or(u32::MAX),
-        judged_since: spec.judged_since,
+        losses_counted_since: spec.losses_counted_since,
         reporting,
         classes: classes
             .into_iter()

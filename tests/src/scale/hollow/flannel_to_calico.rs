@@ -5,7 +5,7 @@ use std::path::Path;
 use agent::report::Report;
 use anyhow::Result;
 use api::node_migration::{Failure, NodeMigrationSpec};
-use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, Remembered, Undo};
+use flannel_to_calico::host::{self, HostDecision, HostSettings, HostStep, JournalState, Undo};
 use flannel_to_calico::host_checks::{self, Subject};
 use flannel_to_calico::phase::Goal;
 use ipnet::Ipv4Net;
@@ -51,10 +51,10 @@ impl Flannel {
         let mut message = String::new();
         let mut failure = None;
         for _ in 0..MOST_STEPS {
-            let remembered = Remembered {
+            let remembered = JournalState {
                 interrupted: None,
-                standing: self.standing.clone(),
-                alone: false,
+                unreverted: self.standing.clone(),
+                without_coordinator: false,
             };
             match host::decide(&self.host.facts, &settings, goal, &remembered) {
                 HostDecision::Run(step) => self.perform(step),
@@ -104,7 +104,7 @@ impl Flannel {
 
     fn perform(&mut self, step: HostStep) {
         perform(&mut self.host, &step);
-        self.standing.retain(|standing| !step.takes_back(standing));
+        self.standing.retain(|standing| !step.reverts(standing));
         match step.undo() {
             Undo::By(_) => self.standing.push(step),
             Undo::Nothing(_) => {}

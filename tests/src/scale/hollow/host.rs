@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use anyhow::{Context, Result};
 use engine::cni::CniDirectory;
 use flannel_to_calico::facts::{
-    Bridge, CalicoTraces, FirewallBackend, FirewallObject, Found, HostFacts, LegacyPod, ReversePathFilter,
+    Bridge, CalicoObjects, FirewallBackend, FirewallObject, Found, HostFacts, LegacyPod, ReversePathFilter,
     VxlanDevice,
 };
 use flannel_to_calico::flannel::SubnetEnvironment;
@@ -125,7 +125,7 @@ impl Host {
             }),
             legacy_pods: Vec::new(),
             legacy_problems: Vec::new(),
-            calico: CalicoTraces::default(),
+            calico: CalicoObjects::default(),
             direct_routes: Vec::new(),
             reverse_path_filter: ReversePathFilter {
                 all: 1,

@@ -70,8 +70,8 @@ pub struct CalicoHost {
 
 impl CalicoHost {
     /// Handles tunnel ends by the agent's code, then runs Felix, and returns the state.
-    pub fn look(&mut self, settings: &HostSettings, node: &str, known: &Known, pods: &Pods) -> HostFacts {
-        for change in changes(&settings.tunnel_ends, &self.addresses) {
+    pub fn observe(&mut self, settings: &HostSettings, node: &str, known: &Known, pods: &Pods) -> HostFacts {
+        for change in changes(&settings.tunnel_addresses, &self.addresses) {
             self.change(change);
         }
         if let Some(end) = known.ends.get(node) {
@@ -207,7 +207,7 @@ mod tests {
             to: "10.0.0.0/10".parse().unwrap(),
             mtu: None,
             cni_configuration_directory: None,
-            tunnel_ends: ends,
+            tunnel_addresses: ends,
         }
     }
 
@@ -230,14 +230,14 @@ mod tests {
         };
         let pods = Pods::from([("0a-1".to_owned(), pod)]);
         let mut host = CalicoHost::default();
-        let found = host.look(&settings(Vec::new()), "a", &known, &pods);
+        let found = host.observe(&settings(Vec::new()), "a", &known, &pods);
         assert_eq!(found.ipam(), Ok("calico-ipam"));
-        let old = &found.in_old;
+        let old = &found.source;
         let counts = [&old.pods, &old.blocks, &old.discards].map(engine::kernel::Listed::count);
         assert_eq!((counts, old.addresses.count()), ([1, 1, 1], 1));
         known.forget_block(&block("10.128.0.64/26", "b"));
-        let found = host.look(&settings(Vec::new()), "a", &known, &Pods::new());
-        assert!(found.in_old.blocks.is_empty() && found.in_old.pods.is_empty());
+        let found = host.observe(&settings(Vec::new()), "a", &known, &Pods::new());
+        assert!(found.source.blocks.is_empty() && found.source.pods.is_empty());
     }
 
     #[test]
@@ -252,19 +252,19 @@ mod tests {
         known.ends.insert("a".to_owned(), old);
         let mut host = CalicoHost::default();
         let pods = Pods::new();
-        host.look(&settings(vec![end(old)]), "a", &known, &pods);
+        host.observe(&settings(vec![end(old)]), "a", &known, &pods);
         assert_eq!(
             host.addresses,
             [on(LOOPBACK, old, KEPT_LABEL), on(TUNNEL, old, "")]
         );
         known.ends.insert("a".to_owned(), new);
-        let found = host.look(&settings(vec![end(new)]), "a", &known, &pods);
+        let found = host.observe(&settings(vec![end(new)]), "a", &known, &pods);
         assert_eq!(
             host.addresses,
             [on(LOOPBACK, old, KEPT_LABEL), on(TUNNEL, new, "")]
         );
-        assert_eq!(found.in_old.addresses.count(), 1, "the one that is kept");
-        let found = host.look(&settings(Vec::new()), "a", &known, &pods);
-        assert!(found.in_old.addresses.is_empty());
+        assert_eq!(found.source.addresses.count(), 1, "the one that is kept");
+        let found = host.observe(&settings(Vec::new()), "a", &known, &pods);
+        assert!(found.source.addresses.is_empty());
     }
 }

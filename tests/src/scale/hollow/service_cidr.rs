@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use service_cidr::host::{
-    Carrier, Carriers, HostFacts, HostSettings, InTarget, Left, LocalTraffic, MOST_CARRIERS, ProxyMode,
-    Question, ServicePort, ToldBy,
+    AddressOrigin, HostFacts, HostSettings, LocalTraffic, MOST_CARRIERS, PodWithSourceAddress,
+    PodsWithSourceAddresses, ProxyMode, Question, ServicePort, SourceAddresses, TargetFacts,
 };
 
 use super::pods::{PodOnHost, Pods};
@@ -166,23 +166,23 @@ pub fn facts(
     pods: &Pods,
     network: Ipv4Net,
 ) -> HostFacts {
-    let left = &settings.left;
+    let left = &settings.source;
     let has_rules = |port: &&ServicePort| known.rules_at(port).is_some();
     let is_balanced = |port: &&ServicePort| {
         let rules = known.rules_at(port);
         rules.is_some_and(|rules| rules.balanced.contains(&port.address))
     };
     let unknown = question.map(|Question { ports, .. }| {
-        let unknown = ports.known.iter().filter(|port| !has_rules(port));
+        let unknown = ports.service_ports.iter().filter(|port| !has_rules(port));
         unknown
-            .chain(ports.balanced.iter().filter(|port| !is_balanced(port)))
+            .chain(ports.load_balancer_ports.iter().filter(|port| !is_balanced(port)))
             .cloned()
             .collect()
     });
     let is_unknown = settings.expected_ports.is_some() && question.is_none();
     HostFacts {
         proxy_mode: Found::Present(ProxyMode::Iptables),
-        unknown: if is_unknown {
+        missing_ports: if is_unknown {
             Found::Malformed("the record has not been read yet".to_owned())
         } else {
             Found::Present(unknown.unwrap_or_default())
@@ -197,47 +197,47 @@ pub fn facts(
             .map_or(Found::Absent, |address| Found::Present(vec![address])),
         // Hollow agents reach the API server there.
         api_server: Ipv4Addr::LOCALHOST.to_string(),
-        in_target: InTarget::default(),
-        carriers: if settings.report_users {
+        target: TargetFacts::default(),
+        pods_with_source_addresses: if settings.report_users {
             carriers(pods, left)
         } else {
-            Found::Present(Carriers::default())
+            Found::Present(PodsWithSourceAddresses::default())
         },
         connections: Found::Absent,
     }
 }
 
 /// Pods that have received an old address.
-fn carriers(pods: &Pods, left: &Left) -> Found<Carriers> {
+fn carriers(pods: &Pods, left: &SourceAddresses) -> Found<PodsWithSourceAddresses> {
     let told = |(uid, pod): (&String, &PodOnHost)| {
         let by = [
-            (ToldBy::Environment, pod.told.environment),
-            (ToldBy::Resolver, pod.told.resolver),
+            (AddressOrigin::Environment, pod.told.environment),
+            (AddressOrigin::Resolver, pod.told.resolver),
         ];
         by.map(|(told_by, address)| {
             address
-                .filter(|address| left.has(*address))
-                .map(|address| Carrier {
+                .filter(|address| left.contains(*address))
+                .map(|address| PodWithSourceAddress {
                     pod_uid: uid.clone(),
-                    told_by,
+                    origin: told_by,
                     address,
                 })
         })
     };
-    let pods: Vec<Carrier> = pods.iter().flat_map(told).flatten().take(MOST_CARRIERS).collect();
+    let pods: Vec<PodWithSourceAddress> = pods.iter().flat_map(told).flatten().take(MOST_CARRIERS).collect();
     if pods.is_empty() {
         return Found::Absent;
     }
-    Found::Present(Carriers {
+    Found::Present(PodsWithSourceAddresses {
         pods,
-        ..Carriers::default()
+        ..PodsWithSourceAddresses::default()
     })
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use service_cidr::host::{ExpectedPorts, ExpectedPortsIn};
+    use service_cidr::host::{ExpectedPorts, ExpectedPortsReference};
 
     use super::super::pods::{Role, Told};
     use super::*;
@@ -265,20 +265,20 @@ mod tests {
         Question {
             asked_at: jiff::Timestamp::UNIX_EPOCH,
             ports: ExpectedPorts {
-                known: ports(known),
-                balanced: ports(balanced),
+                service_ports: ports(known),
+                load_balancer_ports: ports(balanced),
             },
         }
     }
 
     fn settings() -> HostSettings {
         HostSettings {
-            left: Left {
+            source: SourceAddresses {
                 ranges: vec!["10.96.0.0/16".parse().unwrap()],
-                kept: Vec::new(),
+                excluded: Vec::new(),
             },
             report_users: true,
-            expected_ports: Some(ExpectedPortsIn {
+            expected_ports: Some(ExpectedPortsReference {
                 record: "m-1-expected-ports-0".to_owned(),
             }),
             ..HostSettings::default()
@@ -295,9 +295,9 @@ mod tests {
         known.see(&service("kubernetes", "10.96.0.1", &json!([])));
         known.see(&service("bridge", "10.96.0.9", &json!([{"ip": "10.96.0.9"}])));
         let unknown = |known: &Known, asked: &Question| {
-            facts(&settings(), Some(asked), known, &Pods::new(), network()).unknown
+            facts(&settings(), Some(asked), known, &Pods::new(), network()).missing_ports
         };
-        let other = facts(&settings(), None, &known, &Pods::new(), network()).unknown;
+        let other = facts(&settings(), None, &known, &Pods::new(), network()).missing_ports;
         assert!(matches!(other, Found::Malformed(_)), "{other:?}");
         let both = ["10.96.0.1", "10.96.0.9"];
         assert_eq!(unknown(&known, &asked(&both, &[])), Found::Present(Vec::new()));
@@ -336,15 +336,18 @@ mod tests {
         known.configure(&serde_json::from_value(map).unwrap());
         let pods = Pods::from([("a".to_owned(), old), ("b".to_owned(), pod(&known))]);
         let found = facts(&settings(), None, &known, &pods, network());
-        let Found::Present(carriers) = found.carriers else {
+        let Found::Present(carriers) = found.pods_with_source_addresses else {
             panic!("a pod has received an old address");
         };
-        let carriers: Vec<(&str, ToldBy)> = carriers
+        let carriers: Vec<(&str, AddressOrigin)> = carriers
             .pods
             .iter()
-            .map(|carrier| (carrier.pod_uid.as_str(), carrier.told_by))
+            .map(|carrier| (carrier.pod_uid.as_str(), carrier.origin))
             .collect();
-        assert_eq!(carriers, [("a", ToldBy::Environment), ("a", ToldBy::Resolver)]);
+        assert_eq!(
+            carriers,
+            [("a", AddressOrigin::Environment), ("a", AddressOrigin::Resolver)]
+        );
         assert_eq!(
             found.cluster_dns,
             Found::Present(vec!["172.31.0.10".parse().unwrap()])

@@ -68,7 +68,7 @@ impl Client2 {
         client
             .ask("check etcd's v2 API", Method::GET, "/v2/keys/", None, &[])
             .await?;
-        client.http.be_patient();
+        client.http.wait_for_recovery();
         Ok(client)
     }
 
@@ -163,7 +163,7 @@ impl Client2 {
         let repeat = if method == Method::GET {
             Repeat::Always
         } else {
-            Repeat::BeforeItIsSent
+            Repeat::BeforeSend
         };
         let body = form.map(|form| Body {
             content_type: "application/x-www-form-urlencoded",

@@ -39,7 +39,7 @@ mod tunnel_address;
 mod world;
 
 use anyhow::Result;
-use datastore::access::{Pem, Said, Side};
+use datastore::access::{PartialAccess, Pem, Side};
 
 use self::store::Store;
 use crate::cni::config::Etcd;
@@ -50,7 +50,7 @@ use crate::version::Generation;
 pub async fn of_environment(environment: &Environment, generation: Generation) -> Result<Store> {
     Store::connect(
         generation,
-        Said::of_environment(Side::V3, &environment.variables()),
+        PartialAccess::of_environment(Side::V3, &environment.variables()),
     )
     .await
 }
@@ -58,12 +58,12 @@ pub async fn of_environment(environment: &Environment, generation: Generation) -
 /// The store that a conflist names.
 pub async fn of_conflist(etcd: &Etcd, generation: Generation) -> Result<Store> {
     let file = |path: &str| (!path.is_empty()).then(|| Pem::from(path));
-    let said = Said {
+    let said = PartialAccess {
         endpoints: etcd.endpoints(),
         authority: file(&etcd.authority),
         certificate: file(&etcd.certificate),
         key: file(&etcd.key),
-        ..Said::default()
+        ..PartialAccess::default()
     };
     Store::connect(generation, said).await
 }

@@ -2,7 +2,7 @@
 //! the version that was read.
 
 use anyhow::{Context, Result};
-use datastore::access::{Said, Side};
+use datastore::access::{PartialAccess, Side};
 use datastore::etcd3::{Change, Condition, Etcd3};
 
 use super::client2::{Client2, Guard};
@@ -37,7 +37,7 @@ enum Backend {
 
 impl Store {
     /// Connects to the etcd in a manifest or a conflist.
-    pub async fn connect(generation: Generation, said: Said) -> Result<Self> {
+    pub async fn connect(generation: Generation, said: PartialAccess) -> Result<Self> {
         let side = match generation {
             Generation::V2 => Side::V2,
             Generation::V3 => Side::V3,

@@ -79,7 +79,7 @@ mod tests {
     use super::super::ipam::{Ipam, owner};
     use super::super::resource::POOL;
     use super::*;
-    use crate::felix::model::{Demand, Way, desired};
+    use crate::felix::model::{Demand, NextHop, desired};
 
     #[tokio::test]
     async fn tunnel_ends_settings_and_routes_come_from_etcd() {
@@ -109,7 +109,10 @@ mod tests {
         let desired = desired("n1", &world, demand);
         assert!(desired.vxlan && desired.own.is_some());
         let block = ipnet::Ipv4Net::new(given, 26).unwrap().trunc();
-        assert_eq!(desired.routes[&block], Way::Tunnel("10.244.2.0".parse().unwrap()));
+        assert_eq!(
+            desired.routes[&block],
+            NextHop::Tunnel("10.244.2.0".parse().unwrap())
+        );
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use ipnet::Ipv4Net;
 use tracing::{info, warn};
 
-use super::model::{Desired, Endpoint, Way};
+use super::model::{Desired, Endpoint, NextHop};
 use crate::cni::MTU_FILE;
 use crate::host::firewall::{self, Rules};
 use crate::host::netlink::{self, Netlink};
@@ -292,9 +292,9 @@ fn note_mtu(mtu: u32) -> Result<()> {
     std::fs::write(MTU_FILE, text).with_context(|| format!("write {MTU_FILE}"))
 }
 
-fn route(destination: Ipv4Net, way: Way, tunnel: Option<&Link>, parent: Option<u32>) -> Option<Route> {
+fn route(destination: Ipv4Net, way: NextHop, tunnel: Option<&Link>, parent: Option<u32>) -> Option<Route> {
     let (target, protocol, mtu) = match way {
-        Way::Tunnel(gateway) => {
+        NextHop::Tunnel(gateway) => {
             let tunnel = tunnel?;
             (
                 Target::Gateway(tunnel.index, gateway),
@@ -302,12 +302,12 @@ fn route(destination: Ipv4Net, way: Way, tunnel: Option<&Link>, parent: Option<u
                 Some(tunnel.mtu),
             )
         }
-        Way::TunnelEnd => {
+        NextHop::TunnelEnd => {
             let tunnel = tunnel?;
             (Target::Device(tunnel.index), PROTOCOL_BOOT, Some(tunnel.mtu))
         }
-        Way::Direct(host) => (Target::Gateway(parent?, host), PROTOCOL_CALICO, None),
-        Way::Blackhole => (Target::Blackhole, PROTOCOL_CALICO, None),
+        NextHop::Direct(host) => (Target::Gateway(parent?, host), PROTOCOL_CALICO, None),
+        NextHop::Blackhole => (Target::Blackhole, PROTOCOL_CALICO, None),
     };
     Some(Route {
         destination,
@@ -372,8 +372,11 @@ mod tests {
 
     #[test]
     fn without_a_tunnel_device_only_blackholes_are_set() {
-        assert_eq!(route(range("10.244.2.0/26"), Way::TunnelEnd, None, Some(2)), None);
-        let hole = route(range("10.244.1.0/26"), Way::Blackhole, None, None).unwrap();
+        assert_eq!(
+            route(range("10.244.2.0/26"), NextHop::TunnelEnd, None, Some(2)),
+            None
+        );
+        let hole = route(range("10.244.1.0/26"), NextHop::Blackhole, None, None).unwrap();
         assert_eq!((hole.target, hole.protocol), (Target::Blackhole, PROTOCOL_CALICO));
     }
 }

@@ -23,7 +23,7 @@ pub struct Endpoint {
 
 /// The path to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum NextHop {
     /// Through the tunnel, to the tunnel address of the node with the block.
     Tunnel(Ipv4Addr),
     /// The destination is the other end of the tunnel.
@@ -44,7 +44,7 @@ pub struct Desired {
     /// The other ends, by node.
     pub peers: BTreeMap<String, Endpoint>,
     /// Routes that do not lead to an own pod.
-    pub routes: BTreeMap<Ipv4Net, Way>,
+    pub routes: BTreeMap<Ipv4Net, NextHop>,
     /// Own pods: their device and address.
     pub pods: BTreeMap<Ipv4Addr, String>,
     /// The packet filter.
@@ -135,7 +135,7 @@ pub fn desired(node: &str, world: &World, demand: Demand) -> Desired {
     for peer in desired.peers.values() {
         // An address outside all pools is not a tunnel end: its node is about to get another one.
         if vxlan_pool(&world.pools, peer.tunnel).is_some() {
-            desired.routes.insert(host_range(peer.tunnel), Way::TunnelEnd);
+            desired.routes.insert(host_range(peer.tunnel), NextHop::TunnelEnd);
         }
     }
     for block in &world.blocks {
@@ -153,15 +153,15 @@ fn add_block(desired: &mut Desired, own: &str, pools: &[IPPoolSpec], block: &IPA
         return;
     };
     let cross_subnet = pool.vxlan_mode.as_deref() == Some("CrossSubnet");
-    let way = |node: &str| -> Option<Way> {
+    let way = |node: &str| -> Option<NextHop> {
         let peer = desired.peers.get(node)?;
         let near = desired
             .own
             .is_some_and(|own| own.host.contains(&peer.host.addr()));
         Some(if cross_subnet && near {
-            Way::Direct(peer.host.addr())
+            NextHop::Direct(peer.host.addr())
         } else {
-            Way::Tunnel(peer.tunnel)
+            NextHop::Tunnel(peer.tunnel)
         })
     };
     let mut found = Vec::new();
@@ -169,7 +169,7 @@ fn add_block(desired: &mut Desired, own: &str, pools: &[IPPoolSpec], block: &IPA
     if owner == Some(own) {
         // A blackhole of a single address would hide its pod.
         if range.prefix_len() < 32 {
-            found.push((range, Way::Blackhole));
+            found.push((range, NextHop::Blackhole));
         }
     } else if let Some(way) = owner.and_then(way) {
         found.push((range, way));
@@ -270,11 +270,11 @@ mod tests {
         assert_eq!(
             desired.routes,
             BTreeMap::from([
-                (range("10.244.1.0/26"), Way::Blackhole),
-                (range("10.244.2.0/32"), Way::TunnelEnd),
+                (range("10.244.1.0/26"), NextHop::Blackhole),
+                (range("10.244.2.0/32"), NextHop::TunnelEnd),
                 (
                     range("10.244.2.64/26"),
-                    Way::Tunnel("10.244.2.0".parse().unwrap())
+                    NextHop::Tunnel("10.244.2.0".parse().unwrap())
                 ),
             ])
         );
@@ -307,7 +307,7 @@ mod tests {
             single,
             [(
                 &range("10.244.2.5/32"),
-                &Way::Tunnel("10.244.3.0".parse().unwrap())
+                &NextHop::Tunnel("10.244.3.0".parse().unwrap())
             )]
         );
     }
@@ -318,7 +318,7 @@ mod tests {
         let desired = compute(ends([1, 2]), &blocks, &[pool("CrossSubnet")], None);
         assert_eq!(
             desired.routes[&range("10.244.2.0/26")],
-            Way::Direct("172.30.0.2".parse().unwrap())
+            NextHop::Direct("172.30.0.2".parse().unwrap())
         );
     }
 
@@ -349,7 +349,7 @@ mod tests {
         };
         let both = compute(ends([1, 2]), &blocks, &[new.clone(), old], None);
         assert_eq!(both.routes.len(), 5, "{:?}", both.routes);
-        assert_eq!(both.routes[&range("10.244.1.0/26")], Way::Blackhole);
+        assert_eq!(both.routes[&range("10.244.1.0/26")], NextHop::Blackhole);
         assert!(both.rules.pools.contains(&range("10.244.0.0/16")));
         assert!(both.rules.masqueraded.contains(&range("10.244.0.0/16")));
         let one = compute(ends([1, 2]), &blocks, &[new], None);

@@ -131,7 +131,7 @@ pub(super) async fn stop_answering(seen: &Observation, netlink: &Netlink) -> Res
 /// Restores kernel parameters. Parameters of a deleted link do not exist any more.
 pub(super) fn restore_parameters(step: &'static str, saved: &Before) -> Result<(), ApplyError> {
     for (path, value) in &saved.texts {
-        if files::read_if_there(path)
+        if files::read_if_exists(path)
             .map_err(ApplyError::file(step))?
             .is_some()
         {
@@ -149,7 +149,7 @@ pub(super) async fn remove_calico_records(
     paths: &Paths,
 ) -> Result<(), ApplyError> {
     for path in &seen.state.of_calico {
-        let Some(bytes) = files::read_if_there(path).map_err(ApplyError::file(step))? else {
+        let Some(bytes) = files::read_if_exists(path).map_err(ApplyError::file(step))? else {
             continue;
         };
         // A malformed record names no port that could be released.

@@ -104,7 +104,7 @@ fn texts<'path>(
 ) -> Result<Before, ApplyError> {
     let mut texts = BTreeMap::new();
     for path in paths {
-        let bytes = files::read_if_there(path).map_err(ApplyError::file(step))?;
+        let bytes = files::read_if_exists(path).map_err(ApplyError::file(step))?;
         if let Some(bytes) = bytes {
             texts.insert(path.clone(), String::from_utf8_lossy(&bytes).into_owned());
         }

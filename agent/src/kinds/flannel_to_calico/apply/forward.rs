@@ -128,7 +128,7 @@ pub(super) async fn remove_legacy_pod(
     }
     for path in records(seen, sandbox) {
         let file_error = ApplyError::file(step);
-        let Some(bytes) = files::read_if_there(path).map_err(&file_error)? else {
+        let Some(bytes) = files::read_if_exists(path).map_err(&file_error)? else {
             continue;
         };
         let calls = deletion(&bytes).map_err(|source| ApplyError::Attachment {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use api::node_migration::StepDone;
+use api::node_migration::FinishedStep;
 use flannel_to_calico::host::{HostStep, Orders};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ impl Before {
 impl SavedFile {
     /// Whether the copy is unchanged since it was saved.
     pub fn is_whole(&self) -> Result<bool, FileError> {
-        Ok(files::read_if_there(&self.copy)?.is_some_and(|bytes| sha256(&bytes) == self.sha256))
+        Ok(files::read_if_exists(&self.copy)?.is_some_and(|bytes| sha256(&bytes) == self.sha256))
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) enum Event {
     /// Summary of the earlier records, which were removed.
     Kept {
         standing: Vec<Change>,
-        done: Vec<StepDone>,
+        done: Vec<FinishedStep>,
         #[serde(default)]
         orders: Option<Orders>,
         #[serde(default)]

@@ -10,7 +10,7 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use super::{Position, Worker};
-use crate::goal::Seen;
+use crate::goal::WatchedObject;
 use crate::kinds::flannel_to_calico::journal::Journal;
 
 impl Worker {
@@ -34,7 +34,7 @@ impl Worker {
 
     /// The same for a host whose journal may not have been opened yet.
     pub fn may_be_between(&mut self) -> bool {
-        if self.journal.is_none() && !Journal::is_there(&self.configuration.state) {
+        if self.journal.is_none() && !Journal::exists(&self.configuration.state) {
             return false;
         }
         // A journal that cannot be opened has no known goal.
@@ -79,16 +79,16 @@ impl Worker {
         spec: Option<&NodeMigrationSpec>,
         orders: Option<&Orders>,
         at: Position,
-        goals: &watch::Receiver<Seen>,
+        goals: &watch::Receiver<WatchedObject>,
     ) -> Result<Goal, Failure> {
         let Some(orders) = orders else {
             return Ok(Goal::Hold);
         };
         let now = Timestamp::now();
         if spec.is_some() {
-            self.quiet.told(orders.patience.as_ref());
+            self.quiet.set_patience(orders.patience.as_ref());
         }
-        let quiet = self.quiet.lasted();
+        let quiet = self.quiet.elapsed();
         // A spec that arrived during the observation is handled first.
         let is_news = goals.has_changed().unwrap_or(true);
         let expired = !is_news && self.remaining_patience(orders, at) == Some(Duration::ZERO);
@@ -106,7 +106,7 @@ impl Worker {
             return Ok(orders.goal);
         };
         let known = if spec.is_some() && orders.goal == Goal::Flannel {
-            journal.take_notice(now)
+            journal.acknowledge_rollback(now)
         } else {
             Ok(())
         };
@@ -115,10 +115,10 @@ impl Worker {
             if idle || spec.is_none() {
                 return Ok(());
             }
-            journal.order(orders.clone(), now)
+            journal.record_goal(orders.clone(), now)
         });
         let written = written.and_then(|()| {
-            if !expired || journal.fell_back().is_some() {
+            if !expired || journal.automatic_rollback().is_some() {
                 return Ok(());
             }
             let why = format!(
@@ -127,7 +127,7 @@ impl Worker {
                 at.phase.as_str(),
                 orders.goal
             );
-            journal.fall_back(why.clone(), now)?;
+            journal.record_automatic_rollback(why.clone(), now)?;
             tracing::warn!(why, "rolling back to the old network");
             Ok(())
         });
@@ -136,7 +136,7 @@ impl Worker {
             message: format!("the goal cannot be saved: {}", chain(&error)),
             retriable: true,
         })?;
-        Ok(match (journal.fell_back(), spec) {
+        Ok(match (journal.automatic_rollback(), spec) {
             (Some(_), _) => Goal::Flannel,
             (None, Some(_)) => orders.goal,
             // A node in rollback is rolled back completely; any other goal may have been revoked since, and is not continued.
@@ -146,6 +146,6 @@ impl Worker {
     }
 
     pub(super) fn remaining_patience(&self, orders: &Orders, at: Position) -> Option<Duration> {
-        host::left_to_wait(at.service, orders.goal, orders.patience(), self.quiet.lasted())
+        host::remaining_time(at.service, orders.goal, orders.patience(), self.quiet.elapsed())
     }
 }

@@ -14,7 +14,7 @@ pub fn possible(migration: &Migration, rollback: &Rollback) -> Result<(), CliErr
     if migration.spec.calico_datastore.is_none() {
         return Ok(());
     }
-    let not_now = |state: &str, hint: &str| CliError::NotNow {
+    let not_now = |state: &str, hint: &str| CliError::NotPossible {
         name: migration.metadata.name.clone().unwrap_or_default(),
         state: state.to_owned(),
         hint: hint.to_owned(),

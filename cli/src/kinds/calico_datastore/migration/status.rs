@@ -54,9 +54,12 @@ impl DatastoreView {
             paused_since: known.paused_since,
             paused_until: known.paused_until,
             pods_without_network: known.pods_without_network,
-            most_pods_without_network: known.most_pods_without_network,
+            most_pods_without_network: known.max_pods_without_network,
             backup: known.backup.as_ref().map(|backup| backup.name.clone()),
-            turned_back: known.turned_back.as_ref().map(|turned| turned.why.clone()),
+            turned_back: known
+                .automatic_rollback
+                .as_ref()
+                .map(|turned| turned.reason.clone()),
         })
     }
 

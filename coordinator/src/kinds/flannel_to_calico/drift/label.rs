@@ -8,7 +8,7 @@ use flannel_to_calico::node::{NetworkLabel, drift};
 use k8s_openapi::api::core::v1::Node;
 
 use super::super::view::network_label;
-use super::{Found, Mend};
+use super::{Fix, Found};
 use crate::drafts::Drafts;
 use crate::snapshot::Snapshot;
 
@@ -32,15 +32,15 @@ pub fn record(snapshot: &Snapshot, drafts: &mut Drafts) {
         };
         drafts.change(object, |spec| {
             spec.label = LabelRecord {
-                written: written.map(str::to_owned),
-                next: None,
+                current: written.map(str::to_owned),
+                pending: None,
             };
         });
     }
 }
 
 /// Labels that differ from the record.
-pub(super) fn look(snapshot: &Snapshot) -> Vec<Found> {
+pub(super) fn observe(snapshot: &Snapshot) -> Vec<Found> {
     let nodes = snapshot.nodes.iter();
     nodes
         .filter_map(|(name, node)| of_node(node, snapshot.node_migrations.get(name)?))
@@ -51,8 +51,8 @@ fn of_node(node: &Arc<Node>, object: &NodeMigration) -> Option<Found> {
     let record = &object.spec.label;
     let drift = drift(
         &network_label(node),
-        record.written.as_deref(),
-        record.next.as_deref(),
+        record.current.as_deref(),
+        record.pending.as_deref(),
     )?;
     let name = &object.spec.node_name;
     let hint = match object.spec.finished_at {
@@ -62,7 +62,7 @@ fn of_node(node: &Arc<Node>, object: &NodeMigration) -> Option<Found> {
     let label = api::names::NODE_NETWORK_LABEL;
     Some(Found {
         what: format!("Node {name}: label {label} {drift}{hint}"),
-        mend: Mend::Label {
+        fix: Fix::Label {
             node: Arc::clone(node),
             record: record.clone(),
             needed: drift.needed,

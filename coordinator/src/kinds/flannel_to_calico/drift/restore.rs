@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{Found, Mend, selector};
-use crate::answers;
+use super::{Fix, Found, selector};
 use crate::calico;
 use crate::context::Context;
 use crate::drift::Restores;
+use crate::lenient_requests;
 use crate::write::{self, WriteError};
 
 /// Most writes of one pass; further writes are left to the next pass.
@@ -38,17 +38,17 @@ pub async fn restore(
     let mut restored = Restored::default();
     let mut written = 0;
     for found in found {
-        if let Mend::Label { node, .. } = &found.mend {
+        if let Fix::Label { node, .. } = &found.fix {
             restored.nodes.insert(node.name_any());
         }
-        let Some(object) = object(&found.mend) else {
+        let Some(object) = object(&found.fix) else {
             continue;
         };
-        if written >= WRITES_AT_ONCE || !restores.may(&object, Instant::now()) {
+        if written >= WRITES_AT_ONCE || !restores.allows(&object, Instant::now()) {
             continue;
         }
         written += 1;
-        match restore_one(context, &found.mend).await {
+        match restore_one(context, &found.fix).await {
             // The object changed again: the next read finds that.
             Ok(()) | Err(WriteError::Conflict { .. }) => {}
             Err(
@@ -69,20 +69,20 @@ pub async fn restore(
 }
 
 /// The object to be written; `None` if that is left to its owner.
-fn object(mend: &Mend) -> Option<String> {
+fn object(mend: &Fix) -> Option<String> {
     match mend {
-        Mend::Label { node, .. } => Some(write::describe(node.as_ref())),
-        Mend::Selector { set, .. } => Some(write::describe(set.as_ref())),
-        Mend::Create { kind, object } => Some(format!("{} {}", kind.0, object["metadata"]["name"])),
-        Mend::Patch { kind, found, .. } => Some(format!("{} {}", kind.0, found.name_any())),
-        Mend::ByItsOwner => None,
+        Fix::Label { node, .. } => Some(write::describe(node.as_ref())),
+        Fix::Selector { set, .. } => Some(write::describe(set.as_ref())),
+        Fix::Create { kind, object } => Some(format!("{} {}", kind.0, object["metadata"]["name"])),
+        Fix::Patch { kind, found, .. } => Some(format!("{} {}", kind.0, found.name_any())),
+        Fix::ByItsOwner => None,
     }
 }
 
-async fn restore_one(context: &Context, mend: &Mend) -> Result<(), WriteError> {
+async fn restore_one(context: &Context, mend: &Fix) -> Result<(), WriteError> {
     match mend {
-        Mend::Label { node, record, needed } => restore_label(context, node, record, needed).await,
-        Mend::Selector { set, network } => {
+        Fix::Label { node, record, needed } => restore_label(context, node, record, needed).await,
+        Fix::Selector { set, network } => {
             let namespace = set.namespace().unwrap_or_default();
             let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), &namespace);
             let attempt = "restoring the node selector of";
@@ -90,11 +90,11 @@ async fn restore_one(context: &Context, mend: &Mend) -> Result<(), WriteError> {
                 .await
                 .map(|_| ())
         }
-        Mend::Create { kind, object } => match kind.create(&context.client, object).await? {
+        Fix::Create { kind, object } => match kind.create(&context.client, object).await? {
             calico::Created::Now | calico::Created::Before => Ok(()),
         },
-        Mend::Patch { kind, found, change } => kind.patch_spec(&context.client, found, change).await,
-        Mend::ByItsOwner => Ok(()),
+        Fix::Patch { kind, found, change } => kind.patch_spec(&context.client, found, change).await,
+        Fix::ByItsOwner => Ok(()),
     }
 }
 
@@ -107,7 +107,7 @@ async fn restore_label(
 ) -> Result<(), WriteError> {
     let name = node.name_any();
     let migrations: Api<NodeMigration> = Api::all(context.client.clone());
-    let now = answers::get_opt(&migrations, &name)
+    let now = lenient_requests::get_opt(&migrations, &name)
         .await
         .map_err(|source| WriteError::of("reading", format!("NodeMigration {name}"), source))?;
     if now.is_none_or(|now| now.spec.label != *record) {

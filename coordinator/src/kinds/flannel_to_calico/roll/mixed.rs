@@ -17,7 +17,7 @@ use super::round::Round;
 use crate::limits::rules;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
-use crate::summary::Held;
+use crate::summary::WaitReport;
 use crate::traffic::is_traffic_pod;
 use crate::write::{self, WriteError};
 
@@ -34,7 +34,7 @@ pub(super) async fn restart_pods(
     round: &Round<'_>,
     memory: &mut Memory,
     order: &[String],
-) -> Result<Option<Held>, WriteError> {
+) -> Result<Option<WaitReport>, WriteError> {
     let Round {
         context,
         migration,
@@ -83,17 +83,14 @@ pub(super) async fn restart_pods(
                 let eviction = act.perform(&step, &mut spec);
                 let object = write::describe(node_object.as_ref());
                 let _ = context.obstacles.attempt(&object, eviction).await?;
-                held.push(Held::waiting(&in_work));
+                held.push(WaitReport::waiting(&in_work));
             }
-            Some(Decision::Wait(wait)) => held.push(Held::waiting(&wait)),
-            Some(Decision::Halt(halt)) => held.push(Held::halted(&halt)),
-            Some(Decision::Settled) | None => held.push(Held::waiting(&in_work)),
+            Some(Decision::Wait(wait)) => held.push(WaitReport::waiting(&wait)),
+            Some(Decision::Halt(halt)) => held.push(WaitReport::halted(&halt)),
+            Some(Decision::Settled) | None => held.push(WaitReport::waiting(&in_work)),
         }
     }
-    let first = held
-        .iter()
-        .position(|held| held.needs_a_person)
-        .unwrap_or_default();
+    let first = held.iter().position(|held| held.needs_user).unwrap_or_default();
     Ok((!held.is_empty()).then(|| held.swap_remove(first)))
 }
 
@@ -125,7 +122,7 @@ pub(super) fn finish_or_stay(
     snapshot: &Snapshot,
     namespace: &str,
     strategy: Strategy,
-    restarting: Option<Held>,
+    restarting: Option<WaitReport>,
     status: &mut MigrationStatus,
 ) {
     let mixed: Vec<(&str, usize)> = snapshot
@@ -139,7 +136,7 @@ pub(super) fn finish_or_stay(
             let pods = pods
                 .filter(|pod| !is_traffic_pod(&pod.namespace, &pod.name, namespace))
                 .count();
-            (report.phase != Some(Phase::Calico) || !object.spec.imported.is_empty())
+            (report.phase != Some(Phase::Calico) || !object.spec.imported_addresses.is_empty())
                 .then_some((node.as_str(), pods))
         })
         .collect();
@@ -150,11 +147,11 @@ pub(super) fn finish_or_stay(
     }
     status.phase = MigrationPhase::Mixed;
     if let Some(held) = restarting {
-        held.reason.clone_into(&mut status.blocked);
+        held.reason.clone_into(&mut status.reason);
         status.message = held.message;
         return;
     }
-    status.blocked = String::new();
+    status.reason = String::new();
     status.message = format!(
         "every node is on Calico. Legacy pods that keep their addresses: {} (nodes: {}). A node is cleaned up once its last \
          legacy pod is gone",

@@ -20,11 +20,11 @@ use super::super::node_objects::Outcome;
 use super::record::record;
 use crate::context::Context;
 use crate::cordon;
+use crate::events::EventLevel;
 use crate::evict;
 use crate::memory::Memory;
 use crate::probe;
 use crate::steps::finish_stage;
-use crate::tell::Tone;
 use crate::write::{self, WriteError};
 
 /// Context of changes to one node.
@@ -91,7 +91,7 @@ impl Act<'_> {
         value: &'static str,
         spec: &mut NodeMigrationSpec,
     ) -> Result<(), WriteError> {
-        spec.label.next = Some(value.to_owned());
+        spec.label.pending = Some(value.to_owned());
         let announced = NodeMigrationSpec {
             label: spec.label.clone(),
             ..self.object.spec.clone()
@@ -119,7 +119,7 @@ impl Act<'_> {
         } = *self;
         let memory = &mut *self.memory;
         let name = node.name_any();
-        let own = |spec: &NodeMigrationSpec| Own::of(&name, node, settings, spec.before.as_ref());
+        let own = |spec: &NodeMigrationSpec| Own::of(&name, node, settings, spec.saved_state.as_ref());
         match step {
             NodeStep::Cordon => cordon::cordon(context, migration, node).await?,
             NodeStep::Evict(pods) => {
@@ -131,8 +131,8 @@ impl Act<'_> {
                 let nodes: Api<Node> = Api::all(context.client.clone());
                 write::patch(&nodes, node, "labelling", &change).await?;
                 spec.label = LabelRecord {
-                    written: Some((*value).to_owned()),
-                    next: None,
+                    current: Some((*value).to_owned()),
+                    pending: None,
                 };
             }
             NodeStep::Goal(goal) => spec.goal = *goal,
@@ -152,22 +152,25 @@ impl Act<'_> {
                 }
                 *spec = NodeMigrationSpec {
                     goal: Goal::Hold,
-                    returning: false,
-                    admitted: false,
+                    rolling_back: false,
+                    started: false,
                     skipped: false,
-                    imported: Vec::new(),
+                    imported_addresses: Vec::new(),
                     label: LabelRecord {
-                        next: None,
+                        pending: None,
                         ..spec.label.clone()
                     },
                     started_at: None,
                     finished_at: None,
-                    done_before: None,
+                    finished_before_rollback: None,
                     returned_at: Some(now),
                     ..spec.clone()
                 };
                 let note = format!("node {name}: back on flannel, in its previous state");
-                context.teller.node(node, Tone::Normal, "Returned", &note).await;
+                context
+                    .events
+                    .node(node, EventLevel::Normal, "Returned", &note)
+                    .await;
             }
             NodeStep::CreateProbePod => probe::create(context, migration, node).await?,
             NodeStep::Uncordon => cordon::uncordon(context, migration, node).await?,
@@ -177,10 +180,15 @@ impl Act<'_> {
                     finish_stage(context, spec, step, now);
                 }
                 spec.finished_at = Some(now);
-                spec.label.next = None;
+                spec.label.pending = None;
                 context
-                    .teller
-                    .node(node, Tone::Normal, "Migrated", &format!("node {name}: on Calico"))
+                    .events
+                    .node(
+                        node,
+                        EventLevel::Normal,
+                        "Migrated",
+                        &format!("node {name}: on Calico"),
+                    )
                     .await;
             }
         }

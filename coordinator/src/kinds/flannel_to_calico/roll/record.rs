@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::node_migration::{NodeMigrationSpec, Patience};
+use api::node_migration::{NodeMigrationSpec, TimeLimit};
 use engine::decision::{Decision, Wait};
 use flannel_to_calico::node::{NodeStep, Policy, Stage};
 use jiff::Timestamp;
@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::bounds;
 use crate::context::Context;
+use crate::events::EventLevel;
 use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
-use crate::tell::Tone;
 
 /// Writes the current stage of the node to its spec; a finished stage is added to the history. A short wait is not
 /// written yet.
@@ -33,7 +33,7 @@ pub(super) fn record(
         None => step_now(stage.as_str(), now),
     };
     let (reason, message, halted) = match decision {
-        Decision::Wait(wait) if wait.is_told(step.since, context.pace.told_after, now) => {
+        Decision::Wait(wait) if wait.is_reported(step.since, context.pace.report_after, now) => {
             (wait.reason.as_str().to_owned(), wait.message.clone(), false)
         }
         Decision::Run(_) | Decision::Settled | Decision::Wait(_) => (String::new(), String::new(), false),
@@ -48,7 +48,7 @@ pub(super) fn record(
     step.halted = halted;
     // After the clock was set back, the time of the stage restarts instead of waiting for the clock to catch up.
     step.since = step.since.min(now);
-    step.patience = stage.patience(policy).map(|seconds| Patience {
+    step.patience = stage.time_limit_seconds(policy).map(|seconds| TimeLimit {
         seconds,
         from: policy.resumed_at.unwrap_or(step.since).max(step.since),
     });
@@ -56,7 +56,7 @@ pub(super) fn record(
 }
 
 /// Records an Event for the node's wait, if its spec has it, and for its halt.
-pub(super) async fn tell(
+pub(super) async fn publish_event(
     context: &Context,
     node: &Node,
     decision: &Decision<NodeStep>,
@@ -67,14 +67,14 @@ pub(super) async fn tell(
         Decision::Wait(wait) if !is_written(wait, spec) => {}
         Decision::Wait(wait) => {
             context
-                .teller
-                .node(node, Tone::Normal, wait.reason.as_str(), &wait.message)
+                .events
+                .node(node, EventLevel::Normal, wait.reason.as_str(), &wait.message)
                 .await;
         }
         Decision::Halt(halt) => {
             context
-                .teller
-                .node(node, Tone::Warning, halt.reason.as_str(), &halt.message)
+                .events
+                .node(node, EventLevel::Warning, halt.reason.as_str(), &halt.message)
                 .await;
         }
     }
@@ -95,7 +95,7 @@ pub(super) fn count_nodes(context: &Context, snapshot: &Snapshot) {
         let spec = &object.spec;
         let phase = match (&spec.step, spec.finished_at) {
             (_, Some(_)) => "Done",
-            (Some(step), None) if spec.admitted => Stage::read(&step.name).map_or("Waiting", Stage::as_str),
+            (Some(step), None) if spec.started => Stage::read(&step.name).map_or("Waiting", Stage::as_str),
             (_, None) if spec.skipped => "Skipped",
             (_, None) => "Waiting",
         };

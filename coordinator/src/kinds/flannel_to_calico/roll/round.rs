@@ -9,7 +9,8 @@ use api::{Migration, NodeMigration};
 use crash_point::Edge;
 use engine::decision::{Decision, Wait, WaitReason};
 use flannel_to_calico::node::{
-    NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, given_back, is_unchanged, upkeep,
+    NetworkLabel, NodeStep, NodeView, Policy, Stage, at_deadline, decide, is_unchanged, release_reason,
+    upkeep,
 };
 use flannel_to_calico::settings::Settings;
 use jiff::Timestamp;
@@ -18,18 +19,18 @@ use kube::ResourceExt;
 
 use super::super::node_objects::Outcome;
 use super::super::view::view;
-use super::aside::first_step;
 use super::perform::Act;
-use super::record::{is_written, record, tell};
+use super::record::{is_written, publish_event, record};
+use super::release::first_step;
 use crate::context::Context;
 use crate::cordon;
 use crate::drafts::Drafts;
 use crate::memory::Memory;
-use crate::node_migrations::{bring_to, write_spec};
+use crate::node_migrations::{update_spec, write_spec};
 use crate::obstacles::refusal;
 use crate::probe::Probes;
 use crate::snapshot::Snapshot;
-use crate::summary::Held;
+use crate::summary::WaitReport;
 use crate::write::{WriteError, describe};
 
 /// Context of a round.
@@ -45,9 +46,9 @@ pub(super) struct Round<'pass> {
 
 /// Result of a round.
 #[derive(Default)]
-pub(super) struct Worked {
+pub(super) struct RoundResult {
     /// Why each of these nodes does not progress.
-    pub(super) waits: BTreeMap<String, Held>,
+    pub(super) waits: BTreeMap<String, WaitReport>,
     /// Finished nodes whose objects of Calico are not up to date yet.
     pub(super) blocked: BTreeMap<String, String>,
 }
@@ -59,8 +60,8 @@ impl Round<'_> {
         memory: &mut Memory,
         drafts: &mut Drafts,
         nodes: impl Iterator<Item = &String>,
-    ) -> Result<Worked, WriteError> {
-        let mut worked = Worked::default();
+    ) -> Result<RoundResult, WriteError> {
+        let mut worked = RoundResult::default();
         // A copy: an eviction below adds to them.
         let refusals = memory.refusals.clone();
         for node in nodes {
@@ -71,13 +72,13 @@ impl Round<'_> {
                 continue;
             };
             // Most nodes wait: no view is built for them.
-            if !object.spec.admitted && !object.spec.skipped {
+            if !object.spec.started && !object.spec.skipped {
                 continue;
             }
-            if !object.spec.admitted || object.spec.finished_at.is_some() {
+            if !object.spec.started || object.spec.finished_at.is_some() {
                 self.remove_leftover_cordon(node_object).await?;
             }
-            if !object.spec.admitted {
+            if !object.spec.started {
                 continue;
             }
             let probers = self.probes.probers.get(node).cloned().unwrap_or_default();
@@ -92,13 +93,13 @@ impl Round<'_> {
             } else {
                 describe(node_object.as_ref())
             };
-            if let Some(message) = self.context.obstacles.holds(&key, self.now) {
+            if let Some(message) = self.context.obstacles.reason_to_wait(&key, self.now) {
                 worked
                     .waits
-                    .insert(node.clone(), Held::waiting(&refusal(message)));
+                    .insert(node.clone(), WaitReport::waiting(&refusal(message)));
                 continue;
             }
-            if self.context.obstacles.postpones() {
+            if self.context.obstacles.postpone_if_over() {
                 continue;
             }
             let mut act = Act {
@@ -113,9 +114,9 @@ impl Round<'_> {
             };
             let draft = drafts.take(object);
             let obstacles = &self.context.obstacles;
-            obstacles.is_at(Some(&describe(node_object.as_ref())));
+            obstacles.set_current_object(Some(&describe(node_object.as_ref())));
             let result = work_on(&mut act, &view, NodeMigrationSpec::clone(&draft)).await;
-            obstacles.is_at(None);
+            obstacles.set_current_object(None);
             let object = act.object;
             // A label is announced before it is written.
             let draft = || NodeMigrationSpec {
@@ -128,16 +129,16 @@ impl Round<'_> {
                     worked.blocked.insert(node.clone(), message);
                 }
                 Ok(StepResult::GivenBack(held)) => {
-                    let held = self.give_back(&object, draft(), &view, held).await?;
+                    let held = self.release(&object, draft(), &view, held).await?;
                     worked.waits.insert(node.clone(), held);
                 }
                 Err(error) if unchanged => {
-                    if !error.is_of_the_object() {
+                    if !error.concerns_one_object() {
                         return Err(error);
                     }
                     if !error.is_conflict() {
-                        let held = Held::waiting(&refusal(error.words()));
-                        let held = self.give_back(&object, draft(), &view, held).await?;
+                        let held = WaitReport::waiting(&refusal(error.message()));
+                        let held = self.release(&object, draft(), &view, held).await?;
                         worked.waits.insert(node.clone(), held);
                     }
                 }
@@ -172,27 +173,27 @@ impl Round<'_> {
         mut spec: NodeMigrationSpec,
         view: &NodeView<'_>,
         message: String,
-    ) -> Result<Held, WriteError> {
+    ) -> Result<WaitReport, WriteError> {
         let stage = decide(view, self.policy, self.now).stage;
         let decision = at_deadline(view, self.policy, stage, refusal(message), self.now);
         record(self.context, &mut spec, stage, &decision, self.policy, self.now);
         if let Some(node) = self.snapshot.nodes.get(&object.spec.node_name) {
-            tell(self.context, node, &decision, &spec).await;
+            publish_event(self.context, node, &decision, &spec).await;
         }
         // If this write is refused, too, the status of the Migration reports it.
-        bring_to(self.context, object, &spec).await?;
-        Ok(Held::of(&decision).unwrap_or_else(|| Held::waiting(&refusal(String::new()))))
+        update_spec(self.context, object, &spec).await?;
+        Ok(WaitReport::of(&decision).unwrap_or_else(|| WaitReport::waiting(&refusal(String::new()))))
     }
 }
 
 /// Result of one step of a node.
 enum StepResult {
     /// Why it does not progress, or `None`.
-    Held(Option<Held>),
+    Held(Option<WaitReport>),
     /// The node is finished, and its objects of Calico are not up to date yet.
     Blocked(String),
     /// Only its cordon has changed, and its agent or a pod blocks every other change.
-    GivenBack(Held),
+    GivenBack(WaitReport),
 }
 
 /// Takes the next step of one node, or the upkeep of a finished one. `spec` is the pending draft.
@@ -224,11 +225,11 @@ async fn work_on(
         (None, Some(_)) => StepResult::Held(None),
         (None, None) => {
             let next = decide(view, act.policy, act.now);
-            if let Some((reason, words)) = given_back(view, act.policy, &next.decision) {
-                return Ok(StepResult::GivenBack(Held {
+            if let Some((reason, words)) = release_reason(view, act.policy, &next.decision) {
+                return Ok(StepResult::GivenBack(WaitReport {
                     reason,
                     message: words.to_owned(),
-                    needs_a_person: true,
+                    needs_user: true,
                 }));
             }
             record(
@@ -239,7 +240,7 @@ async fn work_on(
                 act.policy,
                 act.now,
             );
-            tell(act.context, act.node, &next.decision, &spec).await;
+            publish_event(act.context, act.node, &next.decision, &spec).await;
             let decision = act.decided(view, next.stage, next.decision, &mut spec).await?;
             made = name_of(&decision);
             StepResult::Held(hold_in_spec(&decision, &spec).or_else(|| previous_refusal(&decision, &spec)))
@@ -255,29 +256,31 @@ async fn work_on(
 
 /// Marks an announced label as written if the Node has it, independent of errors in between.
 fn settle_label(spec: &mut NodeMigrationSpec, label: &NetworkLabel) {
-    if spec.label.next.is_some() && spec.label.next.as_deref() == label.value() {
+    if spec.label.pending.is_some() && spec.label.pending.as_deref() == label.value() {
         spec.label = LabelRecord {
-            written: spec.label.next.take(),
-            next: None,
+            current: spec.label.pending.take(),
+            pending: None,
         };
     }
 }
 
 /// Why a node with this decision does not progress, if its spec has that.
-fn hold_in_spec(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
+fn hold_in_spec(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<WaitReport> {
     match decision {
         Decision::Wait(wait) if !is_written(wait, spec) => None,
-        Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => Held::of(decision),
+        Decision::Run(_) | Decision::Wait(_) | Decision::Settled | Decision::Halt(_) => {
+            WaitReport::of(decision)
+        }
     }
 }
 
 /// The previous refusal of a repeated eviction: the message stays until the API server answers.
-fn previous_refusal(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<Held> {
+fn previous_refusal(decision: &Decision<NodeStep>, spec: &NodeMigrationSpec) -> Option<WaitReport> {
     let step = spec.step.as_ref().filter(|step| !step.reason.is_empty())?;
     let reason = WaitReason::read(&step.reason)?;
     let is_eviction = matches!(decision, Decision::Run(NodeStep::Evict(_)));
     is_eviction.then(|| {
-        Held::waiting(&Wait {
+        WaitReport::waiting(&Wait {
             reason,
             message: step.message.clone(),
             until: None,

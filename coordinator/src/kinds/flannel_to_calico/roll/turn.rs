@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use api::migration::{Desired, MigrationPhase};
-use api::node_migration::{FellBack, NodeMigrationSpec};
+use api::node_migration::{AutomaticRollback, NodeMigrationSpec};
 use api::{Migration, MigrationStatus, NodeMigration};
 use crash_point::Edge;
 use engine::decision::{Halt, HaltReason, Wait};
-use engine::rollout::{self, Back, Seat, Standing, is_back};
+use engine::rollout::{self, Back, NodeProgress, RolloutNode, is_rolled_back};
 use engine::words::cut;
 use flannel_to_calico::node::Stage;
 use flannel_to_calico::settings::Settings;
@@ -19,12 +19,12 @@ use crate::bounds;
 use crate::cache::Cache;
 use crate::context::Context;
 use crate::drafts::Drafts;
+use crate::events::EventLevel;
 use crate::limits::rules;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::steps::{finish_stage, step_now};
-use crate::summary::Held;
-use crate::tell::Tone;
+use crate::summary::WaitReport;
 use crate::write::{WriteError, describe};
 
 /// The nodes to roll back, from the Migration's spec; `None` if there are none.
@@ -32,7 +32,7 @@ pub(super) fn wanted(migration: &Migration) -> Option<Back> {
     let spec = &migration.spec;
     match spec.desired {
         Desired::Rollback => Some(Back::All),
-        Desired::Abort => Some(Back::InWork),
+        Desired::Abort => Some(Back::InProgress),
         Desired::Plan | Desired::Run | Desired::Pause => {
             (!spec.rollback_nodes.is_empty()).then(|| Back::Named(spec.rollback_nodes.clone()))
         }
@@ -40,17 +40,17 @@ pub(super) fn wanted(migration: &Migration) -> Option<Back> {
 }
 
 /// Whether every node is on Calico and stays there.
-pub(super) fn all_are_there(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
-    let is_done = |seat: &Seat<'_>| matches!(seat.standing, Standing::Done(_));
+pub(super) fn all_are_there(back: Option<&Back>, seats: &[RolloutNode<'_>]) -> bool {
+    let is_done = |seat: &RolloutNode<'_>| matches!(seat.standing, NodeProgress::Done(_));
     !seats.is_empty() && seats.iter().all(is_done) && !goes_back(back, seats)
 }
 
 /// Whether a finished node is to be rolled back: then the rollout is not at its end.
-fn goes_back(back: Option<&Back>, seats: &[Seat<'_>]) -> bool {
+fn goes_back(back: Option<&Back>, seats: &[RolloutNode<'_>]) -> bool {
     match back {
-        None | Some(Back::InWork) => false,
+        None | Some(Back::InProgress) => false,
         Some(Back::All) => true,
-        Some(back @ Back::Named(_)) => seats.iter().any(|seat| back.means(seat)),
+        Some(back @ Back::Named(_)) => seats.iter().any(|seat| back.selects(seat)),
     }
 }
 
@@ -61,19 +61,19 @@ pub(super) async fn turn_around<'node>(
     migration: &Migration,
     snapshot: &Snapshot,
     order: &'node [String],
-    seats: &mut [Seat<'node>],
+    seats: &mut [RolloutNode<'node>],
     back: Option<&Back>,
     drafts: &mut Drafts,
 ) -> Result<(Vec<&'node str>, Option<Wait>), WriteError> {
     let mut turned = turn_fallen(context, migration, snapshot, order, drafts).await?;
     let mut held = None;
     if let Some(back) = back {
-        let turn = rollout::turn_back(seats, back, rules(migration).max_unavailable);
+        let turn = rollout::admit_rollback(seats, back, rules(migration).max_unavailable);
         turned.extend(turn_back(context, snapshot, &turn.now, drafts).await?);
         held = turn.held;
     }
     for seat in seats.iter_mut().filter(|seat| turned.contains(&seat.name)) {
-        seat.standing = Standing::Returning;
+        seat.standing = NodeProgress::Returning;
     }
     Ok((turned, held))
 }
@@ -89,7 +89,7 @@ async fn turn_back<'node>(
     let mut turned = Vec::new();
     for node in nodes.iter().copied() {
         if let Some(object) = snapshot.node_migrations.get(node)
-            && !object.spec.returning
+            && !object.spec.rolling_back
             && turn(context, object, None, drafts).await?
         {
             crash_point::reach("TurnAround", Edge::Recorded, Some(node)).await;
@@ -116,15 +116,15 @@ async fn turn_fallen<'node>(
         let fell_back = object
             .status
             .as_ref()
-            .and_then(|status| status.fell_back.as_deref());
+            .and_then(|status| status.automatic_rollback.as_deref());
         let spec = &object.spec;
         if let Some(why) = fell_back
-            && spec.admitted
-            && !spec.returning
+            && spec.started
+            && !spec.rolling_back
         {
-            let fell_back = FellBack {
+            let fell_back = AutomaticRollback {
                 at: now,
-                why: cut(why, bounds::REASON).into_owned(),
+                reason: cut(why, bounds::REASON).into_owned(),
                 resumed_at: migration.spec.resumed_at,
             };
             if !turn(context, object, Some(fell_back), drafts).await? {
@@ -132,7 +132,7 @@ async fn turn_fallen<'node>(
             }
             if let Some(node) = snapshot.nodes.get(node) {
                 let reason = HaltReason::FellBack.as_str();
-                context.teller.node(node, Tone::Warning, reason, why).await;
+                context.events.node(node, EventLevel::Warning, reason, why).await;
             }
             turned.push(node.as_str());
         }
@@ -142,8 +142,8 @@ async fn turn_fallen<'node>(
 
 /// Whether the node fell back, and the user has not resumed the rollout since. Any different time counts as a new request, from
 /// any clock.
-pub(super) fn has_fallen(spec: &NodeMigrationSpec, migration: &Migration) -> bool {
-    spec.fell_back
+pub(super) fn has_fallen_back(spec: &NodeMigrationSpec, migration: &Migration) -> bool {
+    spec.automatic_rollback
         .as_ref()
         .is_some_and(|fell| fell.resumed_at == migration.spec.resumed_at)
 }
@@ -151,22 +151,22 @@ pub(super) fn has_fallen(spec: &NodeMigrationSpec, migration: &Migration) -> boo
 /// Halts for nodes that fell back, for the user.
 pub(super) fn fallen<'node>(
     snapshot: &Snapshot,
-    seats: &[Seat<'node>],
-) -> impl Iterator<Item = (&'node str, Held)> {
+    seats: &[RolloutNode<'node>],
+) -> impl Iterator<Item = (&'node str, WaitReport)> {
     seats
         .iter()
-        .filter(|seat| seat.standing == Standing::Fallen)
+        .filter(|seat| seat.standing == NodeProgress::FellBack)
         .filter_map(|seat| {
-            let fell = snapshot.node_migrations.get(seat.name)?.spec.fell_back.clone()?;
+            let fell = snapshot.node_migrations.get(seat.name)?.spec.automatic_rollback.clone()?;
             let halt = Halt {
                 reason: HaltReason::FellBack,
                 message: format!(
                     "node {}: its agent restored the old network on its own before {:.0}: {}. The node works as before. Fix \
                      the cause, then run `kubectl replumb resume`",
-                    seat.name, fell.at, fell.why
+                    seat.name, fell.at, fell.reason
                 ),
             };
-            Some((seat.name, Held::halted(&halt)))
+            Some((seat.name, WaitReport::halted(&halt)))
         })
 }
 
@@ -174,7 +174,7 @@ pub(super) fn fallen<'node>(
 async fn turn(
     context: &Context,
     object: &Arc<NodeMigration>,
-    fell_back: Option<FellBack>,
+    fell_back: Option<AutomaticRollback>,
     drafts: &mut Drafts,
 ) -> Result<bool, WriteError> {
     let now = Timestamp::now();
@@ -186,12 +186,12 @@ async fn turn(
         finish_stage(context, &mut spec, step, now);
     }
     let spec = NodeMigrationSpec {
-        admitted: true,
+        started: true,
         skipped: false,
-        returning: true,
+        rolling_back: true,
         finished_at: None,
-        done_before: spec.finished_at,
-        fell_back,
+        finished_before_rollback: spec.finished_at,
+        automatic_rollback: fell_back,
         step: Some(stage),
         ..spec
     };
@@ -204,23 +204,23 @@ async fn turn(
 }
 
 /// Rolls the whole migration back: once no node is in progress or on Calico, cluster-wide objects are restored.
-pub(super) async fn rolling_back(
+pub(super) async fn continue_rollback(
     context: &Context,
     cache: &Cache,
     memory: &mut Memory,
     migration: &Migration,
     settings: &Settings,
-    seats: &[Seat<'_>],
+    seats: &[RolloutNode<'_>],
     status: &mut MigrationStatus,
 ) -> Result<(), WriteError> {
     if status.phase == MigrationPhase::Rolling {
         status.phase = MigrationPhase::RollingBack;
     }
     // Nodes that are back count as done.
-    let back = seats.iter().filter(|seat| is_back(seat)).count();
+    let back = seats.iter().filter(|seat| is_rolled_back(seat)).count();
     status.progress.done = u32::try_from(back).unwrap_or(u32::MAX);
     status.progress.text = format!("{back}/{}", seats.len());
-    if seats.iter().all(is_back) {
+    if seats.iter().all(is_rolled_back) {
         undo::undo(context, cache, memory, migration, settings, status).await?;
     }
     Ok(())

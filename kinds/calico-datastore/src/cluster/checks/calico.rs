@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CheckName, controllers};
-use crate::cluster::facts::{ClusterFacts, Found};
+use crate::cluster::facts::{ClusterFacts, Workload};
 use crate::cluster::manifest::{KOPS, Manifest, Name, version_of};
 use crate::cluster::settings::Settings;
 use engine::check::{Check, Finding, Report, Verdict, names, owner};
@@ -30,7 +30,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 }
 
 /// Checks that calico-node runs on every node, Ready and in one version.
-fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> {
+fn node(settings: &Settings, facts: &ClusterFacts, found: &Workload) -> Vec<Check> {
     let object = format!("DaemonSet {}", settings.daemon_set.value);
     let mut report = Report::new(CheckName::CalicoNode);
     let mut images: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -134,8 +134,8 @@ fn node(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> 
 }
 
 /// Checks that the manifest has another image, of v3, for the same pods.
-fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check> {
-    let name = Name::of(&manifest.daemon_set).words();
+fn images(settings: &Settings, manifest: &Manifest, found: &Workload) -> Vec<Check> {
+    let name = Name::of(&manifest.daemon_set).display();
     let mut report = Report::new(CheckName::Manifest);
     let (from, to) = (&settings.from_image.value, &settings.to_image.value);
     match version_of(to) {
@@ -203,7 +203,7 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
             ),
         );
     }
-    for what in &manifest.left_out {
+    for what in &manifest.omitted {
         report.warn(
             "",
             what.clone(),
@@ -221,7 +221,7 @@ fn images(settings: &Settings, manifest: &Manifest, found: &Found) -> Vec<Check>
 /// Checks that the other objects of the manifest are in the cluster, and that the API server accepts the writes of the migration.
 fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
     let mut report = Report::new(CheckName::ManifestObjects);
-    for (object, what) in &facts.not_applied {
+    for (object, what) in &facts.differing {
         report.fail(
             "",
             object.clone(),
@@ -234,7 +234,7 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
             ),
         );
     }
-    for object in &facts.unseen {
+    for object in &facts.unreadable {
         report.unknown(
             "",
             object.clone(),
@@ -266,7 +266,7 @@ fn objects(facts: &ClusterFacts, manifest: &Manifest) -> Vec<Check> {
 }
 
 /// Checks for other programs that write the same objects again.
-fn owners(settings: &Settings, facts: &ClusterFacts, found: &Found) -> Vec<Check> {
+fn owners(settings: &Settings, facts: &ClusterFacts, found: &Workload) -> Vec<Check> {
     let mut checks = Vec::new();
     let all = std::iter::once(("DaemonSet", found))
         .chain(facts.controllers.iter().map(|found| ("Deployment", found)));

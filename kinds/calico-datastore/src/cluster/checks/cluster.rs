@@ -67,14 +67,14 @@ fn without_network(facts: &ClusterFacts) -> Check {
 fn pause(settings: &Settings, facts: &ClusterFacts, policy: &CheckPolicy) -> Check {
     let name = CheckName::PauseLimit;
     let limit = usize::try_from(settings.pause_limit_seconds.value).unwrap_or(usize::MAX);
-    let rounds = facts.nodes.len().div_ceil(policy.at_once.max(1));
+    let rounds = facts.nodes.len().div_ceil(policy.max_unavailable.max(1));
     let settle = usize::try_from(settings.settle_seconds.value).unwrap_or_default();
     let needed = settle.saturating_add(rounds.saturating_mul(SECONDS_A_NODE));
     let object = "the pause";
     let found = format!(
         "about {needed} s (nodes: {}, at a time: {})",
         facts.nodes.len(),
-        policy.at_once
+        policy.max_unavailable
     );
     if needed > limit {
         return name.not_pass(

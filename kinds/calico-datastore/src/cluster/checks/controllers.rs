@@ -17,7 +17,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
     match (&manifest.controllers, &facts.controllers) {
         (Some(wanted), None) => report.fail(
             "",
-            Name::of(wanted).words(),
+            Name::of(wanted).display(),
             Finding::new(
                 "",
                 "only in the manifest",
@@ -36,7 +36,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts, manifest: &Manife
             ),
         ),
         (Some(wanted), Some(found)) => {
-            let name = Name::of(wanted).words();
+            let name = Name::of(wanted).display();
             let image = manifest::image(&wanted["spec"]["template"]);
             if image == manifest::image(&found.template) {
                 report.fail(
@@ -103,11 +103,11 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
     let Some(converted) = facts
         .read_stores()
         .and_then(|stores| stores.conversion.as_ref().ok())
-        .filter(|converted| !converted.left.is_empty())
+        .filter(|converted| !converted.remaining.is_empty())
     else {
         return;
     };
-    let left = &converted.left;
+    let left = &converted.remaining;
     for (origin, flaw) in &converted.flawed {
         let verdict = if flaw.is_certain() {
             Verdict::Fail
@@ -143,7 +143,7 @@ fn unwritten(facts: &ClusterFacts, manifest: &Manifest, report: &mut Report) {
         if is_needed && is_off(names) {
             report.fail(
                 "",
-                Name::of(controllers).words(),
+                Name::of(controllers).display(),
                 Finding::new(
                     "ENABLED_CONTROLLERS",
                     format!("{enabled}, and etcd v2 has {left}"),

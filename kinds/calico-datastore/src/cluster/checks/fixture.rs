@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{PERMISSIONS, PERMISSIONS_AT_HOME};
-use crate::cluster::detect::{Wishes, detect};
-use crate::cluster::facts::{ClusterFacts, Converted, Found, NodePod, StoreFacts};
+use super::{OWN_NAMESPACE_PERMISSIONS, PERMISSIONS};
+use crate::cluster::detect::{Options, detect};
+use crate::cluster::facts::{ClusterFacts, Converted, NodePod, StoreFacts, Workload};
 use crate::cluster::manifest;
 use crate::cluster::manifest::fixture::{daemon_set, documents};
 use crate::cluster::settings::Settings;
@@ -39,7 +39,7 @@ pub fn facts() -> ClusterFacts {
             })
             .collect(),
         manifest: Some(manifest::read(&all)),
-        daemon_set: Some(Found {
+        daemon_set: Some(Workload {
             object: named("calico-node", 2),
             template: before["spec"]["template"].clone(),
             selector: before["spec"]["selector"].clone(),
@@ -53,7 +53,7 @@ pub fn facts() -> ClusterFacts {
                 ready: true,
             })
             .collect(),
-        controllers: Some(Found {
+        controllers: Some(Workload {
             object: named("calico-kube-controllers", 1),
             template: json!({}),
             selector: Value::Null,
@@ -70,7 +70,7 @@ pub fn facts() -> ClusterFacts {
             ready_v3: ReadyV3::Missing,
             keys_v3: 0,
             phase: None,
-            at_work: None,
+            lock_holder: None,
             conversion: Ok(Converted {
                 keys: BTreeMap::from([("IPPool".to_owned(), 1), ("Node".to_owned(), 2)]),
                 ..Converted::default()
@@ -79,7 +79,7 @@ pub fn facts() -> ClusterFacts {
         policies: engine::check::policies::all_bound(),
         permissions: PERMISSIONS
             .iter()
-            .chain(&PERMISSIONS_AT_HOME)
+            .chain(&OWN_NAMESPACE_PERMISSIONS)
             .map(|permission| (permission.key(), true))
             .collect(),
         kubernetes_version: "v1.36.3".to_owned(),
@@ -101,5 +101,5 @@ fn named(name: &str, count: i32) -> DaemonSet {
 
 /// Settings that are detected in the cluster.
 pub fn settings(facts: &ClusterFacts) -> Settings {
-    detect(&Wishes::default(), facts).unwrap()
+    detect(&Options::default(), facts).unwrap()
 }

@@ -56,7 +56,7 @@ pub(super) fn check(settings: &Settings, facts: &ClusterFacts) -> Vec<Check> {
 
 fn state(settings: &Settings, stores: &StoreFacts) -> Vec<Check> {
     let mut report = Report::new(CheckName::DatastoreState);
-    if let Some(who) = &stores.at_work {
+    if let Some(who) = &stores.lock_holder {
         report.fail(
             "",
             BOTH,

@@ -5,11 +5,11 @@ use serde_json::json;
 
 use super::fixture::{facts, settings};
 use super::*;
-use crate::cluster::detect::{Wishes, detect};
+use crate::cluster::detect::{Options, detect};
 use crate::cluster::document::document;
 use crate::cluster::facts::NotConverted;
 use crate::cluster::manifest;
-use crate::left::{Left, PolicyName};
+use crate::controller_objects::{ControllerObjects, PolicyName};
 use crate::run::decide::{ReadyV2, ReadyV3};
 use crate::run::record::Phase;
 use crate::sources::{Flaw, Origin};
@@ -21,7 +21,7 @@ type Change = fn(&mut ClusterFacts);
 
 fn policy() -> CheckPolicy {
     CheckPolicy {
-        at_once: 1,
+        max_unavailable: 1,
         ..CheckPolicy::default()
     }
 }
@@ -52,12 +52,12 @@ fn a_good_cluster_passes_every_check() {
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.pods.pop(); }, "number of pods: found 1")]
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.controllers = None, "only in the manifest")]
 #[case(CheckName::KubeControllers, |facts: &mut ClusterFacts| facts.other_controllers.push(("ReplicaSet kube-system/calico-policy-controller".to_owned(), Owner::Cluster)), "writes to etcd v2")]
-#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.not_applied.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
+#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.differing.push(("ClusterRole calico-node".to_owned(), "not there".to_owned())), "not there")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| { facts.nodes.insert("c".to_owned(), engine::cluster::Node { name: "c".to_owned(), ready: true, ..engine::cluster::Node::default() }); }, "Node c: found no pod of calico-node")]
 #[case(CheckName::CalicoNode, |facts: &mut ClusterFacts| facts.other_daemon_sets.push("DaemonSet kube-system/calico-node-arm".to_owned()), "calico-node-arm")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).phase = Some(Phase::Completed), "--after-completion")]
 #[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.refused.push(("DaemonSet kube-system/calico-node".to_owned(), "no".to_owned())), "refused by the API server: no")]
-#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.unseen.push("ClusterRole calico-node".to_owned()), "deploy/calico-datastore")]
+#[case(CheckName::ManifestObjects, |facts: &mut ClusterFacts| facts.unreadable.push("ClusterRole calico-node".to_owned()), "deploy/calico-datastore")]
 #[case(CheckName::Manifest, |facts: &mut ClusterFacts| facts.daemon_set.as_mut().unwrap().selector = json!({"matchLabels": {"a": "b"}}), "selector")]
 #[case(CheckName::DatastoreAccess, |facts: &mut ClusterFacts| facts.stores = Some(Err(StoreProblem { message: "etcd: refused".to_owned(), hint: "check etcd".to_owned() })), "etcd: refused")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v2 = ReadyV2::Missing, "no such key")]
@@ -65,7 +65,7 @@ fn a_good_cluster_passes_every_check() {
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).ready_v3 = ReadyV3::Open, "works with etcd v3")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).keys_v3 = 7, "keys: 7")]
 #[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).phase = Some(Phase::Written), "phase Written")]
-#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).at_work = Some("another process".to_owned()), "held by another process")]
+#[case(CheckName::DatastoreState, |facts: &mut ClusterFacts| stores(facts).lock_holder = Some("another process".to_owned()), "held by another process")]
 #[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "2 values".to_owned(), hint: "correct them".to_owned(), lines: vec!["p: not JSON".to_owned()] }), "p: not JSON")]
 #[case(CheckName::DatastoreConversion, |facts: &mut ClusterFacts| stores(facts).conversion = Err(NotConverted { message: "too old".to_owned(), hint: "upgrade".to_owned(), lines: Vec::new() }), "too old")]
 #[case(CheckName::Permissions, |facts: &mut ClusterFacts| { facts.permissions.insert("create secrets".to_owned(), false); }, "denied")]
@@ -119,7 +119,7 @@ fn refusals_with_controllers(controllers: Option<serde_json::Value>) -> Vec<Stri
     let Ok(converted) = &mut stores(&mut facts).conversion else {
         panic!()
     };
-    converted.left = Left {
+    converted.remaining = ControllerObjects {
         profiles: ["kns.default".to_owned()].into(),
         policies: [PolicyName {
             namespace: "team".to_owned(),
@@ -188,7 +188,7 @@ fn with_flawed(flawed: Vec<(Origin, Flaw)>) -> Vec<Check> {
     let Ok(converted) = &mut stores(&mut facts).conversion else {
         panic!()
     };
-    converted.left.profiles = ["kns.shop".to_owned()].into();
+    converted.remaining.profiles = ["kns.shop".to_owned()].into();
     converted.flawed = flawed;
     let checks = judged(&facts).into_iter();
     checks.filter(|check| check.verdict > Verdict::Pass).collect()
@@ -267,7 +267,7 @@ fn a_missing_manifest_or_daemon_set_is_refused_without_settings() {
     let refused = |change: Change| {
         let mut facts = facts();
         change(&mut facts);
-        detect(&Wishes::default(), &facts)
+        detect(&Options::default(), &facts)
             .unwrap_err()
             .iter()
             .map(Check::line)
@@ -321,7 +321,7 @@ fn more_nodes_than_the_pause_has_time_for_are_refused() {
     settings.pause_limit_seconds.value = 60;
     let lines = |at_once: usize| -> Vec<String> {
         let policy = CheckPolicy {
-            at_once,
+            max_unavailable: at_once,
             ..CheckPolicy::default()
         };
         let checks = check(&settings, &facts, &policy);

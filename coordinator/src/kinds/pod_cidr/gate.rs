@@ -1,0 +1,151 @@
+//! Reasons not to continue now: lost probes, and a stop or a pause by the user.
+
+use api::MigrationStatus;
+use api::migration::{CurrentStage, Direction, PodCidrStatus, Stage};
+use engine::decision::{Wait, WaitReason};
+use jiff::SignedDuration;
+use kube::ResourceExt;
+use pod_cidr::by_node;
+use pod_cidr::decide::PoolRole;
+use pod_cidr::facts::Pool;
+use pod_cidr::pools::Openness;
+use pod_cidr::settings::Family;
+
+use super::drive::Pass;
+use super::traffic as fates;
+use crate::memory::Memory;
+use crate::stop::{self, Stop};
+use crate::traffic::Fates;
+use crate::write::WriteError;
+use crate::{cordon, limits, traffic};
+
+/// Least time for which every path between both ranges is probed before the new pool opens: one answer proves little.
+const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
+
+/// Why no step may run now.
+pub(super) struct Held {
+    /// The wait that the decision reports.
+    pub(super) hold: Option<Wait>,
+    /// The halt that needs a user.
+    pub(super) stop: Option<Stop>,
+    /// The first path without a known answer; empty when every path answers.
+    pub(super) unwatched: String,
+}
+
+impl Pass<'_> {
+    /// Keeps the traffic pods, and returns why no step may run now: a stop, a pause, or lost probes.
+    pub(super) async fn traffic(
+        &self,
+        memory: &mut Memory,
+        have_to_move: bool,
+        known: &mut PodCidrStatus,
+        status: &mut MigrationStatus,
+    ) -> Result<Held, WriteError> {
+        let of = |which| openness(self.pool(which, known));
+        let settings = &known.settings;
+        let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
+        let networks = fates::networks(&settings.old_pool.value, &settings.new_pool.value, is_ipv4);
+        // After the last stage no traffic is probed; a change of the direction enters another stage.
+        let is_over =
+            |stage: &CurrentStage<Stage>| stage.name == Stage::CleanUp && stage.direction == self.direction;
+        let wanted = if known.stage.as_ref().is_some_and(is_over) {
+            Fates::new()
+        } else {
+            fates::fates(self.snapshot, self.direction, of, have_to_move)
+        };
+        let (watched, asks) = traffic::watch(
+            self.context,
+            &mut memory.traffic,
+            self.migration,
+            &networks,
+            wanted,
+            self.snapshot,
+            status,
+        )
+        .await?;
+        asks.write(self.context).await?;
+        let is_open = of(PoolRole::New) >= Openness::OptIn;
+        let is_watched = watched.wait.is_none() && watched.breaches.is_empty();
+        if !is_open && self.direction == Direction::There {
+            // The proof starts again: the closed pool may have changed in other ways, too.
+            known.proved_at = None;
+        } else if is_open && is_watched {
+            known.proved_at = known.proved_at.or(Some(self.now));
+        }
+        let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
+        let stop = stop::stop(None, status, lossy);
+        let unwatched = watched
+            .wait
+            .as_ref()
+            .map(|wait| wait.message.clone())
+            .or(watched.breaches.first().cloned())
+            .unwrap_or_default();
+        let hold = if let Some(stop) = &stop {
+            Some(stop.hold())
+        } else if status.paused {
+            Some(Wait {
+                reason: WaitReason::Paused,
+                message: format!(
+                    "paused: no pod moves, and no pool opens or closes{}. Continue with `kubectl replumb resume`, or roll back \
+                     with `kubectl replumb rollback --all`",
+                    self.cordoned()
+                ),
+                until: None,
+            })
+        } else {
+            // After a repair, traffic has to prove it.
+            watched
+                .hold(self.migration)
+                .filter(|_| stop::is_to_be_proved(status))
+        };
+        Ok(Held {
+            hold,
+            stop,
+            unwatched,
+        })
+    }
+
+    /// The Nodes that stay cordoned by this migration meanwhile, as the end of a sentence.
+    fn cordoned(&self) -> String {
+        let migration = self.migration.name_any();
+        let nodes = self.snapshot.nodes.iter();
+        let ours =
+            nodes.filter(|(_, node)| cordon::is_unschedulable(node) && cordon::is_by(node, &migration));
+        by_node::cordoned_suffix(ours.map(|(name, _)| name.as_str()))
+    }
+
+    /// The wait until every path between both ranges has answered for long enough.
+    pub(super) fn canary(&self, known: &PodCidrStatus, unwatched: &str) -> Option<Wait> {
+        let settings = &known.settings;
+        let rules = limits::rules(self.migration);
+        let Some(proved_at) = known.proved_at else {
+            return Some(Wait {
+                reason: WaitReason::TrafficUnwatched,
+                message: format!(
+                    "pods that name IPPool {} must be reachable from every reporting node before other pods get its addresses: \
+                     {}",
+                    settings.new_pool.value, unwatched
+                ),
+                until: None,
+            });
+        };
+        let until = proved_at + rules.canary_soak.max(LEAST_SOAK);
+        (self.now < until).then(|| Wait {
+            reason: WaitReason::CanarySoak,
+            message: format!(
+                "every path between both ranges has answered since {proved_at:.0}; IPPool {} opens after {until:.0}",
+                settings.new_pool.value
+            ),
+            until: Some(until),
+        })
+    }
+}
+
+/// How far a pool is open; a pool that is being deleted allocates no address any more.
+pub(super) fn openness(pool: Option<&Pool>) -> Openness {
+    match pool {
+        None => Openness::Absent,
+        Some(pool) if pool.terminating => Openness::Closed,
+        Some(pool) => Openness::of(&pool.spec),
+    }
+}

@@ -1,0 +1,646 @@
+//! Change of tunnel addresses, node by node.
+//!
+//! When a pool is closed, every calico-node chooses another tunnel address at the same moment, Felix restarts on all nodes, and
+//! for about one second no node reaches another (docs/limits.md). Therefore Nodes are removed from the source pool one after
+//! the other, each after its agent keeps the old address ([`super::host::changes`]), with the new address of its tunnel
+//! ([`super::choice`]). The pool is closed once no tunnel address is in it. If no address is free, Calico chooses: then the
+//! node selector of the pool has to exclude the Node, and a calico-node that does not react is restarted.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::calico_node::TunnelAddresses;
+use super::decide::{PoolRole, RemovedNode, Step, Unmet};
+use super::host::{HostFacts, LOOPBACK, TunnelEnd};
+use super::pools::{self, Openness};
+use super::tunnel::TunnelAllocation;
+use engine::decision::{Wait, WaitReason};
+use engine::evict::PodName;
+
+/// The list `tunnelEnds` for the agent of a node: the addresses that it keeps, and the addresses that replace them.
+///
+/// `before` is the previous list: a former address is on no Node any more. An address of the target range is kept while
+/// `comes_back` returns `true` for it, until the tunnel has it again ([`super::returns`]).
+pub fn tunnel_ends(
+    before: &[TunnelEnd],
+    now: &TunnelAddresses,
+    source: &IpNet,
+    comes_back: impl Fn(&TunnelEnd) -> bool,
+) -> Vec<TunnelEnd> {
+    let is_in_source = |end: &&TunnelEnd| source.contains(&IpAddr::V4(end.kept));
+    let is_current = |end: &&TunnelEnd| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.kept));
+    // If Calico has chosen another address of the target range for the tunnel, the old one does not come back, and a pod may
+    // get it.
+    let may_return = |end: &&TunnelEnd| now.get(end.name.as_str()).is_none_or(|now| source.contains(now));
+    let returning: Vec<TunnelEnd> = before
+        .iter()
+        .filter(|end| !is_in_source(end) && !is_current(end) && may_return(end) && comes_back(end))
+        .map(|end| TunnelEnd {
+            address: None,
+            ..end.clone()
+        })
+        .collect();
+    let mut ends: BTreeMap<&str, TunnelEnd> = before
+        .iter()
+        .filter(is_in_source)
+        .map(|end| {
+            let address = None;
+            (
+                end.name.as_str(),
+                TunnelEnd {
+                    address,
+                    ..end.clone()
+                },
+            )
+        })
+        .collect();
+    for (name, address) in now {
+        let IpAddr::V4(chosen) = *address else {
+            continue;
+        };
+        if source.contains(address) {
+            let end = TunnelEnd {
+                name: name.clone(),
+                kept: chosen,
+                address: Some(chosen),
+            };
+            ends.insert(name, end);
+        } else if let Some(end) = ends.get_mut(name.as_str()) {
+            end.address = Some(chosen);
+        }
+    }
+    ends.into_values().chain(returning).collect()
+}
+
+/// Whether the list `told` of an agent contains every tunnel address of its node in the source range, and the address that
+/// replaces it.
+pub fn covers_tunnel_addresses(told: &[TunnelEnd], now: &TunnelAddresses, source: &IpNet) -> bool {
+    now.iter().all(|(name, address)| {
+        let IpAddr::V4(address) = *address else {
+            return true;
+        };
+        let mut of_tunnel = told
+            .iter()
+            .filter(|end| end.name == **name && source.contains(&IpAddr::V4(end.kept)));
+        if source.contains(&IpAddr::V4(address)) {
+            of_tunnel.any(|end| end.kept == address)
+        } else {
+            of_tunnel.all(|end| end.address == Some(address))
+        }
+    })
+}
+
+/// Whether an agent keeps the old tunnel addresses of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// The agent keeps all of them, or there is none. Calico has removed them from its links, or does not have to yet.
+    Done,
+    /// The agent does not keep all of them yet, or has not reported.
+    NotYet(String),
+    /// Calico has chosen other addresses, and the old ones are still on its links.
+    Changing(String),
+}
+
+/// Whether an agent keeps the tunnel addresses in the source range, by its report. `facts` is `None` if the agent has not
+/// answered to its newest list.
+pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) -> Keeping {
+    let mut ends = ends
+        .iter()
+        .filter(|end| source.contains(&IpAddr::V4(end.kept)))
+        .peekable();
+    if ends.peek().is_none() {
+        return Keeping::Done;
+    }
+    let Some(facts) = facts else {
+        return Keeping::NotYet("its agent has not answered".to_owned());
+    };
+    for end in ends {
+        let on = |link: &dyn Fn(&str) -> bool| {
+            let mut addresses = facts.source.addresses.first.iter();
+            addresses.any(|found| found.address.addr() == IpAddr::V4(end.kept) && link(&found.link))
+        };
+        if !on(&|link| link == LOOPBACK) {
+            return Keeping::NotYet(format!("its agent does not keep {} yet", end.kept));
+        }
+        if end.address != Some(end.kept) && on(&|link| link != LOOPBACK) {
+            return Keeping::Changing(format!("calico-node still has {} on the tunnel link", end.kept));
+        }
+    }
+    Keeping::Done
+}
+
+/// Addresses in this range that an agent keeps, by its report.
+pub fn kept(facts: &HostFacts, range: &IpNet) -> Vec<IpNet> {
+    let (old, new) = (&facts.source.addresses, &facts.target.addresses);
+    old.first
+        .iter()
+        .chain(&new.first)
+        .filter(|found| found.link == LOOPBACK && range.contains(&found.address))
+        .map(|found| found.address)
+        .collect()
+}
+
+/// The tunnel addresses of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own about one node"
+)]
+pub struct NodeTunnels<'facts> {
+    /// Name of the Node.
+    pub name: &'facts str,
+    /// Whether it is Ready.
+    pub ready: bool,
+    /// Whether it was removed from the source pool.
+    pub removed: bool,
+    /// Whether one of its tunnel addresses is in the source range.
+    pub in_source: bool,
+    /// Whether its calico-node is Ready.
+    pub calico_ready: bool,
+    /// The pod of calico-node, if it has not chosen another address in time after the node was removed.
+    pub overdue: Option<PodName>,
+    /// Whether its agent keeps the old address.
+    pub keeping: Keeping,
+    /// Whether `WireGuard` has an address in the source range. Only Calico changes that one.
+    pub wireguard_in_source: bool,
+}
+
+impl NodeTunnels<'_> {
+    /// Why the next node has to wait for this one, which was removed from the pool; `None` when this one is done.
+    fn wait_until_changed(&self) -> Option<Wait> {
+        if !self.removed || !self.ready {
+            return None;
+        }
+        let node = self.name;
+        let wait = |reason, message| {
+            Some(Wait {
+                reason,
+                message,
+                until: None,
+            })
+        };
+        if self.in_source {
+            return Some(self.wait_for_calico_node());
+        }
+        match &self.keeping {
+            // Felix restarts once it has seen the new address. Until then, and until the agent has reported, its readiness is
+            // outdated.
+            Keeping::Changing(words) => wait(WaitReason::CalicoNodeNotReady, format!("node {node}: {words}")),
+            Keeping::NotYet(words) => wait(WaitReason::AgentWorking, format!("node {node}: {words}")),
+            Keeping::Done if !self.calico_ready => {
+                let message = format!(
+                    "calico-node on node {node} is not Ready again after the change of its tunnel address"
+                );
+                wait(WaitReason::CalicoNodeNotReady, message)
+            }
+            Keeping::Done => None,
+        }
+    }
+
+    /// Why the node cannot be removed from the pool yet: its agent does not keep its tunnel address.
+    fn wait_until_kept(&self) -> Option<Wait> {
+        let is_remaining = self.ready && self.in_source && !self.removed;
+        match &self.keeping {
+            Keeping::NotYet(words) | Keeping::Changing(words) if is_remaining => Some(Wait {
+                reason: WaitReason::AgentWorking,
+                message: format!(
+                    "node {}: {words}; without that, connections of the host break when its tunnel address changes",
+                    self.name
+                ),
+                until: None,
+            }),
+            Keeping::NotYet(_) | Keeping::Changing(_) | Keeping::Done => None,
+        }
+    }
+
+    /// Why other nodes wait for this one; `None` if it is done, is not Ready, or waits for its turn. Once the source pool
+    /// `is_closed`, the only such reason is a tunnel address that has not changed.
+    pub fn wait_of_node(&self, is_closed: bool) -> Option<Wait> {
+        if !is_closed {
+            return self.wait_until_changed().or_else(|| self.wait_until_kept());
+        }
+        (self.ready && self.in_source).then(|| self.wait_for_calico_node())
+    }
+
+    fn wait_for_calico_node(&self) -> Wait {
+        Wait {
+            reason: WaitReason::CalicoNodeNotReady,
+            message: format!(
+                "calico-node on node {} has not changed its tunnel address yet",
+                self.name
+            ),
+            until: None,
+        }
+    }
+}
+
+/// Next step or wait until no tunnel address is in the source range; `None` once none is. Nodes that are not Ready do not count.
+///
+/// `spec` is the source pool, `base` is its node selector when it is open to all pods, `at_once` is the maximum number of nodes
+/// in progress, and `gets` returns the new tunnel addresses of a node in the target range, by the last part of the annotation's
+/// key ([`super::choice`]).
+pub fn missing(
+    nodes: &[NodeTunnels<'_>],
+    which: PoolRole,
+    spec: &Value,
+    base: &str,
+    at_once: usize,
+    gets: impl Fn(&str) -> BTreeMap<String, TunnelAllocation>,
+) -> Option<Unmet> {
+    // A node that is not Ready changes its address when it returns: the pool is closed by then.
+    let is_remaining = |node: &&NodeTunnels<'_>| node.ready && node.in_source && !node.removed;
+    let remaining: Vec<&NodeTunnels<'_>> = nodes.iter().filter(is_remaining).collect();
+    let in_progress: Vec<Wait> = nodes.iter().filter_map(NodeTunnels::wait_until_changed).collect();
+    if remaining.is_empty() && in_progress.is_empty() {
+        return None;
+    }
+    if let Some(round) = round(nodes) {
+        let is_narrowed = Openness::of(spec) == Openness::Narrowed;
+        if !is_narrowed || pools::patch_narrowed(spec, base, which.mark(), round).is_some() {
+            return Some(Unmet::Step(Step::Narrow(which, round)));
+        }
+    }
+    let is_overdue = |node: &NodeTunnels<'_>| {
+        node.overdue
+            .clone()
+            .filter(|_| node.ready && node.removed && node.in_source)
+    };
+    if let Some(pod) = nodes.iter().find_map(is_overdue) {
+        return Some(Unmet::Step(Step::RestartCalicoNode(pod)));
+    }
+    let free_slots = at_once.max(1).saturating_sub(in_progress.len());
+    let prepared = remaining.iter().filter(|node| node.keeping == Keeping::Done);
+    let next: Vec<RemovedNode> = prepared
+        .take(free_slots)
+        .map(|node| RemovedNode {
+            node: node.name.to_owned(),
+            ends: gets(node.name),
+        })
+        .collect();
+    if !next.is_empty() {
+        return Some(Unmet::Step(Step::RemoveNodes(which, next)));
+    }
+    let mut waits = in_progress
+        .into_iter()
+        .chain(remaining.into_iter().filter_map(NodeTunnels::wait_until_kept));
+    waits.next().map(Unmet::Answer)
+}
+
+/// A number that identifies the set of removed Nodes for which Calico has to choose an address; `None` if there is no such
+/// Node. Another set has another number. The pool is written only if the number changes, because each write wakes every
+/// calico-node of the cluster.
+fn round(nodes: &[NodeTunnels<'_>]) -> Option<u32> {
+    let mut names: Vec<&str> = nodes
+        .iter()
+        .filter(|node| node.removed && (node.in_source || node.wireguard_in_source))
+        .map(|node| node.name)
+        .collect();
+    names.sort_unstable();
+    let digest = Sha256::digest(names.join(" ").as_bytes());
+    (!names.is_empty()).then(|| u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use calico::Allocation;
+
+    fn node(name: &'static str) -> NodeTunnels<'static> {
+        NodeTunnels {
+            name,
+            ready: true,
+            removed: false,
+            in_source: true,
+            calico_ready: true,
+            overdue: None,
+            keeping: Keeping::NotYet("its agent does not keep 10.244.1.0 yet".to_owned()),
+            wireguard_in_source: false,
+        }
+    }
+
+    fn next(nodes: &[NodeTunnels<'_>], spec: &Value) -> Option<Unmet> {
+        missing(nodes, PoolRole::Old, spec, "all()", 1, gets)
+    }
+
+    /// The new tunnel address of this node.
+    fn gets(node: &str) -> BTreeMap<String, TunnelAllocation> {
+        let held = TunnelAllocation {
+            node: node.to_owned(),
+            block: "10.200.1.0/26".parse().unwrap(),
+            allocation: Allocation {
+                address: "10.200.1.63".parse().unwrap(),
+                handle: format!("vxlan-tunnel-addr-{node}"),
+                attributes: BTreeMap::new(),
+            },
+        };
+        BTreeMap::from([("IPv4VXLANTunnelAddr".to_owned(), held)])
+    }
+
+    /// Each node gets the address that was chosen for it: no pool changes.
+    #[test]
+    fn nodes_get_chosen_addresses_one_after_the_other() {
+        let nodes = ["a", "b", "c"];
+        assert_eq!(exchanged(nodes.map(node), &nodes), nodes);
+    }
+
+    /// Without an address to choose, Calico chooses after a change of the pool.
+    #[test]
+    fn calico_chooses_one_node_after_the_other() {
+        let story = exchanged([node("a"), node("b"), node("c")], &[]);
+        assert_eq!(story, ["a", "round", "b", "round", "c", "round"]);
+    }
+
+    /// A node whose agent sends an invalid report comes last, whatever its name is, and is then named.
+    #[test]
+    fn an_unprepared_node_does_not_delay_other_nodes() {
+        let odd = NodeTunnels {
+            keeping: Keeping::NotYet("the report of its agent is invalid".to_owned()),
+            ..node("a")
+        };
+        let ready = |name| NodeTunnels {
+            keeping: Keeping::Done,
+            ..node(name)
+        };
+        let spec = json!({ "nodeSelector": "all()" });
+        let next = |nodes: &[NodeTunnels<'_>]| missing(nodes, PoolRole::Old, &spec, "all()", 1, gets);
+        let off = |name: &str| RemovedNode {
+            node: name.to_owned(),
+            ends: gets(name),
+        };
+        let taken = next(&[odd.clone(), ready("b"), ready("c")]);
+        assert_eq!(
+            taken,
+            Some(Unmet::Step(Step::RemoveNodes(PoolRole::Old, vec![off("b")])))
+        );
+        let Some(Unmet::Answer(wait)) = next(&[odd]) else {
+            panic!("no wait for the unprepared node");
+        };
+        assert!(
+            wait.message.starts_with("node a: the report of its agent"),
+            "{}",
+            wait.message
+        );
+    }
+
+    /// Other nodes wait for a node in progress, and do not wait for a node that is not Ready.
+    #[test]
+    fn a_node_in_progress_delays_others_unless_it_is_not_ready() {
+        let done = || NodeTunnels {
+            keeping: Keeping::Done,
+            ..node("b")
+        };
+        let off = |keeping, in_left, calico_ready| NodeTunnels {
+            removed: true,
+            in_source: in_left,
+            keeping,
+            calico_ready,
+            ..node("a")
+        };
+        let exchanging = || Keeping::Changing("calico-node still has 10.244.1.0".to_owned());
+        let spec = json!({ "nodeSelector": "all()" });
+        for odd in [
+            off(exchanging(), false, true),
+            off(Keeping::Done, false, false),
+            off(
+                Keeping::NotYet("its agent has not answered".to_owned()),
+                false,
+                true,
+            ),
+        ] {
+            let lacks = odd.wait_of_node(false).expect("a reason to wait");
+            assert!(lacks.message.contains("node a"), "{}", lacks.message);
+            assert_eq!(odd.wait_of_node(true), None, "{odd:?}");
+            assert_eq!(next(&[odd.clone(), done()], &spec), Some(Unmet::Answer(lacks)));
+            let away = NodeTunnels { ready: false, ..odd };
+            assert_eq!(away.wait_of_node(false), None);
+            let Some(Unmet::Step(Step::RemoveNodes(PoolRole::Old, taken))) = next(&[away, done()], &spec)
+            else {
+                panic!("the other node is not removed");
+            };
+            assert_eq!(taken[0].node, "b");
+        }
+        // Its tunnel address stays, also once the pool is closed.
+        let stays = off(Keeping::Done, true, true);
+        assert!(stays.wait_of_node(false).is_some() && stays.wait_of_node(true).is_some());
+        // Before its turn, no node waits for it.
+        assert_eq!(done().wait_of_node(false), None);
+        assert!(done().wait_of_node(true).is_some());
+        assert!(
+            node("a").wait_of_node(false).is_some(),
+            "its agent does not keep the address"
+        );
+    }
+
+    #[test]
+    fn calico_chooses_for_a_node_with_wireguard() {
+        let of_wireguard = NodeTunnels {
+            wireguard_in_source: true,
+            ..node("a")
+        };
+        let story = exchanged([of_wireguard, node("b")], &["a"]);
+        assert_eq!(story, ["a", "round", "b", "round"]);
+    }
+
+    /// Runs all steps and returns them in order: never two nodes at once, and each after the previous one is done. `given` are
+    /// the nodes whose tunnels get a chosen address.
+    fn exchanged<const COUNT: usize>(
+        mut nodes: [NodeTunnels<'static>; COUNT],
+        given: &[&str],
+    ) -> Vec<String> {
+        let chosen = |node: &str| {
+            let is_given = given.contains(&node);
+            if is_given { gets(node) } else { BTreeMap::new() }
+        };
+        let next =
+            |nodes: &[NodeTunnels<'_>], spec: &Value| missing(nodes, PoolRole::Old, spec, "all()", 1, chosen);
+        let mut spec = json!({ "nodeSelector": "all()" });
+        let mut story = Vec::new();
+        for _ in 0..40 {
+            match next(&nodes, &spec) {
+                None => break,
+                Some(Unmet::Step(Step::Narrow(PoolRole::Old, round))) => {
+                    story.push("round".to_owned());
+                    let change = pools::patch_narrowed(&spec, "all()", "old", round).unwrap();
+                    spec["nodeSelector"] = change["nodeSelector"].clone();
+                }
+                Some(Unmet::Step(Step::RemoveNodes(PoolRole::Old, taken))) => {
+                    let is_given = taken.iter().all(|off| !off.ends.is_empty());
+                    let names: Vec<String> = taken.into_iter().map(|off| off.node).collect();
+                    assert!(nodes.iter().all(|node| !node.removed
+                        || (!node.in_source && node.calico_ready && node.keeping == Keeping::Done)));
+                    assert_eq!(names.len(), 1);
+                    story.push(names[0].clone());
+                    let node = nodes.iter_mut().find(|node| node.name == names[0]).unwrap();
+                    assert_eq!(node.keeping, Keeping::Done, "{}", node.name);
+                    node.removed = true;
+                    // The Node has the chosen address at once.
+                    node.in_source = !is_given;
+                    if !node.in_source {
+                        node.keeping = Keeping::NotYet("its agent has not reported".to_owned());
+                    }
+                }
+                Some(Unmet::Answer(_)) => {
+                    // Calico reacts to the change of the pool. Felix restarts, and is Ready a moment later.
+                    let in_progress = nodes.iter().position(|node| node.wait_until_changed().is_some());
+                    let Some(place) = in_progress else {
+                        // All agents got their lists at the same time.
+                        for node in &mut nodes {
+                            node.keeping = Keeping::Done;
+                        }
+                        continue;
+                    };
+                    let node = &mut nodes[place];
+                    node.wireguard_in_source = false;
+                    // The readiness is outdated until the agent has reported.
+                    match node.keeping {
+                        _ if node.in_source => {
+                            node.in_source = false;
+                            node.keeping = Keeping::NotYet("its agent has not reported".to_owned());
+                        }
+                        Keeping::NotYet(_) => {
+                            node.keeping = Keeping::Changing("calico-node still has 10.244.1.0".to_owned());
+                        }
+                        Keeping::Changing(_) => (node.keeping, node.calico_ready) = (Keeping::Done, false),
+                        Keeping::Done => node.calico_ready = true,
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(next(&nodes, &spec), None);
+        story
+    }
+
+    const OLD: &str = "10.244.0.0/16";
+
+    fn end(kept: &str, address: &str) -> TunnelEnd {
+        TunnelEnd {
+            name: "IPv4VXLANTunnelAddr".to_owned(),
+            kept: kept.parse().unwrap(),
+            address: Some(address.parse().unwrap()),
+        }
+    }
+
+    /// A node whose tunnel has this address.
+    fn at(address: &str) -> TunnelAddresses {
+        TunnelAddresses::from([("IPv4VXLANTunnelAddr".to_owned(), address.parse().unwrap())])
+    }
+
+    #[test]
+    fn an_agent_keeps_the_old_address_while_it_is_in_the_source_range() {
+        let source = OLD.parse().unwrap();
+        let mut now = at("10.244.1.0");
+        now.insert("IPv6VXLANTunnelAddr".to_owned(), "fd00::1".parse().unwrap());
+        let told = |before: &[TunnelEnd], now: &TunnelAddresses, source: &IpNet| {
+            let ends = tunnel_ends(before, now, source, |_| false);
+            assert!(covers_tunnel_addresses(&ends, now, source), "{ends:?}");
+            ends
+        };
+        let first = told(&[], &now, &source);
+        assert!(!covers_tunnel_addresses(&[], &now, &source));
+        assert_eq!(first, [end("10.244.1.0", "10.244.1.0")]);
+        now.extend(at("10.200.1.0"));
+        assert!(!covers_tunnel_addresses(&first, &now, &source));
+        let second = told(&first, &now, &source);
+        assert_eq!(second, [end("10.244.1.0", "10.200.1.0")]);
+        assert_eq!(told(&second, &now, &source), second);
+        // In a rollback the new range is the source: addresses of the old range are no longer kept.
+        assert_eq!(
+            told(&second, &now, &"10.200.0.0/16".parse().unwrap()),
+            [end("10.200.1.0", "10.200.1.0")]
+        );
+        let gone = told(&second, &TunnelAddresses::new(), &source);
+        assert_eq!(gone[0].address, None);
+        assert_eq!(told(&[], &TunnelAddresses::new(), &source), []);
+    }
+
+    /// The user rolls back, and forward again: a former tunnel address is kept until the tunnel has it again.
+    #[test]
+    fn a_former_address_of_the_target_range_is_kept_until_the_tunnel_has_it_again() {
+        let (old, new): (IpNet, IpNet) = (OLD.parse().unwrap(), "10.200.0.0/16".parse().unwrap());
+        let (on_old, on_new) = (at("10.244.1.0"), at("10.200.1.0"));
+        let there = tunnel_ends(&[end("10.244.1.0", "10.244.1.0")], &on_new, &old, |_| true);
+        assert_eq!(there, [end("10.244.1.0", "10.200.1.0")]);
+        let mut returns = end("10.244.1.0", "0.0.0.0");
+        returns.address = None;
+        let back = tunnel_ends(&there, &on_new, &new, |_| true);
+        assert_eq!(back, [end("10.200.1.0", "10.200.1.0"), returns]);
+        assert_eq!(tunnel_ends(&back, &on_new, &new, |_| true), back);
+        // The address has another holder.
+        assert_eq!(tunnel_ends(&back, &on_new, &new, |_| false).len(), 1);
+        let returned = tunnel_ends(&back, &on_old, &new, |_| true);
+        assert_eq!(returned, [end("10.200.1.0", "10.244.1.0")]);
+        // Calico has chosen another address of the target range: a pod may have the former one.
+        let other = tunnel_ends(&back, &at("10.244.1.9"), &new, |_| true);
+        assert_eq!(other, [end("10.200.1.0", "10.244.1.9")]);
+        // Forward again, before anything has changed, and after.
+        assert_eq!(tunnel_ends(&back, &on_new, &old, |_| true), there);
+        let again = tunnel_ends(&returned, &on_old, &old, |_| true);
+        assert_eq!(again.len(), 2);
+        assert_eq!(again[0], end("10.244.1.0", "10.244.1.0"));
+        assert_eq!(again[1].kept.to_string(), "10.200.1.0");
+    }
+
+    /// Before v3.31.6 calico-node reacts neither to labels nor to selectors.
+    #[test]
+    fn a_calico_node_that_does_not_react_is_restarted() {
+        let pod = PodName {
+            namespace: "kube-system".to_owned(),
+            name: "calico-node-a".to_owned(),
+            uid: "1".to_owned(),
+        };
+        let late = NodeTunnels {
+            removed: true,
+            overdue: Some(pod.clone()),
+            ..node("a")
+        };
+        let mut spec = json!({ "nodeSelector": "all()" });
+        // The restart comes after the change of the selector.
+        let Some(Unmet::Step(Step::Narrow(PoolRole::Old, round))) = next(&[late.clone(), node("b")], &spec)
+        else {
+            panic!("the pool is not narrowed");
+        };
+        spec["nodeSelector"] =
+            pools::patch_narrowed(&spec, "all()", "old", round).unwrap()["nodeSelector"].take();
+        assert_eq!(
+            next(&[late.clone(), node("b")], &spec),
+            Some(Unmet::Step(Step::RestartCalicoNode(pod)))
+        );
+        let away = NodeTunnels { ready: false, ..late };
+        assert!(!matches!(
+            next(&[away, node("b")], &spec),
+            Some(Unmet::Step(Step::RestartCalicoNode(_)))
+        ));
+    }
+
+    #[test]
+    fn a_cluster_without_tunnels_needs_no_step() {
+        let nodes = [NodeTunnels {
+            in_source: false,
+            keeping: Keeping::Done,
+            ..node("a")
+        }];
+        assert_eq!(next(&nodes, &json!({})), None);
+    }
+
+    #[test]
+    fn a_node_that_is_not_ready_delays_no_node() {
+        let away = NodeTunnels {
+            ready: false,
+            ..node("b")
+        };
+        let done = NodeTunnels {
+            removed: true,
+            in_source: false,
+            keeping: Keeping::Done,
+            ..node("a")
+        };
+        assert_eq!(next(&[done, away], &json!({})), None);
+    }
+}
