@@ -91,7 +91,7 @@ mod tests {
 
     #[rstest]
     #[case::idle(json!({}), LONGEST_PAUSE)]
-    #[case::admitted(json!({ "admitted": true }), LONGEST_PAUSE_WHILE_MIGRATING)]
+    #[case::admitted(json!({ "started": true }), LONGEST_PAUSE_WHILE_MIGRATING)]
     #[case::goal_flannel(json!({ "goal": "Flannel" }), LONGEST_PAUSE_WHILE_MIGRATING)]
     #[case::with_flows(
         json!({ "flows": [{ "class": "OldToOld", "source": "u", "to": "node b", "address": "10.244.1.2", "port": 9812 }] }),

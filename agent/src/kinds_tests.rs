@@ -19,7 +19,7 @@ fn pod_mtu_is_taken_from_the_settings_of_each_kind() {
         "vni": 1, "port": 8472, "mtu": 1450, "cniConfigurationDirectory": "/etc/cni/net.d",
     });
     assert_eq!(pod_mtu(Some(&spec("flannelToCalico", flannel))), 1450);
-    let services = json!({ "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
+    let services = json!({ "source": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
     assert_eq!(
         pod_mtu(Some(&spec("serviceCidr", services))),
         LEAST_MTU,
@@ -29,7 +29,7 @@ fn pod_mtu_is_taken_from_the_settings_of_each_kind() {
 
 #[test]
 fn two_kinds_in_one_spec_are_several() {
-    let services = json!({ "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
+    let services = json!({ "source": ["10.96.0.0/12"], "target": ["172.30.0.0/16"] });
     assert!(matches!(Requested::of(None), Requested::FlannelToCalicoOrNothing));
     let datastore = spec("calicoDatastore", json!({}));
     assert!(matches!(

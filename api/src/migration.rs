@@ -12,7 +12,7 @@ use calico_datastore::cluster::step::Stage as DatastoreStage;
 use engine::check::Check;
 pub use engine::decision::Direction;
 pub use engine::document::Action;
-use engine::standstill::Standstill;
+use engine::standstill::MigrationWait;
 pub use flannel_to_calico::settings::{LegacyPods, Strategy};
 use flannel_to_calico::settings::{Options, Settings};
 use ipnet::IpNet;
@@ -472,16 +472,16 @@ pub struct MigrationStatus {
     /// `Plan`, `Pause` or `Abort`, and while traffic loss or drift halts the rollout.
     #[serde(default)]
     pub paused: bool,
-    /// `blocked` is the reason, in `CamelCase`, why the migration makes no progress: a wait reason, a halt reason, or one of
+    /// `reason` is the reason, in `CamelCase`, why the migration makes no progress: a wait reason, a halt reason, or one of
     /// `AnotherMigration`, `ChecksFailed`, `KindNotSupported`, `PastReturn`, `PlanChanged` and `SettingsGone`. Empty while it
     /// makes progress.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// `standstill` is what the migration as a whole waits for. Unset while a node is in progress, and while there is nothing to
+    /// `wait` is what the migration as a whole waits for. Unset while a node is in progress, and while there is nothing to
     /// wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wait: Option<Standstill>,
-    /// `haltedIn` is the phase that continues after the halt. Unset unless `phase` is `Halted`.
+    pub wait: Option<MigrationWait>,
+    /// `phaseBeforeHalt` is the phase that continues after the halt. Unset unless `phase` is `Halted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase_before_halt: Option<MigrationPhase>,
     /// `progress` is how much of the migration is done.
@@ -522,7 +522,7 @@ pub struct MigrationStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub completed_at: Option<Timestamp>,
-    /// `undoneSince` is the time since which the cluster-wide changes are being reverted, after all nodes are back on the old
+    /// `rollbackStartedAt` is the time since which the cluster-wide changes are being reverted, after all nodes are back on the old
     /// network. Unset otherwise. If the migration then goes forward again, these changes are made again before a node starts.
     /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -536,7 +536,7 @@ pub struct MigrationStatus {
     /// was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breach: Option<GateBreach>,
-    /// `preparedAt` is the time at which all cluster-wide objects were in place. Unset before, and from `undoneSince` on. Used by
+    /// `preparedAt` is the time at which all cluster-wide objects were in place. Unset before, and from `rollbackStartedAt` on. Used by
     /// `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -545,12 +545,12 @@ pub struct MigrationStatus {
     /// `spec.resumedAt` changes. Unset if there are none. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<Drift>,
-    /// `before` is the state of the cluster before the first change, which the end of the migration or a rollback restores, as
-    /// JSON by key. Values longer than 16384 bytes are in `MigrationRecords` instead: see `beforeInRecords`. Written before the
+    /// `savedState` is the state of the cluster before the first change, which the end of the migration or a rollback restores, as
+    /// JSON by key. Values longer than 16384 bytes are in `MigrationRecords` instead: see `savedStateInRecords`. Written before the
     /// first change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub saved_state: BTreeMap<String, String>,
-    /// `beforeInRecords` is the part of the saved state that is in `MigrationRecords` with `holds: Before`: the length of the
+    /// `savedStateInRecords` is the part of the saved state that is in `MigrationRecords` with `content: SavedState`: the length of the
     /// value in bytes, by key. Written before the first change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub saved_state_in_records: BTreeMap<String, u64>,
@@ -591,16 +591,16 @@ pub struct PodCidrStatus {
     /// hostNetwork are not counted.
     #[serde(default)]
     pub pods_in_new_range: u32,
-    /// `blocksLeft` is the number of Calico IPAM blocks and block affinities in the source range (the range that pods leave).
+    /// `sourceBlocks` is the number of Calico IPAM blocks and block affinities in the source range (the range that pods leave).
     /// Unset before the first count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_blocks: Option<u32>,
-    /// `emptySince` is the time since which no pod has to move and no object has an address in the source range. Unset while one
+    /// `sourceEmptySince` is the time since which no pod has to move and no object has an address in the source range. Unset while one
     /// does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub source_empty_since: Option<Timestamp>,
-    /// `closedAt` is the time since which the source IPPool assigns no addresses. Unset while it does.
+    /// `sourceClosedAt` is the time since which the source IPPool assigns no addresses. Unset while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub source_closed_at: Option<Timestamp>,
@@ -609,7 +609,7 @@ pub struct PodCidrStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub proved_at: Option<Timestamp>,
-    /// `raised` lists the Deployments that were scaled up for the duration of the migration: the number of replicas before, by
+    /// `raisedReplicas` lists the Deployments that were scaled up for the duration of the migration: the number of replicas before, by
     /// `namespace/name`. An entry is removed when its Deployment is scaled back.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub raised_replicas: BTreeMap<String, u32>,
@@ -648,7 +648,7 @@ pub struct ServiceCidrStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<FinishedStage<ServiceStage>>,
     /// `addresses` is where earlier versions recorded the old and new addresses of Services, by `namespace/name`. Deprecated: the
-    /// addresses are in `MigrationRecords` with `holds: ServiceAddresses`. The coordinator moves entries there.
+    /// addresses are in `MigrationRecords` with `content: ServiceAddresses`. The coordinator moves entries there.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<String, ServiceAddresses>,
     /// `servicesInOldRange` is the number of Services with an address in the old range, including Services that keep their
@@ -658,30 +658,30 @@ pub struct ServiceCidrStatus {
     /// `servicesInNewRange` is the number of Services with an address in the new range.
     #[serde(default)]
     pub services_in_new_range: u32,
-    /// `podsToldLeft` is the number of pods that received an address of the source range (the range that Services leave) at their
+    /// `podsWithSourceAddresses` is the number of pods that received an address of the source range (the range that Services leave) at their
     /// start, in an environment variable or as name server. Unset until all agents have reported, and while the source range
     /// assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods_with_source_addresses: Option<u32>,
-    /// `connectionsToLeft` is the number of connections to addresses of the source range that the kernels of the nodes track.
+    /// `connectionsToSource` is the number of connections to addresses of the source range that the kernels of the nodes track.
     /// Unset until all agents have reported, and while the source range assigns addresses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections_to_source: Option<u32>,
-    /// `toldNewSince` is the time since which pods that start receive no address of the source range: the source range assigns no
+    /// `targetAnnouncedSince` is the time since which pods that start receive no address of the source range: the source range assigns no
     /// addresses, and no kubelet and no object of the cluster names one. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub target_announced_since: Option<Timestamp>,
-    /// `unusedSince` is the time since which no address of the source range has been in use. Unset while any is.
+    /// `sourceUnusedSince` is the time since which no address of the source range has been in use. Unset while any is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub source_unused_since: Option<Timestamp>,
-    /// `soakBegan` is the time at which stage Soak was first reached in the current direction. Unset before. With
+    /// `soakStartedAt` is the time at which stage Soak was first reached in the current direction. Unset before. With
     /// `gates.soak: Elapsed`, the time of `soakSeconds` starts here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub soak_started_at: Option<Timestamp>,
-    /// `exchangeBegan` is the time at which Services started to change their addresses in the current direction. Unset before.
+    /// `exchangeStartedAt` is the time at which Services started to change their addresses in the current direction. Unset before.
     /// Services that were created later do not delay the closing of the source range, and change their addresses after that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -760,26 +760,26 @@ pub struct CalicoDatastoreStatus {
     /// `podsWithoutNetwork` is the number of pods that are assigned to a node and wait for a network.
     #[serde(default)]
     pub pods_without_network: u32,
-    /// `mostPodsWithoutNetwork` is the largest value of `podsWithoutNetwork` while Calico was paused.
+    /// `maxPodsWithoutNetwork` is the largest value of `podsWithoutNetwork` while Calico was paused.
     #[serde(default)]
     pub max_pods_without_network: u32,
-    /// `firstWithoutNetwork` is the oldest pod that waits for a network, as `namespace/name`. Unset if there is none.
+    /// `podWithoutNetwork` is the oldest pod that waits for a network, as `namespace/name`. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_without_network: Option<String>,
-    /// `turnedBack` is why the migration is rolled back although `spec.desired` does not ask for it. Once set, the migration does
+    /// `automaticRollback` is why the migration is rolled back although `spec.desired` does not ask for it. Once set, the migration does
     /// not go forward again. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_rollback: Option<AutomaticRollback>,
 }
 
-/// `TurnedBack` is why a migration is rolled back although `spec.desired` does not ask for it.
+/// `AutomaticRollback` is why a migration is rolled back although `spec.desired` does not ask for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutomaticRollback {
     /// `at` is the time at which the rollback started.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// `why` is the human-readable reason. At most 2048 bytes.
+    /// `reason` is the human-readable reason. At most 2048 bytes.
     pub reason: String,
 }
 
@@ -837,26 +837,26 @@ pub struct ServiceAddresses {
     pub new: Vec<IpAddr>,
 }
 
-/// `StageNow` is the current stage of a migration.
+/// `CurrentStage` is the current stage of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentStage<Stage> {
     /// `name` is the name of the stage.
     pub name: Stage,
-    /// `direction` is where the migration goes. Possible values: `There`: to the target. `Back`: a rollback.
+    /// `direction` is where the migration goes. Possible values: `Forward`: to the target. `Rollback`: back to the source.
     pub direction: Direction,
     /// `since` is the time at which the stage started.
     #[schemars(with = "String")]
     pub since: Timestamp,
 }
 
-/// `StageDone` is a finished stage of a migration.
+/// `FinishedStage` is a finished stage of a migration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FinishedStage<Stage> {
     /// `name` is the name of the stage.
     pub name: Stage,
-    /// `direction` is where the migration went. Possible values: `There`: to the target. `Back`: a rollback.
+    /// `direction` is where the migration went. Possible values: `Forward`: to the target. `Rollback`: back to the source.
     pub direction: Direction,
     /// `startedAt` is the time at which the stage started.
     #[schemars(with = "String")]
@@ -873,7 +873,7 @@ pub struct Drift {
     /// `at` is the time at which the coordinator saw the first of these changes.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// `what` is the list of changes: the object, the value found and the value needed. At most 20 items of at most 1024 bytes.
+    /// `differences` is the list of changes: the object, the value found and the value needed. At most 20 items of at most 1024 bytes.
     pub differences: Vec<String>,
     /// `resumedAt` is the value of `spec.resumedAt` at that time. The halt ends when `spec.resumedAt` has another value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -887,7 +887,7 @@ pub struct Drift {
 pub struct Warnings {
     /// `count` is the number of warnings.
     pub count: u32,
-    /// `first` is the list of the first warnings: the object, the value found, and how the coordinator treats it. At most 20
+    /// `items` is the list of the first warnings: the object, the value found, and how the coordinator treats it. At most 20
     /// items of at most 512 bytes, and at most 4 items for each namespace or node.
     pub items: Vec<String>,
 }
@@ -925,7 +925,7 @@ pub struct Plan {
     /// `prepare` is the list of cluster-wide actions before the first node, in order. At most 24 `KiB`, unless a single action is
     /// longer; further actions are in `MigrationRecords`. The actions for each node are in `spec.prepare` of its NodeMigration.
     pub prepare: Vec<Action>,
-    /// `prepareInRecords` is the number of further actions, in `MigrationRecords` with `holds: Prepare`. Unset if there are none.
+    /// `prepareInRecords` is the number of further actions, in `MigrationRecords` with `content: Prepare`. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prepare_in_records: u32,
     /// `nodeCount` is the number of nodes in the plan. Their actions are in `spec` of their NodeMigrations.
@@ -934,7 +934,7 @@ pub struct Plan {
     /// `finish` is the list of cluster-wide actions after the last node, in order. At most 24 `KiB`, unless a single action is
     /// longer; further actions are in `MigrationRecords`.
     pub finish: Vec<Action>,
-    /// `finishInRecords` is the number of further actions, in `MigrationRecords` with `holds: Finish`. Unset if there are none.
+    /// `finishInRecords` is the number of further actions, in `MigrationRecords` with `content: Finish`. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub finish_in_records: u32,
 }

@@ -58,7 +58,7 @@ pub struct NodeMigrationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flannel_to_calico: Option<HostSettings>,
     /// `podCidr` is what the agent reports in `status.podCidr`, for migrations of this kind. The agent changes nothing on its
-    /// host but the addresses in `tunnelEnds`.
+    /// host but the addresses in `tunnelAddresses`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<PodCidrSettings>,
     /// `serviceCidr` is what the agent reports in `status.serviceCidr`, for migrations of this kind. The agent changes nothing on
@@ -79,7 +79,7 @@ pub struct NodeMigrationSpec {
     /// `gates` is how much may be lost on each of `flows`. Unset if `flows` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gates: Option<Gates>,
-    /// `judgedSince` is the value of `spec.resumedAt` of the Migration. Losses that the agent has seen before it learned of this
+    /// `lossesCountedSince` is the value of `spec.resumedAt` of the Migration. Losses that the agent has seen before it learned of this
     /// value do not count. Unset if `flows` is empty, or if the Migration has no such value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -88,17 +88,17 @@ pub struct NodeMigrationSpec {
     /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "LabelRecord::is_empty")]
     pub label: LabelRecord,
-    /// `imported` is the list of addresses of running pods that the migration has written into Calico's IPAM. Used by strategy
+    /// `importedAddresses` is the list of addresses of running pods that the migration has written into Calico's IPAM. Used by strategy
     /// `InPlace`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported_addresses: Vec<ImportedAddress>,
     /// `position` is the position of the node in the rollout order, from 0.
     #[serde(default)]
     pub position: u32,
-    /// `admitted` is true from the start of the node until it is back on the old network. Used by `flannelToCalico`.
+    /// `started` is true from the start of the node until it is back on the old network. Used by `flannelToCalico`.
     #[serde(default)]
     pub started: bool,
-    /// `returning` is whether the node is being rolled back. Used by `flannelToCalico`.
+    /// `rollingBack` is whether the node is being rolled back. Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rolling_back: bool,
     /// `skipped` is whether the node was set aside, because of `drain.onBlocked: Skip` or because its first step failed. The node
@@ -111,7 +111,7 @@ pub struct NodeMigrationSpec {
     /// `plan` is the list of planned actions on this node, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plan: Vec<Action>,
-    /// `before` is the state of the node before the migration, which a rollback restores. Unset for a node that joined later.
+    /// `savedState` is the state of the node before the migration, which a rollback restores. Unset for a node that joined later.
     /// Used by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved_state: Option<SavedNodeState>,
@@ -129,12 +129,12 @@ pub struct NodeMigrationSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub finished_at: Option<Timestamp>,
-    /// `doneBefore` is the value that `finishedAt` had before the rollback of the node started. Unset otherwise. `finishedAt`
+    /// `finishedBeforeRollback` is the value that `finishedAt` had before the rollback of the node started. Unset otherwise. `finishedAt`
     /// gets this value again if the first step of the rollback fails and the node is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub finished_before_rollback: Option<Timestamp>,
-    /// `fellBack` is set if the agent has put the old network back without being asked. Unset once the node is started again.
+    /// `automaticRollback` is set if the agent has put the old network back without being asked. Unset once the node is started again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_rollback: Option<AutomaticRollback>,
     /// `returnedAt` is the time at which the node was back on the old network. Unset before, and once the node is started again.
@@ -153,10 +153,10 @@ pub struct CalicoDatastoreHost {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LabelRecord {
-    /// `written` is the value that was last written, or that was found when the node was first observed. Unset before.
+    /// `current` is the value that was last written, or that was found when the node was first observed. Unset before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
-    /// `next` is the value that is about to be written. Unset otherwise.
+    /// `pending` is the value that is about to be written. Unset otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
 }
@@ -168,7 +168,7 @@ impl LabelRecord {
     }
 }
 
-/// `NodeBefore` is the state of a node before the migration.
+/// `SavedNodeState` is the state of a node before the migration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SavedNodeState {
@@ -180,7 +180,7 @@ pub struct SavedNodeState {
     pub blocks: Vec<String>,
 }
 
-/// `StepNow` is the current step of a node.
+/// `CurrentStep` is the current step of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CurrentStep {
@@ -205,14 +205,14 @@ pub struct CurrentStep {
     pub patience: Option<TimeLimit>,
 }
 
-/// `FellBack` is about an agent that has put the old network back without being asked.
+/// `AutomaticRollback` is about an agent that has put the old network back without being asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutomaticRollback {
     /// `at` is the time at which the coordinator saw the report of the agent.
     #[schemars(with = "String")]
     pub at: Timestamp,
-    /// `why` is the human-readable reason of the agent. At most 2048 bytes.
+    /// `reason` is the human-readable reason of the agent. At most 2048 bytes.
     pub reason: String,
     /// `resumedAt` is the value of `spec.resumedAt` of the Migration at that time. The node is started again when
     /// `spec.resumedAt` has another value.
@@ -221,7 +221,7 @@ pub struct AutomaticRollback {
     pub resumed_at: Option<Timestamp>,
 }
 
-/// `StepDone` is a finished step.
+/// `FinishedStep` is a finished step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FinishedStep {
@@ -292,7 +292,7 @@ pub struct NodeMigrationStatus {
     /// by `flannelToCalico`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
-    /// `fellBack` is why the agent puts, or has put, the old network back without being asked. Unset otherwise, and once the
+    /// `automaticRollback` is why the agent puts, or has put, the old network back without being asked. Unset otherwise, and once the
     /// coordinator has set `goal` to `Flannel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic_rollback: Option<String>,

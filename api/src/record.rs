@@ -35,21 +35,21 @@ pub const MAX_BYTES: usize = 128 * 1024;
     shortname = "mrec",
     derive = "PartialEq",
     printcolumn(name = "Migration", type_ = "string", json_path = ".spec.migration"),
-    printcolumn(name = "Holds", type_ = "string", json_path = ".spec.holds"),
+    printcolumn(name = "Content", type_ = "string", json_path = ".spec.content"),
     printcolumn(name = "Part", type_ = "integer", json_path = ".spec.part")
 )]
-#[x_kube(validation = Rule::new("self.migration == oldSelf.migration && self.holds == oldSelf.holds && self.part == oldSelf.part")
-    .message("migration, holds and part are immutable"))]
+#[x_kube(validation = Rule::new("self.migration == oldSelf.migration && self.content == oldSelf.content && self.part == oldSelf.part")
+    .message("migration, content and part are immutable"))]
 #[serde(rename_all = "camelCase")]
 pub struct MigrationRecordSpec {
     /// `migration` is the name of the Migration. Immutable.
     pub migration: String,
-    /// `holds` is what the record contains. Possible values: `Prepare`: planned actions before the first node, in `actions`.
+    /// `content` is what the record contains. Possible values: `Prepare`: planned actions before the first node, in `actions`.
     /// `Finish`: planned actions after the last node, in `actions`. `Before`: saved state of the cluster, in `key` and `text`.
     /// `ServiceAddresses`: old and new addresses of Services, in `services`. `ExpectedPorts`: the ports that agents look for, in
     /// `expectedPorts`. Immutable.
     pub content: RecordContent,
-    /// `part` is the number of the record among those of the same Migration and with the same `holds`, from 0. Immutable.
+    /// `part` is the number of the record among those of the same Migration and with the same `content`, from 0. Immutable.
     pub part: u32,
     /// `actions` is a list of planned actions, in order, that follow the actions in the plan of the Migration and in records with
     /// a lower `part`. Set for `Prepare` and `Finish`.
@@ -70,7 +70,7 @@ pub struct MigrationRecordSpec {
     pub text: String,
 }
 
-/// `Holds` is what a record contains.
+/// `RecordContent` is what a record contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RecordContent {
     /// Planned actions before the first node.
@@ -78,7 +78,7 @@ pub enum RecordContent {
     /// Planned actions after the last node.
     Finish,
     /// The state of the cluster before the first change.
-    Before,
+    SavedState,
     /// The old and new addresses of Services.
     ServiceAddresses,
     /// The ports of Services that agents look for in the rules of kube-proxy.
@@ -91,7 +91,7 @@ impl RecordContent {
         match self {
             Self::Prepare => "prepare",
             Self::Finish => "finish",
-            Self::Before => "before",
+            Self::SavedState => "saved-state",
             Self::ServiceAddresses => "service-addresses",
             Self::ExpectedPorts => "expected-ports",
         }

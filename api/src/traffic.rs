@@ -72,7 +72,7 @@ pub struct TrafficReport {
     /// `flows` is the number of flows that the agent was asked for.
     #[serde(default)]
     pub flows: u32,
-    /// `judgedSince` is the value of `spec.judgedSince` that this report is about. Everything but `classes` covers only the time
+    /// `lossesCountedSince` is the value of `spec.lossesCountedSince` that this report is about. Everything but `classes` covers only the time
     /// after it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]

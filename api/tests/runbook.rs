@@ -98,7 +98,7 @@ const SECTIONS_WITH_PARTS: [&str; 6] = [
 /// The parts of an entry, in order.
 const PARTS: [&str; 4] = ["Means", "Check", "Meanwhile", "Do"];
 
-/// Values of `status.blocked` that are neither a wait nor a halt.
+/// Values of `status.reason` that are neither a wait nor a halt.
 const BLOCKED: [&str; 6] = [
     "AnotherMigration",
     "ChecksFailed",

@@ -75,14 +75,14 @@ pub fn long_plan() -> (Migration, Vec<NodeMigration>, Vec<MigrationRecord>) {
         let blocks = format!("IPAM blocks of node {}", object.spec.node_name);
         object.spec.prepare = vec![Action::new("create", blocks, "")];
     }
-    let record = |holds: &str, part: u32, objects: &[&str]| -> MigrationRecord {
+    let record = |content: &str, part: u32, objects: &[&str]| -> MigrationRecord {
         let actions: Vec<Action> = objects
             .iter()
             .map(|object| Action::new("exchange", *object, ""))
             .collect();
         serde_json::from_value(json!({
-            "metadata": {"name": format!("uid-{holds}-{part}")},
-            "spec": {"migration": "flannel-to-calico", "holds": holds, "part": part, "actions": actions},
+            "metadata": {"name": format!("uid-{content}-{part}")},
+            "spec": {"migration": "flannel-to-calico", "content": content, "part": part, "actions": actions},
         }))
         .unwrap()
     };
@@ -116,12 +116,12 @@ pub fn rolling() -> (Migration, Vec<NodeMigration>) {
         deferred: Vec::new(),
     };
     let mut done = node("worker-1", 0);
-    done["spec"]["admitted"] = json!(true);
+    done["spec"]["started"] = json!(true);
     done["spec"]["startedAt"] = json!("2026-03-01T10:01:00Z");
     done["spec"]["finishedAt"] = json!("2026-03-01T10:01:42Z");
     done["status"]["phase"] = json!("Calico");
     let mut blocked = node("worker-2", 1);
-    blocked["spec"]["admitted"] = json!(true);
+    blocked["spec"]["started"] = json!(true);
     blocked["spec"]["step"] = json!({
         "name": "Drain", "since": "2026-03-01T10:04:00Z", "reason": "DisruptionBudget", "message": refused,
     });
@@ -193,7 +193,7 @@ pub fn range_rolling() -> (Migration, Vec<NodeMigration>) {
     (known.pods_in_old_range, known.pods_in_new_range) = (28, 12);
     known.stage = Some(
         serde_json::from_value(
-            json!({"name": "Move", "direction": "There", "since": "2026-03-01T10:02:00Z"}),
+            json!({"name": "Move", "direction": "Forward", "since": "2026-03-01T10:02:00Z"}),
         )
         .unwrap(),
     );

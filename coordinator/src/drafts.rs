@@ -76,7 +76,7 @@ mod tests {
         let changes = api.take_changes();
         assert_eq!(changes.len(), 1, "{changes:?}");
         let spec = &api.get(path).unwrap()["spec"];
-        assert_eq!((&spec["position"], &spec["admitted"]), (&json!(7), &json!(true)));
+        assert_eq!((&spec["position"], &spec["started"]), (&json!(7), &json!(true)));
     }
 
     #[test]

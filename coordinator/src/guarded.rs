@@ -185,7 +185,7 @@ mod tests {
     fn an_unreadable_object_does_not_affect_others() {
         let list = json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": [
             object("a", &spec("a"), &json!({ "message": "well" })),
-            object("b", &spec("b"), &json!({ "podCidr": { "inOld": "nonsense" } })),
+            object("b", &spec("b"), &json!({ "podCidr": { "source": "nonsense" } })),
             object("c", &json!({ "nodeName": 7 }), &Value::Null),
             object("d", &spec("d"), &Value::Null),
         ] });

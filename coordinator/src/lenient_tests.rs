@@ -190,7 +190,7 @@ fn unreadable_fields_are_left_out_and_named() {
 #[test]
 fn a_kind_with_a_required_spec_loses_its_status_only() {
     let object = json!({
-        "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m" }, "status": { "podCidr": { "inOld": "nonsense" } },
+        "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m" }, "status": { "podCidr": { "source": "nonsense" } },
     });
     let read = self::read::<api::NodeMigration>(&object);
     assert_eq!(

@@ -9,7 +9,7 @@ use api::{Migration, MigrationStatus, NodeMigration};
 use engine::check::Check;
 use engine::decision::WaitReason;
 use engine::document::Document;
-use engine::standstill::Standstill;
+use engine::standstill::MigrationWait;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -201,7 +201,7 @@ fn apply_standstill(migration: &Migration, clock: &Clock, status: &mut Migration
     let reason = WaitReason::read(&status.reason).filter(|_| status.progress.working.is_empty());
     if let Some(reason) = reason {
         let now = Timestamp::now();
-        let wait = Standstill::observe(before.as_ref(), reason, status.message.clone(), now);
+        let wait = MigrationWait::observe(before.as_ref(), reason, status.message.clone(), now);
         let limit = limits::step_timeout(migration);
         if let Some(halt) = wait.overdue(limit, clock.deadlines_from(migration.spec.resumed_at, now), now) {
             status.phase_before_halt = Some(status.phase);

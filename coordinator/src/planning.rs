@@ -241,7 +241,12 @@ async fn start<K: Kind>(
     }
     memory
         .records
-        .write(&context.client, migration, RecordContent::Before, before.parts)
+        .write(
+            &context.client,
+            migration,
+            RecordContent::SavedState,
+            before.parts,
+        )
         .await?;
     status.saved_state = before.inline;
     status.saved_state_in_records = before.in_records;

@@ -248,7 +248,7 @@ pub fn assemble(
     let mut before = inline.clone();
     for (key, length) in in_records {
         let parts = records
-            .holding(RecordContent::Before)
+            .holding(RecordContent::SavedState)
             .filter(|record| record.key == *key);
         let text: String = parts.map(|record| record.text.as_str()).collect();
         if u64::try_from(text.len()) != Ok(*length) {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn read(records: &Records) -> Vec<&str> {
-        let before = records.holding(RecordContent::Before);
+        let before = records.holding(RecordContent::SavedState);
         before.map(|record| record.text.as_str()).collect()
     }
 
@@ -293,7 +293,7 @@ mod tests {
         let (api, migration) = server();
         let client = api.client();
         let mut records = Records::default();
-        let before = RecordContent::Before;
+        let before = RecordContent::SavedState;
         records
             .write(&client, &migration, before, texts(&["a", "b", "c"]))
             .await
@@ -307,16 +307,17 @@ mod tests {
         assert_eq!(
             calls,
             [
-                format!("PATCH {RECORDS}/m-1-before-1"),
-                format!("DELETE {RECORDS}/m-1-before-2")
+                format!("PATCH {RECORDS}/m-1-saved-state-1"),
+                format!("DELETE {RECORDS}/m-1-saved-state-2")
             ]
         );
         assert_eq!(read(&records), ["a", "x"]);
         let mut next = Records::default();
         next.load(&client, &migration).await.unwrap();
         assert_eq!(read(&next), ["a", "x"]);
-        let owner =
-            api.get(&format!("{RECORDS}/m-1-before-0")).unwrap()["metadata"]["ownerReferences"][0].clone();
+        let owner = api.get(&format!("{RECORDS}/m-1-saved-state-0")).unwrap()["metadata"]["ownerReferences"]
+            [0]
+        .clone();
         assert_eq!(owner["uid"], "m-1");
         // Records of another Migration are not loaded.
         let mut other = migration.clone();
@@ -332,12 +333,12 @@ mod tests {
         let (mut ours, mut others) = (Records::default(), Records::default());
         ours.load(&client, &migration).await.unwrap();
         others
-            .write(&client, &migration, RecordContent::Before, texts(&["theirs"]))
+            .write(&client, &migration, RecordContent::SavedState, texts(&["theirs"]))
             .await
             .unwrap();
         for wanted in [&["mine"], &["mine"]] {
             let refused = ours
-                .write(&client, &migration, RecordContent::Before, texts(wanted))
+                .write(&client, &migration, RecordContent::SavedState, texts(wanted))
                 .await;
             if let Ok(()) = refused {
                 // The second attempt has read the existing records.
@@ -346,7 +347,7 @@ mod tests {
             }
             assert!(matches!(refused, Err(WriteError::Conflict { .. })), "{refused:?}");
             assert_eq!(
-                api.get(&format!("{RECORDS}/m-1-before-0")).unwrap()["spec"]["text"],
+                api.get(&format!("{RECORDS}/m-1-saved-state-0")).unwrap()["spec"]["text"],
                 "theirs"
             );
         }
@@ -365,7 +366,7 @@ mod tests {
         assert_eq!(divided.inline.keys().collect::<Vec<_>>(), ["short"]);
         let mut records = Records::default();
         records
-            .write(&client, &migration, RecordContent::Before, divided.parts)
+            .write(&client, &migration, RecordContent::SavedState, divided.parts)
             .await
             .unwrap();
         let whole = assemble(&divided.inline, &divided.in_records, &records);
@@ -375,7 +376,7 @@ mod tests {
                 .iter()
                 .all(|record| record.to_string().len() < 256 * 1024)
         );
-        api.remove(&format!("{RECORDS}/m-1-before-1"));
+        api.remove(&format!("{RECORDS}/m-1-saved-state-1"));
         let mut next = Records::default();
         next.load(&client, &migration).await.unwrap();
         let incomplete = assemble(&divided.inline, &divided.in_records, &next);

@@ -136,7 +136,12 @@ async fn write_and_measure<K: Kind>(
     let before = records::divide(complete.clone());
     let records = &mut memory.records;
     records
-        .write(&context.client, &migration, RecordContent::Before, before.parts)
+        .write(
+            &context.client,
+            &migration,
+            RecordContent::SavedState,
+            before.parts,
+        )
         .await
         .unwrap();
     status.saved_state = before.inline;
@@ -227,7 +232,7 @@ fn fill_texts(status: &mut MigrationStatus) {
     summarize(status, &seats, &waits, None, &BTreeMap::new());
     assert_eq!(status.message, long);
     let now = Timestamp::now();
-    status.wait = Some(engine::standstill::Standstill {
+    status.wait = Some(engine::standstill::MigrationWait {
         reason: WaitReason::AgentSilent,
         message: long.clone(),
         since: now,

@@ -23,11 +23,11 @@ const MOST: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Listed<T> {
-    /// `first` is the list of the first items. At most 20.
-    pub first: Vec<T>,
-    /// `more` is the number of further items. Unset if there are none.
+    /// `items` is the list of the first items. At most 20.
+    pub items: Vec<T>,
+    /// `remaining` is the number of further items. Unset if there are none.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub more: u32,
+    pub remaining: u32,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -38,8 +38,8 @@ fn is_zero(number: &u32) -> bool {
 impl<T> Default for Listed<T> {
     fn default() -> Self {
         Self {
-            first: Vec::new(),
-            more: 0,
+            items: Vec::new(),
+            remaining: 0,
         }
     }
 }
@@ -52,7 +52,7 @@ impl<T> Listed<T> {
 
     /// The number of items, including those that are not listed.
     pub fn count(&self) -> usize {
-        self.first.len() + usize::try_from(self.more).unwrap_or(usize::MAX)
+        self.items.len() + usize::try_from(self.remaining).unwrap_or(usize::MAX)
     }
 }
 
@@ -60,8 +60,8 @@ impl<T> FromIterator<T> for Listed<T> {
     fn from_iter<I: IntoIterator<Item = T>>(entries: I) -> Self {
         let mut entries = entries.into_iter();
         Self {
-            first: entries.by_ref().take(MOST).collect(),
-            more: u32::try_from(entries.count()).unwrap_or(u32::MAX),
+            items: entries.by_ref().take(MOST).collect(),
+            remaining: u32::try_from(entries.count()).unwrap_or(u32::MAX),
         }
     }
 }
@@ -69,9 +69,9 @@ impl<T> FromIterator<T> for Listed<T> {
 impl<T: Display> Listed<T> {
     /// Each listed item as text, and the number of further items; `what` is their plural.
     pub fn words(&self, what: &str) -> Vec<String> {
-        let mut words: Vec<String> = self.first.iter().map(ToString::to_string).collect();
-        if self.more > 0 {
-            words.push(format!("{} more {what}", self.more));
+        let mut words: Vec<String> = self.items.iter().map(ToString::to_string).collect();
+        if self.remaining > 0 {
+            words.push(format!("{} more {what}", self.remaining));
         }
         words
     }

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::{Halt, HaltReason, WaitReason};
 
-/// `Standstill` is what a migration as a whole waits for.
+/// `MigrationWait` is what a migration as a whole waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Standstill {
-    /// `reason` is the reason of the wait, in `CamelCase`, as in `status.blocked`.
+pub struct MigrationWait {
+    /// `reason` is the reason of the wait, in `CamelCase`, as in `status.reason`.
     pub reason: WaitReason,
     /// `message` is a human-readable description of what the migration waits for, with the object. At most 4096 bytes.
     pub message: String,
@@ -21,7 +21,7 @@ pub struct Standstill {
     pub since: Timestamp,
 }
 
-impl Standstill {
+impl MigrationWait {
     /// The wait as it is now. With the same reason and message, the wait has lasted since it was first seen. After the clock was
     /// set back, the wait starts again.
     pub fn observe(before: Option<&Self>, reason: WaitReason, message: String, now: Timestamp) -> Self {
@@ -67,8 +67,8 @@ mod tests {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
     }
 
-    fn look(before: Option<&Standstill>, message: &str, now: i64) -> Standstill {
-        Standstill::observe(before, WaitReason::DaemonSetRollout, message.to_owned(), at(now))
+    fn look(before: Option<&MigrationWait>, message: &str, now: i64) -> MigrationWait {
+        MigrationWait::observe(before, WaitReason::DaemonSetRollout, message.to_owned(), at(now))
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_wait_that_the_spec_asks_for_is_never_overdue() {
-        let wait = Standstill::observe(None, WaitReason::CanarySoak, "soaks".to_owned(), at(0));
+        let wait = MigrationWait::observe(None, WaitReason::CanarySoak, "soaks".to_owned(), at(0));
         assert_eq!(wait.overdue(LIMIT, None, at(1_000_000)), None);
     }
 }

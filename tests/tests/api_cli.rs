@@ -870,7 +870,7 @@ async fn a_watch_prints_changes_and_ends_when_the_migration_is_deleted() {
     settled(MigrationPhase::Rolling).await;
     let mut watched = Running::start(&["status", "--watch"]);
     let nodes: Api<NodeMigration> = Api::all(ApiLab::shared().unwrap().admin().await.unwrap());
-    let step = json!({"spec": {"admitted": true, "step": {
+    let step = json!({"spec": {"started": true, "step": {
         "name": "Drain", "since": Timestamp::now(), "reason": "DisruptionBudget",
         "message": "eviction of pod default/web-1 refused: PodDisruptionBudget default/web allows 0 disruptions",
     }}});

@@ -644,7 +644,7 @@ async fn a_report_with_an_invalid_name_is_refused() {
             if pod.get(field).is_some() {
                 pod[field] = value.clone();
             } else {
-                service_cidr["carriers"] = json!({"present": {field: value}});
+                service_cidr["podsWithSourceAddresses"] = json!({"present": {field: value}});
             }
         }
         let mut facts = facts.clone();
@@ -677,7 +677,7 @@ async fn a_report_with_an_invalid_name_is_refused() {
         (json!({"link": "a".repeat(16)}), "link"),
         (json!({"unread": ["a/b"]}), "unread"),
         (
-            json!({"pods": [{"podUid": "a b", "toldBy": "Environment", "address": "10.96.0.1"}]}),
+            json!({"pods": [{"podUid": "a b", "origin": "Environment", "address": "10.96.0.1"}]}),
             "podUid",
         ),
     ] {
@@ -785,8 +785,8 @@ fn full_migration_status() -> Value {
     let sourced = |value: Value| json!({"value": value, "source": "detected from ConfigMap a/b"});
     json!({
         "phase": "Rolling", "observedGeneration": 1, "message": "eviction of pod default/web-1 refused",
-        "paused": true, "blocked": "DisruptionBudget", "haltedIn": "Preparing",
-        "standstill": {"reason": "CalicoObjects", "message": "IPAMBlock", "since": "2026-03-01T10:00:00Z"},
+        "paused": true, "reason": "DisruptionBudget", "phaseBeforeHalt": "Preparing",
+        "wait": {"reason": "CalicoObjects", "message": "IPAMBlock", "since": "2026-03-01T10:00:00Z"},
         "progress": {"text": "1/3", "nodes": 3, "done": 1, "working": ["b"], "deferred": ["c"]},
         "checks": [check()],
         "flannelToCalico": {"settings": {
@@ -801,17 +801,17 @@ fn full_migration_status() -> Value {
         "plan": {"hash": "abc", "prepare": [action("create")], "nodeCount": 2, "finish": [action("delete")],
             "finishInRecords": 3},
         "startedAt": "2026-03-01T10:00:00Z", "completedAt": "2026-03-01T11:00:00Z",
-        "undoneSince": "2026-03-01T10:30:00Z", "preparedAt": "2026-03-01T10:01:00Z",
+        "rollbackStartedAt": "2026-03-01T10:30:00Z", "preparedAt": "2026-03-01T10:01:00Z",
         "traffic": [{"class": "OldToNew", "sent": 100, "lost": 1, "longestGapMilliseconds": 100}],
         "breach": {
             "at": "2026-03-01T10:20:00Z", "message": "traffic is lost: UDP from node b to node a",
             "resumedAt": "2026-03-01T10:10:00Z", "cleanSince": "2026-03-01T10:25:00Z",
         },
         "drift": {
-            "at": "2026-03-01T10:20:00Z", "what": ["IPPool default-ipv4-ippool was deleted"],
+            "at": "2026-03-01T10:20:00Z", "differences": ["IPPool default-ipv4-ippool was deleted"],
             "resumedAt": "2026-03-01T10:10:00Z",
         },
-        "before": {"IPAMConfig": "{\"strictAffinity\":false}"}, "beforeInRecords": {"IPAMBlock": 12},
+        "savedState": {"IPAMConfig": "{\"strictAffinity\":false}"}, "savedStateInRecords": {"IPAMBlock": 12},
         "conditions": [{
             "type": "Ready", "status": "False", "reason": "Rolling", "message": "in work: b",
             "lastTransitionTime": "2026-03-01T10:00:00Z", "observedGeneration": 1,
@@ -831,17 +831,17 @@ fn full_node_spec() -> Value {
             "nodeRangeLength": 23,
         },
         "serviceCidr": {
-            "left": ["10.96.0.0/12"], "target": ["172.30.0.0/16", "fd00:30::/108"],
+            "source": ["10.96.0.0/12"], "target": ["172.30.0.0/16", "fd00:30::/108"],
             "reportUsers": true,
             "expectedPorts": { "record": "m-1-expected-ports-0" },
         },
-        "label": {"written": "none", "next": "calico"},
-        "imported": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
-        "returning": true, "returnedAt": "2026-03-01T10:06:00Z",
-        "fellBack": {
-            "at": "2026-03-01T10:06:00Z", "why": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
+        "label": {"current": "none", "pending": "calico"},
+        "importedAddresses": [{"address": "10.244.1.7", "handle": "k8s-pod-network.16cc"}],
+        "rollingBack": true, "returnedAt": "2026-03-01T10:06:00Z",
+        "automaticRollback": {
+            "at": "2026-03-01T10:06:00Z", "reason": "calico-node never started", "resumedAt": "2026-03-01T10:00:00Z",
         },
-        "probes": [target()], "position": 2, "admitted": true, "skipped": true, "plan": [action("cordon")], "prepare": [action("create")],
+        "probes": [target()], "position": 2, "started": true, "skipped": true, "plan": [action("cordon")], "prepare": [action("create")],
         "step": {
             "name": "Drain", "since": "2026-03-01T10:00:00Z", "reason": "DisruptionBudget", "message": "pod a/b",
             "halted": true, "patience": {"seconds": 600, "from": "2026-03-01T10:00:00Z"},
@@ -859,7 +859,7 @@ fn full_node_status() -> Value {
         "message": "looking on",
         "failure": {"category": "Netlink", "message": "deleting link cni0: busy", "retriable": true},
         "leftovers": ["link cni0"], "changes": ["RestoreConflist (conflist 10-flannel.conflist)"], "goal": "Flannel",
-        "fellBack": "no progress for 600 s",
+        "automaticRollback": "no progress for 600 s",
         "checks": [check()],
         "steps": [
             {"name": "DeleteBridge", "startedAt": "2026-03-01T10:00:00Z", "finishedAt": "2026-03-01T10:00:01Z"},
@@ -894,7 +894,7 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
         api_server: "10.96.0.1".to_owned(),
         target: TargetFacts {
             routes: Listed {
-                first: vec![Route {
+                items: vec![Route {
                     kind: RouteKind::Unicast,
                     destination: "172.30.4.0/26".parse().unwrap(),
                     hops: vec![Hop {
@@ -905,23 +905,23 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
                     protocol: 80,
                     metric: 7,
                 }],
-                more: 3,
+                remaining: 3,
             },
             addresses: Listed {
-                first: vec![Address {
+                items: vec![Address {
                     address: "172.30.128.1/24".parse().unwrap(),
                     link: "docker0".to_owned(),
                 }],
-                more: 2,
+                remaining: 2,
             },
             rules: Listed {
-                first: vec![Rule {
+                items: vec![Rule {
                     priority: 901,
                     from: Some("10.244.0.0/16".parse().unwrap()),
                     to: Some("172.30.0.0/16".parse().unwrap()),
                     table: Some(77),
                 }],
-                more: 1,
+                remaining: 1,
             },
         },
         pods_with_source_addresses: Found::Present(PodsWithSourceAddresses {
@@ -934,11 +934,11 @@ fn full_service_facts() -> service_cidr::host::HostFacts {
             unread_reason: "could not read environ of a process".to_owned(),
         }),
         connections: Found::Present(Listed {
-            first: vec![Connection {
+            items: vec![Connection {
                 source: "10.244.1.5".parse().unwrap(),
                 service: port,
             }],
-            more: 4,
+            remaining: 4,
         }),
     }
 }

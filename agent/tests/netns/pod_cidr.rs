@@ -13,7 +13,7 @@ use agent::report::Pending;
 use axum::http::StatusCode;
 use engine::kernel::Listed;
 use ipnet::IpNet;
-use pod_cidr::host::{HostFacts, HostSettings, TunnelEnd, announced, foreign, remaining};
+use pod_cidr::host::{ChangedTunnelAddress, HostFacts, HostSettings, announced, foreign, remaining};
 use pod_cidr::tunnel_change::{Keeping, keeping};
 use serde_json::{Value, json};
 
@@ -119,13 +119,13 @@ fn destinations(facts: &HostFacts) -> BTreeSet<String> {
     let old = &facts.source;
     [&old.pods, &old.blocks, &old.discards]
         .into_iter()
-        .flat_map(|list| &list.first)
+        .flat_map(|list| &list.items)
         .map(|route| route.destination.to_string())
         .collect()
 }
 
 fn words<T: ToString>(list: &Listed<T>) -> Vec<String> {
-    list.first.iter().map(ToString::to_string).collect()
+    list.items.iter().map(ToString::to_string).collect()
 }
 
 fn observer(host: &Host) -> Observer {
@@ -234,10 +234,10 @@ fn replacing_the_tunnel_address_deletes_no_route() {
         let kept = || run("ip -o -4 address show label lo:replumb");
         let observer = observer(&host);
         let report_with = async |address: Option<&str>| {
-            let end = |address: &str| TunnelEnd {
+            let end = |address: &str| ChangedTunnelAddress {
                 name: "IPv4VXLANTunnelAddr".to_owned(),
-                kept: "10.244.1.0".parse().unwrap(),
-                address: Some(address.parse().unwrap()),
+                old: "10.244.1.0".parse().unwrap(),
+                new: Some(address.parse().unwrap()),
             };
             let settings = HostSettings {
                 tunnel_addresses: address.map(end).into_iter().collect(),
@@ -332,7 +332,7 @@ fn the_agent_observes_and_changes_nothing() {
         let (mut server, agent) = start(&host, object);
         beside(agent, async {
             let status = server.patch(StatusCode::OK).await;
-            let routes = &status["podCidr"]["inOld"]["blocks"]["first"];
+            let routes = &status["podCidr"]["source"]["blocks"]["items"];
             assert_eq!(routes[0]["destination"], "10.244.200.0/26", "{status}");
             assert_eq!(
                 status["podCidr"]["conflist"]["present"]["ipam"]["present"],
@@ -359,8 +359,8 @@ fn the_agent_observes_and_changes_nothing() {
                 run("ip route delete 10.244.200.0/26");
                 let status = server.patch(StatusCode::OK).await;
                 took.push(began.elapsed());
-                assert_eq!(status["podCidr"]["inOld"]["blocks"], Value::Null, "{status}");
-                assert!(server.object["status"]["podCidr"]["inOld"]["blocks"].is_null());
+                assert_eq!(status["podCidr"]["source"]["blocks"], Value::Null, "{status}");
+                assert!(server.object["status"]["podCidr"]["source"]["blocks"].is_null());
                 if took.iter().any(|took| *took < AT_ONCE) {
                     break;
                 }

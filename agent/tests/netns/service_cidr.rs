@@ -389,7 +389,7 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
             let facts = &status["serviceCidr"];
             assert_eq!(facts["proxyMode"]["present"], "nftables", "{status}");
             let unknown = json!([{ "address": "172.30.0.1", "protocol": "TCP", "port": 443 }]);
-            assert_eq!(facts["unknown"]["present"], unknown, "{status}");
+            assert_eq!(facts["missingPorts"]["present"], unknown, "{status}");
             assert_eq!(facts["expectedDigest"], json!(question(443).digest()), "{status}");
             assert_eq!(facts["apiServer"], "192.0.2.1");
             let other_kinds = [
@@ -415,7 +415,11 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
                 let began = Instant::now();
                 run(&format!("nft add element ip kube-proxy service-ips \"{rule}\""));
                 let status = server.patch(StatusCode::OK).await;
-                assert_eq!(status["serviceCidr"]["unknown"]["present"], json!([]), "{status}");
+                assert_eq!(
+                    status["serviceCidr"]["missingPorts"]["present"],
+                    json!([]),
+                    "{status}"
+                );
                 rules.push(began.elapsed());
 
                 let asked = Instant::now();
@@ -427,7 +431,7 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
                     json!(question(next).digest()),
                     "{status}"
                 );
-                assert_eq!(facts["unknown"]["present"][0]["port"], next, "{status}");
+                assert_eq!(facts["missingPorts"]["present"][0]["port"], next, "{status}");
                 questions.push(asked.elapsed());
                 if is_soon(&rules) && is_soon(&questions) {
                     break;
@@ -442,7 +446,7 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
             ));
             let status = server.patch(StatusCode::OK).await;
             let facts = &status["serviceCidr"];
-            assert_eq!(facts["unknown"]["malformed"], json!(missing), "{status}");
+            assert_eq!(facts["missingPorts"]["malformed"], json!(missing), "{status}");
             assert_eq!(facts["expectedDigest"], Value::Null, "{status}");
         })
         .await;

@@ -160,13 +160,7 @@ fn the_capabilities_of_the_manifest_are_sufficient_to_read_pods() {
         let found = pod.read(granted_for_service_cidr());
         let remaining: Vec<AddressOrigin> = found
             .present()
-            .map(|carriers| {
-                carriers
-                    .pods
-                    .iter()
-                    .map(|carrier| carrier.origin)
-                    .collect()
-            })
+            .map(|carriers| carriers.pods.iter().map(|carrier| carrier.origin).collect())
             .unwrap_or_default();
         assert_eq!(
             remaining,

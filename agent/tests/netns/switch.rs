@@ -81,7 +81,7 @@ fn a_new_network_that_does_not_start_is_rolled_back() {
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
             assert!(host.is_rolled_back());
             let status = &server.object["status"];
-            let why = status["fellBack"].as_str().unwrap();
+            let why = status["automaticRollback"].as_str().unwrap();
             assert!(why.contains("Swapped") && why.contains("new pods"), "{why}");
             // calico-node may still start: the changes that pods need then are kept until the coordinator knows.
             let kept: Vec<&str> = status["changes"]
@@ -93,7 +93,7 @@ fn a_new_network_that_does_not_start_is_rolled_back() {
             assert_eq!(kept, ["UnrouteLegacyPods", "StopAnsweringForPods"]);
             assert!(run("ip route show proto 82").contains("10.244.1.2"));
             server.set_goal(Goal::Flannel);
-            while server.object["status"]["fellBack"].is_string()
+            while server.object["status"]["automaticRollback"].is_string()
                 || server.object["status"]["changes"].is_array()
             {
                 server.patch(StatusCode::OK).await;
@@ -116,7 +116,7 @@ fn without_an_api_server_the_host_is_rolled_back_and_reports_later() {
             let back = until_back(&host, since);
             answering(&mut server, StatusCode::INTERNAL_SERVER_ERROR, back).await;
             server.phase("Flannel").await;
-            assert!(server.object["status"]["fellBack"].is_string());
+            assert!(server.object["status"]["automaticRollback"].is_string());
         })
         .await;
     });
@@ -171,7 +171,7 @@ fn unrelated_problems_do_not_prevent_the_rollback(#[case] disturb: Disturbance) 
 #[case::with_settings(|_: &mut Value| {})]
 #[case::of_another_kind(|spec: &mut Value| {
     spec["flannelToCalico"] = Value::Null;
-    spec["podCidr"] = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16", "tunnelEnds": [] });
+    spec["podCidr"] = json!({ "from": "10.244.0.0/16", "to": "10.200.0.0/16", "tunnelAddresses": [] });
 })]
 #[ignore = "needs root and network namespaces"]
 fn a_recreated_object_does_not_end_a_rollback(
@@ -391,7 +391,7 @@ fn a_blocked_main_thread_does_not_delay_the_rollback() {
             }
             assert!(began.elapsed() >= Duration::from_secs(SECONDS - 1), "too early");
             server.phase("Flannel").await;
-            assert!(server.object["status"]["fellBack"].is_string());
+            assert!(server.object["status"]["automaticRollback"].is_string());
         })
         .await;
     });

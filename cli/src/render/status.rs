@@ -20,7 +20,7 @@ pub fn line(view: &View) -> String {
     if let Some(done) = done(view) {
         line.push_str(&format!(", {done}"));
     }
-    for part in [&view.blocked, &view.message] {
+    for part in [&view.reason, &view.message] {
         if !part.is_empty() {
             line.push_str(": ");
             line.push_str(part);
@@ -111,7 +111,7 @@ pub fn status(view: &View, now: Timestamp, width: Option<usize>) -> String {
         (Some(started), None) => add("Running", age(started, now)),
         (None, _) => add("Running", "not started; nothing has changed".to_owned()),
     }
-    add("Blocked", view.blocked.clone());
+    add("Blocked", view.reason.clone());
     let room = width.unwrap_or(110).saturating_sub(11).max(40);
     let message = wrap(&view.message, room);
     for (index, text) in message.into_iter().enumerate() {

@@ -35,7 +35,7 @@ pub struct View {
     /// Whether legacy pods are restarted once every node is on the new network, so that the migration continues.
     pub restarts_pods: bool,
     /// The reason why the migration does not continue; empty if it does.
-    pub blocked: String,
+    pub reason: String,
     /// The current action or wait.
     pub message: String,
     /// Objects of others that affect only decisions about themselves.
@@ -102,7 +102,7 @@ impl View {
                 .as_ref()
                 .is_some_and(|kind| kind.legacy_pods == LegacyPods::Restart),
             of_kind: KindView::of(&status),
-            blocked: status.reason,
+            reason: status.reason,
             message: status.message,
             warnings: status.warnings,
             nodes: nodes
@@ -124,7 +124,7 @@ impl View {
         }
         match self.phase {
             // A rollback was requested too late.
-            _ if self.blocked == PAST_RETURN => Some(Outcome::Failed),
+            _ if self.reason == PAST_RETURN => Some(Outcome::Failed),
             MigrationPhase::Completed | MigrationPhase::RolledBack => Some(Outcome::Done),
             // In place: all nodes are done, and the remaining work waits for pods that may run for days.
             MigrationPhase::Mixed => (!self.restarts_pods).then_some(Outcome::Done),
@@ -134,7 +134,7 @@ impl View {
                 Some(Outcome::Paused)
             }
             MigrationPhase::Preparing | MigrationPhase::Finishing
-                if self.of_kind.is_some() && self.paused && self.blocked == WaitReason::Paused.as_str() =>
+                if self.of_kind.is_some() && self.paused && self.reason == WaitReason::Paused.as_str() =>
             {
                 Some(Outcome::Paused)
             }
@@ -158,13 +158,13 @@ impl View {
                 "next: nothing to do; `kubectl rollout restart` of a workload moves its pods to Calico's network"
                     .to_owned()
             }
-            (_, Some(Outcome::Failed)) if self.blocked == PAST_RETURN => {
+            (_, Some(Outcome::Failed)) if self.reason == PAST_RETURN => {
                 "next: `kubectl replumb resume` completes the migration".to_owned()
             }
             (MigrationPhase::RolledBack, _) => {
                 "next: nothing to do; `kubectl delete migration` removes the Migration".to_owned()
             }
-            (_, Some(Outcome::Refused)) if self.blocked == ANOTHER => {
+            (_, Some(Outcome::Refused)) if self.reason == ANOTHER => {
                 "next: end the other Migration first; this one is then planned automatically".to_owned()
             }
             (_, Some(Outcome::Refused)) => "next: `kubectl replumb preflight` shows every check".to_owned(),

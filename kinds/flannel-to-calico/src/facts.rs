@@ -178,7 +178,7 @@ pub enum FirewallBackend {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SubnetRoutes {
-    /// `laid` is the number of these routes.
+    /// `found` is the number of these routes.
     pub found: u32,
     /// `missing` is the number of nodes that the IPv6 tunnel leads to and that have no such route.
     pub missing: u32,
@@ -198,7 +198,7 @@ impl SubnetRoutes {
     }
 }
 
-/// `CalicoTraces` is what a rollback has to remove from the host: objects of Calico and of replumb.
+/// `CalicoObjects` is what a rollback has to remove from the host: objects of Calico and of replumb.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CalicoObjects {

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::calico_node::CalicoNode;
-use super::host::TunnelEnd;
+use super::host::ChangedTunnelAddress;
 use super::ipam::{Ipam, attribute};
 use super::tunnel::{TUNNELS, TunnelAllocation};
 
@@ -29,8 +29,8 @@ pub enum FormerAddress {
 }
 
 /// The state of the former address of this tunnel of this node.
-pub fn standing(end: &TunnelEnd, node: &str, ipam: &Ipam) -> FormerAddress {
-    let address = IpAddr::V4(end.kept);
+pub fn standing(end: &ChangedTunnelAddress, node: &str, ipam: &Ipam) -> FormerAddress {
+    let address = IpAddr::V4(end.old);
     let Some(tunnel) = TUNNELS.iter().find(|tunnel| tunnel.annotation == end.name) else {
         return FormerAddress::Lost(format!("{address} belonged to an unknown tunnel ({})", end.name));
     };
@@ -53,13 +53,13 @@ pub fn standing(end: &TunnelEnd, node: &str, ipam: &Ipam) -> FormerAddress {
     }
 }
 
-/// One node with the list `tunnelEnds` of its agent.
+/// One node with the list `tunnelAddresses` of its agent.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTunnelEnds<'facts> {
     /// Name of the Node.
     pub node: &'facts str,
     /// Its tunnel addresses: those of the source range, and those of the target range that return.
-    pub ends: &'facts [TunnelEnd],
+    pub ends: &'facts [ChangedTunnelAddress],
 }
 
 /// Free addresses of the target range that have to be allocated to nodes before its pool is opened.
@@ -113,11 +113,11 @@ pub fn to_release(
 fn in_range<'facts>(
     nodes: &[NodeTunnelEnds<'facts>],
     range: &IpNet,
-) -> impl Iterator<Item = (&'facts str, &'facts TunnelEnd)> {
+) -> impl Iterator<Item = (&'facts str, &'facts ChangedTunnelAddress)> {
     nodes
         .iter()
         .flat_map(|told| told.ends.iter().map(|end| (told.node, end)))
-        .filter(|(_, end)| range.contains(&IpAddr::V4(end.kept)))
+        .filter(|(_, end)| range.contains(&IpAddr::V4(end.old)))
 }
 
 #[cfg(test)]
@@ -130,11 +130,11 @@ mod tests {
     const OLD: &str = "10.244.1.5";
     const NEW: &str = "10.200.1.7";
 
-    fn end(kept: &str, address: Option<&str>) -> TunnelEnd {
-        TunnelEnd {
+    fn end(kept: &str, address: Option<&str>) -> ChangedTunnelAddress {
+        ChangedTunnelAddress {
             name: "IPv4VXLANTunnelAddr".to_owned(),
-            kept: kept.parse().unwrap(),
-            address: address.map(|address| address.parse().unwrap()),
+            old: kept.parse().unwrap(),
+            new: address.map(|address| address.parse().unwrap()),
         }
     }
 

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 pub use conflist::{Conflist, conflist};
 use engine::kernel::{Address, Device, Listed, Route, Rule};
 use ipnet::IpNet;
-pub use kept::{AddressChange, KEPT_LABEL, LOOPBACK, LinkAddress, TunnelEnd, changes, refused};
+pub use kept::{AddressChange, ChangedTunnelAddress, KEPT_LABEL, LOOPBACK, LinkAddress, changes, refused};
 use schemars::JsonSchema;
 pub use select::facts;
 use serde::{Deserialize, Serialize};
@@ -34,10 +34,10 @@ pub struct HostSettings {
     /// `cniConfigurationDirectory` is the CNI configuration directory on the host. Defaults to `/etc/cni/net.d`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni_configuration_directory: Option<String>,
-    /// `tunnelEnds` is the list of tunnel addresses of this node that change. While an item is in the list, the agent keeps its
+    /// `tunnelAddresses` is the list of tunnel addresses of this node that change. While an item is in the list, the agent keeps its
     /// old address on the loopback link; the agent removes that address when the item is removed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tunnel_addresses: Vec<TunnelEnd>,
+    pub tunnel_addresses: Vec<ChangedTunnelAddress>,
 }
 
 /// `HostFacts` is what an agent has found in both ranges on its host.
@@ -46,9 +46,9 @@ pub struct HostSettings {
 pub struct HostFacts {
     /// `conflist` is the CNI configuration that the container runtime uses for new pods.
     pub conflist: Found<Conflist>,
-    /// `inOld` is what lies in `from` (the range that pods leave).
+    /// `source` is what lies in `from` (the range that pods leave).
     pub source: SourceFacts,
-    /// `inNew` is what overlaps `to` (the range that pods move to) and does not belong to Calico.
+    /// `target` is what overlaps `to` (the range that pods move to) and does not belong to Calico.
     pub target: TargetFacts,
     /// `tunnels` is the list of Calico's tunnel links, ordered by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -58,7 +58,7 @@ pub struct HostFacts {
     pub uplink: Option<Uplink>,
 }
 
-/// `InOld` is what lies in the range that pods leave, and not in the range that they move to. Items that do not belong to Calico
+/// `SourceFacts` is what lies in the range that pods leave, and not in the range that they move to. Items that do not belong to Calico
 /// come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -83,7 +83,7 @@ pub struct SourceFacts {
     pub rules: Listed<Rule>,
 }
 
-/// `InNew` is what overlaps the range that pods move to, without default routes and without what Calico has there for its IPPool.
+/// `TargetFacts` is what overlaps the range that pods move to, without default routes and without what Calico has there for its IPPool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetFacts {
@@ -187,11 +187,11 @@ pub fn remaining(facts: &HostFacts) -> Vec<String> {
 pub fn route_to_pod(facts: &HostFacts, ours: &BTreeSet<IpAddr>) -> Option<String> {
     let pods = &facts.source.pods;
     let mut others = pods
-        .first
+        .items
         .iter()
         .filter(|route| !ours.contains(&route.destination.addr()));
     others.next().map(ToString::to_string).or_else(|| {
-        let more = usize::try_from(pods.more).unwrap_or(usize::MAX);
+        let more = usize::try_from(pods.remaining).unwrap_or(usize::MAX);
         (more > 0).then(|| format!("{more} more routes to pods"))
     })
 }

@@ -91,7 +91,7 @@ fn observe(tables: &Tables) -> HostFacts {
 }
 
 fn words<T: ToString>(listed: &Listed<T>) -> Vec<String> {
-    listed.first.iter().map(ToString::to_string).collect()
+    listed.items.iter().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn lists_are_bounded_and_start_with_foreign_entries() {
         .push(route(BOOT, "10.244.250.0/24 via 192.0.2.9 dev eth0"));
     let facts = observe(&host);
     assert_eq!(
-        (facts.source.blocks.first.len(), facts.source.blocks.more),
+        (facts.source.blocks.items.len(), facts.source.blocks.remaining),
         (20, 83)
     );
     assert_eq!(
@@ -376,7 +376,7 @@ fn the_route_of_a_traffic_pod_does_not_delay_the_uncordon() {
     let listed: Vec<String> = observe(&host)
         .source
         .pods
-        .first
+        .items
         .iter()
         .map(|route| route.destination.addr().to_string())
         .collect();
@@ -424,9 +424,9 @@ fn facts_survive_serialization() {
     let wire = serde_json::to_value(&facts).unwrap();
     assert_eq!(serde_json::from_value::<HostFacts>(wire.clone()).unwrap(), facts);
     assert_eq!(
-        wire["inOld"]["discards"],
+        wire["source"]["discards"],
         serde_json::json!({
-            "first": [{ "kind": "Blackhole", "destination": "10.244.1.0/26", "protocol": 80 }]
+            "items": [{ "kind": "Blackhole", "destination": "10.244.1.0/26", "protocol": 80 }]
         })
     );
     let settings = settings("10.244.0.0/16", "10.200.0.0/16");

@@ -99,7 +99,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::host::TunnelEnd;
+    use crate::host::ChangedTunnelAddress;
     use crate::ipam::Allocation;
     use engine::labels::Labels;
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// The address that node a gets, whose tunnel address is 10.244.1.5 now.
-    fn gets(told: &[TunnelEnd], ipam: &Ipam) -> Option<String> {
+    fn gets(told: &[ChangedTunnelAddress], ipam: &Ipam) -> Option<String> {
         let now = TunnelAddresses::from([(NAME.to_owned(), OLD.parse().unwrap())]);
         let told = NodeTunnelEnds {
             node: "a",
@@ -198,10 +198,10 @@ mod tests {
 
     #[test]
     fn a_former_address_comes_before_a_free_one() {
-        let before = TunnelEnd {
+        let before = ChangedTunnelAddress {
             name: NAME.to_owned(),
-            kept: "10.200.1.1".parse().unwrap(),
-            address: None,
+            old: "10.200.1.1".parse().unwrap(),
+            new: None,
         };
         let blocks = [block(
             "10.200.1.0/30",

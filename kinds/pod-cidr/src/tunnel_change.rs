@@ -15,44 +15,45 @@ use sha2::{Digest, Sha256};
 
 use super::calico_node::TunnelAddresses;
 use super::decide::{PoolRole, RemovedNode, Step, Unmet};
-use super::host::{HostFacts, LOOPBACK, TunnelEnd};
+use super::host::{ChangedTunnelAddress, HostFacts, LOOPBACK};
 use super::pools::{self, Openness};
 use super::tunnel::TunnelAllocation;
 use engine::decision::{Wait, WaitReason};
 use engine::evict::PodName;
 
-/// The list `tunnelEnds` for the agent of a node: the addresses that it keeps, and the addresses that replace them.
+/// The list `tunnelAddresses` for the agent of a node: the addresses that it keeps, and the addresses that replace them.
 ///
 /// `before` is the previous list: a former address is on no Node any more. An address of the target range is kept while
 /// `comes_back` returns `true` for it, until the tunnel has it again ([`super::returns`]).
 pub fn tunnel_ends(
-    before: &[TunnelEnd],
+    before: &[ChangedTunnelAddress],
     now: &TunnelAddresses,
     source: &IpNet,
-    comes_back: impl Fn(&TunnelEnd) -> bool,
-) -> Vec<TunnelEnd> {
-    let is_in_source = |end: &&TunnelEnd| source.contains(&IpAddr::V4(end.kept));
-    let is_current = |end: &&TunnelEnd| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.kept));
+    comes_back: impl Fn(&ChangedTunnelAddress) -> bool,
+) -> Vec<ChangedTunnelAddress> {
+    let is_in_source = |end: &&ChangedTunnelAddress| source.contains(&IpAddr::V4(end.old));
+    let is_current = |end: &&ChangedTunnelAddress| now.get(end.name.as_str()) == Some(&IpAddr::V4(end.old));
     // If Calico has chosen another address of the target range for the tunnel, the old one does not come back, and a pod may
     // get it.
-    let may_return = |end: &&TunnelEnd| now.get(end.name.as_str()).is_none_or(|now| source.contains(now));
-    let returning: Vec<TunnelEnd> = before
+    let may_return =
+        |end: &&ChangedTunnelAddress| now.get(end.name.as_str()).is_none_or(|now| source.contains(now));
+    let returning: Vec<ChangedTunnelAddress> = before
         .iter()
         .filter(|end| !is_in_source(end) && !is_current(end) && may_return(end) && comes_back(end))
-        .map(|end| TunnelEnd {
-            address: None,
+        .map(|end| ChangedTunnelAddress {
+            new: None,
             ..end.clone()
         })
         .collect();
-    let mut ends: BTreeMap<&str, TunnelEnd> = before
+    let mut ends: BTreeMap<&str, ChangedTunnelAddress> = before
         .iter()
         .filter(is_in_source)
         .map(|end| {
             let address = None;
             (
                 end.name.as_str(),
-                TunnelEnd {
-                    address,
+                ChangedTunnelAddress {
+                    new: address,
                     ..end.clone()
                 },
             )
@@ -63,14 +64,14 @@ pub fn tunnel_ends(
             continue;
         };
         if source.contains(address) {
-            let end = TunnelEnd {
+            let end = ChangedTunnelAddress {
                 name: name.clone(),
-                kept: chosen,
-                address: Some(chosen),
+                old: chosen,
+                new: Some(chosen),
             };
             ends.insert(name, end);
         } else if let Some(end) = ends.get_mut(name.as_str()) {
-            end.address = Some(chosen);
+            end.new = Some(chosen);
         }
     }
     ends.into_values().chain(returning).collect()
@@ -78,18 +79,18 @@ pub fn tunnel_ends(
 
 /// Whether the list `told` of an agent contains every tunnel address of its node in the source range, and the address that
 /// replaces it.
-pub fn covers_tunnel_addresses(told: &[TunnelEnd], now: &TunnelAddresses, source: &IpNet) -> bool {
+pub fn covers_tunnel_addresses(told: &[ChangedTunnelAddress], now: &TunnelAddresses, source: &IpNet) -> bool {
     now.iter().all(|(name, address)| {
         let IpAddr::V4(address) = *address else {
             return true;
         };
         let mut of_tunnel = told
             .iter()
-            .filter(|end| end.name == **name && source.contains(&IpAddr::V4(end.kept)));
+            .filter(|end| end.name == **name && source.contains(&IpAddr::V4(end.old)));
         if source.contains(&IpAddr::V4(address)) {
-            of_tunnel.any(|end| end.kept == address)
+            of_tunnel.any(|end| end.old == address)
         } else {
-            of_tunnel.all(|end| end.address == Some(address))
+            of_tunnel.all(|end| end.new == Some(address))
         }
     })
 }
@@ -107,10 +108,10 @@ pub enum Keeping {
 
 /// Whether an agent keeps the tunnel addresses in the source range, by its report. `facts` is `None` if the agent has not
 /// answered to its newest list.
-pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) -> Keeping {
+pub fn keeping(ends: &[ChangedTunnelAddress], source: &IpNet, facts: Option<&HostFacts>) -> Keeping {
     let mut ends = ends
         .iter()
-        .filter(|end| source.contains(&IpAddr::V4(end.kept)))
+        .filter(|end| source.contains(&IpAddr::V4(end.old)))
         .peekable();
     if ends.peek().is_none() {
         return Keeping::Done;
@@ -120,14 +121,14 @@ pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) ->
     };
     for end in ends {
         let on = |link: &dyn Fn(&str) -> bool| {
-            let mut addresses = facts.source.addresses.first.iter();
-            addresses.any(|found| found.address.addr() == IpAddr::V4(end.kept) && link(&found.link))
+            let mut addresses = facts.source.addresses.items.iter();
+            addresses.any(|found| found.address.addr() == IpAddr::V4(end.old) && link(&found.link))
         };
         if !on(&|link| link == LOOPBACK) {
-            return Keeping::NotYet(format!("its agent does not keep {} yet", end.kept));
+            return Keeping::NotYet(format!("its agent does not keep {} yet", end.old));
         }
-        if end.address != Some(end.kept) && on(&|link| link != LOOPBACK) {
-            return Keeping::Changing(format!("calico-node still has {} on the tunnel link", end.kept));
+        if end.new != Some(end.old) && on(&|link| link != LOOPBACK) {
+            return Keeping::Changing(format!("calico-node still has {} on the tunnel link", end.old));
         }
     }
     Keeping::Done
@@ -136,9 +137,9 @@ pub fn keeping(ends: &[TunnelEnd], source: &IpNet, facts: Option<&HostFacts>) ->
 /// Addresses in this range that an agent keeps, by its report.
 pub fn kept(facts: &HostFacts, range: &IpNet) -> Vec<IpNet> {
     let (old, new) = (&facts.source.addresses, &facts.target.addresses);
-    old.first
+    old.items
         .iter()
-        .chain(&new.first)
+        .chain(&new.items)
         .filter(|found| found.link == LOOPBACK && range.contains(&found.address))
         .map(|found| found.address)
         .collect()
@@ -519,11 +520,11 @@ mod tests {
 
     const OLD: &str = "10.244.0.0/16";
 
-    fn end(kept: &str, address: &str) -> TunnelEnd {
-        TunnelEnd {
+    fn end(kept: &str, address: &str) -> ChangedTunnelAddress {
+        ChangedTunnelAddress {
             name: "IPv4VXLANTunnelAddr".to_owned(),
-            kept: kept.parse().unwrap(),
-            address: Some(address.parse().unwrap()),
+            old: kept.parse().unwrap(),
+            new: Some(address.parse().unwrap()),
         }
     }
 
@@ -537,7 +538,7 @@ mod tests {
         let source = OLD.parse().unwrap();
         let mut now = at("10.244.1.0");
         now.insert("IPv6VXLANTunnelAddr".to_owned(), "fd00::1".parse().unwrap());
-        let told = |before: &[TunnelEnd], now: &TunnelAddresses, source: &IpNet| {
+        let told = |before: &[ChangedTunnelAddress], now: &TunnelAddresses, source: &IpNet| {
             let ends = tunnel_ends(before, now, source, |_| false);
             assert!(covers_tunnel_addresses(&ends, now, source), "{ends:?}");
             ends
@@ -556,7 +557,7 @@ mod tests {
             [end("10.200.1.0", "10.200.1.0")]
         );
         let gone = told(&second, &TunnelAddresses::new(), &source);
-        assert_eq!(gone[0].address, None);
+        assert_eq!(gone[0].new, None);
         assert_eq!(told(&[], &TunnelAddresses::new(), &source), []);
     }
 
@@ -568,7 +569,7 @@ mod tests {
         let there = tunnel_ends(&[end("10.244.1.0", "10.244.1.0")], &on_new, &old, |_| true);
         assert_eq!(there, [end("10.244.1.0", "10.200.1.0")]);
         let mut returns = end("10.244.1.0", "0.0.0.0");
-        returns.address = None;
+        returns.new = None;
         let back = tunnel_ends(&there, &on_new, &new, |_| true);
         assert_eq!(back, [end("10.200.1.0", "10.200.1.0"), returns]);
         assert_eq!(tunnel_ends(&back, &on_new, &new, |_| true), back);
@@ -584,7 +585,7 @@ mod tests {
         let again = tunnel_ends(&returned, &on_old, &old, |_| true);
         assert_eq!(again.len(), 2);
         assert_eq!(again[0], end("10.244.1.0", "10.244.1.0"));
-        assert_eq!(again[1].kept.to_string(), "10.200.1.0");
+        assert_eq!(again[1].old.to_string(), "10.200.1.0");
     }
 
     /// Before v3.31.6 calico-node reacts neither to labels nor to selectors.

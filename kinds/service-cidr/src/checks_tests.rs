@@ -156,7 +156,7 @@ type Change = fn(&mut ClusterFacts);
 })]
 #[case::link(CheckName::Ranges, Verdict::Fail, "Node b", "docker0", |facts: &mut ClusterFacts| {
     let link = Address { address: "172.31.9.1/24".parse().unwrap(), link: "docker0".to_owned() };
-    host_mut(facts).target.addresses = Listed { first: vec![link], more: 0 };
+    host_mut(facts).target.addresses = Listed { items: vec![link], remaining: 0 };
 })]
 #[case::refused(CheckName::Services, Verdict::Fail, "Service shop/web", "denied by policy no-names", |facts: &mut ClusterFacts| {
     facts.refused.push(("Service shop/web".to_owned(), "denied by policy no-names".to_owned()));

@@ -28,7 +28,7 @@ pub struct HostSettings {
     /// `target` is the list of ranges that Services move to, in CIDR notation. During a rollback, these are the old ranges.
     #[schemars(with = "Vec<String>")]
     pub target: Vec<IpNet>,
-    /// `reportUsers` is whether the agent reports the pods and connections that use addresses of `left`. The coordinator sets it
+    /// `reportUsers` is whether the agent reports the pods and connections that use addresses of `source`. The coordinator sets it
     /// to true when the source ranges assign no more addresses. Defaults to false.
     #[serde(default)]
     pub report_users: bool,
@@ -41,21 +41,21 @@ pub struct HostSettings {
 /// length it has 170 KiB.
 pub const MAX_EXCLUDED: usize = 4_000;
 
-/// `Left` are the addresses that Services leave: ranges, without the addresses that Services keep.
+/// `SourceAddresses` are the addresses that Services leave: ranges, without the addresses that Services keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceAddresses {
-    /// `left` is the list of ranges that Services leave, in CIDR notation. During a rollback, these are the new ranges.
-    #[serde(rename = "left")]
+    /// `source` is the list of ranges that Services leave, in CIDR notation. During a rollback, these are the new ranges.
+    #[serde(rename = "source")]
     #[schemars(with = "Vec<String>")]
     pub ranges: Vec<IpNet>,
-    /// `kept` is the list of addresses in these ranges that Services of type `LoadBalancer` keep. Their use is not reported. At
+    /// `excluded` is the list of addresses in these ranges that Services of type `LoadBalancer` keep. Their use is not reported. At
     /// most 4000 items.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub excluded: Vec<IpAddr>,
 }
 
-/// `ExpectedPortsIn` is where the ports are that kube-proxy must have rules for. All NodeMigrations name the same record.
+/// `ExpectedPortsReference` is where the ports are that kube-proxy must have rules for. All NodeMigrations name the same record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectedPortsReference {
     /// `record` is the name of the `MigrationRecord`. 1 to 253 lower case letters, digits and hyphens.
@@ -83,8 +83,8 @@ impl Question {
         hasher.update(format!("{asked_at}\n"));
         // Each line has an address, a protocol and a number: none of them contains a newline.
         for (of, ports) in [
-            ("known", &ports.service_ports),
-            ("balanced", &ports.load_balancer_ports),
+            ("servicePorts", &ports.service_ports),
+            ("loadBalancerPorts", &ports.load_balancer_ports),
         ] {
             for ServicePort {
                 address,
@@ -104,10 +104,10 @@ impl Question {
 /// `ExpectedPorts` are the ports of Services that agents look for in the rules of kube-proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectedPorts {
-    /// `known` is the list of ports that kube-proxy must have a rule for.
+    /// `servicePorts` is the list of ports that kube-proxy must have a rule for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub service_ports: Vec<ServicePort>,
-    /// `balanced` is the list of ports that kube-proxy must have a rule for as the address of a load balancer.
+    /// `loadBalancerPorts` is the list of ports that kube-proxy must have a rule for as the address of a load balancer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_balancer_ports: Vec<ServicePort>,
 }
@@ -218,7 +218,7 @@ impl LocalTraffic {
 pub struct HostFacts {
     /// `proxyMode` is the mode of kube-proxy, read from the rules in the kernel. `malformed` if there are rules of two modes.
     pub proxy_mode: Found<ProxyMode>,
-    /// `unknown` is the list of ports in `known` and `balanced` that kube-proxy has no rule for. `malformed` if the rules or the
+    /// `missingPorts` is the list of ports in `servicePorts` and `loadBalancerPorts` that kube-proxy has no rule for. `malformed` if the rules or the
     /// question cannot be read, or if there are rules of two modes.
     pub missing_ports: Found<Vec<ServicePort>>,
     /// `expectedDigest` is the digest of the question that `unknown` answers. Unset if the agent was asked no question, or has
@@ -235,17 +235,17 @@ pub struct HostFacts {
     pub cluster_dns: Found<Vec<IpAddr>>,
     /// `apiServer` is the host name or address by which the agent reaches the API server.
     pub api_server: String,
-    /// `inTarget` is what overlaps the ranges that Services move to.
+    /// `target` is what overlaps the ranges that Services move to.
     pub target: TargetFacts,
-    /// `carriers` is the list of pods on this node that have received an address of `left`. `malformed` if the agent cannot read
+    /// `podsWithSourceAddresses` is the list of pods on this node that have received an address of `left`. `malformed` if the agent cannot read
     /// the processes of pods.
     pub pods_with_source_addresses: Found<PodsWithSourceAddresses>,
-    /// `connections` is the list of answered TCP, UDP and SCTP connections through this host to addresses of `left`. `malformed`
+    /// `connections` is the list of answered TCP, UDP and SCTP connections through this host to addresses of `source`. `malformed`
     /// if the kernel does not list its connections.
     pub connections: Found<Listed<Connection>>,
 }
 
-/// `InTarget` is what overlaps the ranges that Services move to, without default routes and without what kube-proxy has there.
+/// `TargetFacts` is what overlaps the ranges that Services move to, without default routes and without what kube-proxy has there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetFacts {
@@ -280,7 +280,7 @@ pub fn is_news(before: &HostFacts, after: &HostFacts) -> bool {
 /// Maximum number of listed pods; more than any kubelet runs.
 pub const MOST_CARRIERS: usize = 500;
 
-/// `Carriers` are pods that have received an address of the source ranges (the ranges that Services leave).
+/// `PodsWithSourceAddresses` are pods that have received an address of the source ranges (the ranges that Services leave).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodsWithSourceAddresses {
@@ -292,7 +292,7 @@ pub struct PodsWithSourceAddresses {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(regex(pattern = r"^[-0-9A-Za-z]{1,128}$")))]
     pub unread: Vec<String>,
-    /// `whyUnread` is the error for the first of `unread`. Empty if `unread` is.
+    /// `unreadReason` is the error for the first of `unread`. Empty if `unread` is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unread_reason: String,
 }
@@ -316,14 +316,14 @@ impl PodsWithSourceAddresses {
     }
 }
 
-/// `Carrier` is a pod that has received an address of the source ranges.
+/// `PodWithSourceAddress` is a pod that has received an address of the source ranges.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodWithSourceAddress {
     /// `podUid` is the UID of the pod.
     #[schemars(regex(pattern = r"^[-0-9A-Za-z]{1,128}$"))]
     pub pod_uid: String,
-    /// `toldBy` is where the agent has found the address. Possible values: `Environment`: an environment variable of a process,
+    /// `origin` is where the agent has found the address. Possible values: `Environment`: an environment variable of a process,
     /// such as `KUBERNETES_SERVICE_HOST`. `Resolver`: a name server in `/etc/resolv.conf`.
     pub origin: AddressOrigin,
     /// `address` is the address.
@@ -331,7 +331,7 @@ pub struct PodWithSourceAddress {
     pub address: IpAddr,
 }
 
-/// `ToldBy` is where a pod has an address from.
+/// `AddressOrigin` is where a pod has an address from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum AddressOrigin {
     /// An environment variable of a process, such as `KUBERNETES_SERVICE_HOST`.

@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_next_step_answers_facts_and_the_next_question_does_not() {
-        let facts = json!({"status": {"serviceCidr": {"unknown": {}}}});
+        let facts = json!({"status": {"serviceCidr": {"missingPorts": {}}}});
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let report = |at| line(hollow::USER, "patch", "nodemigrations", "status", at, &facts);
         let asks = |resource, at| line(coordinator::USER, "patch", resource, "", at, &json!(null));

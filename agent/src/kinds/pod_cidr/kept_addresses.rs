@@ -3,12 +3,15 @@
 //! Needs no journal: a kept address has replumb's label and is recognized after any restart, and is removed once it is no longer
 //! requested.
 
-use pod_cidr::host::{AddressChange, TunnelEnd, changes, refused};
+use pod_cidr::host::{AddressChange, ChangedTunnelAddress, changes, refused};
 
 use crate::host::netlink::{Netlink, NetlinkError};
 
 /// Sets the addresses of the host to the requested ones, and returns refused requests, one line each.
-pub async fn set_addresses(netlink: &Netlink, ends: &[TunnelEnd]) -> Result<Vec<String>, NetlinkError> {
+pub async fn set_addresses(
+    netlink: &Netlink,
+    ends: &[ChangedTunnelAddress],
+) -> Result<Vec<String>, NetlinkError> {
     let found = netlink.link_addresses().await?;
     for change in changes(ends, &found) {
         netlink.change_address(&change).await?;

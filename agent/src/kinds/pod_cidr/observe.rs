@@ -136,7 +136,7 @@ fn message(settings: &HostSettings) -> String {
         tunnel_addresses: tunnel_ends,
         ..
     } = settings;
-    let kept: Vec<String> = tunnel_ends.iter().map(|end| end.kept.to_string()).collect();
+    let kept: Vec<String> = tunnel_ends.iter().map(|end| end.old.to_string()).collect();
     if kept.is_empty() {
         format!("observing {from} and {to}, no changes")
     } else {

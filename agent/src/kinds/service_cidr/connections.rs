@@ -56,8 +56,8 @@ fn list(mut lines: impl io::BufRead, left: &OldAddresses) -> io::Result<Listed<C
         line.clear();
     }
     Ok(Listed {
-        first: named.into_keys().collect(),
-        more,
+        items: named.into_keys().collect(),
+        remaining: more,
     })
 }
 
@@ -115,7 +115,7 @@ mod tests {
     }
 
     fn texts(listed: &Listed<Connection>) -> Vec<String> {
-        listed.first.iter().map(ToString::to_string).collect()
+        listed.items.iter().map(ToString::to_string).collect()
     }
 
     #[rstest]
@@ -204,7 +204,7 @@ mod tests {
         ]
         .concat();
         let found = list(text.as_bytes(), &asked()).unwrap();
-        assert_eq!(found.more, 0);
+        assert_eq!(found.remaining, 0);
         assert_eq!(
             texts(&found),
             [
@@ -232,7 +232,7 @@ mod tests {
         let expected: Vec<String> = (1..=20)
             .map(|last| format!("10.244.1.{last} to 10.96.0.10:53/UDP"))
             .collect();
-        assert_eq!((texts(&found), found.more), (expected, 161));
+        assert_eq!((texts(&found), found.remaining), (expected, 161));
     }
 
     #[test]

@@ -148,14 +148,13 @@ mod tests {
         let expected = record.map(|record| json!({ "record": record }));
         let object = json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration", "metadata": { "name": "a" },
-            "spec": { "nodeName": "a", "migration": "m", "serviceCidr": { "left": [], "target": [], "expectedPorts": expected } },
+            "spec": { "nodeName": "a", "migration": "m", "serviceCidr": { "source": [], "target": [], "expectedPorts": expected } },
         });
         WatchedObject::Present(Arc::new(serde_json::from_value(object).unwrap()))
     }
 
     fn record(port: u16) -> Value {
-        let spec =
-            json!({ "migration": "m", "holds": "ExpectedPorts", "part": 0, "expectedPorts": question(port) });
+        let spec = json!({ "migration": "m", "content": "ExpectedPorts", "part": 0, "expectedPorts": question(port) });
         json!({
             "apiVersion": "replumb.dev/v1alpha1", "kind": "MigrationRecord",
             "metadata": { "name": RECORD, "resourceVersion": "7" }, "spec": spec,

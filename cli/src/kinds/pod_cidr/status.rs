@@ -158,7 +158,7 @@ mod tests {
             (known.pods_in_old_range, known.pods_in_new_range) = (0, 40);
             known.source_blocks = Some(4);
             known.stage = serde_json::from_value(json!({
-                "name": "Soak", "direction": "There", "since": "2026-03-01T10:04:00Z",
+                "name": "Soak", "direction": "Forward", "since": "2026-03-01T10:04:00Z",
             }))
             .unwrap();
         });

@@ -59,8 +59,8 @@ fn assert_as_before(before: &BTreeMap<String, Value>, api: &FakeApi, when: &str)
             continue;
         };
         assert_eq!(object["spec"]["goal"], "Hold", "{when}: {object}");
-        assert_ne!(object["spec"]["admitted"], true, "{when}: {object}");
-        assert_ne!(object["spec"]["returning"], true, "{when}: {object}");
+        assert_ne!(object["spec"]["started"], true, "{when}: {object}");
+        assert_ne!(object["spec"]["rollingBack"], true, "{when}: {object}");
     }
 }
 
@@ -173,7 +173,7 @@ async fn abort_rolls_back_started_nodes_and_keeps_finished_ones() {
     let mut memory = Memory::default();
     let in_work = |node: &str| {
         let object = api.get(&node_migration(node)).unwrap_or_default();
-        object["spec"]["admitted"] == true && object["spec"]["goal"] == "Swapped"
+        object["spec"]["started"] == true && object["spec"]["goal"] == "Swapped"
     };
     while !in_work("b") {
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
@@ -210,7 +210,7 @@ async fn a_named_node_is_rolled_back_kept_and_migrated_again_on_request() {
     assert_eq!(node("a")["status"]["phase"], "Flannel");
     assert_eq!(node("b")["status"]["phase"], "Mixed");
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "Paused");
+    assert_eq!(status["reason"], "Paused");
     assert!(
         status["message"].as_str().unwrap().contains("rollbackNodes: a"),
         "{status}"
@@ -240,7 +240,7 @@ async fn a_rollback_past_the_point_of_no_return_is_refused() {
     api.take_changes();
     passes(&api, 5).await;
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "PastReturn");
+    assert_eq!(status["reason"], "PastReturn");
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("point of no return") && message.contains("resume"),

@@ -51,7 +51,7 @@ async fn half_way() -> (FakeApi, Memory) {
             .is_some_and(|object| object["spec"]["finishedAt"].is_string());
         if done {
             let waits = api.get(&node_migration("b")).unwrap();
-            assert_ne!(waits["spec"]["admitted"], true, "{waits}");
+            assert_ne!(waits["spec"]["started"], true, "{waits}");
             return (api, memory);
         }
         let _ = pass(&api.context(), &api.cache(), &mut memory).await;
@@ -64,7 +64,7 @@ async fn half_way() -> (FakeApi, Memory) {
 async fn assert_stops_and_continues(api: &FakeApi, memory: &mut Memory, words: &[&str]) {
     let stopped = status(api);
     assert_eq!(
-        (&stopped["phase"], &stopped["blocked"], &stopped["paused"]),
+        (&stopped["phase"], &stopped["reason"], &stopped["paused"]),
         (&json!("Halted"), &json!("Drift"), &json!(true)),
         "{stopped}"
     );
@@ -77,7 +77,7 @@ async fn assert_stops_and_continues(api: &FakeApi, memory: &mut Memory, words: &
         world_moves(api);
     }
     let waits = api.get(&node_migration("b")).unwrap();
-    assert_ne!(waits["spec"]["admitted"], true, "{waits}");
+    assert_ne!(waits["spec"]["started"], true, "{waits}");
     assert_eq!(status(api)["drift"], stopped["drift"], "announced once");
     resume(api);
     run_until(api, "Mixed").await.unwrap();
@@ -133,7 +133,7 @@ async fn the_label_of_a_started_node_is_restored_to_none() {
         look(&api, &mut memory).await;
         assert_eq!(label(&api, "b"), "none", "after {wrong}");
     }
-    let told = status(&api)["drift"]["what"].as_array().unwrap().clone();
+    let told = status(&api)["drift"]["differences"].as_array().unwrap().clone();
     assert_eq!(told.len(), 2, "{told:?}");
     for what in told {
         let what = what.as_str().unwrap();
@@ -213,13 +213,13 @@ async fn a_changed_pool_is_reported_and_not_restored() {
     resume(&api);
     // At once: a recent read is repeated.
     pass(&api.context(), &api.cache(), &mut memory).await.unwrap();
-    assert_eq!(status(&api)["blocked"], "Drift", "the change lasts");
+    assert_eq!(status(&api)["reason"], "Drift", "the change lasts");
     let waits = api.get(&node_migration("b")).unwrap();
-    assert_ne!(waits["spec"]["admitted"], true, "{waits}");
+    assert_ne!(waits["spec"]["started"], true, "{waits}");
     api.edit(&path, &json!({ "spec": { "vxlanMode": "Always" } }));
     resume(&api);
     look(&api, &mut memory).await;
-    assert_ne!(status(&api)["blocked"], "Drift");
+    assert_ne!(status(&api)["reason"], "Drift");
     assert_eq!(status(&api)["drift"], Value::Null, "the change is reverted");
 }
 
@@ -246,7 +246,7 @@ async fn during_a_rollback_changes_are_restored_without_a_stop() {
 async fn a_deleted_earlier_pool_is_not_created_again() {
     let (api, mut memory) = half_way().await;
     let before = json!({ "IPPool": "[\"default-ipv4-ippool\"]" });
-    api.edit(MIGRATION, &json!({ "status": { "before": before } }));
+    api.edit(MIGRATION, &json!({ "status": { "savedState": before } }));
     let path = format!("{CALICO_GROUP}/{POOL}");
     api.remove(&path);
     look(&api, &mut memory).await;
@@ -265,7 +265,7 @@ async fn a_refused_restore_is_reported_and_does_not_block_a_rollback() {
     api.remove(&format!("{CALICO_GROUP}/{POOL}"));
     api.refuse(Some(&format!("{CALICO_GROUP}/ippools")));
     look(&api, &mut memory).await;
-    let told = status(&api)["drift"]["what"].to_string();
+    let told = status(&api)["drift"]["differences"].to_string();
     assert!(told.contains("restoring it failed"), "{told}");
     let before = api.get(MIGRATION).unwrap()["metadata"]["resourceVersion"].clone();
     look(&api, &mut memory).await;

@@ -185,7 +185,7 @@ async fn a_node_with_denied_writes_is_reported_and_others_finish() {
         ask(&api, &json!({ "desired": "Rollback" }));
         let is_back = |node: &str| {
             let spec = &api.get(&node_migration(node)).unwrap()["spec"];
-            spec["admitted"] != true && spec["finishedAt"].is_null()
+            spec["started"] != true && spec["finishedAt"].is_null()
         };
         passes_of_one(&api, 200, || is_back("b")).await;
         api.refuse(None);
@@ -219,7 +219,7 @@ async fn a_status_is_published_after_a_refused_read(#[values(false, true)] back:
     let mut memory = Memory::default();
     let _ = pass(&context, &api.cache(), &mut memory).await;
     let status = status(&api);
-    assert_eq!(status["blocked"], "RequestRefused", "{status}");
+    assert_eq!(status["reason"], "RequestRefused", "{status}");
     assert!(message(&api).contains("ippools is forbidden"), "{status}");
 }
 
@@ -236,7 +236,7 @@ async fn a_status_is_published_after_a_pass_timed_out(#[values(false, true)] bac
     api.hang(&format!("{NODES}/{held}"));
     let words = format!("a pass timed out after 60 s, at Node {held}; the coordinator retries");
     passes_of_one(&api, 10, || message(&api).contains(&words)).await;
-    assert_eq!(status(&api)["blocked"], "RequestRefused");
+    assert_eq!(status(&api)["reason"], "RequestRefused");
 }
 
 /// A failure while no status could be written is reported by the next one.
@@ -316,8 +316,8 @@ async fn an_unreadable_report_of_two_nodes_holds_the_start_and_not_a_rollback() 
                 .is_some_and(|message| message.starts_with(words))
         };
         passes_of_one(&api, 50, is_reported).await;
-        assert_eq!(status()["blocked"], "TrafficUnwatched");
-        let is_started = |node: &str| api.get(&node_migration(node)).unwrap()["spec"]["admitted"] == true;
+        assert_eq!(status()["reason"], "TrafficUnwatched");
+        let is_started = |node: &str| api.get(&node_migration(node)).unwrap()["spec"]["started"] == true;
         assert!(!is_started("a") && !is_started("b"));
         ask(&api, &json!({ "desired": "Rollback" }));
         run_until(&api, "RolledBack").await.unwrap();

@@ -274,7 +274,8 @@ mod tests {
     }
 
     fn spec(imported: &[ImportedAddress]) -> NodeMigrationSpec {
-        serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "imported": imported })).unwrap()
+        serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "importedAddresses": imported }))
+            .unwrap()
     }
 
     fn of_a() -> Own<'static> {

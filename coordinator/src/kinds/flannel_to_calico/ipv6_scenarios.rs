@@ -72,7 +72,7 @@ async fn flannel_is_deleted_after_the_routes_to_whole_subnets() {
         "flannel is deleted, and the routes still exist"
     );
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "Leftovers", "{status}");
+    assert_eq!(status["reason"], "Leftovers", "{status}");
     assert!(
         status["message"].as_str().unwrap().contains("table 8282"),
         "{status}"

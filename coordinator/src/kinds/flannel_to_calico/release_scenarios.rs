@@ -67,10 +67,10 @@ impl Held {
         };
         match self {
             Self::ByTheAgent => {
-                status["blocked"] == "AgentSilent" && says(&format!("no agent is Ready on node {node}"))
+                status["reason"] == "AgentSilent" && says(&format!("no agent is Ready on node {node}"))
             }
             Self::AtTheCordon | Self::AfterTheCordon => {
-                status["blocked"] == "RequestRefused" && says(WORDS) && says(&format!("Node {node}"))
+                status["reason"] == "RequestRefused" && says(WORDS) && says(&format!("Node {node}"))
             }
             Self::AtTheUncordon => {
                 says(WORDS) && says("keeps its place in the rollout, because its cordon cannot be removed")
@@ -142,9 +142,9 @@ async fn going_forward_other_nodes_continue(#[case] held: Held) {
     passes_of_one(&api, 5, || held.is_reported(&status(&api), "a")).await;
     // Between attempts it is in its previous state, and retried.
     match held {
-        Held::AtTheUncordon => assert!(is_cordoned(&api, "a") && spec(&api, "a")["admitted"] == true),
+        Held::AtTheUncordon => assert!(is_cordoned(&api, "a") && spec(&api, "a")["started"] == true),
         Held::ByTheAgent | Held::AtTheCordon | Held::AfterTheCordon => {
-            let rests = || spec(&api, "a")["admitted"] != true && spec(&api, "a")["skipped"] == true;
+            let rests = || spec(&api, "a")["started"] != true && spec(&api, "a")["skipped"] == true;
             passes_of_one(&api, 5, rests).await;
             assert!(!is_cordoned(&api, "a"));
             assert_eq!(status(&api)["progress"]["deferred"], json!(["a"]));
@@ -178,12 +178,12 @@ async fn during_a_rollback_other_nodes_continue(#[case] held: Held) {
     assert!(!is_back("c"));
     passes_of_one(&api, 5, || held.is_reported(&status(&api), "c")).await;
     match held {
-        Held::AtTheUncordon => assert!(is_cordoned(&api, "c") && spec(&api, "c")["returning"] == true),
+        Held::AtTheUncordon => assert!(is_cordoned(&api, "c") && spec(&api, "c")["rollingBack"] == true),
         Held::ByTheAgent | Held::AtTheCordon | Held::AfterTheCordon => {
             // Between attempts it is finished, in its previous state.
             passes_of_one(&api, 5, || spec(&api, "c")["finishedAt"] == finished).await;
             assert!(!is_cordoned(&api, "c"));
-            assert_ne!(spec(&api, "c")["returning"], true);
+            assert_ne!(spec(&api, "c")["rollingBack"], true);
         }
     }
     held.repair(&api, "c");
@@ -414,7 +414,7 @@ async fn during_a_rollback_a_blocked_pod_delays_no_other_node(
     stays.begin(&api, "b", "10.244.2");
     ask(&api, &json!({ "desired": "Rollback" }));
     let is_back =
-        |node: &str| !spec(&api, node)["returnedAt"].is_null() || spec(&api, node)["admitted"] != true;
+        |node: &str| !spec(&api, node)["returnedAt"].is_null() || spec(&api, node)["started"] != true;
     let mut most_unavailable = 0;
     passes_of_one(&api, 300, || {
         drain_is_overdue(&api, "b");
@@ -512,11 +512,11 @@ async fn a_node_that_turns_around_keeps_its_time_limit() {
     assert!(!spec(&api, "a")["step"]["patience"].is_null());
     api.take_changes();
     ask(&api, &json!({ "desired": "Rollback" }));
-    passes_of_one(&api, 10, || spec(&api, "a")["returning"] == true).await;
+    passes_of_one(&api, 10, || spec(&api, "a")["rollingBack"] == true).await;
     let turned: Vec<Value> = api
         .take_changes()
         .into_iter()
-        .filter(|(call, body)| call.ends_with(&node_migration("a")) && body["spec"]["returning"] == true)
+        .filter(|(call, body)| call.ends_with(&node_migration("a")) && body["spec"]["rollingBack"] == true)
         .map(|(_, body)| body["spec"]["step"].clone())
         .collect();
     assert!(!turned.is_empty());

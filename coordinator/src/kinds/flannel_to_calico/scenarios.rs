@@ -585,7 +585,7 @@ async fn a_new_node_is_migrated_and_a_deleted_one_is_forgotten() {
         world_moves(&api);
         let a_is_in_work = api
             .get(&node_migration("a"))
-            .is_some_and(|object| object["spec"]["admitted"] == true);
+            .is_some_and(|object| object["spec"]["started"] == true);
         if a_is_in_work && !changed {
             changed = true;
             put_node(&api, "c", 3);
@@ -667,22 +667,22 @@ async fn a_stalled_rollout_halts_and_continues_once_fixed() {
     }
     let waiting = status();
     assert_eq!(
-        (&waiting["phase"], &waiting["blocked"]),
+        (&waiting["phase"], &waiting["reason"]),
         (&json!("Preparing"), &json!("DaemonSetRollout"))
     );
-    assert!(waiting["standstill"]["since"].is_string(), "{waiting}");
+    assert!(waiting["wait"]["since"].is_string(), "{waiting}");
     let blocked = |reason: &str| context.metrics.blocked.with_label_values(&[reason]).get();
     assert_eq!(blocked("DaemonSetRollout"), 1);
 
     // As if the message had been the same for a day.
     api.edit(
         MIGRATION,
-        &json!({ "status": { "standstill": { "since": "2026-01-01T00:00:00Z" } } }),
+        &json!({ "status": { "wait": { "since": "2026-01-01T00:00:00Z" } } }),
     );
     pass(&context, &api.cache(), &mut memory).await.unwrap();
     let halted = status();
     assert_eq!(
-        (&halted["phase"], &halted["haltedIn"], &halted["blocked"]),
+        (&halted["phase"], &halted["phaseBeforeHalt"], &halted["reason"]),
         (&json!("Halted"), &json!("Preparing"), &json!("DeadlineExceeded"))
     );
     let message = halted["message"].as_str().unwrap();
@@ -697,5 +697,5 @@ async fn a_stalled_rollout_halts_and_continues_once_fixed() {
 
     available(2);
     run_to_the_end(&api).await.unwrap();
-    assert_eq!(status().get("haltedIn"), None);
+    assert_eq!(status().get("phaseBeforeHalt"), None);
 }

@@ -125,7 +125,7 @@ pub(super) fn report(api: &FakeApi, node: &str, object: &Value) -> Value {
         })
         .collect();
     json!({
-        "judgedSince": object["spec"]["judgedSince"],
+        "lossesCountedSince": object["spec"]["lossesCountedSince"],
         "flows": flows.len(), "reporting": sources, "breaches": breaches, "at": "2026-01-01T00:00:00Z",
         "classes": [{ "class": "OldToOld", "sent": 100, "lost": 1, "longestGapMilliseconds": 100 }],
     })
@@ -167,7 +167,7 @@ async fn stopped_at_the_start() -> (FakeApi, Memory) {
     api.put("/test/lost-to", json!({ "node": "b" }));
     let mut memory = Memory::default();
     passes(&api, &mut memory, 20).await;
-    assert_eq!(status(&api)["blocked"], "GateBreached");
+    assert_eq!(status(&api)["reason"], "GateBreached");
     (api, memory)
 }
 
@@ -269,7 +269,7 @@ async fn no_node_is_started_before_traffic_is_watched() {
     api.put("/test/silent", json!({}));
     let mut memory = Memory::default();
     passes(&api, &mut memory, 20).await;
-    assert_eq!(status(&api)["blocked"], "TrafficUnwatched");
+    assert_eq!(status(&api)["reason"], "TrafficUnwatched");
     let message = status(&api)["message"].as_str().unwrap().to_owned();
     assert!(
         message.starts_with("traffic is watched on 0 of 2 nodes; node a: pod replumb-traffic-"),
@@ -277,7 +277,7 @@ async fn no_node_is_started_before_traffic_is_watched() {
     );
     for node in ["a", "b"] {
         assert_ne!(
-            api.get(&node_migration(node)).unwrap()["spec"]["admitted"],
+            api.get(&node_migration(node)).unwrap()["spec"]["started"],
             true,
             "node {node} is started"
         );
@@ -295,10 +295,10 @@ async fn a_silent_agent_is_reported_and_other_nodes_continue() {
         api.put("/test/silent", json!({ "nodes": ["b"] }));
         let mut memory = Memory::default();
         passes(&api, &mut memory, 20).await;
-        assert_eq!(status(&api)["blocked"], "TrafficUnwatched", "{}", status(&api));
+        assert_eq!(status(&api)["reason"], "TrafficUnwatched", "{}", status(&api));
         for node in ["a", "b", "c"] {
             assert_ne!(
-                api.get(&node_migration(node)).unwrap()["spec"]["admitted"],
+                api.get(&node_migration(node)).unwrap()["spec"]["started"],
                 true,
                 "{node}"
             );
@@ -332,7 +332,7 @@ async fn with_most_agents_silent_no_node_starts_and_all_are_rolled_back() {
         // A fix has to be confirmed by traffic.
         api.put("/test/lost-to", json!({ "node": "a" }));
         passes(&api, &mut memory, 40).await;
-        assert_eq!(status(&api)["blocked"], "GateBreached", "{}", status(&api));
+        assert_eq!(status(&api)["reason"], "GateBreached", "{}", status(&api));
         api.remove("/test/lost-to");
         api.put("/test/silent", json!({ "nodes": ["a", "b"] }));
         resume(&api);
@@ -340,7 +340,7 @@ async fn with_most_agents_silent_no_node_starts_and_all_are_rolled_back() {
         memory.traffic.silences.hurry();
         passes(&api, &mut memory, 20).await;
         let held = status(&api);
-        assert_eq!(held["blocked"], "TrafficUnwatched", "{held}");
+        assert_eq!(held["reason"], "TrafficUnwatched", "{held}");
         let message = held["message"].as_str().unwrap();
         let words =
             "traffic is watched on 1 of 3 nodes, needed 2; node a: its agent does not report its traffic pod";
@@ -363,7 +363,7 @@ async fn losses_stop_the_rollout_and_resume_completes_it() {
     passes(&api, &mut memory, 40).await;
     let stopped = status(&api);
     assert_eq!(
-        (&stopped["phase"], &stopped["blocked"], &stopped["paused"]),
+        (&stopped["phase"], &stopped["reason"], &stopped["paused"]),
         (&json!("Halted"), &json!("GateBreached"), &json!(true)),
         "{stopped}"
     );
@@ -390,11 +390,11 @@ async fn losses_stop_the_rollout_and_resume_completes_it() {
 #[tokio::test]
 async fn continued_losses_stop_it_again_and_not_a_rollback() {
     let (api, mut memory) = stopped_at_the_start().await;
-    assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["admitted"], true);
+    assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["started"], true);
     let first = status(&api)["breach"].clone();
     resume(&api);
     passes(&api, &mut memory, 3).await;
-    assert_eq!(status(&api)["blocked"], "GateBreached");
+    assert_eq!(status(&api)["reason"], "GateBreached");
     assert_ne!(status(&api)["breach"], first);
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
     run_until(&api, "RolledBack").await.unwrap();
@@ -409,9 +409,9 @@ async fn a_resumed_rollout_waits_for_new_reports_of_all_agents() {
     api.put("/test/deaf", json!({}));
     resume(&api);
     passes(&api, &mut memory, 5).await;
-    assert_eq!(status(&api)["blocked"], "TrafficUnwatched");
+    assert_eq!(status(&api)["reason"], "TrafficUnwatched");
     assert_eq!(status(&api)["breach"]["cleanSince"], Value::Null);
-    assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["admitted"], true);
+    assert_ne!(api.get(&node_migration("a")).unwrap()["spec"]["started"], true);
     api.remove("/test/deaf");
     for node in ["a", "b"] {
         api.remove(&mark(node));
@@ -436,7 +436,7 @@ async fn reasons_with_late_reports(
         if api.get(LAST_WORD).is_none() && has_come(&now) {
             api.put(LAST_WORD, json!({ "metadata": {}, "moves": 12 }));
         }
-        reasons.push(now["blocked"].as_str().unwrap_or_default().to_owned());
+        reasons.push(now["reason"].as_str().unwrap_or_default().to_owned());
         passes(api, &mut memory, 1).await;
     }
     panic!("not {end} after 200 passes: {}", status(api));
@@ -458,8 +458,10 @@ async fn losses_just_before_the_end_are_in_the_sum_in_both_directions() {
         passes(&api, &mut memory, 1).await;
     }
     api.edit(MIGRATION, &json!({ "spec": { "desired": "Rollback" } }));
-    let reasons =
-        reasons_with_late_reports(&api, "RolledBack", |status| status["undoneSince"].is_string()).await;
+    let reasons = reasons_with_late_reports(&api, "RolledBack", |status| {
+        status["rollbackStartedAt"].is_string()
+    })
+    .await;
     assert!(reasons.contains(&"TrafficUnwatched".to_owned()), "{reasons:?}");
     assert_eq!(lost(&api), Some(14));
 }

@@ -9,7 +9,7 @@ use api::node_migration::NodeMigrationSpec;
 use ipnet::IpNet;
 use pod_cidr::calico_node::{CalicoNode, TunnelAddresses};
 use pod_cidr::former_address::{FormerAddress, standing};
-use pod_cidr::host::{HostSettings, TunnelEnd};
+use pod_cidr::host::{ChangedTunnelAddress, HostSettings};
 use pod_cidr::ipam::Ipam;
 use pod_cidr::tunnel_change;
 
@@ -49,11 +49,11 @@ pub fn agents_keep_addresses(cache: &Cache, stage: Option<&CurrentStage<Stage>>)
 
 /// Whether an agent keeps a former tunnel address of the target range.
 pub fn any_address_returns(cache: &Cache, left: &IpNet) -> bool {
-    any_agent_keeps(cache, |end| !left.contains(&IpAddr::V4(end.kept)))
+    any_agent_keeps(cache, |end| !left.contains(&IpAddr::V4(end.old)))
 }
 
 /// Whether an agent is told of such a tunnel address.
-fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool {
+fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&ChangedTunnelAddress) -> bool) -> bool {
     cache.node_migrations.state().iter().any(|object| {
         let settings = object.spec.pod_cidr.iter();
         let mut ends = settings.flat_map(|settings| &settings.tunnel_addresses);
@@ -63,11 +63,11 @@ fn any_agent_keeps(cache: &Cache, is_meant: impl Fn(&TunnelEnd) -> bool) -> bool
 
 /// Whether this node's former tunnel address can return to it. For an address in a malformed block the answer is not known yet, and
 /// counts as yes.
-fn comes_back(end: &TunnelEnd, node: &str, ipam: &Ipam) -> bool {
+fn comes_back(end: &ChangedTunnelAddress, node: &str, ipam: &Ipam) -> bool {
     match standing(end, node, ipam) {
         FormerAddress::Held(_) | FormerAddress::Free(_) => true,
         FormerAddress::Lost(_) => {
-            let address = IpNet::from(IpAddr::V4(end.kept));
+            let address = IpNet::from(IpAddr::V4(end.old));
             ipam.block_with(&address.addr()).is_none()
                 && ipam.unclear.block_of_unknown_node(&address).is_some()
         }
@@ -105,7 +105,7 @@ pub async fn adopt(
         let tunnel_ends = match tunnels {
             Some(tunnels) if nodes.contains_key(name) => {
                 let told = before.map_or(&[][..], |settings| settings.tunnel_addresses.as_slice());
-                let comes_back = |end: &TunnelEnd| comes_back(end, name, tunnels.ipam);
+                let comes_back = |end: &ChangedTunnelAddress| comes_back(end, name, tunnels.ipam);
                 // A node that Calico does not have at this moment keeps its addresses.
                 let now = tunnels.nodes.get(name).map_or(&none, |node| &node.ends);
                 tunnel_change::tunnel_ends(told, now, &look.from, comes_back)

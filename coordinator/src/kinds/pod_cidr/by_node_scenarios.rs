@@ -46,8 +46,12 @@ impl Odd {
             "kind": "Unicast", "destination": format!("{prefix}.0.99/32"), "hops": [], "table": 254, "protocol": 3, "metric": 0,
         });
         let said = match self {
-            Self::Route => json!({ "podCidr": { "inOld": { "pods": { "first": [route], "more": 0 } } } }),
-            Self::MoreRoutes => json!({ "podCidr": { "inOld": { "pods": { "first": [], "more": 7 } } } }),
+            Self::Route => {
+                json!({ "podCidr": { "source": { "pods": { "items": [route], "remaining": 0 } } } })
+            }
+            Self::MoreRoutes => {
+                json!({ "podCidr": { "source": { "pods": { "items": [], "remaining": 7 } } } })
+            }
             Self::Silent => json!({ "observedGeneration": 0 }),
         };
         api.edit(AGENT_OF_A, &json!({ "status": said }));

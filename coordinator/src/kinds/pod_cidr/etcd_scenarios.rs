@@ -150,7 +150,7 @@ async fn nothing_is_written_after_calico_moved_to_another_etcd() {
         turn(&api).await;
     }
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "Datastore", "{status:#}");
+    assert_eq!(status["reason"], "Datastore", "{status:#}");
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("http://192.0.2.1:2379") && message.contains("http://127.0.0.1:"),
@@ -177,7 +177,7 @@ async fn an_unreachable_etcd_is_named_and_waited_for() {
     api.edit(MIGRATION, &etcd(&json!(unreachable)));
     turn(&api).await;
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "Datastore", "{status:#}");
+    assert_eq!(status["reason"], "Datastore", "{status:#}");
     assert!(
         status["message"].as_str().unwrap().contains(unreachable),
         "{status:#}"

@@ -247,7 +247,7 @@ pub(super) fn status(api: &FakeApi) -> Value {
 }
 
 pub(super) fn is_warned_of(api: &FakeApi, words: &str) -> bool {
-    status(api)["warnings"]["first"].to_string().contains(words)
+    status(api)["warnings"]["items"].to_string().contains(words)
 }
 
 /// Whether every pod of the cluster has an address of this range.
@@ -366,7 +366,7 @@ async fn a_policy_of_the_cluster_delays_the_pool_until_it_allows_both_ranges() {
             turn(&api).await;
         }
         assert_eq!(
-            status(&api)["blocked"],
+            status(&api)["reason"],
             "ConfigurationFollowUp",
             "{path}: {:#}",
             status(&api)
@@ -393,7 +393,7 @@ async fn a_malformed_object_of_the_source_range_delays_only_the_end(#[case] what
         put(&api, what, 0);
         let is_held = || {
             let status = status(&api);
-            status["blocked"] == "Leftovers" && status["message"].to_string().contains("odd")
+            status["reason"] == "Leftovers" && status["message"].to_string().contains("odd")
         };
         // An object of the target range delays nothing.
         let touches_what_is_left = !(is_back && what == "block, malformed");
@@ -416,7 +416,7 @@ async fn a_pool_without_a_valid_range_delays_forward_changes_of_pools() {
     let odd = format!("{POOLS}/odd");
     let is_held = |api: &FakeApi| {
         let status = status(api);
-        status["blocked"] == "CalicoObjects" && status["message"].to_string().contains("IPPool odd")
+        status["reason"] == "CalicoObjects" && status["message"].to_string().contains("IPPool odd")
     };
     // Before a pool opens.
     let api = cluster("Ignore");
@@ -621,7 +621,7 @@ async fn a_malformed_report_delays_only_its_node_with_traffic_probes() {
     desire(&api, "Rollback");
     for _ in 0..10 {
         turn(&api).await;
-        assert_ne!(status(&api)["blocked"], "TrafficUnwatched", "{:#}", status(&api));
+        assert_ne!(status(&api)["reason"], "TrafficUnwatched", "{:#}", status(&api));
     }
     // The rollback waits for the tunnel address of node b for some minutes.
     assert!(!have_moved(&api, RANGES[0].1), "{:#}", status(&api));
@@ -675,7 +675,7 @@ async fn with_two_nodes_a_malformed_report_delays_the_canary_and_no_rollback() {
     for _ in 0..5 {
         turn(&api).await;
     }
-    assert_eq!(status(&api)["blocked"], "TrafficUnwatched", "{:#}", status(&api));
+    assert_eq!(status(&api)["reason"], "TrafficUnwatched", "{:#}", status(&api));
     desire(&api, "Rollback");
     passes(&api, "nothing", || have_moved(&api, RANGES[0].1)).await;
     reports(&api, &Value::Null);

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use pod_cidr::decide::PoolRole;
 use pod_cidr::former_address::{self, FormerAddress, NodeTunnelEnds, standing};
 use pod_cidr::holder::{Cluster, holders};
-use pod_cidr::host::{self, HostFacts, TunnelEnd};
+use pod_cidr::host::{self, ChangedTunnelAddress, HostFacts};
 use pod_cidr::ipam::{Allocation, Ipam};
 use pod_cidr::tunnel::TunnelAllocation;
 use pod_cidr::tunnel_change;
@@ -110,7 +110,7 @@ impl Pass<'_> {
     }
 
     /// The tunnel addresses in the settings of this node's agent.
-    pub(super) fn tunnel_ends_of_agent(&self, node: &str) -> &[TunnelEnd] {
+    pub(super) fn tunnel_ends_of_agent(&self, node: &str) -> &[ChangedTunnelAddress] {
         let object = self.snapshot.node_migrations.get(node);
         let settings = object.and_then(|object| object.spec.pod_cidr.as_ref());
         settings.map_or(&[], |settings| settings.tunnel_addresses.as_slice())
@@ -149,7 +149,7 @@ impl Pass<'_> {
     pub(super) fn free_addresses_unknown(&self, target: &IpNet) -> Option<Wait> {
         let told = self.all_told();
         let mut ends = told.iter().flat_map(|told| told.ends);
-        ends.find(|end| target.contains(&IpAddr::V4(end.kept)))?;
+        ends.find(|end| target.contains(&IpAddr::V4(end.old)))?;
         let unclear = self.ipam?.unclear.block_of_unknown_node(target)?;
         Some(Wait {
             reason: WaitReason::CalicoObjects,
@@ -187,7 +187,7 @@ impl Pass<'_> {
     }
 
     /// Whether this node's former tunnel address is allocated to the node in Calico's IPAM, so that no pod can get it.
-    pub(super) fn is_allocated_to_node(&self, node: &str, end: &TunnelEnd) -> bool {
+    pub(super) fn is_allocated_to_node(&self, node: &str, end: &ChangedTunnelAddress) -> bool {
         self.ipam
             .is_some_and(|ipam| matches!(standing(end, node, ipam), FormerAddress::Held(_)))
     }
@@ -246,19 +246,19 @@ impl Pass<'_> {
         node: &str,
         facts: Option<&HostFacts>,
         range: &IpNet,
-        may_stay: impl Fn(&TunnelEnd) -> bool,
+        may_stay: impl Fn(&ChangedTunnelAddress) -> bool,
     ) -> Option<String> {
         let told = self.tunnel_ends_of_agent(node).iter();
-        let (stay, go): (Vec<&TunnelEnd>, Vec<&TunnelEnd>) = told
-            .filter(|end| range.contains(&IpAddr::V4(end.kept)))
+        let (stay, go): (Vec<&ChangedTunnelAddress>, Vec<&ChangedTunnelAddress>) = told
+            .filter(|end| range.contains(&IpAddr::V4(end.old)))
             .partition(|end| may_stay(end));
-        let stays = |net: &IpNet| stay.iter().any(|end| IpAddr::V4(end.kept) == net.addr());
+        let stays = |net: &IpNet| stay.iter().any(|end| IpAddr::V4(end.old) == net.addr());
         let said = facts
             .map(|facts| tunnel_change::kept(facts, range))
             .unwrap_or_default();
         let kept = go
             .first()
-            .map(|end| IpNet::from(IpAddr::V4(end.kept)))
+            .map(|end| IpNet::from(IpAddr::V4(end.old)))
             .or_else(|| said.into_iter().find(|net| !stays(net)))?;
         Some(format!(
             "node {node}: its agent is removing {}, kept for connections of the host that began with it",

@@ -35,7 +35,7 @@ pub(super) fn story(changes: &[(String, Value)]) -> Vec<String> {
                 (None, _) => "",
             };
             lines.push(format!("{} pool {name}{how}", verb.to_lowercase()));
-        } else if let Some(ends) = spec["podCidr"].get("tunnelEnds") {
+        } else if let Some(ends) = spec["podCidr"].get("tunnelAddresses") {
             let what = if ends.is_null() { "drop" } else { "keep" };
             lines.push(format!("{what} on {last}"));
         } else if let Some(cordoned) = spec.get("unschedulable").filter(|_| path.starts_with(NODES)) {
@@ -103,7 +103,7 @@ pub(super) fn assert_gone(api: &FakeApi, gone: usize) {
         );
     }
     for object in api.below("/apis/replumb.dev/v1alpha1/nodemigrations") {
-        let kept = &object["spec"]["podCidr"]["tunnelEnds"];
+        let kept = &object["spec"]["podCidr"]["tunnelAddresses"];
         assert!(kept.is_null(), "an address is kept: {kept}");
     }
     let traffic = api
@@ -317,7 +317,7 @@ async fn an_address_allocated_during_the_release_keeps_its_block() {
     assert!(object["spec"]["deleted"].is_null(), "{object:#}");
     assert!(api.get(&format!("{POOLS}/old")).is_some(), "its pool is deleted");
     let status = &api.get(MIGRATION).unwrap()["status"];
-    assert_eq!(status["blocked"], "Leftovers");
+    assert_eq!(status["reason"], "Leftovers");
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("10.244.0.7") && message.contains("another-program"),
@@ -366,7 +366,7 @@ async fn a_rollback_past_the_point_of_no_return_changes_nothing_and_resume_compl
         turn(&api).await;
     }
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "PastReturn", "{status:#}");
+    assert_eq!(status["reason"], "PastReturn", "{status:#}");
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("another one, from 10.200.0.0/16 to 10.244.0.0/16"),
@@ -462,7 +462,7 @@ async fn a_rollback_waits_until_policies_allow_both_ranges() {
         turn(&api).await;
     }
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "ConfigurationFollowUp", "{status:#}");
+    assert_eq!(status["reason"], "ConfigurationFollowUp", "{status:#}");
     let message = status["message"].as_str().unwrap();
     for words in ["GlobalNetworkPolicy web", "10.200.0.0/16 and 10.244.0.0/16"] {
         assert!(message.contains(words), "{message}");
@@ -496,7 +496,7 @@ async fn a_malformed_block_is_named_before_a_pool_opens() {
         turn(&api).await;
     }
     let status = api.get(MIGRATION).unwrap()["status"].clone();
-    assert_eq!(status["blocked"], "CalicoObjects", "{status:#}");
+    assert_eq!(status["reason"], "CalicoObjects", "{status:#}");
     assert!(
         status["message"].as_str().unwrap().contains("10-99-0-0-26"),
         "{status:#}"
@@ -630,7 +630,7 @@ async fn a_paused_migration_writes_nothing_unless_no_pool_is_open() {
         turn(&api).await;
     }
     assert_eq!(story(&api.take_changes()), [""; 0]);
-    assert_eq!(api.get(MIGRATION).unwrap()["status"]["blocked"], "Paused");
+    assert_eq!(api.get(MIGRATION).unwrap()["status"]["reason"], "Paused");
     // Only when another user closes the only pool: without one no pod would start.
     api.edit(&format!("{POOLS}/old"), &json!({ "spec": { "disabled": true } }));
     turn(&api).await;

@@ -236,13 +236,7 @@ impl Pass<'_> {
             return BTreeMap::new();
         };
         let ends = self.tunnel_ends_of_agent(node);
-        tunnel_address::given(
-            NodeTunnelEnds { node, ends },
-            &now.ends,
-            ipam,
-            left,
-            target,
-        )
+        tunnel_address::given(NodeTunnelEnds { node, ends }, &now.ends, ipam, left, target)
     }
 
     /// The pod of calico-node on this node, if it has run since before that time and has had time to follow the change.

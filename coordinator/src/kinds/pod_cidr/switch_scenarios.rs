@@ -47,7 +47,7 @@ impl Odd {
     /// The state of node a after each move of the world.
     fn apply(self, api: &FakeApi) {
         let of_agent = |part: &str, addresses: Vec<Value>| {
-            let addresses = json!({ "addresses": { "first": addresses, "more": 0 } });
+            let addresses = json!({ "addresses": { "items": addresses, "remaining": 0 } });
             // Before the first pass its agent has no NodeMigration.
             if api.get(AGENT_OF_A).is_some() {
                 api.edit(
@@ -61,16 +61,16 @@ impl Odd {
             Self::CalicoNeverReady => is_ready(api, "False"),
             Self::Exchanges => {
                 let object = api.get(AGENT_OF_A).unwrap_or_default();
-                let ends = object["spec"]["podCidr"]["tunnelEnds"].as_array().cloned();
+                let ends = object["spec"]["podCidr"]["tunnelAddresses"].as_array().cloned();
                 let ends = ends.unwrap_or_default();
                 let on_both = ends
                     .iter()
-                    .flat_map(|end| ["lo", "vxlan.calico"].map(|link| on(&end["kept"], link)));
-                of_agent("inOld", on_both.collect());
+                    .flat_map(|end| ["lo", "vxlan.calico"].map(|link| on(&end["old"], link)));
+                of_agent("source", on_both.collect());
             }
-            Self::KeepsNothing => of_agent("inOld", Vec::new()),
+            Self::KeepsNothing => of_agent("source", Vec::new()),
             Self::EndStays => {}
-            Self::KeepsOfTarget => of_agent("inNew", vec![on(&json!("10.244.0.50"), "lo")]),
+            Self::KeepsOfTarget => of_agent("target", vec![on(&json!("10.244.0.50"), "lo")]),
         }
     }
 

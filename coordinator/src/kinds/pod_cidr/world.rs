@@ -385,19 +385,19 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
     let prefix = from.trim_end_matches(".0.0/16");
     let block = block_path(prefix, number);
     let discards = if api.get(&block).is_some() {
-        json!({ "first": [{
+        json!({ "items": [{
             "kind": "Blackhole", "destination": format!("{prefix}.{number}.0/26"), "hops": [], "table": 254, "protocol": 80, "metric": 0,
-        }], "more": 0 })
+        }], "remaining": 0 })
     } else {
-        json!({ "first": [], "more": 0 })
+        json!({ "items": [], "remaining": 0 })
     };
-    let kept = object["spec"]["podCidr"]["tunnelEnds"].as_array().cloned();
+    let kept = object["spec"]["podCidr"]["tunnelAddresses"].as_array().cloned();
     let addresses: Vec<Value> = kept
         .unwrap_or_default()
         .iter()
-        .map(|end| json!({ "address": format!("{}/32", end["kept"].as_str().unwrap()), "link": "lo" }))
+        .map(|end| json!({ "address": format!("{}/32", end["old"].as_str().unwrap()), "link": "lo" }))
         .collect();
-    let addresses = json!({ "first": addresses, "more": 0 });
+    let addresses = json!({ "items": addresses, "remaining": 0 });
     let reporting: Vec<Value> = api
         .below("/api/v1/namespaces/replumb-system/pods")
         .iter()
@@ -414,14 +414,14 @@ fn agent_reports(api: &FakeApi, node: &str, number: usize) {
             json!({ "kind": "Unicast", "destination": format!("{address}/32"), "hops": [], "table": 254, "protocol": 3, "metric": 0 })
         })
         .collect();
-    let pods = json!({ "first": pods, "more": 0 });
+    let pods = json!({ "items": pods, "remaining": 0 });
     api.edit(&path, &json!({ "status": { "podCidr": null, "traffic": null } }));
     api.edit(
         &path,
         &json!({ "status": {
             "observedGeneration": object["metadata"]["generation"],
             "podCidr": {
-                "conflist": { "Absent": {} }, "inOld": { "pods": pods, "discards": discards, "addresses": addresses }, "inNew": {}, "tunnels": [],
+                "conflist": { "Absent": {} }, "source": { "pods": pods, "discards": discards, "addresses": addresses }, "target": {}, "tunnels": [],
             },
             "traffic": {
                 "flows": 1, "reporting": reporting, "breaches": [], "classes": classes, "at": "2026-01-01T00:00:00Z",
@@ -444,7 +444,7 @@ pub(super) async fn turn_without_world(api: &FakeApi) {
 pub(super) async fn turn_remembering(api: &FakeApi, memory: &mut Memory) {
     let _ = pass(&api.context(), &api.cache(), memory).await;
     let migration = api.get(MIGRATION).unwrap();
-    for mark in ["emptySince", "provedAt"] {
+    for mark in ["sourceEmptySince", "provedAt"] {
         if migration["status"]["podCidr"][mark].is_string() {
             api.edit(
                 MIGRATION,
@@ -453,7 +453,7 @@ pub(super) async fn turn_remembering(api: &FakeApi, memory: &mut Memory) {
         }
     }
     // The user makes the change that the migration waits for.
-    if migration["status"]["blocked"] == "ConfigurationFollowUp" {
+    if migration["status"]["reason"] == "ConfigurationFollowUp" {
         let mut set = api.get(CALICO).unwrap();
         set["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = json!("10.200.0.0/16");
         api.put(CALICO, set);

@@ -61,9 +61,8 @@ pub async fn adopt(
     // From the start: an agent without this field looks for flannel.
     let ask = |spec: &mut NodeMigrationSpec| spec.service_cidr = Some(look.clone());
     node_migrations::sync(context, cache, migration, ask).await?;
-    let is_same = |asked: &HostSettings| {
-        asked.source.ranges == look.source.ranges && asked.target == look.target
-    };
+    let is_same =
+        |asked: &HostSettings| asked.source.ranges == look.source.ranges && asked.target == look.target;
     for object in cache.node_migrations.state() {
         let asked = object.spec.service_cidr.as_ref();
         if belongs_to(&object, migration) && !asked.is_some_and(is_same) {

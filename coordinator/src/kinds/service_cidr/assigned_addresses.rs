@@ -41,11 +41,7 @@ pub async fn write(
     book: &AssignedAddresses,
     untouched: &BTreeSet<String>,
 ) -> Result<(), WriteError> {
-    let parts = place(
-        records.holding(RecordContent::ServiceAddresses),
-        book,
-        untouched,
-    );
+    let parts = place(records.holding(RecordContent::ServiceAddresses), book, untouched);
     let parts = parts.into_iter().map(Content::Services).collect();
     records
         .write(client, migration, RecordContent::ServiceAddresses, parts)

@@ -375,7 +375,7 @@ async fn agents_are_told_the_oldest_load_balancers_up_to_a_limit() {
             .api
             .get(&format!("/apis/replumb.dev/v1alpha1/nodemigrations/{node}"))
             .unwrap();
-        let kept = object["spec"]["serviceCidr"]["kept"].as_array().unwrap();
+        let kept = object["spec"]["serviceCidr"]["excluded"].as_array().unwrap();
         assert_eq!((kept.len(), &kept[0]), (MAX_EXCLUDED, &json!("10.98.0.1")));
     }
     assert!(
@@ -410,8 +410,8 @@ async fn an_endless_connection_delays_the_soak_until_the_gate_is_elapsed() {
                 },
             };
             let connections = Found::Present(Listed {
-                first: vec![connection],
-                more: 0,
+                items: vec![connection],
+                remaining: 0,
             });
             let connections = json!({ "status": { "serviceCidr": { "connections": connections } } });
             world.api.edit(NODE_B, &connections);

@@ -729,7 +729,7 @@ impl Pass<'_> {
                     count += connections.count();
                     first.extend(
                         connections
-                            .first
+                            .items
                             .iter()
                             .map(|found| format!("{found} (node {node})")),
                     );

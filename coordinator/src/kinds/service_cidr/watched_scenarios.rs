@@ -58,7 +58,7 @@ async fn turn(world: &mut World, odd: &[&str]) {
             .map(|flow| flow["source"].clone())
             .collect();
         let traffic = json!({
-            "judgedSince": object["spec"]["judgedSince"], "flows": 1, "reporting": sources, "breaches": [], "classes": [],
+            "lossesCountedSince": object["spec"]["lossesCountedSince"], "flows": 1, "reporting": sources, "breaches": [], "classes": [],
             "at": "2026-01-01T00:00:00Z",
         });
         let phase = if odd.contains(&node) {

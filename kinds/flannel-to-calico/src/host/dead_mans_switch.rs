@@ -34,7 +34,7 @@ impl Orders {
     }
 }
 
-/// `Patience` is the time limit of a step.
+/// `TimeLimit` is the time limit of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TimeLimit {

@@ -21,18 +21,18 @@ const TUNNELS: [&str; 3] = ["vxlan.calico", "tunl0", "wireguard.cali"];
 /// The bridge of a network before Calico, whose range may be the one of this node.
 const BRIDGE: &str = "cni0";
 
-/// `TunnelEnd` is a tunnel address of a node that changes. IPv4 only: the kernel keeps the IPv6 routes of a link that loses its
+/// `ChangedTunnelAddress` is a tunnel address of a node that changes. IPv4 only: the kernel keeps the IPv6 routes of a link that loses its
 /// address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct TunnelEnd {
+pub struct ChangedTunnelAddress {
     /// `name` is the tunnel: the last part of the key of Calico's annotation on the Node, such as `IPv4VXLANTunnelAddr`.
     pub name: String,
-    /// `kept` is the old address of the tunnel.
-    pub kept: Ipv4Addr,
-    /// `address` is the address that Calico has last chosen for the tunnel. Unset if there is none.
+    /// `old` is the old address of the tunnel.
+    pub old: Ipv4Addr,
+    /// `new` is the address that Calico has last chosen for the tunnel. Unset if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<Ipv4Addr>,
+    pub new: Option<Ipv4Addr>,
 }
 
 /// An address on the host.
@@ -76,39 +76,39 @@ pub enum AddressChange {
 /// unreachable for the host, and on a tunnel link the host would answer for it: no migration needs that.
 fn foreign<'found>(
     wanted: Ipv4Addr,
-    end: &TunnelEnd,
+    end: &ChangedTunnelAddress,
     found: &'found [LinkAddress],
 ) -> Option<&'found LinkAddress> {
     let holds =
         |found: &LinkAddress, address: Ipv4Addr| found.address.contains(&IpNet::from(IpAddr::V4(address)));
     let is_end = found
         .iter()
-        .any(|found| found.is_at(end.kept) && (found.is_kept() || found.is_of_tunnel()));
+        .any(|found| found.is_at(end.old) && (found.is_kept() || found.is_of_tunnel()));
     found
         .iter()
         .filter(|found| !found.is_kept() && !found.is_of_tunnel() && found.link != BRIDGE)
         // If the tunnel address is within the network of another link, pods are in that network too, and it does not count.
         .find(|found| {
-            let is_network_of_pods = is_end && holds(found, end.kept);
+            let is_network_of_pods = is_end && holds(found, end.old);
             found.is_at(wanted) || (!is_network_of_pods && holds(found, wanted))
         })
 }
 
 /// Addresses of the list that are no tunnel addresses, one line each. The agent does not change these.
-pub fn refused(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<String> {
-    let line = |address: Ipv4Addr, end: &TunnelEnd| {
+pub fn refused(ends: &[ChangedTunnelAddress], found: &[LinkAddress]) -> Vec<String> {
+    let line = |address: Ipv4Addr, end: &ChangedTunnelAddress| {
         let of = foreign(address, end, found)?;
         Some(format!(
-            "spec.podCidr.tunnelEnds: {address} is in {} of link {}, needed an address of a Calico tunnel",
+            "spec.podCidr.tunnelAddresses: {address} is in {} of link {}, needed an address of a Calico tunnel",
             of.address, of.link
         ))
     };
-    let of_end = |end: &TunnelEnd| [Some(end.kept), end.address].map(|address| line(address?, end));
+    let of_end = |end: &ChangedTunnelAddress| [Some(end.old), end.new].map(|address| line(address?, end));
     ends.iter().flat_map(of_end).flatten().collect()
 }
 
 /// The changes that implement the list. Once the migration is complete, the list is empty.
-pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> {
+pub fn changes(ends: &[ChangedTunnelAddress], found: &[LinkAddress]) -> Vec<AddressChange> {
     let kept: Vec<Ipv4Addr> = found
         .iter()
         .filter(|address| address.is_kept())
@@ -119,19 +119,19 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
         .collect();
     // A returning address is added to its link before it is removed from the loopback link, so that it is always on the host.
     let mut changes = Vec::new();
-    let is_foreign = |address: Ipv4Addr, end: &TunnelEnd| foreign(address, end, found).is_some();
-    for end in ends.iter().filter(|end| !is_foreign(end.kept, end)) {
-        if !kept.contains(&end.kept) {
-            changes.push(AddressChange::Keep(end.kept));
+    let is_foreign = |address: Ipv4Addr, end: &ChangedTunnelAddress| foreign(address, end, found).is_some();
+    for end in ends.iter().filter(|end| !is_foreign(end.old, end)) {
+        if !kept.contains(&end.old) {
+            changes.push(AddressChange::Keep(end.old));
         }
-        let other = |address: &Ipv4Addr| *address != end.kept && !is_foreign(*address, end);
-        let Some(address) = end.address.filter(other) else {
+        let other = |address: &Ipv4Addr| *address != end.old && !is_foreign(*address, end);
+        let Some(address) = end.new.filter(other) else {
             continue;
         };
         // Only beside the old address: if that is missing, Calico has already changed the link.
         let links = found
             .iter()
-            .filter(|found| found.is_of_tunnel() && found.is_at(end.kept));
+            .filter(|found| found.is_of_tunnel() && found.is_at(end.old));
         for link in links {
             let is_there = found
                 .iter()
@@ -141,7 +141,7 @@ pub fn changes(ends: &[TunnelEnd], found: &[LinkAddress]) -> Vec<AddressChange> 
             }
         }
     }
-    let is_over = |address: &&Ipv4Addr| ends.iter().all(|end| end.kept != **address);
+    let is_over = |address: &&Ipv4Addr| ends.iter().all(|end| end.old != **address);
     changes.extend(
         kept.iter()
             .filter(is_over)
@@ -162,11 +162,11 @@ mod tests {
         }
     }
 
-    fn end(kept: &str, address: Option<&str>) -> TunnelEnd {
-        TunnelEnd {
+    fn end(kept: &str, address: Option<&str>) -> ChangedTunnelAddress {
+        ChangedTunnelAddress {
             name: "IPv4VXLANTunnelAddr".to_owned(),
-            kept: kept.parse().unwrap(),
-            address: address.map(|address| address.parse().unwrap()),
+            old: kept.parse().unwrap(),
+            new: address.map(|address| address.parse().unwrap()),
         }
     }
 
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(
             refused(&ends, &host),
             [
-                "spec.podCidr.tunnelEnds: 192.0.2.1 is in 192.0.2.11/24 of link eth0, needed an address of a Calico tunnel"
+                "spec.podCidr.tunnelAddresses: 192.0.2.1 is in 192.0.2.11/24 of link eth0, needed an address of a Calico tunnel"
             ]
         );
         let bridge = LinkAddress {

@@ -94,7 +94,7 @@ mod tests {
         );
         let destinations: Vec<String> = found
             .routes
-            .first
+            .items
             .iter()
             .map(|route| route.destination.to_string())
             .collect();
@@ -104,7 +104,7 @@ mod tests {
             "foreign routes first"
         );
         assert_eq!(found.addresses.words(""), ["172.30.128.1/24 dev docker0"]);
-        assert_eq!(found.rules.first, [rule]);
+        assert_eq!(found.rules.items, [rule]);
     }
 
     #[test]

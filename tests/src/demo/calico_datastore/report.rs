@@ -102,7 +102,7 @@ impl Report {
             phase: text(&status["phase"]),
             seconds: took.unwrap_or_default(),
             stages: stages.collect(),
-            counted_without_network: known["mostPodsWithoutNetwork"].as_u64().unwrap_or_default(),
+            counted_without_network: known["maxPodsWithoutNetwork"].as_u64().unwrap_or_default(),
             other_address: other_addresses(&looks.addresses),
             v2_changed: changed(&looks.v2),
             v3_keys: looks.v3.len(),

@@ -104,7 +104,7 @@ pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
 /// What the Migration asks a person for, if it does.
 async fn asked(cluster: &Cluster) -> Result<Option<String>> {
     let status = status(cluster).await?;
-    let asks = status["blocked"] == ASKS;
+    let asks = status["reason"] == ASKS;
     Ok(asks.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
 }
 

@@ -327,7 +327,7 @@ mod tests {
             "startedAt": "2026-11-22T16:00:00Z", "completedAt": "2026-11-22T16:01:30Z",
             "traffic": [{ "class": "PodToDns", "sent": 5, "lost": 0, "late": 0, "longestGapMilliseconds": 0 }],
             "podCidr": { "history": [{
-                "name": "Move", "direction": "There",
+                "name": "Move", "direction": "Forward",
                 "startedAt": "2026-11-22T16:00:10Z", "finishedAt": "2026-11-22T16:00:12.5Z",
             }] },
         } });

@@ -44,14 +44,14 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
         if all.iter().any(|follow_up| follow_up.asked == asked) {
             continue;
         }
-        let goes_back = status["serviceCidr"]["stage"]["direction"] == "Back";
+        let goes_back = status["serviceCidr"]["stage"]["direction"] == "Rollback";
         let range = if goes_back {
             SERVICE_NETWORK.to_owned()
         } else {
             wanted.to.to_string()
         };
         let first = at_the_same_place(KUBERNETES_SERVICE, wanted.to.network());
-        let done = match status["blocked"].as_str() {
+        let done = match status["reason"].as_str() {
             // One that is on its way has said nothing yet.
             Some(API_SERVERS) if asked.contains("--service-cluster-ip-range=") => {
                 scene.say(format_args!("the migration asks a person: {asked}"));

@@ -297,7 +297,7 @@ impl<'cluster> Run<'cluster> {
         self.until_every_pod_was_told().await?;
         let ends = async {
             let given_up = ["FollowUp", "Restart", "Release"];
-            self.until_stage("Back", "the Services have their old addresses", &given_up)
+            self.until_stage("Rollback", "the Services have their old addresses", &given_up)
                 .await?;
             self.end(&ASKS_NEW).await?;
             self.scene
@@ -312,14 +312,15 @@ impl<'cluster> Run<'cluster> {
     /// they start again.
     async fn until_every_pod_was_told(&self) -> Result<()> {
         let exchanged = ["FollowUp", "Restart", "Soak"];
-        self.until_stage("There", "the Services have their new addresses", &exchanged)
+        self.until_stage("Forward", "the Services have their new addresses", &exchanged)
             .await?;
         self.end(&ASKS_UNTIL_THEN).await?;
         self.until("the last pods have started again", |known| {
-            let no_pod_was_told = known["podsToldLeft"] == 0 && known["toldNewSince"].is_string();
+            let no_pod_was_told =
+                known["podsWithSourceAddresses"] == 0 && known["targetAnnouncedSince"].is_string();
             match self.wanted.turn {
                 Turn::EveryPodWasTold => no_pod_was_told,
-                Turn::Soak => no_pod_was_told && is_in_stage(known, "There", &["Soak"]),
+                Turn::Soak => no_pod_was_told && is_in_stage(known, "Forward", &["Soak"]),
             }
         })
         .await
@@ -340,7 +341,7 @@ impl<'cluster> Run<'cluster> {
             } else {
                 Observation::NotYet(format!(
                     "{}, pods that were told an address that is left: {}",
-                    known["stage"]["name"], known["podsToldLeft"]
+                    known["stage"]["name"], known["podsWithSourceAddresses"]
                 ))
             })
         })

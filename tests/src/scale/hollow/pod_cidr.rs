@@ -187,7 +187,7 @@ fn route(kind: RouteKind, destination: IpNet, hops: Vec<(Option<IpAddr>, String)
 
 #[cfg(test)]
 mod tests {
-    use pod_cidr::host::TunnelEnd;
+    use pod_cidr::host::ChangedTunnelAddress;
     use serde_json::json;
 
     use super::super::pods::{PodOnHost, Told};
@@ -201,7 +201,7 @@ mod tests {
         .unwrap()
     }
 
-    fn settings(ends: Vec<TunnelEnd>) -> HostSettings {
+    fn settings(ends: Vec<ChangedTunnelAddress>) -> HostSettings {
         HostSettings {
             from: "10.128.0.0/10".parse().unwrap(),
             to: "10.0.0.0/10".parse().unwrap(),
@@ -243,10 +243,10 @@ mod tests {
     #[test]
     fn the_old_end_of_a_tunnel_is_kept_while_felix_takes_the_new_one() {
         let (old, new) = (Ipv4Addr::new(10, 128, 0, 0), Ipv4Addr::new(10, 0, 0, 63));
-        let end = |address| TunnelEnd {
+        let end = |address| ChangedTunnelAddress {
             name: "IPv4VXLANTunnelAddr".to_owned(),
-            kept: old,
-            address: Some(address),
+            old,
+            new: Some(address),
         };
         let mut known = Known::default();
         known.ends.insert("a".to_owned(), old);
