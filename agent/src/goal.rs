@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::NodeMigration;
 use api::node_migration::NodeMigrationSpec;
 use flannel_to_calico::phase::Goal;
@@ -67,7 +68,9 @@ pub fn follow(client: Client, node: &str) -> (watch::Receiver<WatchedObject>, Jo
 
 fn longest_pause(seen: &WatchedObject) -> Duration {
     match seen {
-        WatchedObject::Present(object) if object.spec.started || object.spec.goal != Goal::Hold => {
+        WatchedObject::Present(object)
+            if object.spec.started || object.spec.flannel_to_calico.or_empty().goal != Goal::Hold =>
+        {
             LONGEST_PAUSE_WHILE_MIGRATING
         }
         WatchedObject::Present(object) if is_observed(&object.spec) => LONGEST_PAUSE_ON_WATCH,

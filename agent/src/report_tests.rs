@@ -1,4 +1,5 @@
-use api::node_migration::{LabelRecord, NodeMigrationSpec, ProbeTarget};
+use ::flannel_to_calico::api::LabelRecord;
+use api::node_migration::{NodeMigrationSpec, ProbeTarget};
 use api::traffic::{Breach, ClassCount, Flow, PathClass, Totals};
 use flannel_to_calico::phase::Goal;
 use runtime::error::chain;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::NodeMigration;
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -164,7 +165,7 @@ impl Agent {
         }
         if let Some(wrote_at) = self.wrote_at
             && object.status.is_some()
-            && let may_wait = report::may_wait(object.spec.goal, &old, &wanted)
+            && let may_wait = report::may_wait(object.spec.flannel_to_calico.or_empty().goal, &old, &wanted)
             && let remaining = may_wait.saturating_sub(wrote_at.elapsed())
             && !remaining.is_zero()
         {

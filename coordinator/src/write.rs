@@ -533,7 +533,7 @@ mod tests {
         let read = api.get("a").await.unwrap();
         server.edit(NODE_MIGRATION, meanwhile);
         let mut spec = read.spec.clone();
-        spec.goal = Goal::Held;
+        spec.flannel_to_calico.get_or_insert_default().goal = Goal::Held;
         spec.returned_at = None;
         let written = patch_spec(&api, &read, &read.spec, &spec).await;
         (server, written)
@@ -580,7 +580,7 @@ mod tests {
         let read = api.get("a").await.unwrap();
         server.deny_as_invalid(NODE_MIGRATION, "spec.goal: Invalid value");
         let mut spec = read.spec.clone();
-        spec.goal = Goal::Held;
+        spec.flannel_to_calico.get_or_insert_default().goal = Goal::Held;
         let error = patch_spec(&api, &read, &read.spec, &spec).await.unwrap_err();
         assert_eq!(error.refusal(), Some("spec.goal: Invalid value"));
         assert!(!error.is_conflict());

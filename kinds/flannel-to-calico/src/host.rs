@@ -6,7 +6,8 @@ mod rollback;
 mod step;
 mod subnets;
 
-pub use dead_mans_switch::{Orders, PodNetworkService, TimeLimit, remaining_time, service};
+pub use dead_mans_switch::{Orders, PodNetworkService, remaining_time, service};
+pub use engine::time_limit::TimeLimit;
 pub use in_place::links_without_known_pod;
 pub use rollback::changes;
 use schemars::JsonSchema;

@@ -1,5 +1,6 @@
 //! flannel VXLAN → Calico VXLAN.
 
+pub mod api;
 pub mod checks;
 pub mod cluster;
 pub mod detect;

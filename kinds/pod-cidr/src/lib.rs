@@ -1,5 +1,6 @@
 //! A change of the pod CIDR of a cluster with Calico's IPAM: create a new IPPool, move every pod, delete the old IPPool.
 
+pub mod api;
 pub mod by_node;
 pub mod calico_node;
 pub mod capacity;

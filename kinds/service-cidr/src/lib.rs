@@ -2,6 +2,7 @@
 //! first.
 
 pub mod addresses;
+pub mod api;
 pub mod assignment;
 pub mod checks;
 pub mod class;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use api::node_migration::{Failure, FinishedStep, NodeMigrationSpec};
 use flannel_to_calico::host::{self, HostDecision, HostSettings, JournalState, Orders};
 use flannel_to_calico::host_checks::{self, Subject};
@@ -394,7 +395,9 @@ impl Worker {
 
 /// The change that the next observation waits for.
 fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
-    let goal = spec.map(|spec| spec.goal).unwrap_or_default();
+    let goal = spec
+        .map(|spec| spec.flannel_to_calico.or_empty().goal)
+        .unwrap_or_default();
     let reached = match goal {
         _ if report.fell_back.is_some() => report.changes.is_empty(),
         Goal::Flannel => report.changes.is_empty(),
