@@ -16,6 +16,7 @@ pub mod evict;
 pub mod field_patch;
 pub mod found;
 pub mod go_json;
+pub mod host_report;
 pub mod kernel;
 pub mod labels;
 pub mod moves;

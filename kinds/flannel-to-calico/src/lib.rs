@@ -11,6 +11,7 @@ pub mod host;
 pub mod host_checks;
 #[cfg(test)]
 mod host_fixture;
+mod host_report;
 pub mod import;
 #[cfg(test)]
 mod in_place_walk;

@@ -14,6 +14,7 @@ pub mod former_address;
 pub mod hardcoded_range;
 pub mod holder;
 pub mod host;
+mod host_report;
 pub mod ipam;
 pub mod kops;
 pub mod pools;

@@ -15,6 +15,7 @@ pub mod entry;
 pub mod exchange;
 pub mod facts;
 pub mod host;
+mod host_report;
 pub mod mentions;
 pub mod objects;
 pub mod outline;

@@ -4,10 +4,9 @@ mod orders;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use ::flannel_to_calico::api::OrEmpty as _;
-use api::node_migration::{Failure, FinishedStep, NodeMigrationSpec};
+use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
+use api::node_migration::{Failure, FinishedStep, NodeMigrationSpec, NodeMigrationStatus};
 use flannel_to_calico::host::{self, HostDecision, HostSettings, JournalState, Orders};
 use flannel_to_calico::host_checks::{self, Subject};
 use flannel_to_calico::phase::{Goal, Phase};
@@ -17,15 +16,13 @@ use runtime::error::chain;
 use tokio::sync::watch;
 
 use crate::goal::WatchedObject;
-use crate::health::Health;
-use crate::host::folders::FolderWatch;
-use crate::host::netlink::Netlink;
+use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::processes::Processes;
+use crate::kinds::HostParts;
 use crate::kinds::flannel_to_calico::apply::apply;
 use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
-use crate::metrics::Metrics;
 use crate::report::{Pending, Report};
 
 /// More steps than any host needs: above it, another program reverts the steps.
@@ -33,26 +30,12 @@ const MOST_STEPS: usize = 64;
 /// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
 const USUAL_MTU: u32 = 1450;
 
-/// Configuration of the agent at its start.
-#[derive(Clone, Debug)]
-pub struct Configuration {
-    /// Name of the node.
-    pub node: String,
-    /// Folders of the host.
-    pub paths: Paths,
-    /// Folder of the journal.
-    pub state: PathBuf,
-}
-
 /// Observes the host and performs steps on it.
 #[derive(Debug)]
 pub struct Worker {
-    configuration: Configuration,
+    configuration: HostParts,
     netlink: Netlink,
     processes: Processes,
-    folders: Arc<FolderWatch>,
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
     journal: Option<Journal>,
     quiet: InactivityClock,
     /// State of the host at the last successful observation.
@@ -71,25 +54,20 @@ struct Position {
 
 impl Worker {
     /// A worker that has not observed the host yet.
-    pub fn new(
-        configuration: Configuration,
-        netlink: Netlink,
-        folders: Arc<FolderWatch>,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-    ) -> Self {
-        Self {
-            configuration,
-            netlink,
+    ///
+    /// # Errors
+    ///
+    /// If the kernel gives no netlink socket.
+    pub fn start(parts: &HostParts) -> Result<Self, NetlinkError> {
+        Ok(Self {
+            configuration: parts.clone(),
+            netlink: Netlink::connect()?,
             processes: Processes::default(),
-            folders,
-            metrics,
-            health,
             journal: None,
             quiet: InactivityClock::new(),
             at: None,
             performed: BTreeSet::new(),
-        }
+        })
     }
 
     /// Steps performed on this host, the newest last.
@@ -134,7 +112,7 @@ impl Worker {
         let mut paths = self.configuration.paths.clone();
         paths.cni_configuration = PathBuf::from(&settings.cni_configuration_directory);
         for folder in [&paths.cni_configuration, &paths.flannel] {
-            if let Err(error) = self.folders.add(folder) {
+            if let Err(error) = self.configuration.folders.add(folder) {
                 tracing::debug!(error = chain(&error), "watching a folder failed");
             }
         }
@@ -207,19 +185,23 @@ impl Worker {
             &journal,
         ));
         let fell_back = self.fell_back();
-        Report {
+        let of_host = NodeStatus {
             phase: Some(phase),
-            message,
-            failure,
             leftovers: host::leftovers(&seen.facts, &settings),
             changes: host::changes(&seen.facts, &settings, &self.remembered().unreverted),
             goal: Some(goal),
+            automatic_rollback: fell_back.clone(),
+            checks,
+            facts: Some(seen.facts),
+            ..NodeStatus::default()
+        };
+        Report {
+            message,
+            failure,
             falls_back_in: orders
                 .filter(|_| fell_back.is_none())
                 .and_then(|orders| self.remaining_patience(&orders, at)),
-            fell_back,
-            checks,
-            facts: Some(seen.facts),
+            kinds: report_of(of_host),
             ..Report::default()
         }
     }
@@ -236,7 +218,8 @@ impl Worker {
         if let Some(at) = self.at {
             // The next successful observation works towards the goal; an unwritable journal is no worse than an unreadable host.
             let _ = self.goal(spec, orders, at, goals);
-            report.fell_back = self.fell_back();
+            let of_host = report.kinds.flannel_to_calico.get_or_insert_default();
+            of_host.automatic_rollback = self.fell_back();
         }
         report
     }
@@ -293,10 +276,10 @@ impl Worker {
     }
 
     async fn observe(&mut self, paths: &Paths) -> Result<Observation, Report> {
-        let timer = self.metrics.observe_duration.start_timer();
+        let timer = self.configuration.metrics.observe_duration.start_timer();
         let seen = observe(paths, &self.netlink, &self.processes).await;
         timer.observe_duration();
-        self.health.set_host_read(seen.is_ok());
+        self.configuration.health.set_host_read(seen.is_ok());
         if let Err(ObserveError::Netlink(_)) = &seen {
             // A failed socket does not recover: the next observation uses a new one.
             match Netlink::connect() {
@@ -306,8 +289,12 @@ impl Worker {
         }
         seen.map_err(|error| {
             let report = Report::unreadable(error.category(), &error);
+            let checks = host_checks::unreadable(&self.configuration.node, &report.message);
             Report {
-                checks: host_checks::unreadable(&self.configuration.node, &report.message),
+                kinds: report_of(NodeStatus {
+                    checks,
+                    ..NodeStatus::default()
+                }),
                 ..report
             }
         })
@@ -370,7 +357,8 @@ impl Worker {
         let began = std::time::Instant::now();
         let outcome = apply(step, seen, paths, &self.netlink, &self.processes, journal).await;
         let label = if outcome.is_ok() { "done" } else { "failed" };
-        self.metrics
+        self.configuration
+            .metrics
             .step_duration
             .with_label_values(&[name, label])
             .observe(began.elapsed().as_secs_f64());
@@ -398,12 +386,13 @@ fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
     let goal = spec
         .map(|spec| spec.flannel_to_calico.or_empty().goal)
         .unwrap_or_default();
+    let of_host = report.kinds.flannel_to_calico.or_empty();
     let reached = match goal {
-        _ if report.fell_back.is_some() => report.changes.is_empty(),
-        Goal::Flannel => report.changes.is_empty(),
-        _ => goal.phase().is_none_or(|wanted| report.phase >= Some(wanted)),
+        _ if of_host.automatic_rollback.is_some() => of_host.changes.is_empty(),
+        Goal::Flannel => of_host.changes.is_empty(),
+        _ => goal.phase().is_none_or(|wanted| of_host.phase >= Some(wanted)),
     };
-    let process = report
+    let process = of_host
         .facts
         .as_ref()
         .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
@@ -412,6 +401,14 @@ fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
         (false, _) => Pending::Change,
         (true, Goal::Hold) => Pending::NoGoal,
         (true, _) => Pending::GoalReached,
+    }
+}
+
+/// The status of a node with the part of this kind.
+fn report_of(of_host: NodeStatus) -> NodeMigrationStatus {
+    NodeMigrationStatus {
+        flannel_to_calico: Some(of_host),
+        ..NodeMigrationStatus::default()
     }
 }
 
