@@ -1,32 +1,32 @@
 //! Observes the host and performs the steps that follow. Touches the host and the journal, never the API.
 
 mod orders;
+mod report;
+mod step;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use ::flannel_to_calico::api::{NodeStatus, OrEmpty as _};
-use api::node_migration::{Failure, FinishedStep, NodeMigrationSpec, NodeMigrationStatus};
-use flannel_to_calico::host::{self, HostDecision, HostSettings, JournalState, Orders};
-use flannel_to_calico::host_checks::{self, Subject};
+use ::flannel_to_calico::api::NodeStatus;
+use api::node_migration::{FinishedStep, NodeMigrationSpec};
+use flannel_to_calico::host::{self, HostSettings, JournalState};
+use flannel_to_calico::host_checks;
 use flannel_to_calico::phase::{Goal, Phase};
 use flannel_to_calico::settings::defaults;
 use jiff::Timestamp;
 use runtime::error::chain;
 use tokio::sync::watch;
 
+use self::report::{pending, report_of};
 use crate::goal::WatchedObject;
 use crate::host::netlink::{Netlink, NetlinkError};
 use crate::host::processes::Processes;
 use crate::kinds::HostParts;
-use crate::kinds::flannel_to_calico::apply::apply;
 use crate::kinds::flannel_to_calico::inactivity::InactivityClock;
 use crate::kinds::flannel_to_calico::journal::Journal;
 use crate::kinds::flannel_to_calico::observe::{Observation, ObserveError, Paths, observe};
-use crate::report::{Pending, Report};
+use crate::report::Report;
 
-/// More steps than any host needs: above it, another program reverts the steps.
-const MOST_STEPS: usize = 64;
 /// MTU of the tunnel until the settings are known: the usual MTU of an uplink less the VXLAN header.
 const USUAL_MTU: u32 = 1450;
 
@@ -123,105 +123,14 @@ impl Worker {
         let journal = opened.and_then(|()| self.finish_interrupted(&seen));
         let at = self.set_position(&seen, &settings);
         let goal = self.goal(spec, orders.as_ref(), at, goals);
-        let (goal, mut failure) = match goal {
+        let (goal, failure) = match goal {
             Ok(goal) => (goal, self.missing_settings(spec)),
             Err(failure) => (Goal::Hold, Some(failure)),
         };
-        let mut message = String::new();
-        for _ in 0..MOST_STEPS {
-            match host::decide(&seen.facts, &settings, goal, &self.remembered()) {
-                HostDecision::Run(step) => {
-                    if failure.is_some() || goals.has_changed().unwrap_or(true) {
-                        message = format!("next: {} ({})", step.name(), step.object());
-                        break;
-                    }
-                    match self.perform(&step, &seen, &paths).await {
-                        Ok(after) => {
-                            seen = after;
-                            self.record_step(&step, &seen, &settings);
-                        }
-                        Err(problem) => failure = Some(problem),
-                    }
-                }
-                HostDecision::Wait(what) => {
-                    message = what;
-                    break;
-                }
-                HostDecision::Settled => {
-                    message = settled(goal);
-                    failure = failure.or_else(|| self.close_changes(goal));
-                    break;
-                }
-                HostDecision::Halt(why) => {
-                    failure = Some(Failure {
-                        category: "Contradiction".to_owned(),
-                        message: why,
-                        retriable: false,
-                    });
-                    break;
-                }
-            }
-            if failure.is_some() {
-                break;
-            }
-        }
-        if let Some(failure) = &failure {
-            message.clone_from(&failure.message);
-        }
-        let at = self.set_position(&seen, &settings);
-        let phase = at.phase;
-        let subject = Subject {
-            node: &self.configuration.node,
-            facts: &seen.facts,
-            settings: &settings,
-            settings_are_known: orders.is_some(),
-            phase,
-            goal,
-        };
-        let mut checks = host_checks::checks(subject);
-        checks.push(host_checks::journal(
-            &self.configuration.node,
-            &self.configuration.state,
-            &journal,
-        ));
-        let fell_back = self.fell_back();
-        let of_host = NodeStatus {
-            phase: Some(phase),
-            leftovers: host::leftovers(&seen.facts, &settings),
-            changes: host::changes(&seen.facts, &settings, &self.remembered().unreverted),
-            goal: Some(goal),
-            automatic_rollback: fell_back.clone(),
-            checks,
-            facts: Some(seen.facts),
-            ..NodeStatus::default()
-        };
-        Report {
-            message,
-            failure,
-            falls_back_in: orders
-                .filter(|_| fell_back.is_none())
-                .and_then(|orders| self.remaining_patience(&orders, at)),
-            kinds: report_of(of_host),
-            ..Report::default()
-        }
-    }
-
-    /// The report while the host cannot be read. The dead man's switch uses the last known state: once its time is over, the next
-    /// successful observation starts the rollback.
-    fn report_unreadable(
-        &mut self,
-        spec: Option<&NodeMigrationSpec>,
-        orders: Option<&Orders>,
-        mut report: Report,
-        goals: &watch::Receiver<WatchedObject>,
-    ) -> Report {
-        if let Some(at) = self.at {
-            // The next successful observation works towards the goal; an unwritable journal is no worse than an unreadable host.
-            let _ = self.goal(spec, orders, at, goals);
-            let of_host = report.kinds.flannel_to_calico.get_or_insert_default();
-            of_host.automatic_rollback = self.fell_back();
-        }
-        report
+        let outcome = self
+            .perform_steps(&mut seen, &settings, &paths, goal, goals, failure)
+            .await;
+        self.report(seen, &settings, orders.as_ref(), goal, &journal, outcome)
     }
 
     fn fell_back(&self) -> Option<String> {
@@ -245,34 +154,9 @@ impl Worker {
         position
     }
 
-    /// Records a performed step. A step that is repeated in the same phase is no progress: another program reverts it.
-    fn record_step(&mut self, step: &host::HostStep, seen: &Observation, settings: &HostSettings) {
-        self.set_position(seen, settings);
-        if self.performed.insert((step.name(), step.object())) {
-            self.quiet.record_step();
-        }
-    }
-
     /// The host thread was suspended, and may not know the newest spec yet.
     pub fn record_suspension(&mut self) {
         self.quiet.record_suspension();
-    }
-
-    /// Closes the changes in the journal once the host is rolled back and the coordinator knows why.
-    fn close_changes(&mut self, goal: Goal) -> Option<Failure> {
-        let journal = self
-            .journal
-            .as_mut()
-            .filter(|journal| journal.automatic_rollback().is_none())?;
-        if goal != Goal::Flannel {
-            return None;
-        }
-        let error = journal.record_rollback(Timestamp::now()).err()?;
-        Some(Failure {
-            category: error.category().to_owned(),
-            message: chain(&error),
-            retriable: true,
-        })
     }
 
     async fn observe(&mut self, paths: &Paths) -> Result<Observation, Report> {
@@ -313,110 +197,6 @@ impl Worker {
             .resume(journal.last_at(), Timestamp::now(), patience, starts);
         self.journal = Some(journal);
         Ok(())
-    }
-
-    /// Records an interrupted step as finished if the facts show that it is done.
-    fn finish_interrupted(&mut self, seen: &Observation) -> Result<(), String> {
-        let Some(journal) = &mut self.journal else {
-            return Ok(());
-        };
-        let done = journal
-            .open_step()
-            .filter(|step| step.is_proved_by_facts() && step.is_done(&seen.facts))
-            .cloned();
-        let Some(step) = done else {
-            return Ok(());
-        };
-        tracing::info!(step = step.name(), "interrupted step is done");
-        journal
-            .finish(&step, Timestamp::now())
-            .map_err(|error| chain(&error))
-    }
-
-    async fn perform(
-        &mut self,
-        step: &host::HostStep,
-        seen: &Observation,
-        paths: &Paths,
-    ) -> Result<Observation, Failure> {
-        let name = step.name();
-        let object = step.object();
-        let journal = match &mut self.journal {
-            Some(journal) => journal,
-            none => match Journal::open(&self.configuration.state) {
-                Ok(journal) => none.insert(journal),
-                Err(error) => {
-                    return Err(Failure {
-                        category: error.category().to_owned(),
-                        message: format!("{object}: {name} was not started: {}", chain(&error)),
-                        retriable: true,
-                    });
-                }
-            },
-        };
-        let began = std::time::Instant::now();
-        let outcome = apply(step, seen, paths, &self.netlink, &self.processes, journal).await;
-        let label = if outcome.is_ok() { "done" } else { "failed" };
-        self.configuration
-            .metrics
-            .step_duration
-            .with_label_values(&[name, label])
-            .observe(began.elapsed().as_secs_f64());
-        match outcome {
-            Ok(after) => {
-                tracing::info!(
-                    step = name,
-                    object,
-                    milliseconds = began.elapsed().as_millis(),
-                    "step done"
-                );
-                Ok(after)
-            }
-            Err(error) => Err(Failure {
-                category: error.category().to_owned(),
-                message: format!("{object}: {}", chain(&error)),
-                retriable: true,
-            }),
-        }
-    }
-}
-
-/// The change that the next observation waits for.
-fn pending(spec: Option<&NodeMigrationSpec>, report: &Report) -> Pending {
-    let goal = spec
-        .map(|spec| spec.flannel_to_calico.or_empty().goal)
-        .unwrap_or_default();
-    let of_host = report.kinds.flannel_to_calico.or_empty();
-    let reached = match goal {
-        _ if of_host.automatic_rollback.is_some() => of_host.changes.is_empty(),
-        Goal::Flannel => of_host.changes.is_empty(),
-        _ => goal.phase().is_none_or(|wanted| of_host.phase >= Some(wanted)),
-    };
-    let process = of_host
-        .facts
-        .as_ref()
-        .is_some_and(|facts| facts.flanneld_running || facts.calico.node_running);
-    match (reached, goal) {
-        (false, _) if process => Pending::Process,
-        (false, _) => Pending::Change,
-        (true, Goal::Hold) => Pending::NoGoal,
-        (true, _) => Pending::GoalReached,
-    }
-}
-
-/// The status of a node with the part of this kind.
-fn report_of(of_host: NodeStatus) -> NodeMigrationStatus {
-    NodeMigrationStatus {
-        flannel_to_calico: Some(of_host),
-        ..NodeMigrationStatus::default()
-    }
-}
-
-fn settled(goal: Goal) -> String {
-    match goal.phase() {
-        Some(Phase::Flannel) => "host is in its state before the migration".to_owned(),
-        Some(phase) => format!("host has reached phase {}", phase.as_str()),
-        None => "observing, no changes".to_owned(),
     }
 }
 
