@@ -2,15 +2,16 @@
 //! of many processes, and a process whose read does not end loses only its own answer; [`Apart`] reads one thing repeatedly.
 
 mod each;
+mod thread;
 
 use std::io;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 pub use each::{BoundedReads, Cancelled, Unread};
+use thread::thread;
 
 /// Maximum age of an answer.
 const PACE: Duration = Duration::from_secs(2);
@@ -167,13 +168,6 @@ fn begin<Answer: Send + 'static>(
     })
     .map_err(|source| SlowReadError::Start { what, source })?;
     Ok(answer)
-}
-
-/// Starts a thread that the agent does not wait for when it exits: a thread that hangs in the kernel cannot be ended.
-fn thread(run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("reads-apart".to_owned())
-        .spawn(run)
 }
 
 #[cfg(test)]
