@@ -359,6 +359,17 @@ fn node_migration(settings: &HostSettings) -> Value {
     })
 }
 
+/// Rules, addresses and routes of the host.
+fn shown() -> [String; 3] {
+    [
+        "nft list ruleset",
+        "ip -o -4 address",
+        "ip -4 route show table all",
+    ]
+    // A bridge gets its carrier a moment after its first port.
+    .map(|command| run(command).replace(" linkdown", ""))
+}
+
 #[test]
 #[ignore = "needs root and network namespaces"]
 fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
@@ -366,15 +377,6 @@ fn a_rule_that_the_coordinator_waits_for_is_reported_immediately() {
         // A host on flannel, where the test would detect a change by a flannelToCalico worker.
         let host = Host::new();
         feed("nft -f -", &nftables("ip", "ipv4_addr", "10.96.0.1", "10.96.7.7"));
-        let shown = || {
-            [
-                "nft list ruleset",
-                "ip -o -4 address",
-                "ip -4 route show table all",
-            ]
-            // A bridge gets its carrier a moment after its first port.
-            .map(|command| run(command).replace(" linkdown", ""))
-        };
         let before = shown();
         let (mut server, agent) = start(&host, node_migration(&settings()));
         beside(agent, async {
