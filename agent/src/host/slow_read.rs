@@ -1,5 +1,6 @@
-//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`Each`] reads the same file
-//! of many processes, and a process whose read does not end loses only its own answer; [`Apart`] reads one thing repeatedly.
+//! Reads on a separate thread: a read may never end (a file of another process), or may take long. [`BoundedReads`]
+//! reads the same file of many processes, and a process whose read does not end loses only its own answer; [`SlowRead`] reads one
+//! thing repeatedly.
 
 mod each;
 mod thread;
@@ -147,7 +148,7 @@ where
     })
 }
 
-/// Reads on a separate thread and waits for the answer. `read` has to have its own time limit, as [`Each`] has.
+/// Reads on a separate thread and waits for the answer. `read` has to have its own time limit, as [`BoundedReads`] has.
 pub async fn read<Answer: Send + 'static>(
     what: &'static str,
     read: impl FnOnce() -> Answer + Send + 'static,
