@@ -239,7 +239,7 @@ fn replacing_the_tunnel_address_deletes_no_route() {
             let keeping = keeping(
                 &settings.tunnel_addresses,
                 &settings.from,
-                report.pod_cidr.as_ref(),
+                report.kinds.pod_cidr.as_ref(),
             );
             (report, keeping)
         };
