@@ -543,7 +543,7 @@ mod tests {
     async fn a_report_of_an_agent_is_not_a_conflict_with_the_spec() {
         let (server, written) = goal_after(&json!({ "status": { "message": "works" } })).await;
         let object = server.get(NODE_MIGRATION).unwrap();
-        assert_eq!(object["spec"]["goal"], "Held");
+        assert_eq!(object["spec"]["flannelToCalico"]["goal"], "Held");
         assert_eq!(
             json!(written.unwrap().unwrap().generation),
             object["metadata"]["generation"]
@@ -559,7 +559,7 @@ mod tests {
     #[tokio::test]
     async fn another_spec_or_another_object_is_a_conflict() {
         for meanwhile in [
-            json!({ "spec": { "goal": "Flannel" } }),
+            json!({ "spec": { "flannelToCalico": { "goal": "Flannel" } } }),
             json!({ "metadata": { "uid": "another" } }),
         ] {
             let (server, written) = goal_after(&meanwhile).await;

@@ -263,7 +263,7 @@ async fn the_node_name_of_a_node_migration_is_immutable() {
         (json!({"migration": "m"}), "nodeName"),
         (json!({"nodeName": "", "migration": "m"}), "nodeName"),
         (json!({"nodeName": "n"}), "migration"),
-        (json!({"nodeName": "n", "migration": "m", "goal": "Gone"}), "goal"),
+        (json!({"nodeName": "n", "migration": "m", "flannelToCalico": {"goal": "Gone"}}), "goal"),
         (
             json!({"nodeName": "n", "migration": "m", "position": -1}),
             "position",
@@ -284,7 +284,7 @@ async fn the_node_name_of_a_node_migration_is_immutable() {
         .await;
     let words = refusal(answer, "another nodeName");
     assert!(words.contains("nodeName is immutable"), "{words}");
-    let change = json!({"spec": {"goal": "Held"}});
+    let change = json!({"spec": {"flannelToCalico": {"goal": "Held"}}});
     nodes
         .patch("keeps", &PatchParams::default(), &Patch::Merge(&change))
         .await
@@ -649,7 +649,7 @@ async fn a_report_with_an_invalid_name_is_refused() {
         }
         let mut facts = facts.clone();
         facts["legacyPods"] = json!([pod]);
-        let status = json!({"status": {"facts": facts, "serviceCidr": service_cidr}});
+        let status = json!({"status": {"flannelToCalico": {"facts": facts}, "serviceCidr": service_cidr}});
         nodes
             .patch_status("reports", &PatchParams::default(), &Patch::Merge(&status))
             .await

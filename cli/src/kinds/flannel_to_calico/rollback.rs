@@ -217,8 +217,10 @@ mod tests {
             ] },
             "spec": { "nodeName": name, "migration": "m" },
             "status": {
-                "observedGeneration": 1, "agentVersion": "0.1.0", "message": "", "phase": phase, "facts": phase.map(|_| facts),
-                "changes": ["link vxlan.calico", "conflist"],
+                "observedGeneration": 1, "agentVersion": "0.1.0", "message": "",
+                "flannelToCalico": {
+                    "phase": phase, "facts": phase.map(|_| facts), "changes": ["link vxlan.calico", "conflist"],
+                },
             },
         }))
         .unwrap()

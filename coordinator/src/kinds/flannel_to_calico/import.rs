@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn spec(imported: &[ImportedAddress]) -> NodeMigrationSpec {
-        serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "importedAddresses": imported }))
+        serde_json::from_value(json!({ "nodeName": "a", "migration": "m", "flannelToCalico": { "importedAddresses": imported } }))
             .unwrap()
     }
 

@@ -411,7 +411,7 @@ mod tests {
             context.obstacles.begin_pass();
             read(&context, &api.cache(), &migration).await.unwrap();
             let objects = api.below("/apis/replumb.dev/v1alpha1/nodemigrations");
-            let is_saved = |object: &&Value| object["spec"]["savedState"].is_object();
+            let is_saved = |object: &&Value| object["spec"]["flannelToCalico"]["savedState"].is_object();
             let saved = objects.iter().filter(is_saved).count();
             if context.obstacles.is_clear() {
                 assert_eq!(saved, objects.len());
@@ -427,7 +427,7 @@ mod tests {
     fn state_of_a_node_is_read_from_where_it_was_saved() {
         let object = |before: Value| -> NodeMigration {
             serde_json::from_value(json!({
-                "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m", "savedState": before },
+                "metadata": { "name": "a" }, "spec": { "nodeName": "a", "migration": "m", "flannelToCalico": { "savedState": before } },
             }))
             .unwrap()
         };

@@ -60,7 +60,7 @@ fn world_led(direction: Direction) -> World {
             json!({
                 "apiVersion": "replumb.dev/v1alpha1", "kind": "NodeMigration",
                 "metadata": { "name": node, "ownerReferences": [owner] },
-                "spec": { "migration": "m", "nodeName": node, "goal": "Hold", "started": false, "position": 0 },
+                "spec": { "migration": "m", "nodeName": node, "started": false, "position": 0 },
             }),
         );
     }
