@@ -355,7 +355,7 @@ mod tests {
                 asked: "set it".to_owned(),
                 done: "set".to_owned(),
             }],
-            calico: "a substitute".to_owned(),
+            calico: "a stand-in".to_owned(),
         };
         change(&mut migration, &mut after, &mut seen);
         let ranges = ["10.244.0.0/16", "10.200.0.0/16"].map(|range| range.parse().unwrap());

@@ -40,7 +40,7 @@ pub struct Report {
     pub requests: Requests,
     /// The Services.
     pub services: Services,
-    /// Ranges from which addresses are allocated at the end, by the name of their ServiceCIDR.
+    /// Ranges from which addresses are allocated at the end, by the name of their `ServiceCIDR`.
     pub ready_ranges: BTreeMap<String, Vec<String>>,
     /// Events about Services whose address is not allocated.
     pub wrong_events: Vec<String>,
