@@ -43,7 +43,7 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         })
         .await?;
         let (_, node, _) = look.coordinator().await?;
-        metrics::both_are_clean(cluster, &node).await
+        metrics::verify_both(cluster, &node).await
     };
     tally.count(
         "fair: the metrics of both endpoints pass promlint",
