@@ -68,7 +68,10 @@ pub async fn back(cluster: &Cluster, tools: &Tools) -> Tally {
             .await
             .map(|_| ())
     };
-    tally.count("back: after the correction every node changes to Calico", corrected.await);
+    tally.count(
+        "back: after the correction every node changes to Calico",
+        corrected.await,
+    );
     tally.count("back: new pods get Calico's addresses", late(cluster).await);
     tally.count("back: everything is rolled back", run.scene.roll_back().await);
     let restored = async {
@@ -245,7 +248,10 @@ async fn verify_flannel_addresses(cluster: &Cluster) -> Result<()> {
     let list = pods.list(&ListParams::default().labels("app=late")).await?;
     ensure!(!list.items.is_empty(), "the workload has no pod");
     for pod in list {
-        let node = pod.spec.and_then(|spec| spec.node_name).context("a pod without a node")?;
+        let node = pod
+            .spec
+            .and_then(|spec| spec.node_name)
+            .context("a pod without a node")?;
         let address = pod
             .status
             .and_then(|status| status.pod_ip)

@@ -61,7 +61,10 @@ pub async fn calico_datastore(cluster: &Cluster, tools: &Tools) -> Tally {
     let mut tally = Tally::default();
     let prepared = prepare(cluster, &operator).await;
     if tally
-        .count("calico-datastore: the user's steps before the migration", prepared)
+        .count(
+            "calico-datastore: the user's steps before the migration",
+            prepared,
+        )
         .is_none()
     {
         return tally;
@@ -176,7 +179,9 @@ async fn roll_back_at_deadline(cluster: &Cluster, tools: &Tools) -> Result<()> {
     })
     .await?;
     let api = cluster.api();
-    let rules = api.kubectl(&["get", PERMISSIONS, "-o", "jsonpath={.rules}"]).await?;
+    let rules = api
+        .kubectl(&["get", PERMISSIONS, "-o", "jsonpath={.rules}"])
+        .await?;
     set_permissions(cluster, "[]").await?;
     let rolled_back = until_deadline(&operator, &look).await;
     // The controllers of v2 need the permissions for the rollback.
@@ -194,7 +199,11 @@ async fn roll_back_at_deadline(cluster: &Cluster, tools: &Tools) -> Result<()> {
     let why = status.calico_datastore.and_then(|known| known.turned_back);
     let why = why.context("the status has no reason of the rollback")?.why;
     ensure!(why.contains("the pause had to end by"), "the reason is {why:?}");
-    ensure!(status.message.contains(&why), "the message is {:?}", status.message);
+    ensure!(
+        status.message.contains(&why),
+        "the message is {:?}",
+        status.message
+    );
     verify_rolled_back(cluster, &look).await
 }
 
@@ -241,7 +250,10 @@ async fn verify_rolled_back(cluster: &Cluster, look: &Looker) -> Result<()> {
     cluster.api().rolled_out("deployment/web", "sample", STEP).await?;
     let migration = look.migration().await?;
     let phase = migration.status.map(|status| status.phase);
-    ensure!(phase == Some(MigrationPhase::RolledBack), "phase of the migration: found {phase:?}, needed RolledBack");
+    ensure!(
+        phase == Some(MigrationPhase::RolledBack),
+        "phase of the migration: found {phase:?}, needed RolledBack"
+    );
     breaking::forget(cluster).await
 }
 

@@ -80,7 +80,10 @@ async fn converted(cluster: &Cluster, tools: &Tools) -> Result<()> {
         .await
         .context("roll out Calico v3.8")?;
     for workload in ["daemonset/calico-node", "deployment/calico-kube-controllers"] {
-        cluster.api().rolled_out(workload, CALICO_NAMESPACE, ROLLOUT).await?;
+        cluster
+            .api()
+            .rolled_out(workload, CALICO_NAMESPACE, ROLLOUT)
+            .await?;
     }
     create(cluster, "new").await?;
     until_event(cluster, "new", "FailedCreatePodSandBox").await?;

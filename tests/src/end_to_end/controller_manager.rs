@@ -50,15 +50,20 @@ async fn verify_exits(cluster: &Cluster, ranges: &NodeRanges) -> Result<()> {
     let before = status(cluster).await?.restarts;
     cluster.restart_controller_manager(Some(ranges)).await?;
     let logs = cluster.directory().logs();
-    until("the controller manager has exited twice", LIMIT, &logs, async || {
-        let status = status(cluster).await?;
-        let times = status.restarts - before;
-        Ok(if times >= 2 {
-            Observation::Done(())
-        } else {
-            Look::NotYet(format!("exits: {times}, the last one {:?}", status.last_exit))
-        })
-    })
+    until(
+        "the controller manager has exited twice",
+        LIMIT,
+        &logs,
+        async || {
+            let status = status(cluster).await?;
+            let times = status.restarts - before;
+            Ok(if times >= 2 {
+                Look::Done(())
+            } else {
+                Look::NotYet(format!("exits: {times}, the last one {:?}", status.last_exit))
+            })
+        },
+    )
     .await?;
     let file = logs.join(CONTROL_PLANE).join(format!("{CONTROLLER_MANAGER}.log"));
     let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;

@@ -71,7 +71,10 @@ pub async fn datastore(bench: &Bench) -> Tally {
         "v3 stays closed until the controllers have written their objects",
         verify_waits_for_controllers(bench, &etcd).await,
     );
-    tally.count("two etcds that require client certificates", verify_certificates(bench).await);
+    tally.count(
+        "two etcds that require client certificates",
+        verify_certificates(bench).await,
+    );
     tally
 }
 
@@ -235,10 +238,16 @@ async fn verify_held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
         "the stopped process has continued: {}",
         String::from_utf8_lossy(&late.stderr)
     );
-    ensure!(etcd.dump_v3("/").await? == aborted, "the stopped process has written to v3");
+    ensure!(
+        etcd.dump_v3("/").await? == aborted,
+        "the stopped process has written to v3"
+    );
     let after = etcd.indices_v2().await?;
     let others = |all: &BTreeMap<String, u64>| all.iter().filter(|pair| pair.0 != READY).count();
-    ensure!(others(&before) == others(&after), "the stopped process has written to v2");
+    ensure!(
+        others(&before) == others(&after),
+        "the stopped process has written to v2"
+    );
     ensure!(
         etcd.dump_v2().await?.get(READY).map(String::as_str) == Some("true"),
         "v2 is not open"
@@ -247,14 +256,19 @@ async fn verify_held_and_stopped(bench: &Bench, etcd: &Etcd) -> Result<()> {
 }
 
 async fn until_status(tool: &Tool, is_reached: &(dyn Fn(&Value) -> bool + Sync)) -> Result<()> {
-    until("the conversion has reached a state", LIMIT, &tool.folder, async || {
-        let status = tool.status().await?;
-        Ok(if is_reached(&status) {
-            Look::Done(())
-        } else {
-            Observation::NotYet(status.to_string())
-        })
-    })
+    until(
+        "the conversion has reached a state",
+        LIMIT,
+        &tool.folder,
+        async || {
+            let status = tool.status().await?;
+            Ok(if is_reached(&status) {
+                Look::Done(())
+            } else {
+                Look::NotYet(status.to_string())
+            })
+        },
+    )
     .await
 }
 

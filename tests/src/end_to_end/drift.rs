@@ -143,7 +143,12 @@ pub(super) async fn foreign_changes(cluster: &Cluster, look: &Looker, done: &str
 
 /// Drift after the last node, without the policies and after the losses were counted: changes that cause losses are reverted,
 /// too.
-pub(super) async fn harmful_foreign_changes(cluster: &Cluster, look: &Looker, done: &str, other: &str) -> Tally {
+pub(super) async fn harmful_foreign_changes(
+    cluster: &Cluster,
+    look: &Looker,
+    done: &str,
+    other: &str,
+) -> Tally {
     let harmful = changes(done, other)
         .into_iter()
         .filter(|change| change.causes_losses);
@@ -197,7 +202,10 @@ async fn verify_refused(cluster: &Cluster, change: &Change) -> Result<()> {
     };
     let message = format!("{refused:#}");
     for word in ["Migration demo", "under way", "kubectl replumb rollback"] {
-        ensure!(message.contains(word), "the refusal does not contain {word:?}: {message}");
+        ensure!(
+            message.contains(word),
+            "the refusal does not contain {word:?}: {message}"
+        );
     }
     Ok(())
 }
@@ -208,13 +216,18 @@ fn escaped() -> String {
 
 async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> Result<()> {
     // The API server enforces a deleted policy for a moment longer.
-    until("the change is not refused", STEP, &cluster.directory().logs(), async || {
-        cluster
-            .api()
-            .kubectl(&borrowed(&change.made_by))
-            .await
-            .map(Observation::Done)
-    })
+    until(
+        "the change is not refused",
+        STEP,
+        &cluster.directory().logs(),
+        async || {
+            cluster
+                .api()
+                .kubectl(&borrowed(&change.made_by))
+                .await
+                .map(Look::Done)
+        },
+    )
     .await?;
     until(
         &format!("the value is {} again", change.needed),

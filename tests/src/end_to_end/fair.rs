@@ -45,10 +45,7 @@ pub async fn fair(cluster: &Cluster, tools: &Tools) -> Tally {
         let (_, node, _) = look.coordinator().await?;
         metrics::verify_both(cluster, &node).await
     };
-    tally.count(
-        "fair: the metrics of both endpoints pass promlint",
-        scraped.await,
-    );
+    tally.count("fair: the metrics of both endpoints pass promlint", scraped.await);
     tally.count(
         "fair: a second Migration is refused",
         second_is_refused(cluster).await,
@@ -91,7 +88,10 @@ pub async fn wide(cluster: &Cluster, tools: &Tools) -> Tally {
         println!("{}", report.text());
         judge(&report, 2)
     };
-    tally.count("wide: of five nodes at most two are unavailable at the same time", whole.await);
+    tally.count(
+        "wide: of five nodes at most two are unavailable at the same time",
+        whole.await,
+    );
     tally
 }
 

@@ -45,15 +45,20 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
     let Some(watch) = tally.count("gate: start", start(&run, &wanted).await) else {
         return tally;
     };
-    let Some((canary, next)) = tally.count("gate: the canary is migrated, and its traffic is watched", canary(&look).await)
-    else {
+    let Some((canary, next)) = tally.count(
+        "gate: the canary is migrated, and its traffic is watched",
+        canary(&look).await,
+    ) else {
         return tally;
     };
     tally.count(
         "gate: one class of packets is dropped, and the rollout halts and names it",
         drop_until_halted(cluster, &look, &canary, LARGE, "full-MTU UDP from node").await,
     );
-    tally.count("gate: an Event and the status name it", verify_reports(&run, &look).await);
+    tally.count(
+        "gate: an Event and the status name it",
+        verify_reports(&run, &look).await,
+    );
     tally.count(
         "gate: no node starts while the rollout is halted",
         verify_no_start(&look, &next).await,
@@ -66,7 +71,10 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
         })
         .await
     };
-    tally.count("gate: after a correction and a resume the soak of the canary restarts", resumed.await);
+    tally.count(
+        "gate: after a correction and a resume the soak of the canary restarts",
+        resumed.await,
+    );
     tally.count(
         "gate: a part of all packets is dropped, and the rollout halts and names a path",
         drop_until_halted(cluster, &look, &canary, SOME, "UDP from node").await,
@@ -80,7 +88,10 @@ pub async fn gate(cluster: &Cluster, tools: &Tools) -> Tally {
             .await
             .map(|_| ())
     };
-    tally.count("gate: after a correction and a resume every node changes to Calico", ended.await);
+    tally.count(
+        "gate: after a correction and a resume every node changes to Calico",
+        ended.await,
+    );
     tally.count(
         "gate: no pod was moved, and no other packet was lost",
         verify_no_disruption(&run, watch, &[]).await,
@@ -111,7 +122,13 @@ async fn canary(look: &Looker) -> Result<(String, String)> {
 }
 
 /// Drops these packets to Calico's pods on this node, and waits until the Migration is halted and names the path.
-async fn drop_until_halted(cluster: &Cluster, look: &Looker, node: &str, what: &str, class: &str) -> Result<()> {
+async fn drop_until_halted(
+    cluster: &Cluster,
+    look: &Looker,
+    node: &str,
+    what: &str,
+    class: &str,
+) -> Result<()> {
     let rules = format!(
         "add table inet lab_gate
 add chain inet lab_gate forward {{ type filter hook forward priority -10; }}

@@ -47,10 +47,7 @@ pub async fn in_place(cluster: &Cluster, tools: &Tools) -> Tally {
         "in place: Calico's IPAM has exactly the existing pods",
         ipam::agrees(cluster).await,
     );
-    tally.count(
-        "in place: the host port still answers",
-        answers(cluster).await,
-    );
+    tally.count("in place: the host port still answers", answers(cluster).await);
     tally.count(
         "in place: the mixed state is held, pods are created and deleted, and the IPAM agrees each time",
         run.hold(HELD).await,
@@ -104,9 +101,8 @@ pub(super) async fn verify_no_disruption(run: &Run<'_>, watch: Watch, allowed: &
         "lost probes: found {lost} of {sent}, needed at most one of {LOST_OF}"
     );
     // Lost probes are checked above, by their number.
-    let is_allowed = |problem: &str| {
-        problem.contains("lost probes") || allowed.iter().any(|part| problem.contains(part))
-    };
+    let is_allowed =
+        |problem: &str| problem.contains("lost probes") || allowed.iter().any(|part| problem.contains(part));
     let others: Vec<&String> = report
         .problems
         .iter()
@@ -216,7 +212,10 @@ async fn verify_no_flannel(cluster: &Cluster) -> Result<()> {
         let routes = cluster
             .run_in_node(&node, &["ip", "route", "show", "proto", "82"])
             .await?;
-        ensure!(routes.trim().is_empty(), "node {node}: routes of replumb: {routes}");
+        ensure!(
+            routes.trim().is_empty(),
+            "node {node}: routes of replumb: {routes}"
+        );
     }
     Ok(())
 }

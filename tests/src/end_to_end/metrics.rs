@@ -14,7 +14,10 @@ use crate::http::{self, Answer};
 /// The text of one endpoint.
 pub async fn scrape(address: Ipv4Addr, port: u16) -> Result<String> {
     let Answer { status, head, body } = http::ask(address, port, "GET", "/metrics", "").await?;
-    ensure!(status == 200, "http://{address}:{port}/metrics: the answer is {head}");
+    ensure!(
+        status == 200,
+        "http://{address}:{port}/metrics: the answer is {head}"
+    );
     ensure!(
         head.to_lowercase().contains("content-type: text/plain"),
         "http://{address}:{port}/metrics has no text content type: {head}"

@@ -93,7 +93,9 @@ async fn until_reported(look: &Looker, fragments: &[String]) -> Result<()> {
     let what = format!("the Migration reports {}", fragments.join(" and "));
     let reported = look.until_migration(&what, LIMIT, |migration| {
         let message = migration.status.as_ref().map_or("", |status| &status.message);
-        fragments.iter().all(|fragment| message.contains(fragment.as_str()))
+        fragments
+            .iter()
+            .all(|fragment| message.contains(fragment.as_str()))
     });
     reported.await?;
     println!("the Migration reports {}", fragments.join(", "));

@@ -96,7 +96,10 @@ async fn roll_one_back(cluster: &Cluster, operator: &Operator) -> Result<()> {
         })
         .await
     };
-    has("the Service has its new address", &|now| !now.is_empty() && now != before).await?;
+    has("the Service has its new address", &|now| {
+        !now.is_empty() && now != before
+    })
+    .await?;
     // As `kubectl replumb rollback --service` writes it, but without the pause: the other Services continue.
     let patch = json!({ "spec": { "rollbackServices": [name] } }).to_string();
     let patch = [
@@ -138,6 +141,9 @@ async fn whole(cluster: &Cluster, tools: &Tools) -> Result<()> {
     println!("{}", report.text());
     ensure!(report.problems.is_empty(), "{}", report.problems.join("; "));
     let sent = report.requests.summary.all.sent;
-    ensure!(sent >= PROBES, "probes sent: found {sent}, needed at least {PROBES}");
+    ensure!(
+        sent >= PROBES,
+        "probes sent: found {sent}, needed at least {PROBES}"
+    );
     Ok(())
 }

@@ -49,8 +49,14 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     // The second last node: never the coordinator's own node, which must keep running.
     let deleted = &order[order.len() - 2];
 
-    tally.count("storm: a budget is created that blocks a node", pin(cluster, blocked).await);
-    tally.count("storm: a node joins during the migration", cluster.node_add(JOINER).await);
+    tally.count(
+        "storm: a budget is created that blocks a node",
+        pin(cluster, blocked).await,
+    );
+    tally.count(
+        "storm: a node joins during the migration",
+        cluster.node_add(JOINER).await,
+    );
     tally.count(
         "storm: the coordinator is killed while a node is migrated",
         kill_during_node(cluster, &look, first).await,
@@ -68,7 +74,10 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         }
         anyhow::Ok(())
     };
-    tally.count("storm: a rollout that the outage halted is resumed", resumed.await);
+    tally.count(
+        "storm: a rollout that the outage halted is resumed",
+        resumed.await,
+    );
     tally.count(
         "storm: a blocking budget is named within 10 s",
         verify_reported(cluster, &look, blocked).await,
@@ -91,7 +100,10 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
             .await
             .map(|_| ())
     };
-    tally.count("storm: this node is deleted, and the rollout resumed", resumed.await);
+    tally.count(
+        "storm: this node is deleted, and the rollout resumed",
+        resumed.await,
+    );
     let returns = async {
         cluster.node_power_on(unplugged).await?;
         look.until_node(unplugged, "migrated after its return", STEP, |spec| {
@@ -111,7 +123,9 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         return tally;
     }
     let joined = look
-        .until_node(JOINER, "migrated", REPORTED_WITHIN, |spec| spec.finished_at.is_some())
+        .until_node(JOINER, "migrated", REPORTED_WITHIN, |spec| {
+            spec.finished_at.is_some()
+        })
         .await;
     tally.count("storm: the node that joined is migrated", joined);
     let gone = match look.node_migration(deleted).await {
@@ -199,8 +213,10 @@ async fn unpin(cluster: &Cluster) -> Result<()> {
 
 /// Kills the coordinator while a node is migrated, and waits until it has restarted.
 async fn kill_during_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "being migrated", STEP, |spec| spec.admitted && spec.step.is_some())
-        .await?;
+    look.until_node(node, "being migrated", STEP, |spec| {
+        spec.admitted && spec.step.is_some()
+    })
+    .await?;
     kill_coordinator(cluster, look).await
 }
 
@@ -245,7 +261,10 @@ async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result
         async || {
             let status = look.migration().await?.status.unwrap_or_default();
             if !status.message.contains("sample/pinned") {
-                return Ok(Look::NotYet(format!("message of the Migration: {}", status.message)));
+                return Ok(Look::NotYet(format!(
+                    "message of the Migration: {}",
+                    status.message
+                )));
             }
             let events = look.events("Node", node).await?;
             if !events

@@ -150,10 +150,7 @@ impl Place {
         ];
         let missing: Vec<_> = words.into_iter().filter(|word| !asked.contains(word)).collect();
         if !missing.is_empty() {
-            bail!(
-                "the message does not contain {}: {asked:?}",
-                missing.join(", ")
-            );
+            bail!("the message does not contain {}: {asked:?}", missing.join(", "));
         }
         Ok(place)
     }
@@ -252,13 +249,18 @@ mod tests {
         let back = "DaemonSet kube-system/calico-node: CALICO_IPV4POOL_CIDR: found 10.200.0.0/16, needed 10.244.0.0/16. Fix: ...";
         assert_eq!(needed(back, &wanted).unwrap(), wanted.from);
         let half = "set CALICO_IPV4POOL_CIDR of kube-system/calico-node to 10.200.0.0/16";
-        assert!(named(half).unwrap_err().contains("does not contain 10.244.0.0/16"));
+        assert!(
+            named(half)
+                .unwrap_err()
+                .contains("does not contain 10.244.0.0/16")
+        );
         assert!(named("do something").unwrap_err().contains("does not know"));
     }
 
     #[test]
     fn the_smallest_common_range_contains_both() {
-        let common_range = |one: &str, other: &str| common_range(range(one), range(other)).unwrap().to_string();
+        let common_range =
+            |one: &str, other: &str| common_range(range(one), range(other)).unwrap().to_string();
         assert_eq!(common_range("10.244.0.0/16", "10.200.0.0/16"), "10.192.0.0/10");
         assert_eq!(common_range("10.200.0.0/16", "10.200.3.0/24"), "10.200.0.0/16");
         assert_eq!(common_range("10.0.0.0/8", "192.168.0.0/16"), "0.0.0.0/0");

@@ -118,7 +118,8 @@ async fn objects(cluster: &Cluster, kinds: &str, range: Ipv4Net) -> Result<Vec<S
 async fn keys(cluster: &Cluster, prefix: &str, range: Ipv4Net) -> Result<Vec<String>> {
     let all = cluster.calico_keys(prefix).await?;
     // A pool has the range in its spec.
-    let matches = |value: &Value| is_within(&value["cidr"], range) || is_within(&value["spec"]["cidr"], range);
+    let matches =
+        |value: &Value| is_within(&value["cidr"], range) || is_within(&value["spec"]["cidr"], range);
     let of_range = all.into_iter().filter(|(_, value)| matches(value));
     Ok(of_range.map(|(key, _)| key).collect())
 }

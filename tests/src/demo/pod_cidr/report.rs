@@ -260,10 +260,7 @@ impl Report {
             "{}",
             common::text(&self.probes, &self.pods).trim_end()
         ));
-        line(format_args!(
-            "pods created in total: {}",
-            self.pods_created
-        ));
+        line(format_args!("pods created in total: {}", self.pods_created));
         for ClassCount { class, totals } in &self.watched {
             line(format_args!(
                 "  probes of the migration: {:<10} {:>7} sent, {:>5} lost, {:>5} of them answered too late",

@@ -87,7 +87,11 @@ pub async fn count(cluster: &Cluster, image: &str) -> Result<Recreation> {
             .kubectl(&["-n", sample::NAMESPACE, "get", "service", &name, "-o", path])
             .await?;
         asked.push(format!("{name}@old={old}:{}", sample::PORT));
-        asked.push(format!("{name}@new={}:{}", new_address(network, number), sample::PORT));
+        asked.push(format!(
+            "{name}@new={}:{}",
+            new_address(network, number),
+            sample::PORT
+        ));
     }
     let resolved = format!("{}.{}.svc.cluster.local", name(0), sample::NAMESPACE);
     let prober = sample::prober(&sample::Prober {

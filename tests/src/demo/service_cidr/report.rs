@@ -121,7 +121,10 @@ impl Report {
             End::RolledBack => "RolledBack",
         };
         if self.phase != needed {
-            problems.push(format!("phase of the migration: found {}, needed {needed}", self.phase));
+            problems.push(format!(
+                "phase of the migration: found {}, needed {needed}",
+                self.phase
+            ));
         }
         if self.requests.lost > 0 {
             problems.push(format!("lost requests: {}", self.requests.lost));
@@ -139,7 +142,10 @@ impl Report {
             .as_ref()
             .is_some_and(|found| !recreation::shows(found))
         {
-            problems.push("deleting Services and creating them again lost no request: their probers did not work".to_owned());
+            problems.push(
+                "deleting Services and creating them again lost no request: their probers did not work"
+                    .to_owned(),
+            );
         }
         let Services { moved, movable, .. } = self.services;
         match end {

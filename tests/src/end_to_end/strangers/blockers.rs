@@ -37,7 +37,10 @@ pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
             "pods that do not end",
             Box::pin(pods_that_stay(cluster, tools, tally)).await,
         ),
-        ("an agent with false reports", Box::pin(false_reports(cluster, tools, tally)).await),
+        (
+            "an agent with false reports",
+            Box::pin(false_reports(cluster, tools, tally)).await,
+        ),
     ] {
         tally.count(format!("strangers: {name}: migration and rollback"), ended);
     }
@@ -75,7 +78,8 @@ async fn order(cluster: &Cluster, run: &Run<'_>, wanted: &Wanted) -> Result<[Str
     let look = Looker::new(cluster);
     start(run, wanted).await?.stop().await?;
     let order = look.until_planned(STEP).await?;
-    <[String; 3]>::try_from(order).map_err(|order| anyhow::anyhow!("nodes in the plan: found {order:?}, needed three"))
+    <[String; 3]>::try_from(order)
+        .map_err(|order| anyhow::anyhow!("nodes in the plan: found {order:?}, needed three"))
 }
 
 async fn until_admitted(look: &Looker, node: &str) -> Result<()> {

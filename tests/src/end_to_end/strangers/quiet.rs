@@ -87,7 +87,10 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
         let status = migration.status.as_ref();
         status.is_some_and(|status| !status.progress.working.is_empty())
     });
-    if tally.count("strangers: a node is being migrated", started.await).is_none() {
+    if tally
+        .count("strangers: a node is being migrated", started.await)
+        .is_none()
+    {
         return;
     }
     let appears = async |name: &str| {
@@ -102,10 +105,7 @@ async fn there_and_back(cluster: &Cluster, run: &Run<'_>, tally: &mut Tally) {
         let target = flood(cluster).await?;
         named(operator, &["datagrams per second to", &target]).await
     };
-    tally.count(
-        "strangers: named: a pod that floods all listeners",
-        flooded.await,
-    );
+    tally.count("strangers: named: a pod that floods all listeners", flooded.await);
     let mixed = look.until_migration("every node is on Calico", STEP, |migration| {
         let status = migration.status.as_ref();
         status.is_some_and(|status| status.phase == MigrationPhase::Mixed)
