@@ -49,14 +49,8 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
     // The second last node: never the coordinator's own node, which must keep running.
     let deleted = &order[order.len() - 2];
 
-    tally.count(
-        "storm: a budget is created that blocks a node",
-        pin(cluster, blocked).await,
-    );
-    tally.count(
-        "storm: a node joins during the migration",
-        cluster.node_add(JOINER).await,
-    );
+    tally.count("storm: a budget blocks a node", pin(cluster, blocked).await);
+    tally.count("storm: another node joins", cluster.node_add(JOINER).await);
     tally.count(
         "storm: the coordinator is killed while a node is migrated",
         kill_during_node(cluster, &look, first).await,
@@ -74,17 +68,14 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         }
         anyhow::Ok(())
     };
-    tally.count(
-        "storm: a rollout that the outage halted is resumed",
-        resumed.await,
-    );
+    tally.count("storm: the halted rollout is resumed", resumed.await);
     tally.count(
         "storm: a blocking budget is named within 10 s",
         verify_reported(cluster, &look, blocked).await,
     );
     // Until its return the node uses the second place of maxUnavailable: no further node is started.
     tally.count(
-        "storm: a node loses power while it is migrated, and the rollout waits for it",
+        "storm: a node loses power while it is migrated, and the rollout waits",
         power_off(cluster, &look, unplugged).await,
     );
     run.scene.forget(unplugged);
@@ -100,10 +91,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
             .await
             .map(|_| ())
     };
-    tally.count(
-        "storm: this node is deleted, and the rollout resumed",
-        resumed.await,
-    );
+    tally.count("storm: the rollout is resumed without this node", resumed.await);
     let returns = async {
         cluster.node_power_on(unplugged).await?;
         look.until_node(unplugged, "migrated after its return", STEP, |spec| {
@@ -112,7 +100,7 @@ pub async fn storm(cluster: &Cluster, tools: &Tools) -> Tally {
         .await
     };
     tally.count(
-        "storm: the node that lost power while it was migrated returns, and its migration is finished",
+        "storm: the half-migrated node returns and is migrated",
         returns.await,
     );
     tally.count("storm: the budget is deleted", unpin(cluster).await);

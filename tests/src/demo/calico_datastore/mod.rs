@@ -140,7 +140,7 @@ async fn objects(cluster: &Cluster) -> Result<BTreeMap<String, Value>> {
     Ok(all)
 }
 
-/// Creates a NetworkPolicy for the pods that answer, and waits until it is in v2: v3 must have it before v3 is opened.
+/// Creates a `NetworkPolicy` for the pods that answer, and waits until it is in v2: v3 must have it before v3 is opened.
 async fn allow_ingress(cluster: &Cluster, etcd: Etcd) -> Result<()> {
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",

@@ -1,5 +1,5 @@
 //! A tenant during a migration to another Service range: creates twenty thousand Services, edits one continuously and changes
-//! another one to an ExternalName. The migration and its rollback succeed, and the edits remain.
+//! another one to an `ExternalName`. The migration and its rollback succeed, and the edits remain.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_hours(2);
 /// The Service that is edited continuously, and the time between two edits.
 const EDITED: &str = "edited";
 const EDIT_INTERVAL: Duration = Duration::from_millis(200);
-/// The Service that becomes an ExternalName.
+/// The Service that becomes an `ExternalName`.
 const TURNED: &str = "turned";
 /// A Service with the labels of replumb's helpers.
 const LABELLED: &str = "labelled";
