@@ -41,14 +41,14 @@ pub async fn play(scene: &Scene<'_>, wanted: &Wanted, all: &mut Vec<FollowUp>) -
     loop {
         tokio::time::sleep(PACE).await;
         // The API server may be unavailable for a moment.
-        let Ok(Some(asked)) = asked(scene.cluster).await else {
+        let Ok(Some(asked)) = requested_step(scene.cluster).await else {
             continue;
         };
         if all.iter().any(|follow_up| follow_up.asked == asked) {
             continue;
         }
         scene.say(format_args!("manual step requested: {asked}"));
-        let done = answer(scene.cluster, &asked, wanted).await?;
+        let done = take_step(scene.cluster, &asked, wanted).await?;
         scene.say(format_args!("manual step taken: {done}"));
         all.push(FollowUp { asked, done });
     }
@@ -63,7 +63,7 @@ pub async fn play_until_all_have_moved(
     let limit = tokio::time::Instant::now() + LIMIT;
     while tokio::time::Instant::now() < limit {
         tokio::time::sleep(PACE).await;
-        let Ok(Some(asked)) = asked(scene.cluster).await else {
+        let Ok(Some(asked)) = requested_step(scene.cluster).await else {
             continue;
         };
         if asked.contains(POOL_VARIABLE) {
@@ -76,7 +76,7 @@ pub async fn play_until_all_have_moved(
             continue;
         }
         scene.say(format_args!("manual step requested: {asked}"));
-        let done = answer(scene.cluster, &asked, wanted).await?;
+        let done = take_step(scene.cluster, &asked, wanted).await?;
         scene.say(format_args!("manual step taken: {done}"));
         all.push(FollowUp { asked, done });
     }
@@ -89,7 +89,7 @@ pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
     if !message.contains(CHANGE_BACK) {
         return Ok(());
     }
-    let done = answer(scene.cluster, &message, wanted).await?;
+    let done = take_step(scene.cluster, &message, wanted).await?;
     scene.say(format_args!("manual step after the rollback: {done}"));
     for workload in ["daemonset/calico-node", "daemonset/kube-proxy"] {
         scene
@@ -102,7 +102,7 @@ pub async fn change_back(scene: &Scene<'_>, wanted: &Wanted) -> Result<()> {
 }
 
 /// The Migration's message while it waits for a manual step.
-async fn asked(cluster: &Cluster) -> Result<Option<String>> {
+async fn requested_step(cluster: &Cluster) -> Result<Option<String>> {
     let status = status(cluster).await?;
     let waits = status["reason"] == REASON;
     Ok(waits.then(|| status["message"].as_str().unwrap_or_default().to_owned()))
@@ -156,7 +156,7 @@ impl Place {
     }
 }
 
-async fn answer(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<String> {
+async fn take_step(cluster: &Cluster, asked: &str, wanted: &Wanted) -> Result<String> {
     match Place::named(asked, wanted)? {
         Place::Calico => {
             let needed = needed(asked, wanted)?;

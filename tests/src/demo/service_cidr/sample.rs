@@ -398,8 +398,8 @@ pub fn prober(prober: &Prober<'_>) -> Value {
         format!("--interval-ms={interval}"),
         "--settle-ms=86400000",
         format!("--resolve={resolved}"),
-        "--also=/asked/also",
-        "--resolver=/asked/resolv.conf",
+        "--also=/targets/also",
+        "--resolver=/targets/resolv.conf",
     ]);
     let data = json!({ "also": asked.join("\n"), "resolv.conf": format!("nameserver {name_server}\n") });
     let metadata = json!({ "name": name, "namespace": "traffic" });
@@ -421,12 +421,12 @@ pub fn prober(prober: &Prober<'_>) -> Value {
                         ],
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                         "volumeMounts": [
-                            { "name": "reports", "mountPath": "/var/log/traffic" }, { "name": "asked", "mountPath": "/asked" },
+                            { "name": "reports", "mountPath": "/var/log/traffic" }, { "name": "targets", "mountPath": "/targets" },
                         ],
                     }],
                     "volumes": [
                         { "name": "reports", "hostPath": { "path": "/var/log/traffic", "type": "DirectoryOrCreate" } },
-                        { "name": "asked", "configMap": { "name": name } },
+                        { "name": "targets", "configMap": { "name": name } },
                     ],
                 },
             },
