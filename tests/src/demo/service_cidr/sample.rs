@@ -421,7 +421,8 @@ pub fn prober(prober: &Prober<'_>) -> Value {
                         ],
                         "securityContext": { "capabilities": { "add": ["NET_ADMIN"] } },
                         "volumeMounts": [
-                            { "name": "reports", "mountPath": "/var/log/traffic" }, { "name": "targets", "mountPath": "/targets" },
+                            { "name": "reports", "mountPath": "/var/log/traffic" },
+                            { "name": "targets", "mountPath": "/targets" },
                         ],
                     }],
                     "volumes": [
