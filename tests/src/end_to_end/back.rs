@@ -1,6 +1,7 @@
 //! Migration and rollback: a network that does not start, an API server that is unavailable while a node is migrated, and then a
 //! rollback of everything. The traffic has no losses, and every host is as before.
 
+use ::flannel_to_calico::api::OrEmpty as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -155,7 +156,7 @@ async fn until_phase(cluster: &Cluster, look: &Looker, node: &str, phase: Phase)
             Ok(if found == Some(phase) {
                 Observation::Done(())
             } else {
-                Look::NotYet(format!("the phase is {found:?}"))
+                Observation::NotYet(format!("the phase is {found:?}"))
             })
         },
     )
@@ -173,9 +174,9 @@ async fn until_on_flannel(cluster: &Cluster, node: &str, since: Instant) -> Resu
             let script = "ip -o link show type vxlan | cut -d: -f2; ls /run/flannel";
             let output = cluster.run_in_node(node, &["sh", "-c", script]).await?;
             Ok(if output.contains("flannel.1") && output.contains("subnet.env") {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(output)
+                Observation::NotYet(output)
             })
         },
     )
@@ -190,7 +191,9 @@ async fn until_on_flannel(cluster: &Cluster, node: &str, since: Instant) -> Resu
 
 async fn is_halted(look: &Looker, node: &str) -> Result<()> {
     look.until_node(node, "restored and reported", STEP, |spec| {
-        spec.fell_back.is_some() && !spec.returning && spec.returned_at.is_some()
+        spec.flannel_to_calico.or_empty().automatic_rollback.is_some()
+            && !spec.rolling_back
+            && spec.returned_at.is_some()
     })
     .await?;
     look.until_migration("the Migration halts because of it", STEP, |migration| {

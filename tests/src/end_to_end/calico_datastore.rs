@@ -123,7 +123,7 @@ async fn roll_back_after_refusal(cluster: &Cluster, tools: &Tools) -> Result<()>
     look.until_migration("the controllers are refused", STEP, |migration| {
         let status = migration.status.clone().unwrap_or_default();
         let is_refused = status.message.contains(NO_CONTROLLERS_MESSAGE);
-        stage_of(migration) == Some(Stage::Controllers) && status.blocked == "CheckFailing" && is_refused
+        stage_of(migration) == Some(Stage::Controllers) && status.reason == "CheckFailing" && is_refused
     })
     .await?;
     operator
@@ -196,8 +196,8 @@ async fn roll_back_at_deadline(cluster: &Cluster, tools: &Tools) -> Result<()> {
         })
         .await?;
     let status = migration.status.context("the Migration has no status")?;
-    let why = status.calico_datastore.and_then(|known| known.turned_back);
-    let why = why.context("the status has no reason of the rollback")?.why;
+    let why = status.calico_datastore.and_then(|known| known.automatic_rollback);
+    let why = why.context("the status has no reason of the rollback")?.reason;
     ensure!(why.contains("the pause had to end by"), "the reason is {why:?}");
     ensure!(
         status.message.contains(&why),
@@ -254,7 +254,7 @@ async fn verify_rolled_back(cluster: &Cluster, look: &Looker) -> Result<()> {
         phase == Some(MigrationPhase::RolledBack),
         "phase of the migration: found {phase:?}, needed RolledBack"
     );
-    breaking::forget(cluster).await
+    breaking::delete_migration(cluster).await
 }
 
 /// Starts a migration. A refused Migration of an earlier case is deleted before, so that each case fails alone.

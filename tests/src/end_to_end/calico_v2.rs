@@ -130,8 +130,8 @@ async fn complete(cluster: &Cluster, tool: &Tool) -> Result<()> {
     until(what, LIMIT, &cluster.directory().logs(), async || {
         let output = tool.run(&["complete", "--yes"]).await?;
         Ok(match output.code {
-            Some(0) => Look::Done(()),
-            Some(2) if output.notes.contains("has not yet") => Look::NotYet(output.all()),
+            Some(0) => Observation::Done(()),
+            Some(2) if output.notes.contains("has not yet") => Observation::NotYet(output.all()),
             other => bail!("complete ended with {other:?}: {}", output.all()),
         })
     })
@@ -151,7 +151,7 @@ async fn run(tool: &Tool, arguments: &[&str]) -> Result<()> {
 }
 
 async fn store(url: &str) -> Result<Etcd3> {
-    let stores = Said {
+    let stores = PartialAccess {
         endpoints: vec![url.to_owned()],
         ..PartialAccess::default()
     };
@@ -201,8 +201,8 @@ async fn until_gone(cluster: &Cluster, name: &str) -> Result<()> {
     let what = format!("pod {name} is gone");
     until(&what, LIMIT, &cluster.directory().logs(), async || {
         Ok(match pods(cluster).get_opt(name).await? {
-            None => Look::Done(()),
-            Some(_) => Look::NotYet("the pod still exists".into()),
+            None => Observation::Done(()),
+            Some(_) => Observation::NotYet("the pod still exists".into()),
         })
     })
     .await

@@ -58,9 +58,9 @@ async fn verify_exits(cluster: &Cluster, ranges: &NodeRanges) -> Result<()> {
             let status = status(cluster).await?;
             let times = status.restarts - before;
             Ok(if times >= 2 {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!("exits: {times}, the last one {:?}", status.last_exit))
+                Observation::NotYet(format!("exits: {times}, the last one {:?}", status.last_exit))
             })
         },
     )
@@ -98,7 +98,7 @@ async fn verify_runs(cluster: &Cluster, ranges: Option<&NodeRanges>) -> Result<(
             Ok(if seen && ready == wanted {
                 Observation::Done(())
             } else {
-                Look::NotYet(format!("Ready pods: {ready} of {wanted}"))
+                Observation::NotYet(format!("Ready pods: {ready} of {wanted}"))
             })
         })
         .await

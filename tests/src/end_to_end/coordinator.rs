@@ -25,7 +25,7 @@ pub async fn kill_coordinator(cluster: &Cluster, look: &Looker) -> Result<()> {
             Ok(if now > before {
                 Observation::Done(())
             } else {
-                Look::NotYet(format!("restarts of pod {name}: {now}"))
+                Observation::NotYet(format!("restarts of pod {name}: {now}"))
             })
         },
     )

@@ -263,9 +263,9 @@ async fn until_status(tool: &Tool, is_reached: &(dyn Fn(&Value) -> bool + Sync))
         async || {
             let status = tool.status().await?;
             Ok(if is_reached(&status) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(status.to_string())
+                Observation::NotYet(status.to_string())
             })
         },
     )

@@ -225,7 +225,7 @@ async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> R
                 .api()
                 .kubectl(&borrowed(&change.made_by))
                 .await
-                .map(Look::Done)
+                .map(Observation::Done)
         },
     )
     .await?;
@@ -238,7 +238,7 @@ async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> R
             Ok(if found.trim() == change.needed {
                 Observation::Done(())
             } else {
-                Look::NotYet(format!("the value is {found:?}"))
+                Observation::NotYet(format!("the value is {found:?}"))
             })
         },
     )
@@ -246,14 +246,19 @@ async fn verify_reverted(cluster: &Cluster, look: &Looker, change: &Change) -> R
     let migration = look
         .until_migration("the Migration reports the drift", REVERTED_WITHIN, |migration| {
             let drift = migration.status.as_ref().and_then(|status| status.drift.as_ref());
-            drift.is_some_and(|drift| drift.what.iter().any(|what| what.contains(&change.reported)))
+            drift.is_some_and(|drift| {
+                drift
+                    .differences
+                    .iter()
+                    .any(|what| what.contains(&change.reported))
+            })
         })
         .await?;
     let status = migration.status.context("the Migration has no status")?;
     ensure!(
-        status.blocked == "Drift" && status.paused,
+        status.reason == "Drift" && status.paused,
         "reason of the halt: found {:?}, needed Drift: {}",
-        status.blocked,
+        status.reason,
         status.message
     );
     Ok(())

@@ -147,9 +147,9 @@ add rule inet lab_gate forward oifname \"cali*\" {what}"
     let status = migration.status.context("the Migration has no status")?;
     println!("        after {:.1} s: {}", took.as_secs_f64(), status.message);
     ensure!(
-        status.blocked == "GateBreached" && status.paused,
+        status.reason == "GateBreached" && status.paused,
         "the reason of the halt is {}: {}",
-        status.blocked,
+        status.reason,
         status.message
     );
     for word in [class, &format!("to node {node} ")] {

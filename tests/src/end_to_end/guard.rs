@@ -77,8 +77,8 @@ async fn until_answered(cluster: &Cluster, client: &str, is_allowed: bool) -> Re
     );
     until(&what, LIMIT, &cluster.directory().logs(), async || {
         Ok(match is_answered(cluster, client, "guarded").await? {
-            found if found == is_allowed => Look::Done(()),
-            found => Look::NotYet(format!("answered: {found}")),
+            found if found == is_allowed => Observation::Done(()),
+            found => Observation::NotYet(format!("answered: {found}")),
         })
     })
     .await

@@ -207,7 +207,7 @@ async fn replace(cluster: &Cluster, workload: &str, namespace: &str) -> Result<(
 /// Checks with other tools than replumb that nothing of flannel remains.
 async fn verify_no_flannel(cluster: &Cluster) -> Result<()> {
     for node in cluster.node_names().await {
-        let remaining = Host::look(cluster, &node).await?.flannel();
+        let remaining = Host::observe(cluster, &node).await?.flannel();
         ensure!(remaining.is_empty(), "node {node}: {}", remaining.join(", "));
         let routes = cluster
             .run_in_node(&node, &["ip", "route", "show", "proto", "82"])

@@ -56,14 +56,14 @@ impl Looker {
     /// The facts that a node's agent has observed on its host.
     pub async fn facts(&self, node: &str) -> Result<HostFacts> {
         let status = self.object(node).await?.status;
-        let facts = status.and_then(|status| status.facts);
+        let facts = status.and_then(|status| status.flannel_to_calico?.facts);
         facts.with_context(|| format!("the agent of node {node} has not reported facts"))
     }
 
     /// The phase that a node's agent has proved.
     pub async fn proved(&self, node: &str) -> Result<Option<Phase>> {
         let object = self.object(node).await?;
-        Ok(object.status.and_then(|status| status.phase))
+        Ok(object.status.and_then(|status| status.flannel_to_calico?.phase))
     }
 
     /// The Node.
@@ -113,7 +113,7 @@ impl Looker {
                 .step
                 .as_ref()
                 .map_or_else(|| "not started".to_owned(), |step| format!("{step:?}"));
-            Ok(Look::NotYet(format!(
+            Ok(Observation::NotYet(format!(
                 "finished at {:?}, {step}",
                 spec.finished_at
             )))
@@ -134,7 +134,7 @@ impl Looker {
             Ok(if flows.any(|flow| report.reporting.contains(&flow.source)) {
                 Observation::Done(())
             } else {
-                Look::NotYet(format!("pods that report: {}", report.reporting.len()))
+                Observation::NotYet(format!("pods that report: {}", report.reporting.len()))
             })
         })
         .await

@@ -141,7 +141,7 @@ async fn leak(cluster: &Cluster, address: Ipv4Addr, node: &str) -> Result<String
     until("the finished pod's address is free", LIMIT, &logs, async || {
         let (name, mut block, offset) = block_of(cluster, address).await?;
         if !block["spec"]["allocations"][offset].is_null() {
-            return Ok(Look::NotYet("the pod still has it".to_owned()));
+            return Ok(Observation::NotYet("the pod still has it".to_owned()));
         }
         let spec = &mut block["spec"];
         let attributes = spec["attributes"]

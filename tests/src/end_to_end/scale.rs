@@ -29,7 +29,7 @@ fn most_writes(migration: Kind) -> f64 {
 /// Migrates the cluster and compares the counts with their limits.
 pub async fn scale(size: &Size, progress: &Progress) -> Tally {
     let mut tally = Tally::default();
-    let what = size.what();
+    let what = size.description();
     let name = format!("{what}: migrates {} nodes and {} pods", size.nodes, size.pods);
     let migrated = async {
         let report = Box::pin(scale::run(size, progress)).await?;
@@ -49,7 +49,7 @@ pub async fn scale(size: &Size, progress: &Progress) -> Tally {
     let most = most_writes(size.migration);
     tally.count(
         format!("{what}: the coordinator writes at most {most} times per node"),
-        at_most("writes per node", &report.writes_a_node(), &most),
+        at_most("writes per node", &report.writes_per_node(), &most),
     );
     tally.count(
         format!("{what}: the coordinator's memory is bounded"),

@@ -89,7 +89,7 @@ async fn roll_one_back(cluster: &Cluster, operator: &Operator) -> Result<()> {
         until(what, STEP, &cluster.directory().logs(), async || {
             let now = address(what).await?;
             Ok(if is_reached(&now) {
-                Look::Done(())
+                Observation::Done(())
             } else {
                 Observation::NotYet(now)
             })

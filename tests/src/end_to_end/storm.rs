@@ -202,7 +202,7 @@ async fn unpin(cluster: &Cluster) -> Result<()> {
 /// Kills the coordinator while a node is migrated, and waits until it has restarted.
 async fn kill_during_node(cluster: &Cluster, look: &Looker, node: &str) -> Result<()> {
     look.until_node(node, "being migrated", STEP, |spec| {
-        spec.admitted && spec.step.is_some()
+        spec.started && spec.step.is_some()
     })
     .await?;
     kill_coordinator(cluster, look).await
@@ -249,7 +249,7 @@ async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result
         async || {
             let status = look.migration().await?.status.unwrap_or_default();
             if !status.message.contains("sample/pinned") {
-                return Ok(Look::NotYet(format!(
+                return Ok(Observation::NotYet(format!(
                     "message of the Migration: {}",
                     status.message
                 )));
@@ -264,8 +264,8 @@ async fn verify_reported(cluster: &Cluster, look: &Looker, node: &str) -> Result
             let samples = metrics::samples(&metrics::scrape(address, api::names::COORDINATOR_PORT).await?);
             Ok(
                 match samples.get("replumb_blocked{reason=\"DisruptionBudget\"}") {
-                    Some(value) if *value >= 1.0 => Look::Done(()),
-                    other => Look::NotYet(format!("value of the metric: {other:?}")),
+                    Some(value) if *value >= 1.0 => Observation::Done(()),
+                    other => Observation::NotYet(format!("value of the metric: {other:?}")),
                 },
             )
         },
@@ -314,9 +314,9 @@ async fn power_off_waiting(cluster: &Cluster, look: &Looker, node: &str) -> Resu
     let status = migration.status.context("the Migration has no status")?;
     println!("        {}", status.message);
     ensure!(
-        status.blocked == "GateBreached" && status.message.contains("traffic is lost"),
+        status.reason == "GateBreached" && status.message.contains("traffic is lost"),
         "the reason of the halt is {}: {}",
-        status.blocked,
+        status.reason,
         status.message
     );
     // Before, its pods are endpoints of their Services, and some requests to these Services are lost.
@@ -330,7 +330,10 @@ async fn power_off_waiting(cluster: &Cluster, look: &Looker, node: &str) -> Resu
                 .into_iter()
                 .find(|(name, _)| name == node)
                 .context("the Node does not exist")?;
-            Ok(trouble.map_or_else(|| Look::NotYet("Ready".to_owned()), |_| Look::Done(())))
+            Ok(trouble.map_or_else(
+                || Observation::NotYet("Ready".to_owned()),
+                |_| Observation::Done(()),
+            ))
         },
     )
     .await

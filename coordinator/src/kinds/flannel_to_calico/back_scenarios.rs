@@ -58,7 +58,10 @@ fn assert_as_before(before: &BTreeMap<String, Value>, api: &FakeApi, when: &str)
         let Some(object) = api.get(&node_migration(node)) else {
             continue;
         };
-        assert_eq!(object["spec"]["flannelToCalico"]["goal"], "Hold", "{when}: {object}");
+        assert_eq!(
+            object["spec"]["flannelToCalico"]["goal"], "Hold",
+            "{when}: {object}"
+        );
         assert_ne!(object["spec"]["started"], true, "{when}: {object}");
         assert_ne!(object["spec"]["rollingBack"], true, "{when}: {object}");
     }

@@ -300,7 +300,10 @@ async fn a_goal_changed_by_a_user_is_not_drift_of_the_label() {
         look(&api, &mut memory).await;
         world_moves(&api);
     }
-    api.edit(&node_migration("b"), &json!({ "spec": { "flannelToCalico": { "goal": "Hold" } } }));
+    api.edit(
+        &node_migration("b"),
+        &json!({ "spec": { "flannelToCalico": { "goal": "Hold" } } }),
+    );
     look(&api, &mut memory).await;
     assert_eq!(label(&api, "b"), "calico");
     assert_eq!(status(&api)["drift"], Value::Null);

@@ -314,7 +314,8 @@ impl<'cluster> Run<'cluster> {
             .await?;
         self.end(&PROBERS_UNTIL_RESTART).await?;
         self.until("the last pods have restarted", |known| {
-            let all_have_new = known["podsWithSourceAddresses"] == 0 && known["targetAnnouncedSince"].is_string();
+            let all_have_new =
+                known["podsWithSourceAddresses"] == 0 && known["targetAnnouncedSince"].is_string();
             match self.wanted.turn {
                 Turn::EveryPodWasTold => all_have_new,
                 Turn::Soak => all_have_new && is_in_stage(known, "Forward", &["Soak"]),
@@ -334,9 +335,9 @@ impl<'cluster> Run<'cluster> {
         until(what, self.wanted.limit, &cluster.directory().logs(), async || {
             let known = &status(cluster).await?["serviceCidr"];
             Ok(if is_reached(known) {
-                Look::Done(())
+                Observation::Done(())
             } else {
-                Look::NotYet(format!(
+                Observation::NotYet(format!(
                     "stage {}, pods with addresses of the source range: {}",
                     known["stage"]["name"], known["podsWithSourceAddresses"]
                 ))

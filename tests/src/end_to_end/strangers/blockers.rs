@@ -83,7 +83,7 @@ async fn order(cluster: &Cluster, run: &Run<'_>, wanted: &Wanted) -> Result<[Str
 }
 
 async fn until_admitted(look: &Looker, node: &str) -> Result<()> {
-    look.until_node(node, "admitted", STEP, |spec| spec.admitted)
+    look.until_node(node, "the start", STEP, |spec| spec.started)
         .await
         .map(drop)
 }
@@ -108,7 +108,7 @@ async fn roll_back_under_the_policy(run: &Run<'_>, look: &Looker, nodes: [&str; 
         .await?;
     for node in nodes {
         look.until_node(node, "rolled back", STEP, |spec| {
-            !spec.admitted && spec.finished_at.is_none()
+            !spec.started && spec.finished_at.is_none()
         })
         .await?;
     }
@@ -248,12 +248,14 @@ async fn report_falsely(cluster: &Cluster, node: &str) -> Result<()> {
             .get(node)
             .await
             .with_context(|| format!("read NodeMigration {node}"))?;
-        let mut facts = serde_json::to_value(object.status.and_then(|status| status.facts))?;
+        let mut facts =
+            serde_json::to_value(object.status.and_then(|status| status.flannel_to_calico?.facts))?;
         let Some(pod) = facts["legacyPods"].get_mut(0) else {
             continue;
         };
         pod["addresses"] = json!([FALSE_ADDRESS]);
-        let patch = json!({ "status": { "facts": { "legacyPods": facts["legacyPods"] } } });
+        let patch =
+            json!({ "status": { "flannelToCalico": { "facts": { "legacyPods": facts["legacyPods"] } } } });
         objects
             .patch_status(node, &PatchParams::default(), &Patch::Merge(patch))
             .await

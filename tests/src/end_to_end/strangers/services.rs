@@ -47,7 +47,7 @@ pub async fn cases(cluster: &Cluster, tools: &Tools, tally: &mut Tally) {
 }
 
 async fn there_and_back(cluster: &Cluster, tools: &Tools, tally: &mut Tally) -> Result<()> {
-    forget(cluster).await?;
+    delete_migration(cluster).await?;
     create_services(cluster).await?;
     let wanted = Wanted {
         size: Size::Small,
