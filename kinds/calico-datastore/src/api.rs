@@ -17,8 +17,8 @@ pub use self::{
 /// The state of a migration. Boxed: the status of every Migration would be as large as the largest one.
 pub type Status = Box<CalicoDatastoreStatus>;
 
-/// `CalicoDatastore` upgrades Calico v2 (data in etcd v2) to Calico v3 (data in etcd v3). Calico is paused while its data is
-/// converted and calico-node is replaced node by node.
+/// `calicoDatastore` upgrades Calico v2 (data in etcd v2) to Calico v3 (data in etcd v3). Calico is paused while its data is converted
+/// and calico-node is replaced node by node. Immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CalicoDatastore {
@@ -50,7 +50,7 @@ pub struct CalicoDatastore {
     pub ignore_v3_data: bool,
 }
 
-/// `CalicoDatastoreStatus` is the state of an upgrade of Calico's datastore.
+/// `calicoDatastore` is the state of an upgrade of Calico's datastore. Unset until its settings are known, and for other kinds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CalicoDatastoreStatus {
@@ -155,12 +155,11 @@ impl CalicoDatastoreStatus {
     }
 }
 
-/// `CalicoDatastoreHost` is what an agent needs for an upgrade of Calico's datastore: nothing. The coordinator itself observes
-/// the pod of calico-node.
+/// `calicoDatastore` is set for migrations of this kind. The agent reports the traffic of its node, and changes nothing on its host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CalicoDatastoreHost {}
 
-/// `CalicoDatastoreHostStatus` is what an agent reports for an upgrade of Calico's datastore: that it knows of the upgrade.
+/// `calicoDatastore` is set once the agent has read `spec.calicoDatastore`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CalicoDatastoreHostStatus {}
 

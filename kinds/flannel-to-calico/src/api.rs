@@ -15,7 +15,7 @@ use crate::settings::{LegacyPods, Options, Settings, Strategy};
 
 pub use self::{FlannelToCalico as Spec, FlannelToCalicoStatus as Status};
 
-/// `FlannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN.
+/// `flannelToCalico` migrates the pod network from flannel VXLAN to Calico VXLAN. Immutable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalico {
@@ -38,7 +38,7 @@ pub struct FlannelToCalico {
     pub options: Options,
 }
 
-/// `FlannelToCalicoStatus` is the state of a migration from flannel to Calico.
+/// `flannelToCalico` is the state of a migration from flannel to Calico. Unset until its settings are known, and for other kinds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FlannelToCalicoStatus {

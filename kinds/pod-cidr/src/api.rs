@@ -16,7 +16,7 @@ use crate::settings::{Family, Mode, Settings};
 pub use self::{PodCidr as Spec, PodCidrStatus as Status};
 pub use crate::host::{HostFacts as NodeStatus, HostSettings as NodeSpec};
 
-/// `PodCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool.
+/// `podCidr` moves all pods of a Calico IPPool to a new range, then deletes the old IPPool. Immutable.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("isCIDR(self.from) && cidr(self.from) == cidr(self.from).masked()")
     .message("from must be a range without host bits, such as 10.244.0.0/16"))]
@@ -63,8 +63,8 @@ pub struct PodCidr {
     pub etcd: Option<EtcdAccess>,
 }
 
-/// `PodCidrStatus` is the state of a change of the pod range. The source range is the one that pods leave: the old range, or the
-/// new range during a rollback.
+/// `podCidr` is the state of a change of the pod range. Unset until its settings are known, and for other kinds. The source range is
+/// the one that pods leave: the old range, or the new range during a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCidrStatus {

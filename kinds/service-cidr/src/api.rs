@@ -18,8 +18,8 @@ use crate::step::Stage;
 pub use self::{ServiceCidr as Spec, ServiceCidrStatus as Status};
 pub use crate::host::{HostFacts as NodeStatus, HostSettings as NodeSpec};
 
-/// `ServiceCidr` moves the `ClusterIPs` of Services to a new range. Both addresses of a Service answer until the old addresses
-/// are released at the end.
+/// `serviceCidr` moves the `ClusterIPs` of Services to a new range. The old and the new address of a Service both answer until the
+/// old addresses are released at the end. Immutable.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(validation = Rule::new("self.to.all(range, isCIDR(range) && cidr(range) == cidr(range).masked())")
     .message("to must be ranges without host bits, such as 172.30.0.0/16"))]
@@ -76,8 +76,8 @@ struct ServiceRange(
     String,
 );
 
-/// `ServiceCidrStatus` is the state of a change of the Service range. The source range is the one that Services leave: the old
-/// range, or the new range during a rollback.
+/// `serviceCidr` is the state of a change of the Service range. Unset until its settings are known, and for other kinds. The source
+/// range is the one that Services leave: the old range, or the new range during a rollback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceCidrStatus {
