@@ -1,20 +1,33 @@
-//! The kinds of migration: one folder, one `mod` line and one line of [`with_kind`] for each.
+//! The kinds of migration as the coordinator drives them: one folder and one `mod` line for each.
 
 pub(crate) mod calico_datastore;
+#[cfg(feature = "example-kind")]
+mod example;
 pub mod flannel_to_calico;
 pub(crate) mod pod_cidr;
 pub mod service_cidr;
 
-/// Evaluates an expression with the kind of a Migration bound to a name, as the type that implements
-/// [`Kind`](crate::lifecycle::Kind).
-macro_rules! with_kind {
-    ($spec:expr, $kind:ident => $evaluated:expr) => {
-        match $spec {
-            ::api::KindSpec::FlannelToCalico($kind) => $evaluated,
-            ::api::KindSpec::PodCidr($kind) => $evaluated,
-            ::api::KindSpec::ServiceCidr($kind) => $evaluated,
-            ::api::KindSpec::CalicoDatastore($kind) => $evaluated,
-        }
+/// Defines [`with_kind`] from the registry.
+macro_rules! kinds {
+    ($($(#[cfg($($cfg:tt)*)])? $kind:ident $field:ident $api_field:literal $default_name:literal,)+) => {
+        define_with_kind! { ($) $($(#[cfg($($cfg)*)])? $kind,)+ }
     };
 }
-pub(crate) use with_kind;
+
+/// `$dollar` is the character that makes the parameters of the inner macro.
+macro_rules! define_with_kind {
+    (($dollar:tt) $($(#[cfg($($cfg:tt)*)])? $kind:ident,)+) => {
+        /// Evaluates an expression with the kind of a Migration bound to a name, as the type that implements
+        /// [`Kind`](crate::lifecycle::Kind).
+        macro_rules! with_kind {
+            ($dollar spec:expr, $dollar bound:ident => $dollar evaluated:expr) => {
+                match $dollar spec {
+                    $($(#[cfg($($cfg)*)])? ::api::KindSpec::$kind($dollar bound) => $dollar evaluated,)+
+                }
+            };
+        }
+        pub(crate) use with_kind;
+    };
+}
+
+api::for_each_kind!(kinds);

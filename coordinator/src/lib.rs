@@ -54,7 +54,7 @@ pub mod records;
 pub mod silence;
 mod since;
 pub mod snapshot;
-mod stages;
+mod staged;
 mod stalls;
 mod steps;
 mod stop;

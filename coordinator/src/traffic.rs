@@ -87,8 +87,9 @@ impl TrafficMemory {
 
 impl TrafficResult {
     /// The wait until traffic is watched. A rollback does not wait for that.
-    pub fn hold(self, migration: &Migration) -> Option<Wait> {
-        self.wait.filter(|_| migration.spec.desired != Desired::Rollback)
+    pub fn hold(&self, migration: &Migration) -> Option<Wait> {
+        let wait = self.wait.clone();
+        wait.filter(|_| migration.spec.desired != Desired::Rollback)
     }
 }
 

@@ -3,4 +3,9 @@
 //! A kind decides here, without I/O. The coordinator and the agent read and write for it, each in its own `kinds/example/`.
 
 pub mod api;
+pub mod checks;
 pub mod decide;
+pub mod document;
+
+/// The label that the ConfigMap gets, with the value `true`.
+pub const LABEL: &str = "replumb.dev/example";

@@ -7,7 +7,7 @@ use calico_datastore::cluster::calico::Calico;
 use calico_datastore::cluster::decide::{decide, urgent};
 use calico_datastore::cluster::step::{Stage, Step};
 use calico_datastore::cluster::view::{Next, Policy};
-use engine::decision::{Decision, WaitReason};
+use engine::decision::WaitReason;
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -18,12 +18,11 @@ use super::pods;
 use super::saved::Saved;
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::events::EventLevel;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
-use crate::{limits, stages, stop, traffic};
+use crate::{limits, staged};
 
 /// The inputs of one pass.
 pub(super) struct Pass<'pass> {
@@ -105,18 +104,18 @@ pub async fn advance(
     if let Some(next) = first {
         let direction = pass.direction(&known);
         pass.enter(&next, direction, &mut known, status);
-        match next.decision {
-            Decision::Run(step) => {
+        match staged::report(next.decision, status) {
+            Some(step) => {
                 let made = pass.run_on_stores(&step, &mut known, memory).await;
                 done(Ok(made), status)?;
             }
-            other => report(other, status),
+            None => {}
         }
         status.calico_datastore = Some(Box::new(known));
         return Ok(());
     }
     let adopted = super::adopt(context, cache, migration).await;
-    let held = pass.traffic(memory, &known, adopted, status).await;
+    let gate = pass.traffic(memory, &known, adopted, status).await;
     let Some(observed) = pass.observe(&known).await? else {
         let message = format!(
             "DaemonSet {} was deleted. Apply it again (for v2 while Calico works with etcd v2), and the migration continues",
@@ -136,7 +135,7 @@ pub async fn advance(
         at_once: limits::rules(migration)
             .max_unavailable
             .resolve(observed.nodes.len()),
-        hold: held.hold,
+        hold: gate.hold.clone(),
     };
     let next = decide(&view, &policy);
     let direction = if is_past {
@@ -146,21 +145,17 @@ pub async fn advance(
     };
     pass.enter(&next, direction, &mut known, status);
     progress(status, &observed, direction);
-    match next.decision {
-        Decision::Run(Step::Finish) => pass.finish(direction, memory, &mut known, status).await?,
-        Decision::Run(step) => {
+    match staged::report(next.decision, status) {
+        Some(Step::Finish) => pass.finish(direction, memory, &mut known, status).await?,
+        Some(step) => {
             let made = Box::pin(pass.run(&step, &mut known, memory, &observed)).await;
             done(made, status)?;
         }
-        other => report(other, status),
+        None => {}
     }
     // On the way back lost probes stop nothing.
-    if let Some(stop) = held.stop
-        && direction == Direction::Forward
-        && status.phase != MigrationPhase::Halted
-        && !status.phase.is_over()
-    {
-        stop::halt(status, &stop);
+    if direction == Direction::Forward {
+        gate.halt(status);
     }
     if is_past && pass.is_rollback_requested() && !status.phase.is_over() {
         status.message = format!(
@@ -175,10 +170,7 @@ pub async fn advance(
 /// Writes the outcome of a step to the status. A refusal of the API server does not end with another pass.
 fn done(made: Result<Outcome, WriteError>, status: &mut MigrationStatus) -> Result<(), WriteError> {
     match made {
-        Ok(Outcome::Done(said)) => {
-            status.reason = String::new();
-            status.message = said;
-        }
+        Ok(Outcome::Done(message)) => staged::done(message, status),
         Ok(Outcome::Waits(found)) => wait(status, found.reason, found.message),
         Err(error) => match error.refusal() {
             Some(why) => {
@@ -189,19 +181,6 @@ fn done(made: Result<Outcome, WriteError>, status: &mut MigrationStatus) -> Resu
         },
     }
     Ok(())
-}
-
-/// Writes a wait or a halt to the status.
-fn report(decision: Decision<Step>, status: &mut MigrationStatus) {
-    match decision {
-        Decision::Wait(found) => wait(status, found.reason, found.message),
-        Decision::Halt(halt) => {
-            status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.reason);
-            status.message = halt.message;
-        }
-        Decision::Run(_) | Decision::Settled => {}
-    }
 }
 
 fn progress(status: &mut MigrationStatus, observed: &Observed, direction: Direction) {
@@ -233,7 +212,7 @@ impl Pass<'_> {
         status: &mut MigrationStatus,
     ) {
         if let Some(stage) = next.stage {
-            stages::enter(&mut known.stage, &mut known.history, stage, direction, self.now);
+            staged::enter(&mut known.stage, &mut known.history, stage, direction, self.now);
             status.phase = phase(stage, direction);
         }
     }
@@ -264,12 +243,10 @@ impl Pass<'_> {
     ) -> Result<(), WriteError> {
         use crash_point::Edge;
         crash_point::reach(Step::Finish.name(), Edge::Announced, None).await;
-        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
-        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
-            wait(status, held.reason, held.message);
+        if !staged::end_traffic(self.context, memory, self.snapshot, status).await? {
             return Ok(());
         }
-        status.message = match direction {
+        let message = match direction {
             Direction::Forward => format!(
                 "Calico works with etcd v3. Every node runs {}. etcd v2 is unchanged, except its Ready flag. Most waiting pods: \
                  {}",
@@ -285,25 +262,10 @@ impl Pass<'_> {
             }
         };
         crash_point::reach(Step::Finish.name(), Edge::Changed, None).await;
-        stages::finish(&mut known.stage, &mut known.history, self.now);
-        status.phase = match direction {
-            Direction::Forward => MigrationPhase::Completed,
-            Direction::Rollback => MigrationPhase::RolledBack,
-        };
-        status.completed_at = Some(self.now);
-        status.reason = String::new();
+        staged::leave(&mut known.stage, &mut known.history, self.now);
         self.context.metrics.pods_without_network.set(0);
         self.context.metrics.calico_paused.set(0);
-        let phase = status.phase;
-        self.context
-            .events
-            .migration(
-                self.migration,
-                EventLevel::Normal,
-                &format!("{phase:?}"),
-                &status.message,
-            )
-            .await;
+        staged::complete(self.context, self.migration, direction, self.now, message, status).await;
         Ok(())
     }
 }

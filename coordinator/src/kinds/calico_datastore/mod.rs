@@ -45,6 +45,7 @@ use crate::lifecycle::Kind;
 use crate::limits;
 use crate::memory::Memory;
 use crate::node_migrations;
+use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
@@ -61,6 +62,9 @@ fn options(kind: &CalicoDatastore) -> Options {
         ignore_v3_data: kind.ignore_v3_data,
     }
 }
+
+/// What follows the message about a missing part of the status.
+const ADVICE: &str = ". To see whether Calico is paused, run `kubectl replumb datastore status`";
 
 impl Kind for CalicoDatastore {
     type Facts = ClusterFacts;
@@ -163,23 +167,14 @@ impl Kind for CalicoDatastore {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
-        // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
-        let missing = |status: &mut MigrationStatus, what: &str| {
-            "SettingsGone".clone_into(&mut status.reason);
-            status.message = format!(
-                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
-                 that started the migration, or restore {what} from a backup of the Migration. To see whether Calico is paused, \
-                 run `kubectl replumb datastore status`"
-            );
-        };
         let Some(known) = status.calico_datastore.clone() else {
-            missing(status, "status.calicoDatastore");
+            settings_gone(status, "status.calicoDatastore", ADVICE);
             return Ok(Vec::new());
         };
         let saved = match saved::parse(&status.saved_state) {
             Ok(saved) => saved,
             Err(what) => {
-                missing(status, &what);
+                settings_gone(status, &what, ADVICE);
                 return Ok(Vec::new());
             }
         };

@@ -64,6 +64,7 @@ use crate::context::Context;
 use crate::lifecycle::{Kind, wait};
 use crate::limits;
 use crate::memory::Memory;
+use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
@@ -163,12 +164,7 @@ impl Kind for FlannelToCalico {
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
         let Some(FlannelToCalicoStatus { settings }) = status.flannel_to_calico.clone() else {
-            // The status was edited by hand, or replumb was updated and reads the status of another version.
-            let message = "status.flannelToCalico.settings is missing, so the saved settings are unknown. No changes will be \
-                           made. Go back to the version of replumb that started this migration, or restore the field from a \
-                           backup of the Migration";
-            "SettingsGone".clone_into(&mut status.reason);
-            message.clone_into(&mut status.message);
+            settings_gone(status, "status.flannelToCalico.settings", "");
             return Ok(Vec::new());
         };
         go_on(context, cache, memory, migration, self, &settings, status).await

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::migration::{CurrentStage, Desired, Direction, MigrationPhase, PodCidr, PodCidrStatus, Stage};
+use api::migration::{CurrentStage, Desired, Direction, PodCidr, PodCidrStatus, Stage};
 use api::{Migration, MigrationStatus};
 use crash_point::Edge;
 use engine::decision::{Decision, WaitReason};
@@ -27,13 +27,12 @@ use super::{adopt, calico_nodes, progress, read, unreachable};
 use crate::cache::Cache;
 use crate::calico::store::Store;
 use crate::context::Context;
-use crate::events::EventLevel;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::read_cache::Pace;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
-use crate::{stages, stop, traffic, workloads};
+use crate::{staged, workloads};
 
 /// The direction in which pods move.
 fn direction(desired: Desired) -> Direction {
@@ -139,15 +138,11 @@ pub async fn advance(
         status.message = pass.past_return(&known);
         return Ok(());
     }
-    let (next, stop) = Box::pin(pass.observe_and_decide(memory, &mut known, status)).await?;
-    stages::enter(&mut known.stage, &mut known.history, next.stage, direction, now);
+    let (next, gate) = Box::pin(pass.observe_and_decide(memory, &mut known, status)).await?;
+    staged::enter(&mut known.stage, &mut known.history, next.stage, direction, now);
     status.phase = progress::phase(next.stage, direction);
     Box::pin(pass.act(memory, next.decision, &mut known, status)).await?;
-    if let Some(stop) = stop
-        && status.phase != MigrationPhase::Halted
-    {
-        stop::halt(status, &stop);
-    }
+    gate.halt(status);
     status.pod_cidr = Some(known);
     Ok(())
 }
@@ -250,33 +245,18 @@ impl Pass<'_> {
             ),
             grace_period_seconds: self.migration.spec.drain.grace_period_seconds,
         };
-        match decision {
-            Decision::Run(Step::Complete) => self.complete(&hands, memory, known, status).await,
-            Decision::Run(step) => {
-                match hands.run(&step, known, memory).await? {
-                    Outcome::Done(said) => {
-                        status.reason = String::new();
-                        status.message = said;
-                    }
-                    Outcome::Refused(why) => {
-                        let message = format!("{why}; replumb retries until this is corrected");
-                        wait(status, WaitReason::CalicoObjects, message);
-                    }
+        match staged::report(decision, status) {
+            Some(Step::Complete) => self.complete(&hands, memory, known, status).await?,
+            Some(step) => match hands.run(&step, known, memory).await? {
+                Outcome::Done(message) => staged::done(message, status),
+                Outcome::Refused(why) => {
+                    let message = format!("{why}; replumb retries until this is corrected");
+                    wait(status, WaitReason::CalicoObjects, message);
                 }
-                Ok(())
-            }
-            Decision::Wait(found) => {
-                wait(status, found.reason, found.message);
-                Ok(())
-            }
-            Decision::Halt(halt) => {
-                status.phase = MigrationPhase::Halted;
-                halt.reason.as_str().clone_into(&mut status.reason);
-                status.message = halt.message;
-                Ok(())
-            }
-            Decision::Settled => Ok(()),
+            },
+            None => {}
         }
+        Ok(())
     }
 
     /// Restores scaled Deployments, ends the traffic pods, and sets the final phase.
@@ -290,16 +270,14 @@ impl Pass<'_> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
         hands.restore_replicas(known, REDUNDANT_REPLICAS).await?;
         calico_nodes::forget(self.store, self.cache).await?;
-        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
-        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
-            wait(status, held.reason, held.message);
+        if !staged::end_traffic(self.context, memory, self.snapshot, status).await? {
             return Ok(());
         }
         let settings = &known.settings;
         let (from, to) = (settings.from.value, settings.to.value);
-        let (phase, pool, left, range) = match self.direction {
-            Direction::Forward => (MigrationPhase::Completed, &settings.old_pool.value, from, to),
-            Direction::Rollback => (MigrationPhase::RolledBack, &settings.new_pool.value, to, from),
+        let (pool, left, range) = match self.direction {
+            Direction::Forward => (&settings.old_pool.value, from, to),
+            Direction::Rollback => (&settings.new_pool.value, to, from),
         };
         // A rollback waits for no user: places that contain the new range are named at its end.
         let mentions = memory
@@ -319,23 +297,20 @@ impl Pass<'_> {
             let count = still.len();
             format!("; places that still contain {left} and must be changed back: {count}, first: {first}")
         });
-        status.message = format!(
+        let message = format!(
             "every pod has an address of {range}; IPPool {pool}, its blocks and all routes to it are deleted{still}"
         );
         crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
-        stages::finish(&mut known.stage, &mut known.history, self.now);
-        status.phase = phase;
-        status.completed_at = Some(self.now);
-        status.reason = String::new();
-        self.context
-            .events
-            .migration(
-                self.migration,
-                EventLevel::Normal,
-                &format!("{phase:?}"),
-                &status.message,
-            )
-            .await;
+        staged::leave(&mut known.stage, &mut known.history, self.now);
+        staged::complete(
+            self.context,
+            self.migration,
+            self.direction,
+            self.now,
+            message,
+            status,
+        )
+        .await;
         Ok(())
     }
 }

@@ -14,20 +14,18 @@ use pod_cidr::settings::Family;
 use super::drive::Pass;
 use super::traffic as fates;
 use crate::memory::Memory;
-use crate::stop::{self, Stop};
+use crate::staged::Gate;
 use crate::traffic::Fates;
 use crate::write::WriteError;
-use crate::{cordon, limits, traffic};
+use crate::{cordon, limits, stop, traffic};
 
 /// Least time for which every path between both ranges is probed before the new pool opens: one answer proves little.
 const LEAST_SOAK: SignedDuration = SignedDuration::from_secs(10);
 
-/// Why no step may run now.
-pub(super) struct Held {
-    /// The wait that the decision reports.
-    pub(super) hold: Option<Wait>,
-    /// The halt that needs a user.
-    pub(super) stop: Option<Stop>,
+/// The gate of a pass, and the state of the paths between both ranges.
+pub(super) struct Watched {
+    /// Why no step may run now.
+    pub(super) gate: Gate,
     /// The first path without a known answer; empty when every path answers.
     pub(super) unwatched: String,
 }
@@ -40,7 +38,7 @@ impl Pass<'_> {
         have_to_move: bool,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<Held, WriteError> {
+    ) -> Result<Watched, WriteError> {
         let of = |which| openness(self.pool(which, known));
         let settings = &known.settings;
         let is_ipv4 = Family::of(&settings.from.value) == Family::Ipv4;
@@ -72,37 +70,28 @@ impl Pass<'_> {
         } else if is_open && is_watched {
             known.proved_at = known.proved_at.or(Some(self.now));
         }
-        let lossy = traffic::stop(self.context, self.migration, &watched, status, self.now).await;
-        let stop = stop::stop(None, status, lossy);
         let unwatched = watched
             .wait
             .as_ref()
             .map(|wait| wait.message.clone())
             .or(watched.breaches.first().cloned())
             .unwrap_or_default();
-        let hold = if let Some(stop) = &stop {
-            Some(stop.hold())
-        } else if status.paused {
-            Some(Wait {
-                reason: WaitReason::Paused,
-                message: format!(
-                    "paused: no pod moves, and no pool opens or closes{}. Continue with `kubectl replumb resume`, or roll back \
-                     with `kubectl replumb rollback --all`",
-                    self.cordoned()
-                ),
-                until: None,
-            })
-        } else {
+        let gate = Gate::of(
+            self.context,
+            self.migration,
+            &watched,
+            status,
+            self.now,
+            || format!("no pod moves, and no pool opens or closes{}", self.cordoned()),
             // After a repair, traffic has to prove it.
-            watched
-                .hold(self.migration)
-                .filter(|_| stop::is_to_be_proved(status))
-        };
-        Ok(Held {
-            hold,
-            stop,
-            unwatched,
-        })
+            |status| {
+                watched
+                    .hold(self.migration)
+                    .filter(|_| stop::is_to_be_proved(status))
+            },
+        )
+        .await;
+        Ok(Watched { gate, unwatched })
     }
 
     /// The Nodes that stay cordoned by this migration meanwhile, as the end of a sentence.

@@ -58,6 +58,7 @@ use crate::etcd_access::problem;
 use crate::lifecycle::{Kind, wait};
 use crate::limits;
 use crate::memory::Memory;
+use crate::staged::settings_gone;
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
 
@@ -185,22 +186,14 @@ impl Kind for PodCidr {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
-        // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
-        let missing = |status: &mut MigrationStatus, what: &str| {
-            "SettingsGone".clone_into(&mut status.reason);
-            status.message = format!(
-                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
-                 that started the migration, or restore {what} from a backup of the Migration"
-            );
-        };
         let Some(known) = status.pod_cidr.clone() else {
-            missing(status, "status.podCidr");
+            settings_gone(status, "status.podCidr", "");
             return Ok(Vec::new());
         };
         let saved = match saved::parse(&status.saved_state) {
             Ok(saved) => saved,
             Err(what) => {
-                missing(status, &what);
+                settings_gone(status, &what, "");
                 return Ok(Vec::new());
             }
         };

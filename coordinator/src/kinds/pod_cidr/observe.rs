@@ -18,13 +18,13 @@ use pod_cidr::settings::Mode;
 
 use super::ReadCache;
 use super::drive::Pass;
-use super::gate::{Held, openness};
+use super::gate::{Watched, openness};
 use super::remaining::Remaining;
 use super::{progress, soak_seconds};
 use crate::memory::Memory;
 use crate::read_cache::Pace;
 use crate::snapshot::node_order;
-use crate::stop::Stop;
+use crate::staged::Gate;
 use crate::write::WriteError;
 use crate::{evict, limits, stalls};
 
@@ -38,7 +38,7 @@ impl Pass<'_> {
         memory: &mut Memory,
         known: &mut PodCidrStatus,
         status: &mut MigrationStatus,
-    ) -> Result<(Next, Option<Stop>), WriteError> {
+    ) -> Result<(Next, Gate), WriteError> {
         let (from, to) = (self.range(PoolRole::Old), self.range(PoolRole::New));
         let (target, left_range) = match self.source_pool() {
             PoolRole::Old => (to, from),
@@ -94,11 +94,7 @@ impl Pass<'_> {
             .await?;
         let switch = self.switch(memory, &left_range, &target, known);
         let redundancy = self.redundancy(&residents, self.workloads, known, &mut memory.restores);
-        let Held {
-            hold,
-            stop,
-            unwatched,
-        } = held;
+        let Watched { gate, unwatched } = held;
         let order = node_order(self.snapshot, &self.context.node_name);
         let by_node = match self.kind.mode {
             Mode::ByWorkload => None,
@@ -132,7 +128,7 @@ impl Pass<'_> {
             },
             nodes: by_node.as_deref(),
         };
-        Ok((decide(&view, &self.policy(hold), self.now), stop))
+        Ok((decide(&view, &self.policy(gate.hold.clone()), self.now), gate))
     }
 
     /// Objects that contain a range. Those of tenants go to the warnings. `ranges`: the source range and the target range.

@@ -6,7 +6,7 @@ use api::migration::{Desired, Direction, MigrationPhase, ServiceCidr, ServiceCid
 use api::{Migration, MigrationStatus};
 use crash_point::Edge;
 use engine::cluster::Malformed;
-use engine::decision::{Decision, WaitReason};
+use engine::decision::WaitReason;
 use engine::moves::{Workload, WorkloadFacts};
 use engine::words::number;
 use jiff::Timestamp;
@@ -24,13 +24,12 @@ use super::index::{Index, name_of};
 use super::objects::{all_ranges, api_version};
 use crate::cache::Cache;
 use crate::context::Context;
-use crate::events::EventLevel;
 use crate::lifecycle::wait;
 use crate::memory::Memory;
 use crate::records::Records;
 use crate::snapshot::Snapshot;
 use crate::write::WriteError;
-use crate::{stages, stop, traffic, workloads};
+use crate::{staged, workloads};
 
 /// The side whose addresses Services get.
 fn goal(desired: Desired) -> Side {
@@ -171,7 +170,7 @@ pub async fn advance(
         // A rollback does not wait for silent nodes: what was confirmed then is not confirmed by all nodes.
         memory.kinds.of::<ReadCache>().confirmed.clear();
     }
-    let (next, stop, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
+    let (next, gate, services) = Box::pin(pass.look(memory, &mut known, status)).await?;
     enter(&mut known, next.stage, goal, pass.now);
     status.phase = phase(next.stage, goal);
     status.progress.text = format!("{}/{} services", services.migrated(), services.views.len());
@@ -182,31 +181,16 @@ pub async fn advance(
     if !next.helper_updates.is_empty() {
         Box::pin(hands.exchange(&next.helper_updates, &known, memory)).await?;
     }
-    match next.decision {
-        Decision::Run(Step::Complete) => pass.complete(memory, &mut known, status).await?,
-        Decision::Run(step) => {
-            let said = Box::pin(hands.make(&step, &known, memory)).await?;
-            status.reason = String::new();
-            status.message = said;
-        }
-        Decision::Wait(found) => wait(status, found.reason, found.message),
-        Decision::Halt(halt) => {
-            status.phase = MigrationPhase::Halted;
-            halt.reason.as_str().clone_into(&mut status.reason);
-            status.message = halt.message;
-        }
-        Decision::Settled => {}
+    match staged::report(next.decision, status) {
+        Some(Step::Complete) => pass.complete(memory, &mut known, status).await?,
+        Some(step) => staged::done(Box::pin(hands.make(&step, &known, memory)).await?, status),
+        None => {}
     }
     if let Some(aside) = next.halted_services {
         aside.reason.as_str().clone_into(&mut status.reason);
         status.message = format!("{}. {}", aside.message, status.message);
     }
-    if let Some(stop) = stop
-        && status.phase != MigrationPhase::Halted
-        && !status.phase.is_over()
-    {
-        stop::halt(status, &stop);
-    }
+    gate.halt(status);
     status.service_cidr = Some(known);
     Ok(())
 }
@@ -216,7 +200,7 @@ fn enter(known: &mut ServiceCidrStatus, stage: Stage, goal: Side, now: Timestamp
     if stage == Stage::Exchange {
         known.exchange_started_at.get_or_insert(now);
     }
-    stages::enter(&mut known.stage, &mut known.history, stage, direction(goal), now);
+    staged::enter(&mut known.stage, &mut known.history, stage, direction(goal), now);
 }
 
 fn malformed_message(malformed: &Malformed) -> String {
@@ -274,9 +258,7 @@ impl Pass<'_> {
         status: &mut MigrationStatus,
     ) -> Result<(), WriteError> {
         crash_point::reach(Step::Complete.name(), Edge::Announced, None).await;
-        traffic::end(self.context, &mut memory.traffic, self.snapshot, status).await?;
-        if let Some(held) = traffic::ending(&memory.traffic, self.snapshot) {
-            wait(status, held.reason, held.message);
+        if !staged::end_traffic(self.context, memory, self.snapshot, status).await? {
             return Ok(());
         }
         let changed = known.settings.changed();
@@ -299,27 +281,13 @@ impl Pass<'_> {
                 )
             ),
         };
-        status.message = format!(
+        let message = format!(
             "every Service has an address of {target}{kept}; addresses of {left} do not answer any more"
         );
         crash_point::reach(Step::Complete.name(), Edge::Changed, None).await;
-        stages::finish(&mut known.stage, &mut known.history, self.now);
-        status.phase = match self.goal {
-            Side::New => MigrationPhase::Completed,
-            Side::Old => MigrationPhase::RolledBack,
-        };
-        status.completed_at = Some(self.now);
-        status.reason = String::new();
-        let phase = status.phase;
-        self.context
-            .events
-            .migration(
-                self.migration,
-                EventLevel::Normal,
-                &format!("{phase:?}"),
-                &status.message,
-            )
-            .await;
+        staged::leave(&mut known.stage, &mut known.history, self.now);
+        let direction = direction(self.goal);
+        staged::complete(self.context, self.migration, direction, self.now, message, status).await;
         Ok(())
     }
 }

@@ -63,6 +63,7 @@ use crate::context::Context;
 use crate::lifecycle::Kind;
 use crate::limits;
 use crate::memory::Memory;
+use crate::staged::settings_gone;
 use crate::unready_before_start::{self, UNREADY_BEFORE_START};
 use crate::unused_fields::SpecField;
 use crate::write::WriteError;
@@ -227,22 +228,14 @@ impl Kind for ServiceCidr {
         migration: &Migration,
         status: &mut MigrationStatus,
     ) -> Result<Vec<&'static str>, WriteError> {
-        // After an edit of the status by hand, or an update of replumb that cannot read the status of another version.
-        let missing = |status: &mut MigrationStatus, what: &str| {
-            "SettingsGone".clone_into(&mut status.reason);
-            status.message = format!(
-                "{what} is missing, so the saved settings are unknown. No changes will be made. Install the version of replumb \
-                 that started the migration, or restore {what} from a backup of the Migration"
-            );
-        };
         let Some(known) = status.service_cidr.clone() else {
-            missing(status, "status.serviceCidr");
+            settings_gone(status, "status.serviceCidr", "");
             return Ok(Vec::new());
         };
         let ill = match unready_before_start::parse(&status.saved_state) {
             Ok(ill) => ill,
             Err(what) => {
-                missing(status, &what);
+                settings_gone(status, &what, "");
                 return Ok(Vec::new());
             }
         };

@@ -34,7 +34,6 @@ use service_cidr::step::{Missing, Stage};
 
 use super::adopt;
 use super::drive::{Pass, direction};
-use super::gate::Held;
 use super::knowledge::{self, Answer, Answers, Asking};
 use super::question::Expected;
 use super::read_cache::ReadCache;
@@ -43,7 +42,7 @@ use super::{services_at_once, soak_seconds};
 use crate::memory::Memory;
 use crate::read_cache::Pace;
 use crate::records::Content;
-use crate::stop::Stop;
+use crate::staged::Gate;
 use crate::write::WriteError;
 use crate::{facts, limits, stalls};
 
@@ -51,7 +50,7 @@ use crate::{facts, limits, stalls};
 const PODS_AT_ONCE: u32 = 5;
 
 /// The next step, the halt that needs a user, and the Services that change.
-pub(super) type Observation = (Next, Option<Stop>, Services);
+pub(super) type Observation = (Next, Gate, Services);
 
 /// The uses of source addresses, for a view. Empty once source addresses are released.
 #[derive(Default)]
@@ -133,7 +132,7 @@ impl Pass<'_> {
             .expected
             .resume(memory.records.holding(RecordContent::ExpectedPorts));
         let answers = self.answers(&memory.kinds.of::<ReadCache>().expected);
-        let Held { hold, stop } = self.traffic(memory, status).await?;
+        let gate = self.traffic(memory, status).await?;
         let stage = known.stage.as_ref().map(|stage| stage.name);
         let is_at_the_end = stage.is_some_and(|stage| stage >= Stage::Close);
         let (api_pace, end_pace) = match stage {
@@ -192,9 +191,9 @@ impl Pass<'_> {
         };
         let policy = Policy {
             services_at_once: services_at_once(self.kind),
-            hold: self.not_rolled_back_alone(known).or(hold),
+            hold: self.not_rolled_back_alone(known).or(gate.hold.clone()),
         };
-        Ok((decide(&view, &policy), stop, services))
+        Ok((decide(&view, &policy), gate, services))
     }
 
     /// Records the ports that agents have to check now.
