@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::side::Sides;
 use engine::decision::WaitReason;
 
 /// The state of an object in the model.
