@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::device::flannel_devices;
 use super::*;
 use crate::facts::{
-    Bridge, CalicoObjects, FirewallBackend, FirewallObject, LegacyPod, ReversePathFilter, SubnetRoutes,
-    VxlanDevice,
+    Bridge, CalicoObjects, FirewallBackend, FirewallObject, Found, LegacyPod, ReversePathFilter,
+    SubnetRoutes, VxlanDevice,
 };
 use crate::flannel::SubnetEnvironment;
 use crate::host_fixture::{device, folder, settings};
