@@ -127,24 +127,7 @@ pub struct Admission<'node> {
 /// or NotReady at the same time.
 pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp) -> Admission<'node> {
     let mut admission = Admission::default();
-    let in_turn = |standing| {
-        let mut queue = waiting(nodes, standing);
-        queue.retain(|node| !node.is_backing_off);
-        queue.sort_by_key(|node| node.tries);
-        queue
-    };
-    let mut queue: Vec<&RolloutNode<'node>> = in_turn(NodeProgress::Waiting);
-    // Skipped nodes come after all others, even after nodes that are still in progress.
-    let others_done = nodes.iter().all(|node| {
-        node.is_backing_off
-            || matches!(
-                node.standing,
-                NodeProgress::Done(_) | NodeProgress::Skipped | NodeProgress::KeptOnOld
-            )
-    });
-    if others_done {
-        queue.extend(in_turn(NodeProgress::Skipped));
-    }
+    let queue = queue(nodes);
     let hold = |reason, message: String, until| {
         Some(Wait {
             reason,
@@ -210,6 +193,28 @@ pub fn admit<'node>(nodes: &[RolloutNode<'node>], rules: &Rules, now: Timestamp)
         unavailable += 1;
     }
     admission
+}
+
+/// The nodes that may start, in order. Skipped nodes come after all others, even after nodes that are still in progress.
+fn queue<'nodes, 'node>(nodes: &'nodes [RolloutNode<'node>]) -> Vec<&'nodes RolloutNode<'node>> {
+    let in_turn = |standing| {
+        let mut queue = waiting(nodes, standing);
+        queue.retain(|node| !node.is_backing_off);
+        queue.sort_by_key(|node| node.tries);
+        queue
+    };
+    let mut queue = in_turn(NodeProgress::Waiting);
+    let others_done = nodes.iter().all(|node| {
+        node.is_backing_off
+            || matches!(
+                node.standing,
+                NodeProgress::Done(_) | NodeProgress::Skipped | NodeProgress::KeptOnOld
+            )
+    });
+    if others_done {
+        queue.extend(in_turn(NodeProgress::Skipped));
+    }
+    queue
 }
 
 /// Why no node at all may start now, and whether only canaries may.
@@ -323,6 +328,7 @@ fn turn_message(nodes: &[RolloutNode<'_>], starting: &[&str], name: &str, limit:
         names(&busy)
     )
 }
+
 #[cfg(test)]
 #[path = "rollout_tests.rs"]
 mod tests;
