@@ -71,34 +71,13 @@ pub struct Manifest {
 /// Splits the documents of a manifest. An error lists all problems.
 pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
     let mut errors = Vec::new();
-    let mut left_out = Vec::new();
-    let mut daemon_sets = Vec::new();
-    let mut controllers = Vec::new();
-    let mut config_maps = Vec::new();
-    let mut others = Vec::new();
-    for document in flat(documents) {
-        let name = Name::of(document);
-        if name.kind.is_empty() || name.name.is_empty() {
-            errors.push(
-                "a document has no kind or no metadata.name: use a manifest for kubectl apply".to_owned(),
-            );
-            continue;
-        }
-        if is_own_upgrade(document) {
-            left_out.push(name.display());
-            continue;
-        }
-        match name.kind.as_str() {
-            "DaemonSet" if has_container(document, NODE_CONTAINER) => daemon_sets.push(document.clone()),
-            "Deployment" if name.name == CONTROLLERS => controllers.push(document.clone()),
-            "ConfigMap" => config_maps.push(document.clone()),
-            "Secret" if has_data(document) => errors.push(format!(
-                "{} has data, which all readers of Migrations could see: remove it from the manifest, and apply it separately",
-                name.display()
-            )),
-            _ => others.push(document.clone()),
-        }
-    }
+    let Sorted {
+        daemon_sets,
+        controllers,
+        config_maps,
+        mut others,
+        omitted: mut left_out,
+    } = sort(documents, &mut errors);
     let daemon_set = one(daemon_sets, "DaemonSet with a container calico-node", &mut errors);
     let Some(mut daemon_set) = daemon_set else {
         return Err(errors);
@@ -164,6 +143,45 @@ pub fn read(documents: &[Value]) -> Result<Manifest, Vec<String>> {
             Err(errors)
         }
     }
+}
+
+/// The documents of a manifest by their role.
+#[derive(Default)]
+struct Sorted {
+    daemon_sets: Vec<Value>,
+    controllers: Vec<Value>,
+    config_maps: Vec<Value>,
+    others: Vec<Value>,
+    omitted: Vec<String>,
+}
+
+/// Sorts the documents of a manifest.
+fn sort(documents: &[Value], errors: &mut Vec<String>) -> Sorted {
+    let mut sorted = Sorted::default();
+    for document in flat(documents) {
+        let name = Name::of(document);
+        if name.kind.is_empty() || name.name.is_empty() {
+            errors.push(
+                "a document has no kind or no metadata.name: use a manifest for kubectl apply".to_owned(),
+            );
+            continue;
+        }
+        if is_own_upgrade(document) {
+            sorted.omitted.push(name.display());
+            continue;
+        }
+        match name.kind.as_str() {
+            "DaemonSet" if has_container(document, NODE_CONTAINER) => sorted.daemon_sets.push(document.clone()),
+            "Deployment" if name.name == CONTROLLERS => sorted.controllers.push(document.clone()),
+            "ConfigMap" => sorted.config_maps.push(document.clone()),
+            "Secret" if has_data(document) => errors.push(format!(
+                "{} has data, which all readers of Migrations could see: remove it from the manifest, and apply it separately",
+                name.display()
+            )),
+            _ => sorted.others.push(document.clone()),
+        }
+    }
+    sorted
 }
 
 impl Manifest {
