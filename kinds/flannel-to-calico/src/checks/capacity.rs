@@ -67,23 +67,7 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         .map(|kind| first_by(&places, at_once, |place| place.cost(kind)))
         .collect();
     for (kind, migrating) in worst.iter().enumerate() {
-        let needed = total(migrating.iter().map(|index| places[*index].evicted()[kind]));
-        let others = places
-            .iter()
-            .enumerate()
-            .filter(|(index, place)| place.usable && !migrating.contains(index));
-        let free = total(others.map(|(_, place)| place.free[kind]));
-        if needed > free {
-            let finding = Finding::new(
-                "",
-                format!(
-                    "{} free on the other nodes during the migration of {}",
-                    amount(kind, free),
-                    list(&places, migrating)
-                ),
-                format!("{} for the pods to evict", amount(kind, needed)),
-                "add a node, lower rollout.maxUnavailable, or scale down workloads during the migration",
-            );
+        if let Some(finding) = shortage(&places, kind, migrating) {
             report.add(verdict, "", "schedulable Nodes", finding);
         }
     }
@@ -140,6 +124,28 @@ pub(super) fn check(facts: &ClusterFacts, policy: &CheckPolicy) -> Vec<Check> {
         "schedulable Nodes",
         format!("the pods to evict fit on the other nodes; nodes migrated at the same time: {at_once}"),
     )
+}
+
+/// The resources of this kind that the other nodes lack while these nodes are being migrated; `None` if the sums fit.
+fn shortage(places: &[Place<'_>], kind: usize, migrating: &[usize]) -> Option<Finding<'static>> {
+    let needed = total(migrating.iter().map(|index| places[*index].evicted()[kind]));
+    let others = places
+        .iter()
+        .enumerate()
+        .filter(|(index, place)| place.usable && !migrating.contains(index));
+    let free = total(others.map(|(_, place)| place.free[kind]));
+    (needed > free).then(|| {
+        Finding::new(
+            "",
+            format!(
+                "{} free on the other nodes during the migration of {}",
+                amount(kind, free),
+                list(places, migrating)
+            ),
+            format!("{} for the pods to evict", amount(kind, needed)),
+            "add a node, lower rollout.maxUnavailable, or scale down workloads during the migration",
+        )
+    })
 }
 
 fn places<'facts>(facts: &'facts ClusterFacts, report: &mut Report) -> Vec<Place<'facts>> {

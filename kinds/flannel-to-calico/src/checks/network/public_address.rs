@@ -148,29 +148,8 @@ fn public_address_of(
              it chooses flannel's address",
             family.detection_variable
         );
-        match method {
-            Detection::FirstFound => {
-                compare(
-                    Verdict::Fail,
-                    "address that Calico detects (first-found)",
-                    match &expected.network {
-                        IpNet::V4(_) => host.detected_address,
-                        IpNet::V6(_) => host.detected_ipv6_address,
-                    },
-                    &detected,
-                );
-            }
-            Detection::InternalAddress => {
-                let same_family = |found: &&IpAddr| found.is_ipv4() == address.is_ipv4();
-                let internal = node.internal_addresses.iter().find(same_family);
-                compare(
-                    Verdict::Fail,
-                    "address of type InternalIP",
-                    internal.copied(),
-                    &detected,
-                );
-            }
-            Detection::Kept | Detection::Other(_) => {}
+        if let Some((part, found)) = announced(&method, node, host, &expected.network, address) {
+            compare(Verdict::Fail, part, found, &detected);
         }
         if let Some(value) = node.annotations.get(&overwrite) {
             report.fail(
@@ -185,5 +164,31 @@ fn public_address_of(
                 ),
             );
         }
+    }
+}
+
+/// The address that Calico will announce for a node in the family of this network, and its source; `None` if no address is
+/// detected, or the result cannot be predicted.
+fn announced(
+    method: &Detection<'_>,
+    node: &Node,
+    host: &HostFacts,
+    network: &IpNet,
+    address: IpAddr,
+) -> Option<(&'static str, Option<IpAddr>)> {
+    match method {
+        Detection::FirstFound => {
+            let found = match network {
+                IpNet::V4(_) => host.detected_address,
+                IpNet::V6(_) => host.detected_ipv6_address,
+            };
+            Some(("address that Calico detects (first-found)", found))
+        }
+        Detection::InternalAddress => {
+            let same_family = |found: &&IpAddr| found.is_ipv4() == address.is_ipv4();
+            let internal = node.internal_addresses.iter().find(same_family);
+            Some(("address of type InternalIP", internal.copied()))
+        }
+        Detection::Kept | Detection::Other(_) => None,
     }
 }
