@@ -1,6 +1,7 @@
 //! Which nodes may be migrated at the same time: a decision about all nodes, not about one.
 
 mod turn;
+mod unavailable;
 
 use jiff::{SignedDuration, Timestamp};
 use thiserror::Error;
@@ -9,6 +10,7 @@ pub use turn::{Back, RollbackAdmission, admit_rollback, is_rolled_back};
 
 use crate::decision::{Wait, WaitReason};
 use crate::words::names;
+use unavailable::{is_unavailable, turn_message};
 
 /// The number of nodes that may be unavailable at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -269,18 +271,6 @@ fn held_for_all(
     (canaries_only, None)
 }
 
-/// Whether a node counts against the limit: in progress, or NotReady for any reason.
-fn is_unavailable(node: &RolloutNode<'_>) -> bool {
-    match node.standing {
-        NodeProgress::Working | NodeProgress::Halted | NodeProgress::Returning => true,
-        NodeProgress::Waiting
-        | NodeProgress::Skipped
-        | NodeProgress::KeptOnOld
-        | NodeProgress::FellBack
-        | NodeProgress::Done(_) => !node.ready,
-    }
-}
-
 fn waiting<'nodes, 'node>(
     nodes: &'nodes [RolloutNode<'node>],
     standing: NodeProgress,
@@ -314,18 +304,6 @@ fn canary(nodes: &[RolloutNode<'_>], rules: &Rules) -> (bool, Option<Timestamp>)
         latest
             .max(latest.and(rules.clean_since))
             .map(|since| since + rules.canary_soak),
-    )
-}
-
-fn turn_message(nodes: &[RolloutNode<'_>], starting: &[&str], name: &str, limit: usize) -> String {
-    let busy: Vec<&str> = nodes
-        .iter()
-        .filter(|node| is_unavailable(node) || starting.contains(&node.name))
-        .map(|node| node.name)
-        .collect();
-    format!(
-        "node {name} waits for its turn: maxUnavailable is {limit}; in progress or NotReady: {}",
-        names(&busy)
     )
 }
 
