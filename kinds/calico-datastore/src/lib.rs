@@ -5,11 +5,13 @@
 //! data, [`run`] decides the steps on the stores, and [`cluster`] the steps in a live cluster.
 
 mod as_number;
+pub mod awaited;
 mod bgp_configuration;
 mod bgp_peer;
 pub mod cluster;
 mod cluster_information;
 pub mod controller_objects;
+mod conversion;
 pub mod convert;
 mod decode;
 pub mod difference;
@@ -17,6 +19,7 @@ mod endpoint_port;
 mod escape;
 mod felix;
 mod felix_settings;
+mod finding;
 #[cfg(test)]
 mod fixture;
 mod go_duration;
@@ -28,11 +31,14 @@ mod ip_pool;
 mod ipam;
 mod json;
 pub mod key;
+mod mismatch;
 mod names;
 mod network;
 mod node;
 pub mod note;
+mod object;
 mod policy;
+mod policy_name;
 mod profile;
 mod protocol;
 pub mod report;
@@ -41,6 +47,7 @@ mod rule;
 pub mod run;
 mod selector;
 pub mod sources;
+mod spec;
 pub mod v2;
 mod validate;
 pub mod verify;
