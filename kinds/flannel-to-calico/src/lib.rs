@@ -1,5 +1,6 @@
 //! flannel VXLAN → Calico VXLAN.
 
+mod check_name;
 pub mod checks;
 pub mod cluster;
 pub mod detect;
