@@ -3,8 +3,8 @@
 //! When a pool is closed, every calico-node chooses another tunnel address at the same moment, Felix restarts on all nodes, and
 //! for about one second no node reaches another (docs/limits.md). Therefore Nodes are removed from the source pool one after
 //! the other, each after its agent keeps the old address ([`super::host::changes`]), with the new address of its tunnel
-//! ([`super::choice`]). The pool is closed once no tunnel address is in it. If no address is free, Calico chooses: then the
-//! node selector of the pool has to exclude the Node, and a calico-node that does not react is restarted.
+//! ([`super::tunnel_address`]). The pool is closed once no tunnel address is in it. If no address is free, Calico chooses: then
+//! the node selector of the pool has to exclude the Node, and a calico-node that does not react is restarted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use engine::evict::PodName;
 /// The list `tunnelAddresses` for the agent of a node: the addresses that it keeps, and the addresses that replace them.
 ///
 /// `before` is the previous list: a former address is on no Node any more. An address of the target range is kept while
-/// `comes_back` returns `true` for it, until the tunnel has it again ([`super::returns`]).
+/// `comes_back` returns `true` for it, until the tunnel has it again ([`super::former_address`]).
 pub fn tunnel_ends(
     before: &[ChangedTunnelAddress],
     now: &TunnelAddresses,
@@ -243,7 +243,7 @@ impl NodeTunnels<'_> {
 ///
 /// `spec` is the source pool, `base` is its node selector when it is open to all pods, `at_once` is the maximum number of nodes
 /// in progress, and `gets` returns the new tunnel addresses of a node in the target range, by the last part of the annotation's
-/// key ([`super::choice`]).
+/// key ([`super::tunnel_address`]).
 pub fn missing(
     nodes: &[NodeTunnels<'_>],
     which: PoolRole,

@@ -1,5 +1,5 @@
 //! The part of the agent: its settings and its facts. In this kind of migration an agent changes nothing; the relevant entries
-//! of the kernel's tables are selected in [`select`].
+//! of the kernel's tables are selected in `select`.
 
 mod select;
 
